@@ -1,0 +1,218 @@
+"""The layout of the slab file: every offset, width and state code, and nothing else.
+
+The slab is one memory-mapped file and the only truth: every process can be rebuilt from it alone.  All integers are
+little-endian (the native order of the machines we run on) and naturally aligned, so that a store of 4 or 8 bytes
+through a cast memoryview is one machine instruction, which SIGKILL cannot cut in two.
+
+    offset 0                superblock       one page
+    TOPICS                  topic table      one writer: the router
+    PARTITIONS              partition table  entries made by the router; next sequence written by the partition's owner
+    ROWS                    process rows     one per process: counters and the redo record of its last transaction
+    LANDING                 landing zone     one writer: the datagram input
+    CHUNKS                  chunks           one writer each: the input that owns them; run words: the run's owner
+
+A *chunk* (8 KiB) starts with a chunk header, then *runs* lie one behind the other.  A run is a run header, the topic's
+name if the router has not numbered the topic yet, then *records*.  A record is a record header, the key, the value,
+padding to 8 bytes.  A message larger than a chunk gets a *span* of neighbouring chunks with one header.
+
+Who may write what:
+
+* the input writes a chunk's header and, while the run is OPEN, everything in the run;
+* the owner named by the run's word writes the run's header and its records' headers from then on;
+* a run whose records part ways (other partitions, another batch) becomes SPLIT: from then on each record's own word
+  says who owns it.  The word of a SPLIT run never changes again.
+
+A hand-over is one store to a word, made before the place goes into a pipe.  Change LAYOUT_VERSION with any change here.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+from struct import Struct
+from typing import Final
+
+LAYOUT_VERSION: Final = 1
+PAGE: Final = 4096
+
+# --- superblock ------------------------------------------------------------------------------------------------------
+SUPER_MAGIC: Final = b"BRUCESLB"
+SUPERBLOCK: Final = Struct("<8sIIQIIIII")
+"""magic, layout version, chunk size, file size, chunk count, topic capacity, partition capacity, rows, landing slots"""
+SUPER_LANDING_SLOT_SIZE: Final = 64  # u32
+SUPER_PRODUCER_ID: Final = 72  # i64, -1 = none yet
+SUPER_PRODUCER_EPOCH: Final = 80  # i32 (i16 in the protocol), -1 = none yet
+SUPER_IDEMPOTENCE: Final = 84  # u32: 0 not known yet, 1 the brokers can, 2 they cannot
+SUPER_CREATED_MS: Final = 88  # i64
+SUPER_TOPIC_COUNT: Final = 96  # u32, stored after the entry is complete
+SUPER_PARTITION_COUNT: Final = 100  # u32, stored after the entry is complete
+SUPER_TOPICS_VERSION: Final = 104  # u32, goes up when an entry of the topic table changes
+SUPER_METADATA_UPDATED_MS: Final = 112  # i64, last successful fetch (router)
+SUPER_METADATA_MODIFIED_MS: Final = 120  # i64, last fetch that differed (router)
+
+# --- topic table: entry 0 is never used, so that topic id 0 means "not numbered" --------------------------------------
+TOPIC_ENTRY: Final = 272
+TOPIC_NAME_MAX: Final = 249  # Kafka's own limit; a longer name can never be a topic and is never numbered
+TOPIC_PARTITIONS: Final = 0  # u32, how many partitions the metadata knows
+TOPIC_NAME_LENGTH: Final = 4  # u32
+TOPIC_NAME: Final = 8
+
+# --- partition table -------------------------------------------------------------------------------------------------
+PARTITION_ENTRY: Final = 16
+PARTITION: Final = Struct("<Iiii")
+"""topic id, partition, next sequence number, producer epoch it belongs to"""
+PARTITION_NEXT_SEQUENCE: Final = 8  # with the epoch behind it one aligned 8-byte store
+
+# --- process rows ----------------------------------------------------------------------------------------------------
+ROW_COUNT: Final = 96
+ROW_PID: Final = 0  # u32
+ROW_INCARNATION: Final = 4  # u32, one more at each start of the process
+ROW_HEARTBEAT_MS: Final = 8  # i64
+ROW_VERSION: Final = 16  # u64, odd while the counters change: a reader that saw it odd or changed reads again
+ROW_STARTED_MS: Final = 24  # i64
+ROW_COUNTERS: Final = 64
+ROW_COUNTER_CAPACITY: Final = 448
+ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, see slab/settle.py
+ROW_REDO_BYTES: Final = 96 * 1024
+ROW_BYTES: Final = ROW_REDO + ROW_REDO_BYTES  # a multiple of 64
+
+ROW_SUPERVISOR: Final = 0
+ROW_ROUTER: Final = 1
+ROW_STATUS: Final = 2
+ROW_FIRST_INPUT: Final = 3
+INPUT_ROWS: Final = 29
+ROW_FIRST_DISPATCHER: Final = ROW_FIRST_INPUT + INPUT_ROWS
+DISPATCHER_SLOTS: Final = ROW_COUNT - ROW_FIRST_DISPATCHER
+
+# --- landing zone: what recvmmsg() writes, in shared memory ----------------------------------------------------------
+LANDING_BASE_ARRIVAL: Final = 0  # u64, arrival number of slot 0 of the batch that is in the landing zone
+LANDING_HEADERS: Final = 64
+MMSGHDR_BYTES: Final = 64  # struct mmsghdr on 64-bit Linux
+MMSGHDR_LENGTH: Final = 56  # msg_len in it: the kernel stores what it received
+IOVEC_BYTES: Final = 16
+LANDING_EMPTY: Final = 0xFFFFFFFF  # in msg_len: this slot holds nothing
+
+# --- chunks ----------------------------------------------------------------------------------------------------------
+CHUNK_BYTES: Final = 8192
+CHUNK_MAGIC: Final = 0x4B4E4843  # "CHNK"
+CHUNK_HEADER: Final = 64
+CHUNK_HEAD: Final = Struct("<IIBBHIIIQq")
+"""magic, generation, state, owner input, 0, span, runs, 0, last arrival, opened ms"""
+CHUNK_GENERATION: Final = 4
+CHUNK_STATE: Final = 8
+CHUNK_OWNER: Final = 9
+CHUNK_SPAN: Final = 12
+CHUNK_RUNS: Final = 16
+CHUNK_LAST_ARRIVAL: Final = 24
+
+
+@unique
+class ChunkState(IntEnum):
+    """Life of a chunk; only the input that owns it changes it."""
+
+    FREE = 0
+    OPEN = 1
+    SEALED = 2
+    """No run will be added."""
+    BODY = 3
+    """Not the first chunk of a span: it has no header of its own."""
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+RUN_HEADER: Final = 80
+RUN_MAGIC: Final = 0x214E5552  # "RUN!"
+RUN: Final = Struct("<IIIIIiihBBqIiIHBBIIQq")
+"""word, generation, count, size, topic id, partition, sequence, epoch, flags, attempts, arrived ms, payload bytes,
+partition index, partition count, name length, reason, 0, largest payload, magic, first arrival, smallest timestamp"""
+RUN_WORD: Final = 0  # u32: state | holder << 8
+RUN_GENERATION: Final = 4
+RUN_COUNT: Final = 8  # with the size behind it one aligned 8-byte store: the commit of an append
+RUN_SIZE: Final = 12  # header included, a multiple of 8
+RUN_TOPIC: Final = 16
+RUN_PARTITION: Final = 20  # -1 = undesignated
+RUN_SEQUENCE: Final = 24
+RUN_EPOCH: Final = 28
+RUN_FLAGS: Final = 30
+RUN_ATTEMPTS: Final = 31
+RUN_ARRIVED_MS: Final = 32
+RUN_PAYLOAD: Final = 40  # sum of key and value bytes
+RUN_PARTITION_INDEX: Final = 44  # of a PartitionKey lane: uint32(key) mod RUN_PARTITION_COUNT; -1 = mixed or none
+RUN_PARTITION_COUNT: Final = 48
+RUN_NAME_LENGTH: Final = 52  # of the topic's name behind the header, where RUN_TOPIC is 0
+RUN_REASON: Final = 54
+RUN_LARGEST: Final = 56  # key + value of the largest record
+RUN_MAGIC_AT: Final = 60
+RUN_FIRST_ARRIVAL: Final = 64
+RUN_MIN_TIMESTAMP: Final = 72  # i64, the smallest client timestamp in the run
+
+# --- records ---------------------------------------------------------------------------------------------------------
+RECORD_HEADER: Final = 48
+RECORD: Final = Struct("<IBBBBIIIiihHqQ")
+"""word, flags, attempts, reason, 0, key length, value length, partition key, partition, sequence, epoch,
+record headers length (0 until clients can send them), timestamp, arrival"""
+RECORD_WORD: Final = 0  # counts only in a SPLIT run
+RECORD_FLAGS: Final = 4
+RECORD_ATTEMPTS: Final = 5
+RECORD_REASON: Final = 6
+RECORD_KEY_LENGTH: Final = 8
+RECORD_VALUE_LENGTH: Final = 12
+RECORD_PARTITION_KEY: Final = 16
+RECORD_PARTITION: Final = 20
+RECORD_SEQUENCE: Final = 24
+RECORD_EPOCH: Final = 28
+RECORD_HEADERS_LENGTH: Final = 30
+RECORD_TIMESTAMP: Final = 32
+RECORD_ARRIVAL: Final = 40
+
+FLAG_PARTITION_KEY: Final = 1  # the record is a PartitionKey message; on a run: all its records are
+FLAG_BATCH_START: Final = 2  # the first record of this run or record opens a record batch that was sent
+FLAG_IN_DOUBT: Final = 4  # sent at least once without an answer: a duplicate is possible without idempotence
+
+
+@unique
+class State(IntEnum):
+    """Low byte of a run's or record's word: who owns it."""
+
+    OPEN = 0
+    """Input: it may still grow."""
+    FILLED = 1
+    """Handed to the router, not yet taken."""
+    ROUTED = 2
+    """Router; holder = incarnation of the router that took it."""
+    ASSIGNED = 3
+    """Handed to the dispatcher of slot `holder`, not yet taken."""
+    QUEUED = 4
+    """Dispatcher of slot `holder`, never sent: free to join any batch."""
+    IN_FLIGHT = 5
+    """Dispatcher of slot `holder`; part of a record batch that was built: partition, sequence, boundaries are final."""
+    RETURNED = 6
+    """Handed back to the router, not yet taken; never sent."""
+    RETURNED_SENT = 7
+    """Handed back to the router, not yet taken; part of a batch that was built."""
+    ROUTED_SENT = 8
+    """Router; part of a batch that was built."""
+    ASSIGNED_SENT = 9
+    """Handed to a dispatcher; part of a batch that was built."""
+    DELIVERED = 10
+    DISCARDED = 11
+    SPLIT = 12
+    """Each record's own word counts."""
+
+
+SETTLED: Final = frozenset({State.DELIVERED, State.DISCARDED})
+
+
+def align(size: int, to: int = 8) -> int:
+    """`size` rounded up to a multiple of `to`, a power of two."""
+    return (size + to - 1) & -to
+
+
+def word(state: State, holder: int = 0) -> int:
+    """The word of a run or record: state in the low byte, holder (24 bits) above."""
+    return state | (holder & 0xFFFFFF) << 8
+
+
+assert RUN.size == RUN_HEADER
+assert RECORD.size == RECORD_HEADER
+assert CHUNK_HEAD.size <= CHUNK_HEADER
+assert SUPERBLOCK.size <= SUPER_LANDING_SLOT_SIZE
+assert ROW_BYTES % 64 == 0
