@@ -1,0 +1,34 @@
+"""The work per message, behind one interface.
+
+Everything that is done once a message is done here, over runs of records in the slab; all other code works per run or
+per batch.  The names below are the interface; `pure` implements it in Python.  A compiled implementation has to
+pass the same tests.
+
+    Receiver       a batch of datagrams into the landing zone
+    Lanes          parse and validate a batch, append it to lanes as runs
+    take           keep those segments of a frame whose words say that they are ours, and make them so
+    mark           store a word for segments
+    by_partition   split PartitionKey runs by the partition that each key designates
+    head_of        cut a segment at a number of records or bytes
+    encode         the records section of a RecordBatch v2 from segments
+"""
+
+from bruce_mp.kernels.pure.encode import Encoded, encode
+from bruce_mp.kernels.pure.lanes import Lanes
+from bruce_mp.kernels.pure.parse import Batch, Failure, Rejection
+from bruce_mp.kernels.pure.receive import Receiver
+from bruce_mp.kernels.pure.segments import by_partition, head_of, mark, take
+
+__all__ = [
+    "Batch",
+    "Encoded",
+    "Failure",
+    "Lanes",
+    "Receiver",
+    "Rejection",
+    "by_partition",
+    "encode",
+    "head_of",
+    "mark",
+    "take",
+]

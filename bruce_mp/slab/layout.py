@@ -36,9 +36,8 @@ PAGE: Final = 4096
 
 # --- superblock ------------------------------------------------------------------------------------------------------
 SUPER_MAGIC: Final = b"BRUCESLB"
-SUPERBLOCK: Final = Struct("<8sIIQIIIII")
-"""magic, layout version, chunk size, file size, chunk count, topic capacity, partition capacity, rows, landing slots"""
-SUPER_LANDING_SLOT_SIZE: Final = 64  # u32
+SUPERBLOCK: Final = Struct("<8sIIQIIIIII")
+"""magic, layout version, chunk size, file size, chunks, topics, partitions, rows, landing slots, landing slot size"""
 SUPER_PRODUCER_ID: Final = 72  # i64, -1 = none yet
 SUPER_PRODUCER_EPOCH: Final = 80  # i32 (i16 in the protocol), -1 = none yet
 SUPER_IDEMPOTENCE: Final = 84  # u32: 0 not known yet, 1 the brokers can, 2 they cannot
@@ -72,7 +71,7 @@ ROW_STARTED_MS: Final = 24  # i64
 ROW_COUNTERS: Final = 64
 ROW_COUNTER_CAPACITY: Final = 448
 ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, see slab/settle.py
-ROW_REDO_BYTES: Final = 96 * 1024
+ROW_REDO_BYTES: Final = 36 * 1024
 ROW_BYTES: Final = ROW_REDO + ROW_REDO_BYTES  # a multiple of 64
 
 ROW_SUPERVISOR: Final = 0
@@ -95,14 +94,13 @@ LANDING_EMPTY: Final = 0xFFFFFFFF  # in msg_len: this slot holds nothing
 CHUNK_BYTES: Final = 8192
 CHUNK_MAGIC: Final = 0x4B4E4843  # "CHNK"
 CHUNK_HEADER: Final = 64
-CHUNK_HEAD: Final = Struct("<IIBBHIIIQq")
-"""magic, generation, state, owner input, 0, span, runs, 0, last arrival, opened ms"""
+CHUNK_HEAD: Final = Struct("<IIBBHIIIq")
+"""magic, generation, state, owner input, 0, span, runs, 0, opened ms"""
 CHUNK_GENERATION: Final = 4
 CHUNK_STATE: Final = 8
 CHUNK_OWNER: Final = 9
 CHUNK_SPAN: Final = 12
 CHUNK_RUNS: Final = 16
-CHUNK_LAST_ARRIVAL: Final = 24
 
 
 @unique
@@ -214,5 +212,5 @@ def word(state: State, holder: int = 0) -> int:
 assert RUN.size == RUN_HEADER
 assert RECORD.size == RECORD_HEADER
 assert CHUNK_HEAD.size <= CHUNK_HEADER
-assert SUPERBLOCK.size <= SUPER_LANDING_SLOT_SIZE
+assert SUPERBLOCK.size <= SUPER_PRODUCER_ID
 assert ROW_BYTES % 64 == 0

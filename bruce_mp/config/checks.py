@@ -1,0 +1,139 @@
+"""What one setting alone cannot tell: names that have to be defined, settings that have to fit each other.
+
+Each check is a generator of problems over a configuration whose single values are all right; `CHECKS` lists them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.config.addresses import UnixPath
+from bruce_mp.config.problems import Problem, dotted
+from bruce_mp.config.sizes import format_size
+from bruce_mp.config.topics import BUILT_IN_LIMITS, limits_named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bruce_mp.config.model import Config
+    from bruce_mp.config.sections import Batching, Compression, DefaultBatching, RateLimit, TopicRule
+
+__all__ = ["check"]
+
+Path = tuple[str, ...]
+
+_LEVELS: Final = {"gzip": (0, 9), "lz4": (0, 16), "zstd": (1, 22)}
+
+
+def check(config: Config) -> Iterator[Problem]:
+    """Everything that does not fit together."""
+    for each in CHECKS:
+        yield from each(config)
+
+
+def _batch_limits(config: Config) -> Iterator[Problem]:
+    for name, limits in config.batching.configs.items():
+        if limits.time_ms is limits.messages is limits.bytes is None:
+            path = ("batching", "configs", name)
+            yield Problem(path, f"{dotted(path)} has no limit: give at least one of time_ms, messages and bytes.")
+
+
+def _batching_rules(config: Config) -> Iterator[Problem]:
+    batching = config.batching
+    if batching.combined.enable:
+        yield from _limits_exist(batching, ("batching", "combined", "config"), batching.combined.config)
+    yield from _batching_rule(batching, ("batching", "default"), batching.default)
+    for topic, rule in batching.topics.items():
+        yield from _batching_rule(batching, ("batching", "topics", topic), rule)
+
+
+def _batching_rule(batching: Batching, path: Path, rule: DefaultBatching | TopicRule) -> Iterator[Problem]:
+    where = (*path, "config")
+    if rule.action == "per_topic":
+        yield from _limits_exist(batching, where, rule.config)
+    elif rule.config is not None:
+        remedy = f': the action "{rule.action}" has no limits of its own; remove it, or use the action "per_topic"'
+        yield Problem.value(where, rule.config, remedy)
+
+
+def _limits_exist(batching: Batching, path: Path, name: str | None) -> Iterator[Problem]:
+    if limits_named(batching, name) is None:
+        yield from _reference(path, name, batching.configs.keys() | BUILT_IN_LIMITS.keys(), "batching.configs")
+
+
+def _reference(path: Path, name: str | None, defined: Iterable[str], table: str) -> Iterator[Problem]:
+    if name is not None and name in defined:
+        return
+    names = ", ".join(sorted(defined)) or "none yet"
+    remedy = f"the name of a [{table}.NAME] section (defined: {names})"
+    if name is None:
+        yield Problem(path, f"{dotted(path)} is missing: give {remedy}.")
+    else:
+        yield Problem.value(path, name, f": give {remedy}")
+
+
+def _named_configs(config: Config) -> Iterator[Problem]:
+    yield from _named("compression", config.compression)
+    yield from _named("rate_limit", config.rate_limit)
+
+
+def _named(name: str, section: Compression | RateLimit) -> Iterator[Problem]:
+    if section.default is not None:
+        yield from _reference((name, "default"), section.default, section.configs.keys(), f"{name}.configs")
+    for topic, config in section.topics.items():
+        yield from _reference((name, "topics", topic), config, section.configs.keys(), f"{name}.configs")
+
+
+def _compression_levels(config: Config) -> Iterator[Problem]:
+    for name, codec in config.compression.configs.items():
+        path = ("compression", "configs", name, "level")
+        if codec.level is None:
+            continue
+        if codec.type not in _LEVELS:
+            yield Problem.value(path, codec.level, f': "{codec.type}" has no levels; remove it')
+        elif not _LEVELS[codec.type][0] <= codec.level <= _LEVELS[codec.type][1]:
+            low, high = _LEVELS[codec.type]
+            yield Problem.value(path, codec.level, f": give an integer from {low} to {high} for {codec.type}")
+
+
+def _some_input(config: Config) -> Iterator[Problem]:
+    inputs = (config.input.unix_datagram, config.input.unix_stream, config.input.tcp)
+    if not any(each.enable for each in inputs):
+        path = ("input", "unix_datagram", "enable")
+        yield Problem(path, "No input is enabled: set input.unix_datagram.enable, or that of another input, to true.")
+
+
+def _own_sockets(config: Config) -> Iterator[Problem]:
+    taken: dict[str, str] = {}
+    for path, place in _socket_places(config):
+        if place in taken:
+            yield Problem.value(path, place, f": {taken[place]} is there already; give another path")
+        taken[place] = dotted(path)
+
+
+def _socket_places(config: Config) -> Iterator[tuple[Path, str]]:
+    if config.input.unix_datagram.enable:
+        yield ("input", "unix_datagram", "path"), config.input.unix_datagram.path
+    if config.input.unix_stream.enable:
+        yield ("input", "unix_stream", "path"), config.input.unix_stream.path
+    if isinstance(config.http.address, UnixPath):
+        yield ("http", "listen"), config.http.address.path
+
+
+def _discard_log_size(config: Config) -> Iterator[Problem]:
+    least = 2 * max(config.input.max_datagram_size, config.input.max_stream_size)
+    size = config.discard_log.max_file_size
+    if config.discard_log.enable and size < least:
+        remedy = f": give at least {format_size(least)}, twice the largest message that input lets in"
+        yield Problem.value(("discard_log", "max_file_size"), format_size(size), remedy)
+
+
+CHECKS: Final = (
+    _batch_limits,
+    _batching_rules,
+    _named_configs,
+    _compression_levels,
+    _some_input,
+    _own_sockets,
+    _discard_log_size,
+)

@@ -1,0 +1,97 @@
+"""From the tables that TOML gave to what msgspec accepts for the model, with every problem found on the way.
+
+msgspec alone stops at the first problem and writes `[...]` for the name of a map's entry.  So this module walks file
+and model side by side: it checks each value against its own annotation, reads sizes and modes, and names each problem
+with its full key.  A tree that came through without problems is what `msgspec.convert()` makes the model of.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+
+import msgspec
+from msgspec import Struct
+
+from bruce_mp.config.fields import Leaf, leaf_of
+from bruce_mp.config.problems import Problem, dotted
+
+if TYPE_CHECKING:
+    from msgspec.structs import FieldInfo
+
+__all__ = ["Decoder"]
+
+_ABSENT: Final = object()
+
+Path = tuple[str, ...]
+
+
+class Decoder:
+    """Walks one tree of tables; `problems` collects what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def table(self, model: type[Struct], raw: object, path: Path = ()) -> dict[str, Any]:
+        """The settings of a section, checked and normalised; those that are absent or wrong are left out."""
+        if not isinstance(raw, dict):
+            self._not_a_table(raw, path)
+            return {}
+        fields = {field.name: field for field in msgspec.structs.fields(model)}
+        self._refuse_unknown(raw, fields, path)
+        decoded = {name: self._setting(field, raw, (*path, name)) for name, field in fields.items()}
+        return {name: value for name, value in decoded.items() if value is not _ABSENT}
+
+    def _setting(self, field: FieldInfo, table: dict[str, Any], path: Path) -> Any:
+        leaf = leaf_of(field.type)
+        if field.name in table:
+            return self._value(leaf, table[field.name], path)
+        if not field.required:
+            return _ABSENT
+        if _is_section(leaf.type):
+            return self.table(leaf.type, {}, path)
+        self._report(path, f"{dotted(path)} is missing: give {leaf.allowed}.")
+        return _ABSENT
+
+    def _value(self, leaf: Leaf, raw: object, path: Path) -> Any:
+        if _is_section(leaf.type):
+            return self.table(leaf.type, raw, path)
+        if get_origin(leaf.type) is dict:
+            return self._map(get_args(leaf.type)[1], raw, path)
+        return self._leaf(leaf, raw, path)
+
+    def _map(self, value_type: Any, raw: object, path: Path) -> Any:
+        if not isinstance(raw, dict):
+            self._not_a_table(raw, path)
+            return {}
+        leaf = leaf_of(value_type)
+        return {name: self._value(leaf, value, (*path, name)) for name, value in raw.items()}
+
+    def _leaf(self, leaf: Leaf, raw: object, path: Path) -> Any:
+        try:
+            return msgspec.convert(leaf.kind.parse(raw), leaf.annotation)
+        except msgspec.ValidationError:
+            self._not_allowed(leaf, raw, path)
+        except ValueError as error:
+            self._not_allowed(leaf, raw, path, str(error))
+        return _ABSENT
+
+    def _not_allowed(self, leaf: Leaf, raw: object, path: Path, why: str = "") -> None:
+        particulars = f" ({why})" if why else ""
+        self.problems.append(Problem.value(path, raw, f"{particulars}: give {leaf.allowed}"))
+
+    def _not_a_table(self, raw: object, path: Path) -> None:
+        self.problems.append(Problem.value(path, raw, f": give a section, [{dotted(path)}]"))
+
+    def _refuse_unknown(self, raw: dict[str, Any], known: dict[str, FieldInfo], path: Path) -> None:
+        for name in (name for name in raw if name not in known):
+            nearest = get_close_matches(name, known, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"known here: {', '.join(known)}."
+            self._report((*path, name), f"{dotted((*path, name))} is not a setting; {hint}")
+
+    def _report(self, path: Path, text: str) -> None:
+        self.problems.append(Problem(path, text))
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)

@@ -1,0 +1,216 @@
+"""What a single setting may be: how it is written, read, described and shown.
+
+The model annotates each setting with one of the makers below (`size()`, `count()`, ...).  They return what msgspec
+needs (range, meaning) and name a *kind*, a row of `KINDS`: how the TOML value becomes the plain value that msgspec
+checks, how a value is shown, and the words for what is allowed.  Error texts and the reference page are both made from
+these rows, so they cannot say different things.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from enum import Enum, auto, unique
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_origin
+
+from msgspec import Meta
+
+from bruce_mp.config.addresses import parse_host_port, parse_listen
+from bruce_mp.config.paths import PATH_MAX, RUN_DIR_MAX, SOCKET_PATH_MAX, check_path
+from bruce_mp.config.sizes import GIB, format_size, parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "Leaf",
+    "choice",
+    "count",
+    "leaf_of",
+    "listen",
+    "mode",
+    "path",
+    "pattern",
+    "servers",
+    "show",
+    "size",
+    "switch",
+    "text",
+]
+
+_SHOWN_MAX: Final = 80
+_MODE: Final = re.compile("0[0-7]{1,3}")
+
+
+@unique
+class Kind(Enum):
+    PLAIN = auto()
+    SIZE = auto()
+    MODE = auto()
+    PATH = auto()
+    SOCKET_PATH = auto()
+    RUN_DIR = auto()
+    LISTEN = auto()
+    SERVERS = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class KindRow:
+    """`parse` takes what TOML gave and raises `ValueError`, with the particulars as its text if there are any."""
+
+    parse: Callable[[Any], object]
+    show: Callable[[Any], str]
+    allowed: str
+
+
+def show(value: object) -> str:
+    """A value as TOML would write it, near enough for a person, and short."""
+    shown = json.dumps(value, ensure_ascii=False, default=str)
+    return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}..."
+
+
+def _parse_mode(raw: object) -> int:
+    if not isinstance(raw, str) or not _MODE.fullmatch(raw):
+        raise ValueError
+    return int(raw, 8)
+
+
+def _check_listen(raw: object) -> object:
+    if isinstance(raw, str):
+        parse_listen(raw)
+    return raw
+
+
+def _check_servers(raw: object) -> object:
+    for item in raw if isinstance(raw, list) else ():
+        if isinstance(item, str):
+            parse_host_port(item)
+    return raw
+
+
+KINDS: Final = {
+    Kind.PLAIN: KindRow(lambda raw: raw, show, ""),
+    Kind.SIZE: KindRow(parse_size, lambda size: show(format_size(size)), "a size{range}"),
+    Kind.MODE: KindRow(_parse_mode, lambda mode: f'"{mode:04o}"', 'an octal mode as a string, for example "0222"'),
+    Kind.PATH: KindRow(lambda raw: check_path(raw, PATH_MAX), show, "an absolute path"),
+    Kind.SOCKET_PATH: KindRow(
+        lambda raw: check_path(raw, SOCKET_PATH_MAX),
+        show,
+        f"an absolute path of at most {SOCKET_PATH_MAX} bytes, the kernel's limit for a socket",
+    ),
+    Kind.RUN_DIR: KindRow(
+        lambda raw: check_path(raw, RUN_DIR_MAX),
+        show,
+        f"an absolute path of at most {RUN_DIR_MAX} bytes, so that the names of the sockets in it fit",
+    ),
+    Kind.LISTEN: KindRow(_check_listen, show, '"host:port" or "unix:/path"'),
+    Kind.SERVERS: KindRow(_check_servers, show, 'a list of at least one "host:port"'),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A setting's annotation, taken apart: the bare type, msgspec's range and meaning, and the kind."""
+
+    annotation: Any
+    type: Any
+    meta: Meta
+
+    @property
+    def kind(self) -> KindRow:
+        """How values of this setting are read and shown."""
+        return KINDS[(self.meta.extra or {}).get("kind", Kind.PLAIN)]
+
+    @property
+    def meaning(self) -> str:
+        """One sentence for a person."""
+        return self.meta.description or ""
+
+    @property
+    def allowed(self) -> str:
+        """The words for what is allowed, to follow "give"."""
+        return self.kind.allowed.format(range=self._range()) or self._allowed_plain()
+
+    def show(self, value: object) -> str:
+        """`value` as the configuration file would write it."""
+        return "" if value is None else self.kind.show(value)
+
+    def _range(self) -> str:
+        if self.meta.ge is None or self.meta.le is None:
+            return ""
+        return f" from {self._bound(self.meta.ge)} to {self._bound(self.meta.le)}"
+
+    def _bound(self, value: float) -> str:
+        return format_size(int(value)) if self.kind is KINDS[Kind.SIZE] else str(value)
+
+    def _allowed_plain(self) -> str:
+        if get_origin(self.type) is Literal:
+            return " or ".join(show(value) for value in get_args(self.type))
+        if self.type is bool:
+            return "true or false"
+        if self.type is int:
+            return f"an integer{self._range()}"
+        examples = ", ".join(show(example) for example in self.meta.examples or ())
+        return "a string in quotes" + (f", for example {examples}" if examples else "")
+
+
+def leaf_of(annotation: Any) -> Leaf:
+    """Take `Annotated[T, Meta]`, `Annotated[T, Meta] | None` or plain `T` apart."""
+    if NoneType in get_args(annotation):
+        annotation = next(member for member in get_args(annotation) if member is not NoneType)
+    if get_origin(annotation) is Annotated:
+        bare, meta = get_args(annotation)
+        return Leaf(annotation, bare, meta)
+    return Leaf(annotation, annotation, Meta())
+
+
+def size(meaning: str, low: int = 0, high: int = GIB) -> Meta:
+    """Bytes from `low` to `high`: an integer or a string with k, m or g."""
+    return Meta(description=meaning, ge=low, le=high, extra={"kind": Kind.SIZE})
+
+
+def count(meaning: str, low: int, high: int) -> Meta:
+    """An integer from `low` to `high`."""
+    return Meta(description=meaning, ge=low, le=high)
+
+
+def switch(meaning: str) -> Meta:
+    """True or false."""
+    return Meta(description=meaning)
+
+
+def choice(meaning: str) -> Meta:
+    """One of the values of a `Literal`."""
+    return Meta(description=meaning)
+
+
+def text(meaning: str) -> Meta:
+    """Any string."""
+    return Meta(description=meaning)
+
+
+def pattern(meaning: str, regex: str, example: str) -> Meta:
+    """A string that matches `regex`, which has to be anchored; error texts show the example."""
+    return Meta(description=meaning, pattern=regex, examples=[example])
+
+
+def mode(meaning: str) -> Meta:
+    """Permission bits, written as an octal string."""
+    return Meta(description=meaning, extra={"kind": Kind.MODE})
+
+
+def path(meaning: str, kind: Kind = Kind.PATH) -> Meta:
+    """An absolute path; `kind` limits its length."""
+    return Meta(description=meaning, extra={"kind": kind})
+
+
+def listen(meaning: str) -> Meta:
+    """An address to listen on."""
+    return Meta(description=meaning, extra={"kind": Kind.LISTEN})
+
+
+def servers(meaning: str) -> Meta:
+    """At least one `host:port`."""
+    return Meta(description=meaning, min_length=1, extra={"kind": Kind.SERVERS})

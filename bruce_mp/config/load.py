@@ -1,0 +1,77 @@
+"""Read a configuration: file, overrides, decoding, checks; one `ConfigError` that names every problem."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from bruce_mp.config.checks import check
+from bruce_mp.config.decode import Decoder
+from bruce_mp.config.model import Config
+from bruce_mp.config.overrides import apply, parse_override
+from bruce_mp.config.problems import dotted
+from bruce_mp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from bruce_mp.config.overrides import Override
+    from bruce_mp.config.problems import Problem
+
+__all__ = ["load_config"]
+
+_PLACE: Final = re.compile(r" \(at line (\d+), column (\d+)\)")
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration in the TOML file `path`, with `overrides` (`key=value` each) laid over it.
+
+    Raises `ConfigError`: a line for each problem, with file (or override), key, value and what is allowed.
+    """
+    tree = _read(path)
+    parsed = [parse_override(text) for text in overrides]
+    for override in parsed:
+        apply(override, tree)
+    decoder = Decoder()
+    decoded = decoder.table(Config, tree)
+    _raise_any(decoder.problems, path, parsed)
+    config = msgspec.convert(decoded, Config)
+    _raise_any(check(config), path, parsed)
+    return config
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the configuration: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start} is not UTF-8, which TOML requires.") from error
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:  # TOMLDecodeError, and integers too long for Python
+        raise ConfigError(_locate(path, text, str(error))) from error
+
+
+def _locate(path: Path, text: str, error: str) -> str:
+    """tomllib puts the place at the end of its message; editors and people look for it after the file's name."""
+    match = _PLACE.search(error)
+    line, column = (match[1], match[2]) if match else (str(text.count("\n") + 1), "end")
+    return f"{path}:{line}:{column}: this is not TOML: {error}."
+
+
+def _raise_any(problems: Iterable[Problem], path: Path, overrides: Sequence[Override]) -> None:
+    lines = [f"{_origin(problem, path, overrides)}: {problem.text}" for problem in problems]
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def _origin(problem: Problem, path: Path, overrides: Sequence[Override]) -> str:
+    for override in overrides:
+        if problem.path[: len(override.path)] == override.path:
+            return f"--set {dotted(override.path)}"
+    return str(path)

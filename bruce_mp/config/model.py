@@ -1,0 +1,51 @@
+"""The whole configuration as one frozen, picklable value: what `load_config()` returns and every process is given."""
+
+from bruce_mp.config import topics
+from bruce_mp.config.paths import slab_path_for
+from bruce_mp.config.sections import (
+    Batching,
+    Compression,
+    CompressionConfig,
+    Daemon,
+    Delivery,
+    DiscardLog,
+    Http,
+    Input,
+    Kafka,
+    Logging,
+    MsgDebug,
+    RateLimit,
+    Section,
+    Slab,
+)
+from bruce_mp.config.topics import TopicBatching
+
+
+class Config(Section, frozen=True):
+    """The settings of a daemon; a section that is left out has its defaults."""
+
+    kafka: Kafka
+    input: Input = Input()
+    slab: Slab = Slab()
+    daemon: Daemon = Daemon()
+    delivery: Delivery = Delivery()
+    batching: Batching = Batching()
+    compression: Compression = Compression()
+    rate_limit: RateLimit = RateLimit()
+    http: Http = Http()
+    discard_log: DiscardLog = DiscardLog()
+    msg_debug: MsgDebug = MsgDebug()
+    logging: Logging = Logging()
+
+    @property
+    def slab_path(self) -> str:
+        """`slab.path`, or the place that belongs to the run directory."""
+        return self.slab.path or slab_path_for(self.daemon.run_dir)
+
+    def batching_for(self, topic: bytes) -> TopicBatching:
+        """How messages of `topic` are batched."""
+        return topics.batching_for(self.batching, topic)
+
+    def compression_for(self, topic: bytes) -> CompressionConfig:
+        """How batches of `topic` are compressed."""
+        return topics.compression_for(self.compression, topic)

@@ -1,0 +1,66 @@
+"""`--set key=value`: single settings laid over the file.
+
+The whole is read as a line of TOML, so that keys and values are written as in the file; a value that is not TOML is
+taken as a string, so that `slab.size=64m` needs no quotes that a shell would eat.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any, NamedTuple
+
+from bruce_mp.errors import ConfigError
+
+__all__ = ["Override", "apply", "parse_override"]
+
+
+class Override(NamedTuple):
+    """One setting: its key and its value."""
+
+    path: tuple[str, ...]
+    value: Any
+
+
+def parse_override(text: str) -> Override:
+    """`ConfigError` if `text` is not `key=value`."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {text}: this is not of the form key=value, for example slab.size=64m.")
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        table = _with_string(text, key, value.strip())
+    return _flatten(table, text)
+
+
+def _with_string(text: str, key: str, value: str) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(f"{key} = 0")
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"--set {text}: {key} is not a key ({error}); an example is slab.size=64m.") from None
+    innermost = table
+    while isinstance(child := next(iter(innermost.values())), dict):
+        innermost = child
+    innermost[next(iter(innermost))] = value
+    return table
+
+
+def _flatten(table: dict[str, Any], text: str) -> Override:
+    path: list[str] = []
+    value: Any = table
+    while isinstance(value, dict) and len(value) == 1:
+        name, value = next(iter(value.items()))
+        path.append(name)
+    if isinstance(value, dict):
+        raise ConfigError(f"--set {text}: give one setting, with a value that is not empty, in each --set.")
+    return Override(tuple(path), value)
+
+
+def apply(override: Override, tree: dict[str, Any]) -> None:
+    """Put the setting into the tables of a file, over what is there."""
+    *sections, name = override.path
+    for section in sections:
+        if not isinstance(tree.get(section), dict):
+            tree[section] = {}
+        tree = tree[section]
+    tree[name] = override.value

@@ -1,0 +1,39 @@
+"""Paths in the configuration: always absolute, because the daemon's working directory is nobody's business."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+PATH_MAX: Final = 4095
+"""Linux's PATH_MAX without the NUL."""
+
+SOCKET_PATH_MAX: Final = 107
+"""`sun_path` is 108 bytes including the NUL."""
+
+LONGEST_SOCKET_NAME: Final = "dispatcher-99.ipc"
+RUN_DIR_MAX: Final = SOCKET_PATH_MAX - len("/" + LONGEST_SOCKET_NAME)
+
+_UNSAFE_IN_NAME: Final = re.compile("[%-]")
+
+
+def check_path(raw: object, longest: int) -> str:
+    """`raw` if it is an absolute path of something below `/` of at most `longest` bytes, else `ValueError`."""
+    if not isinstance(raw, str):
+        raise ValueError  # noqa: TRY004 - a wrong type is a wrong value of the configuration
+    if not raw.startswith("/"):
+        raise ValueError(f'"{raw}" is not an absolute path')
+    if not raw.strip("/.") or "\0" in raw:
+        raise ValueError(f"{raw!r} is not a usable path")
+    if len(raw.encode()) > longest:
+        raise ValueError(f"the path has {len(raw.encode())} bytes")
+    return raw
+
+
+def slab_path_for(run_dir: str) -> str:
+    """A slab of its own in the shared-memory file system for each run directory, so that two daemons never meet.
+
+    `/run/bruce` becomes `/dev/shm/bruce-run-bruce.slab`; a hyphen in a name is escaped, so that no two places are equal.
+    """
+    escaped = _UNSAFE_IN_NAME.sub(lambda match: f"%{ord(match[0]):02x}", run_dir.strip("/"))
+    return f"/dev/shm/bruce-{escaped.replace('/', '-')}.slab"  # noqa: S108 - the operator may choose another place

@@ -1,0 +1,29 @@
+"""What is wrong with a configuration: where, and what to do.  All problems of a file are reported at once."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from bruce_mp.config.fields import show
+
+__all__ = ["Problem", "dotted"]
+
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Problem(NamedTuple):
+    """`path` is the key from the root of the file, names of map entries included."""
+
+    path: tuple[str, ...]
+    text: str
+
+    @classmethod
+    def value(cls, path: tuple[str, ...], value: object, remedy: str) -> Problem:
+        """A value that is not allowed."""
+        return cls(path, f"{dotted(path)} = {show(value)} is not allowed{remedy}.")
+
+
+def dotted(path: tuple[str, ...]) -> str:
+    """The key as TOML writes it: parts that are not bare words are quoted."""
+    return ".".join(part if _BARE_KEY.fullmatch(part) else show(part) for part in path)

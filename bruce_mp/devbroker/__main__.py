@@ -1,0 +1,10 @@
+"""`python -m bruce_mp.devbroker`: the embedded broker as a process of its own."""
+
+from __future__ import annotations
+
+import sys
+
+from bruce_mp.devbroker.process import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

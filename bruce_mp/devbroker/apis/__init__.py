@@ -1,0 +1,37 @@
+"""The APIs that the embedded broker serves, one file each, pure: a request in, a response out.
+
+The table is what ApiVersions advertises and what `wire` decodes by; an API that is not in it closes the connection, as
+a real broker does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bruce_mp.devbroker.apis import (
+    api_versions,
+    create_topics,
+    fetch,
+    find_coordinator,
+    init_producer_id,
+    list_offsets,
+    metadata,
+    produce,
+)
+from bruce_mp.devbroker.apis.base import Api, Context
+
+__all__ = ["APIS", "Api", "Context"]
+
+APIS: Final = {
+    api.key: api
+    for api in (
+        produce.API,
+        fetch.API,
+        list_offsets.API,
+        metadata.API,
+        find_coordinator.API,
+        api_versions.API,
+        create_topics.API,
+        init_producer_id.API,
+    )
+}

@@ -1,0 +1,60 @@
+"""CreateTopics (19): names and numbers of partitions; replicas and configs are taken and forgotten.  Versions 2 to 7."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+from uuid import UUID
+
+from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
+
+from bruce_mp.devbroker.apis.base import Api, Context
+from bruce_mp.devbroker.cluster import Cluster, check_topic_name
+from bruce_mp.devbroker.codes import ApiKey, Code, Refused
+from bruce_mp.devbroker.faults import Target
+
+__all__ = ["API"]
+
+Outcome: Final = CreateTopicsResponse.CreatableTopicResult
+NO_ID: Final = UUID(int=0)
+DEFAULT_PARTITIONS: Final = -1  # the client leaves it to the broker
+
+
+def handle(request: Any, context: Context) -> Any:
+    topics = [answer(topic, request.validate_only, context) for topic in request.topics]
+    return CreateTopicsResponse(version=context.version, throttle_time_ms=0, topics=topics)
+
+
+def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
+    try:
+        context.check_fault(wanted.name, -1)
+        partitions = count_of(wanted, context.cluster)
+        topic_id = NO_ID if validate_only else context.cluster.add_topic(wanted.name, partitions).id
+    except Refused as refusal:
+        return Outcome(name=wanted.name, topic_id=NO_ID, error_code=refusal.code, error_message=str(refusal))
+    return Outcome(
+        name=wanted.name,
+        topic_id=topic_id,
+        error_code=Code.NONE,
+        error_message=None,
+        num_partitions=partitions,
+        replication_factor=1,
+        configs=[],
+    )
+
+
+def count_of(wanted: Any, cluster: Cluster) -> int:
+    """How many partitions the topic gets; raises Refused where `Cluster.add_topic` would because of the name."""
+    check_topic_name(wanted.name)
+    if wanted.assignments:
+        return len(wanted.assignments)
+    if wanted.num_partitions == DEFAULT_PARTITIONS:
+        return cluster.auto_create or 1
+    return int(wanted.num_partitions)
+
+
+def targets(request: Any) -> Iterable[Target]:
+    return ((topic.name, -1) for topic in request.topics)
+
+
+API: Final = Api(ApiKey.CREATE_TOPICS, (2, 7), CreateTopicsRequest, handle, targets=targets)

@@ -1,0 +1,104 @@
+"""Fetch (1): read whole batches, wait for more where the client allows it.
+
+Versions 4 to 12 name topics; 13 and later name them by id and are left out.  Fetch sessions (KIP-227) are declined, as
+a broker may: the session id of every answer is 0, so that each request names all its partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from kafka.protocol.consumer import FetchRequest, FetchResponse
+
+from bruce_mp.devbroker.apis.base import Api, Context
+from bruce_mp.devbroker.codes import ApiKey, Code, Refused
+from bruce_mp.devbroker.faults import Target
+
+__all__ = ["API"]
+
+TopicResponse: Final = FetchResponse.FetchableTopicResponse
+PartitionData: Final = TopicResponse.PartitionData
+MAX_BYTES_SINCE: Final = 3
+UNKNOWN: Final = -1
+
+
+class Budget:
+    """Bytes that the answer may still hold.  Its first batch is free, whatever its size (KIP-74)."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.empty = True
+
+    def take(self, partition_max: int, read: Any) -> bytes:
+        """What `read` gives for what is left; nothing once something is there and the budget is used up."""
+        allowed = min(partition_max, self.left)
+        if not self.empty and allowed <= 0:
+            return b""
+        records: bytes = read(allowed)
+        if not self.empty and len(records) > allowed:
+            return b""
+        self.left -= len(records)
+        self.empty = self.empty and not records
+        return records
+
+
+def handle(request: Any, context: Context) -> Any:
+    if request.session_id != 0:
+        return FetchResponse(
+            version=context.version, throttle_time_ms=0, error_code=Code.FETCH_SESSION_ID_NOT_FOUND, responses=[]
+        )
+    budget = Budget(request.max_bytes)
+    topics = [
+        TopicResponse(
+            topic=topic.topic,
+            partitions=[answer(topic.topic, part, budget, context) for part in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    return FetchResponse(version=context.version, throttle_time_ms=0, error_code=0, session_id=0, responses=topics)
+
+
+def answer(topic: str, part: Any, budget: Budget, context: Context) -> Any:
+    try:
+        context.check_fault(topic, part.partition)
+        partition = context.cluster.led_by(context.broker, topic, part.partition, part.current_leader_epoch)
+        log = partition.log
+        records = budget.take(part.partition_max_bytes, lambda allowed: log.read(part.fetch_offset, allowed))
+    except Refused as refusal:
+        return data(part.partition, refusal.code, UNKNOWN, UNKNOWN, b"")
+    return data(part.partition, Code.NONE, log.end, log.start, records)
+
+
+def data(index: int, code: int, end: int, start: int, records: bytes) -> Any:
+    return PartitionData(
+        partition_index=index,
+        error_code=code,
+        high_watermark=end,
+        last_stable_offset=end,
+        log_start_offset=start,
+        aborted_transactions=None,
+        preferred_read_replica=-1,
+        records=records,
+    )
+
+
+def targets(request: Any) -> Iterable[Target]:
+    return ((topic.topic, part.partition) for topic in request.topics for part in topic.partitions)
+
+
+def patience(request: Any) -> float:
+    return max(0, request.max_wait_ms) / 1000.0
+
+
+def enough(request: Any, response: Any) -> bool:
+    """An error goes out at once, and so does an answer with `min_bytes` in it, or to a question for nothing."""
+    partitions = [part for topic in response.responses for part in topic.partitions]
+    if response.error_code or not partitions or any(part.error_code for part in partitions):
+        return True
+    return sum(len(part.records) for part in partitions) >= request.min_bytes
+
+
+API: Final = Api(
+    ApiKey.FETCH, (4, 12), FetchRequest, handle, targets=targets, patience=patience, enough=enough
+)

@@ -1,0 +1,32 @@
+"""FindCoordinator (10): there is none, for there are no consumer groups here; consumers use assign().
+
+The API exists because consumers ask all the same, even if they never join a group, and take the refusal with patience;
+they take a closed connection for a broken broker.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+
+from bruce_mp.devbroker.apis.base import Api, Context
+from bruce_mp.devbroker.codes import ApiKey, Code
+
+__all__ = ["API"]
+
+TEXT: Final = "The embedded broker has no consumer groups: use assign() in place of subscribe()."
+NOWHERE: Final = {"node_id": -1, "host": "", "port": -1}
+MANY_KEYS_SINCE: Final = 4
+
+
+def handle(request: Any, context: Context) -> Any:
+    context.check_fault()
+    outcome = {"error_code": Code.COORDINATOR_NOT_AVAILABLE, "error_message": TEXT, **NOWHERE}
+    if context.version < MANY_KEYS_SINCE:
+        return FindCoordinatorResponse(version=context.version, throttle_time_ms=0, **outcome)
+    coordinators = [FindCoordinatorResponse.Coordinator(key=key, **outcome) for key in request.coordinator_keys]
+    return FindCoordinatorResponse(version=context.version, throttle_time_ms=0, coordinators=coordinators)
+
+
+API: Final = Api(ApiKey.FIND_COORDINATOR, (0, 4), FindCoordinatorRequest, handle)

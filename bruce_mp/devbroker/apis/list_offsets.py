@@ -1,0 +1,65 @@
+"""ListOffsets (2): the first, the last, or the first offset at a time.  Versions 1 to 7."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
+
+from bruce_mp.devbroker.apis.base import Api, Context
+from bruce_mp.devbroker.codes import ApiKey, Code, Refused
+from bruce_mp.devbroker.faults import Target
+from bruce_mp.devbroker.log import PartitionLog
+
+__all__ = ["API"]
+
+TopicResponse: Final = ListOffsetsResponse.ListOffsetsTopicResponse
+PartitionResponse: Final = TopicResponse.ListOffsetsPartitionResponse
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+NOT_FOUND: Final = (-1, -1)
+
+
+def handle(request: Any, context: Context) -> Any:
+    topics = [
+        TopicResponse(name=topic.name, partitions=[answer(topic.name, part, context) for part in topic.partitions])
+        for topic in request.topics
+    ]
+    return ListOffsetsResponse(version=context.version, throttle_time_ms=0, topics=topics)
+
+
+def answer(topic: str, part: Any, context: Context) -> Any:
+    try:
+        context.check_fault(topic, part.partition_index)
+        epoch = part.current_leader_epoch
+        partition = context.cluster.led_by(context.broker, topic, part.partition_index, epoch)
+        offset, timestamp = find(partition.log, part.timestamp)
+    except Refused as refusal:
+        return PartitionResponse(partition_index=part.partition_index, error_code=refusal.code, timestamp=-1, offset=-1)
+    return PartitionResponse(
+        partition_index=part.partition_index,
+        error_code=Code.NONE,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=partition.epoch,
+    )
+
+
+def find(log: PartitionLog, timestamp: int) -> tuple[int, int]:
+    """(offset, timestamp) of what a client asks for with `timestamp`: milliseconds, or one of the negative marks."""
+    if timestamp == LATEST:
+        return log.end, -1
+    if timestamp == EARLIEST:
+        return log.start, -1
+    if timestamp == MAX_TIMESTAMP:
+        return log.find_latest() or NOT_FOUND
+    return log.find_timestamp(timestamp) or NOT_FOUND
+
+
+def targets(request: Any) -> Iterable[Target]:
+    return ((topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
+
+
+API: Final = Api(ApiKey.LIST_OFFSETS, (1, 7), ListOffsetsRequest, handle, targets=targets)

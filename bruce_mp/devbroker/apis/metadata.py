@@ -1,0 +1,100 @@
+"""Metadata (3): brokers, topics, leaders; makes topics on the fly where that is allowed.
+
+A topic that was just made is answered with LEADER_NOT_AVAILABLE once, as by a real cluster: the client asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final
+from uuid import UUID
+
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+from bruce_mp.devbroker.apis.base import Api, Context
+from bruce_mp.devbroker.cluster import NO_LEADER, PartitionView, TopicView, View, check_topic_name
+from bruce_mp.devbroker.codes import ApiKey, Code, Refused
+from bruce_mp.devbroker.faults import Target
+
+__all__ = ["API"]
+
+Topic: Final = MetadataResponse.MetadataResponseTopic
+Partition: Final = Topic.MetadataResponsePartition
+Broker: Final = MetadataResponse.MetadataResponseBroker
+NO_ID: Final = UUID(int=0)
+EMPTY_MEANS_ALL_UNTIL: Final = 0
+AUTO_CREATE_ASKED_SINCE: Final = 4
+
+
+def handle(request: Any, context: Context) -> Any:
+    view = context.cluster.answer_view()
+    return MetadataResponse(
+        version=context.version,
+        throttle_time_ms=0,
+        brokers=[Broker(node_id=node.id, host=node.host, port=node.port, rack=None) for node in view.nodes],
+        cluster_id=context.cluster.id,
+        controller_id=min((node.id for node in view.nodes), default=-1),
+        topics=[answer(topic, request, view, context) for topic in asked(request, view, context.version)],
+    )
+
+
+def asked(request: Any, view: View, version: int) -> list[Any]:
+    """The topics that the client asks for, as the request names them."""
+    everything = request.topics is None or (not request.topics and version == EMPTY_MEANS_ALL_UNTIL)
+    if not everything:
+        return list(request.topics)
+    return [MetadataRequest.MetadataRequestTopic(topic_id=topic.id, name=name) for name, topic in view.topics.items()]
+
+
+def answer(wanted: Any, request: Any, view: View, context: Context) -> Any:
+    try:
+        context.check_fault(wanted.name, -1)
+        topic = find(wanted, request, view, context)
+    except Refused as refusal:
+        return Topic(error_code=refusal.code, name=wanted.name, topic_id=wanted.topic_id or NO_ID, partitions=[])
+    partitions = [describe(number, partition, view) for number, partition in enumerate(topic.partitions)]
+    return Topic(error_code=Code.NONE, name=topic.name, topic_id=topic.id, is_internal=False, partitions=partitions)
+
+
+def find(wanted: Any, request: Any, view: View, context: Context) -> TopicView:
+    if wanted.name is None:
+        return find_by_id(wanted.topic_id, view)
+    topic = view.topics.get(wanted.name)
+    if topic is not None:
+        return topic
+    check_topic_name(wanted.name)
+    if context.cluster.auto_create and (request.allow_auto_topic_creation or context.version < AUTO_CREATE_ASKED_SINCE):
+        with suppress(Refused):  # it exists, but the picture is older
+            context.cluster.add_topic(wanted.name, context.cluster.auto_create)
+        raise Refused(Code.LEADER_NOT_AVAILABLE, f"Topic {wanted.name!r} was made just now.")
+    raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {wanted.name!r}.")
+
+
+def find_by_id(topic_id: UUID, view: View) -> TopicView:
+    found = next((topic for topic in view.topics.values() if topic.id == topic_id), None)
+    if found is None:
+        raise Refused(Code.UNKNOWN_TOPIC_ID, f"There is no topic with the id {topic_id}.")
+    return found
+
+
+def describe(number: int, partition: PartitionView, view: View) -> Any:
+    """Every broker is a replica that is in sync, the leader first."""
+    others = [node.id for node in view.nodes if node.id != partition.leader]
+    replicas = others if partition.leader == NO_LEADER else [partition.leader, *others]
+    return Partition(
+        error_code=Code.LEADER_NOT_AVAILABLE if partition.leader == NO_LEADER else Code.NONE,
+        partition_index=number,
+        leader_id=partition.leader,
+        leader_epoch=partition.epoch,
+        replica_nodes=replicas,
+        isr_nodes=replicas,
+        offline_replicas=[],
+    )
+
+
+def targets(request: Any) -> Iterable[Target]:
+    return ((topic.name, -1) for topic in request.topics or ())
+
+
+API: Final = Api(ApiKey.METADATA, (0, 13), MetadataRequest, handle, targets=targets)

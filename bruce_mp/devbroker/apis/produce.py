@@ -1,0 +1,124 @@
+"""Produce (0): check, append, answer per partition.
+
+Version 0 is advertised and versions 0 to 2 close the connection, exactly as Kafka 4 does it: old clients look at the
+advertised minimum to learn about codecs.  Version 13, which names topics by id, is left out.
+
+acks 0 has no answer; an error can then only be told by closing the connection, so that is what a broker does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from kafka.protocol.producer import ProduceRequest, ProduceResponse
+
+from bruce_mp.devbroker.apis.base import Api, Context
+from bruce_mp.devbroker.batch import read_batch
+from bruce_mp.devbroker.cluster import Cluster
+from bruce_mp.devbroker.codes import ApiKey, Code, Refused
+from bruce_mp.devbroker.faults import Action, Target
+from bruce_mp.devbroker.log import Placed
+from bruce_mp.errors import RemoteProtocolError
+
+__all__ = ["API"]
+
+TopicResponse: Final = ProduceResponse.TopicProduceResponse
+PartitionResponse: Final = TopicResponse.PartitionProduceResponse
+NO_OFFSET: Final = -1
+ACKS: Final = (-1, 0, 1)
+SEQUENCE_ERRORS: Final = (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH)
+
+
+def handle(request: Any, context: Context) -> Any:
+    topics = [
+        TopicResponse(
+            name=topic.name,
+            partition_responses=[answer(topic.name, part, request.acks, context) for part in topic.partition_data],
+        )
+        for topic in request.topic_data
+    ]
+    partitions = [partition for topic in topics for partition in topic.partition_responses]
+    if request.acks == 0:
+        return no_answer(partitions)
+    endpoints = leader_endpoints(partitions, context.cluster)
+    return ProduceResponse(version=context.version, responses=topics, throttle_time_ms=0, node_endpoints=endpoints)
+
+
+def no_answer(partitions: Iterable[Any]) -> None:
+    failed = next((partition for partition in partitions if partition.error_code), None)
+    if failed is not None:
+        raise RemoteProtocolError(f"Produce with acks 0 failed with error {failed.error_code}; closing tells the client.")
+
+
+def answer(topic: str, part: Any, acks: int, context: Context) -> Any:
+    try:
+        placed = append(topic, part, acks, context)
+    except Refused as refusal:
+        return refused(topic, part.index, refusal, context)
+    code = context.struck.error(Action.ERROR_APPENDED, topic, part.index)
+    if code:
+        count_error(code, context)
+        return failure(part.index, code, "A scripted fault wants this error; the batch was appended.")
+    start = context.cluster.partition(topic, part.index).log.start
+    return PartitionResponse(
+        index=part.index,
+        error_code=Code.NONE,
+        base_offset=placed.base_offset,
+        log_append_time_ms=placed.log_append_time,
+        log_start_offset=start,
+    )
+
+
+def append(topic: str, part: Any, acks: int, context: Context) -> Placed:
+    if acks not in ACKS:
+        raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}.")
+    context.check_fault(topic, part.index)
+    partition = context.cluster.led_by(context.broker, topic, part.index)
+    head = read_batch(part.records, context.version, context.cluster.limits)
+    placed = partition.log.append(head, part.records, partition.epoch)
+    statistics = context.statistics
+    if placed.duplicate:
+        statistics.duplicates += 1
+    else:
+        statistics.batches += 1
+        statistics.records += head.count
+        statistics.bytes += head.size
+    return placed
+
+
+def refused(topic: str, index: int, refusal: Refused, context: Context) -> Any:
+    count_error(refusal.code, context)
+    response = failure(index, refusal.code, str(refusal))
+    if refusal.code == Code.NOT_LEADER_OR_FOLLOWER and topic in context.cluster.topics:
+        partition = context.cluster.partition(topic, index)
+        response.current_leader = PartitionResponse.LeaderIdAndEpoch(
+            leader_id=partition.leader, leader_epoch=partition.epoch
+        )
+    return response
+
+
+def failure(index: int, code: int, text: str) -> Any:
+    return PartitionResponse(
+        index=index, error_code=code, base_offset=NO_OFFSET, log_append_time_ms=-1, log_start_offset=-1, error_message=text
+    )
+
+
+def count_error(code: int, context: Context) -> None:
+    errors = context.statistics.errors
+    errors[code] = errors.get(code, 0) + 1
+    context.statistics.sequence_errors += code in SEQUENCE_ERRORS
+
+
+def leader_endpoints(partitions: Iterable[Any], cluster: Cluster) -> list[Any]:
+    """Where the leaders are that the partitions name (KIP-951), so that a client need not ask for metadata first."""
+    leaders = {p.current_leader.leader_id for p in partitions if p.error_code == Code.NOT_LEADER_OR_FOLLOWER}
+    nodes = [node for node in cluster.view().nodes if node.id in leaders]
+    return [ProduceResponse.NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=None) for node in nodes]
+
+
+def targets(request: Any) -> Iterable[Target]:
+    return ((topic.name, part.index) for topic in request.topic_data for part in topic.partition_data)
+
+
+API: Final = Api(ApiKey.PRODUCE, (0, 12), ProduceRequest, handle, served_from=3, targets=targets)

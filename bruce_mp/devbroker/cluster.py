@@ -1,0 +1,231 @@
+"""The cluster: brokers, topics, leaders, and what Metadata says about them.
+
+All brokers share the logs, so a leader can be moved, or a broker taken down, without losing anything; what a client
+sees is a cluster whose followers were all in sync.  A partition whose leader is down has no leader until it is moved,
+or until the broker is back.
+
+Metadata is answered from a `View`, a frozen picture.  A fault may hold on to an old picture for a number of requests
+(`freeze`): that is a broker that has not heard of the change yet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final, NamedTuple
+from uuid import UUID, uuid4
+
+from bruce_mp.devbroker.batch import Limits
+from bruce_mp.devbroker.codes import Code, Refused
+from bruce_mp.devbroker.log import PartitionLog
+from bruce_mp.devbroker.retention import Retention
+
+__all__ = ["NO_LEADER", "Cluster", "Node", "Partition", "PartitionView", "Topic", "TopicView", "View"]
+
+NO_LEADER: Final = -1
+ANY_EPOCH: Final = -1
+FIRST_PRODUCER_ID: Final = 1000  # not 0, so that a test sees whether a client used what it was given
+TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+
+
+class Node(NamedTuple):
+    """A broker that clients can reach."""
+
+    id: int
+    host: str
+    port: int
+
+
+class PartitionView(NamedTuple):
+    """What Metadata says of a partition; `leader` may be `NO_LEADER`."""
+
+    leader: int
+    epoch: int
+
+
+class TopicView(NamedTuple):
+    """What Metadata says of a topic; partitions by number."""
+
+    name: str
+    id: UUID
+    partitions: tuple[PartitionView, ...]
+
+
+class View(NamedTuple):
+    """What Metadata says: a picture of the cluster at one moment."""
+
+    nodes: tuple[Node, ...]
+    topics: Mapping[str, TopicView]
+
+    def alive(self, broker: int) -> bool:
+        return any(node.id == broker for node in self.nodes)
+
+
+@dataclass(slots=True)
+class Partition:
+    """A log and who leads it; the epoch goes up with each change of leader."""
+
+    log: PartitionLog
+    leader: int
+    epoch: int = 0
+
+
+@dataclass(slots=True)
+class Topic:
+    """A name, Kafka's id for it, and its partitions by number."""
+
+    name: str
+    id: UUID
+    partitions: list[Partition] = field(default_factory=list)
+
+
+class Cluster:
+    """All state of the embedded brokers.  Broker ids are 1 to `brokers`; a broker is down until `set_up`."""
+
+    def __init__(self, brokers: int, *, max_bytes: int, auto_create: int = 0, limits: Limits | None = None) -> None:
+        self.ids = range(1, brokers + 1)
+        self.id = "bruce-dev-broker"
+        self.auto_create = auto_create
+        self.limits = limits or Limits()
+        self.retention = Retention(max_bytes)
+        self.topics: dict[str, Topic] = {}
+        self._nodes: dict[int, Node] = {}
+        self._producer_ids = count(FIRST_PRODUCER_ID)
+        self._next_leader = 0
+        self._frozen: View | None = None
+        self._frozen_answers = 0
+        self._view: View | None = None
+
+    # --- topics
+
+    def add_topic(self, name: str, partitions: int) -> Topic:
+        """Make a topic; leaders go round-robin over the brokers, going on where the last topic stopped.
+
+        Raises:
+            Refused: the name or the number of partitions is not allowed, or the topic exists.
+        """
+        check_topic_name(name)
+        if name in self.topics:
+            raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic {name!r} already exists.")
+        if partitions < 1:
+            raise Refused(Code.INVALID_PARTITIONS, f"Topic {name!r} needs at least one partition, not {partitions}.")
+        topic = Topic(name, uuid4())
+        topic.partitions = [Partition(PartitionLog(self.retention), self._take_leader()) for _ in range(partitions)]
+        self.topics[name] = topic
+        self._changed()
+        return topic
+
+    def delete_topic(self, name: str) -> None:
+        """Forget a topic and its records."""
+        for partition in self.topic(name).partitions:
+            partition.log.clear()
+        del self.topics[name]
+        self._changed()
+
+    def topic(self, name: str) -> Topic:
+        """Raises Refused (3) if there is none of that name."""
+        try:
+            return self.topics[name]
+        except KeyError:
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name!r}.") from None
+
+    def partition(self, name: str, index: int) -> Partition:
+        """Raises Refused (3) if there is none."""
+        partitions = self.topic(name).partitions
+        if not 0 <= index < len(partitions):
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} has no partition {index}.")
+        return partitions[index]
+
+    def led_by(self, broker: int, name: str, index: int, epoch: int = ANY_EPOCH) -> Partition:
+        """The partition, if `broker` leads it and the client's leader epoch, where it sent one, is the current one.
+
+        Raises:
+            Refused: 3, 6, 74 (the client's epoch is old) or 75 (it is newer than ours).
+        """
+        partition = self.partition(name, index)
+        if partition.leader != broker:
+            raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"Broker {broker} does not lead {name}-{index}.")
+        if epoch not in (ANY_EPOCH, partition.epoch):
+            old = epoch < partition.epoch
+            code = Code.FENCED_LEADER_EPOCH if old else Code.UNKNOWN_LEADER_EPOCH
+            raise Refused(code, f"The leader epoch of {name}-{index} is {partition.epoch}, not {epoch}.")
+        return partition
+
+    def new_producer_id(self) -> int:
+        return next(self._producer_ids)
+
+    # --- brokers and leaders
+
+    def set_up(self, broker: int, host: str, port: int) -> None:
+        """`broker` listens there from now on."""
+        self._nodes[self.known(broker)] = Node(broker, host, port)
+        self._changed()
+
+    def set_down(self, broker: int, *, elect: bool = False) -> None:
+        """`broker` is gone; with `elect` the partitions that it led get living leaders, round-robin."""
+        self._nodes.pop(self.known(broker), None)
+        for topic in self.topics.values() if elect else ():
+            for partition in topic.partitions:
+                if partition.leader == broker:
+                    self._lead(partition, self._take_leader())
+        self._changed()
+
+    def move_leader(self, name: str, index: int, broker: int) -> None:
+        """`broker` leads the partition from now on, in a new leader epoch."""
+        self._lead(self.partition(name, index), self.known(broker))
+        self._changed()
+
+    def known(self, broker: int) -> int:
+        """`broker`, if it is one of ours; raises Refused (42) if not."""
+        if broker not in self.ids:
+            raise Refused(Code.INVALID_REQUEST, f"There is no broker {broker}; there are 1 to {len(self.ids)}.")
+        return broker
+
+    def node(self, broker: int) -> Node | None:
+        return self._nodes.get(broker)
+
+    # --- metadata
+
+    def view(self) -> View:
+        """The picture of this moment."""
+        if self._view is None:
+            nodes = tuple(self._nodes[broker] for broker in sorted(self._nodes))
+            self._view = View(nodes, {topic.name: self._view_of(topic) for topic in self.topics.values()})
+        return self._view
+
+    def freeze(self, answers: int) -> None:
+        """The next `answers` of `answer_view` are the picture of this moment, whatever changes after it."""
+        self._frozen, self._frozen_answers = self.view(), answers
+
+    def answer_view(self) -> View:
+        """The picture for one Metadata answer."""
+        if self._frozen is None or self._frozen_answers == 0:
+            return self.view()
+        self._frozen_answers -= 1
+        return self._frozen
+
+    def _view_of(self, topic: Topic) -> TopicView:
+        partitions = (PartitionView(p.leader if p.leader in self._nodes else NO_LEADER, p.epoch) for p in topic.partitions)
+        return TopicView(topic.name, topic.id, tuple(partitions))
+
+    def _changed(self) -> None:
+        self._view = None
+
+    def _lead(self, partition: Partition, broker: int) -> None:
+        partition.leader = broker
+        partition.epoch += 1
+
+    def _take_leader(self) -> int:
+        candidates = sorted(self._nodes) or self.ids
+        broker = candidates[self._next_leader % len(candidates)]
+        self._next_leader += 1
+        return broker
+
+
+def check_topic_name(name: str) -> None:
+    """Raises Refused (17) if Kafka would not take the name."""
+    if not TOPIC_NAME.fullmatch(name):
+        text = f"{name!r} is not a topic name: 1 to 249 of the letters a-z, A-Z, digits, '.', '_' and '-'."
+        raise Refused(Code.INVALID_TOPIC_EXCEPTION, text)

@@ -1,0 +1,152 @@
+"""The log of one partition: record batches in memory, by offset.
+
+Invariants: offsets never go down and are never given twice; `start` <= every stored offset < `end`; `start` goes up
+when retention takes the head away.  The surgery at the end damages the log on purpose, so that an audit has something
+to find; it keeps these invariants, so that consumers go on reading.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+from bruce_mp.devbroker.batch import HEADER, BatchHead, rebase, records_of
+from bruce_mp.devbroker.codes import Code, Refused
+from bruce_mp.devbroker.producers import ProducerStates
+from bruce_mp.devbroker.retention import Retention
+
+__all__ = ["Placed", "PartitionLog", "Stored"]
+
+
+class Stored(NamedTuple):
+    """A batch in the log."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    raw: bytes
+
+
+class Placed(NamedTuple):
+    """Where a produced batch is: newly appended, or already there."""
+
+    base_offset: int
+    log_append_time: int
+    duplicate: bool
+
+
+class PartitionLog:
+    """Appends, reads and searches; knows nothing of leaders, topics or requests."""
+
+    __slots__ = ("_batches", "_retention", "end", "producers", "start")
+
+    def __init__(self, retention: Retention) -> None:
+        self.start = 0
+        self.end = 0
+        self.producers = ProducerStates()
+        self._retention = retention
+        self._batches: list[Stored] = []
+
+    def append(self, head: BatchHead, raw: bytes, leader_epoch: int) -> Placed:
+        """Store a batch that was checked, unless it repeats one.
+
+        Raises:
+            Refused: the producer's epoch is old or its sequence number does not follow.
+        """
+        original = self.producers.original_of(head)
+        if original is not None:
+            return Placed(original.base_offset, original.max_timestamp, duplicate=True)
+        self.producers.check(head)
+        base = self._store(raw, head.count, head.max_timestamp, leader_epoch)
+        self.producers.remember(head, base)
+        return Placed(base, -1, duplicate=False)
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Whole batches from the one that holds `offset` on: at least one if there is any, else up to `max_bytes`.
+
+        Raises:
+            Refused: the offset is below `start` or above `end`.
+        """
+        if not self.start <= offset <= self.end:
+            text = f"Offset {offset} is outside of {self.start} to {self.end}."
+            raise Refused(Code.OFFSET_OUT_OF_RANGE, text)
+        found: list[bytes] = []
+        for at in range(self._index_of(offset), len(self._batches)):
+            raw = self._batches[at].raw
+            max_bytes -= len(raw)
+            if found and max_bytes < 0:
+                break
+            found.append(raw)
+        return b"".join(found)
+
+    def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record that is not older than `timestamp`, in milliseconds."""
+        for batch in self._batches:
+            if batch.max_timestamp >= timestamp:
+                return next((r.offset, r.timestamp) for r in records_of(batch.raw) if r.timestamp >= timestamp)
+        return None
+
+    def find_latest(self) -> tuple[int, int] | None:
+        """(offset, timestamp) of the record with the greatest timestamp."""
+        if not self._batches:
+            return None
+        batch = max(self._batches, key=lambda b: b.max_timestamp)
+        return max(((r.offset, r.timestamp) for r in records_of(batch.raw)), key=lambda found: found[1])
+
+    def drop_oldest(self, count: int) -> None:
+        """Retention: forget the first `count` batches; `start` goes up."""
+        self._forget(slice(0, count))
+        self.start = self._batches[0].base_offset if self._batches else self.end
+
+    def clear(self) -> None:
+        """Give all memory back."""
+        self._forget(slice(None))
+
+    def remove(self, offset: int) -> None:
+        """Surgery: the batch that holds `offset` vanishes; its offsets stay empty."""
+        at = self._index_of_existing(offset)
+        self._forget(slice(at, at + 1))
+
+    def double(self, offset: int) -> None:
+        """Surgery: the batch that holds `offset` comes again at the end, as from a producer without idempotence."""
+        batch = self._batches[self._index_of_existing(offset)]
+        head = BatchHead._make(HEADER.unpack_from(batch.raw))
+        self._store(batch.raw, head.count, head.max_timestamp, head.leader_epoch)
+
+    def swap(self, offset: int) -> None:
+        """Surgery: the batch that holds `offset` changes places with the next one."""
+        at = self._index_of_existing(offset)
+        if at + 1 == len(self._batches):
+            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"There is no batch behind the one that holds offset {offset}.")
+        first, second = self._batches[at : at + 2]
+        middle = first.base_offset + second.last_offset - second.base_offset + 1
+        self._batches[at] = moved(second, first.base_offset)
+        self._batches[at + 1] = moved(first, middle)
+
+    def _store(self, raw: bytes, count: int, max_timestamp: int, leader_epoch: int) -> int:
+        base = self.end
+        self.end = base + count
+        self._batches.append(Stored(base, self.end - 1, max_timestamp, rebase(raw, base, leader_epoch)))
+        self._retention.charge(self, len(raw))
+        return base
+
+    def _forget(self, which: slice) -> None:
+        for batch in self._batches[which]:
+            self._retention.release(len(batch.raw))
+        del self._batches[which]
+
+    def _index_of(self, offset: int) -> int:
+        return bisect_left(self._batches, offset, key=lambda batch: batch.last_offset)
+
+    def _index_of_existing(self, offset: int) -> int:
+        at = self._index_of(offset)
+        if at == len(self._batches) or self._batches[at].base_offset > offset:
+            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"No stored batch holds offset {offset}.")
+        return at
+
+
+def moved(batch: Stored, base_offset: int) -> Stored:
+    """The same records at another offset."""
+    epoch = HEADER.unpack_from(batch.raw)[2]
+    last = base_offset + batch.last_offset - batch.base_offset
+    return Stored(base_offset, last, batch.max_timestamp, rebase(batch.raw, base_offset, epoch))

@@ -1,0 +1,89 @@
+"""The idempotence checks of a partition: which producer wrote what last.
+
+Per (partition, producer id) a broker remembers the epoch and the last five batches.  In this order, as in Kafka:
+
+1. a batch with the epoch, first and last sequence of a remembered one is a *duplicate*: it is acknowledged with the
+   offset of the original and not appended;
+2. an epoch older than the last seen is refused (47);
+3. a newer epoch must start at sequence 0 (else 45);
+4. within an epoch the first sequence must follow the last one (else 45), 0 follows 2^31-1;
+5. a producer never seen here may start anywhere: its state may have been lost with old records (KIP-360).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from bruce_mp.devbroker.batch import SEQUENCE_MASK, BatchHead
+from bruce_mp.devbroker.codes import Code, Refused
+
+__all__ = ["REMEMBERED", "Appended", "ProducerStates"]
+
+REMEMBERED: Final = 5  # Kafka's number; it is why a producer may have at most five requests in flight
+
+
+class Appended(NamedTuple):
+    """A batch that is in the log."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    max_timestamp: int
+
+
+class Producer:
+    """One producer's last batches in one partition; never empty once it is in the table."""
+
+    __slots__ = ("epoch", "recent")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.recent: deque[Appended] = deque(maxlen=REMEMBERED)
+
+
+class ProducerStates:
+    """All producers of one partition.  Batches without a producer id pass by untouched."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}
+
+    def original_of(self, head: BatchHead) -> Appended | None:
+        """The remembered batch that `head` repeats, if there is one."""
+        producer = self._producers.get(head.producer_id)
+        if producer is None or producer.epoch != head.producer_epoch:
+            return None
+        wanted = (head.base_sequence, head.last_sequence)
+        return next((a for a in producer.recent if (a.first_sequence, a.last_sequence) == wanted), None)
+
+    def check(self, head: BatchHead) -> None:
+        """Refuse a batch that must not follow what is in the log.
+
+        Raises:
+            Refused: 47 for an old epoch, 45 for a gap or a repetition too old to be remembered.
+        """
+        producer = self._producers.get(head.producer_id)
+        if producer is None:
+            return
+        if head.producer_epoch < producer.epoch:
+            text = f"Producer {head.producer_id} is at epoch {producer.epoch}, not {head.producer_epoch}."
+            raise Refused(Code.INVALID_PRODUCER_EPOCH, text)
+        expected = self._expected(producer, head.producer_epoch)
+        if head.base_sequence != expected:
+            text = f"Producer {head.producer_id} sent sequence {head.base_sequence}, expected was {expected}."
+            raise Refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
+
+    def remember(self, head: BatchHead, base_offset: int) -> None:
+        """Note that `head` was appended at `base_offset`."""
+        if head.producer_id < 0:
+            return
+        producer = self._producers.get(head.producer_id)
+        if producer is None or producer.epoch != head.producer_epoch:
+            producer = self._producers[head.producer_id] = Producer(head.producer_epoch)
+        producer.recent.append(Appended(head.base_sequence, head.last_sequence, base_offset, head.max_timestamp))
+
+    @staticmethod
+    def _expected(producer: Producer, epoch: int) -> int:
+        if epoch != producer.epoch:
+            return 0
+        return (producer.recent[-1].last_sequence + 1) & SEQUENCE_MASK

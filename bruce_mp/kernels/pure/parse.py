@@ -1,0 +1,133 @@
+"""Parse and validate a batch of client messages.
+
+The layouts and the order of the checks are those of `protocol/client_wire.py`, which is the readable statement of them
+and the oracle of this one's tests.  Here a batch is taken apart at once and grouped by topic and type, so that what
+follows works per group.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum, unique
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Batch", "Failure", "Group", "Item", "Rejection", "parse"]
+
+_ANY: Final = 256
+_KEYED: Final = 257
+_HEAD: Final = Struct(">ihhhh")  # size, api key, version, flags, topic size
+_HEAD_KEYED: Final = Struct(">ihhhIh")  # the same with the partition key before the topic size
+_GENERIC: Final = Struct(">ihh")
+_STAMP: Final = Struct(">qi")  # timestamp, key size
+_SIZE: Final = Struct(">i")
+
+
+@unique
+class Failure(IntEnum):
+    """Why a message was not taken; the numbers are those of `DiscardReason`."""
+
+    MALFORMED = 1
+    UNSUPPORTED_API_KEY = 2
+    UNSUPPORTED_VERSION = 3
+
+
+class Rejection(NamedTuple):
+    """A message that was not taken: its slot in the batch, why, and the API key and version if they were readable."""
+
+    slot: int
+    failure: Failure
+    api_key: int
+    version: int
+
+
+class Item(NamedTuple):
+    """A message: arrival number, timestamp, partition key, and where key and value stand in the buffer."""
+
+    arrival: int
+    timestamp: int
+    partition_key: int
+    key_at: int
+    key_end: int
+    value_at: int
+    value_end: int
+
+
+Group = tuple[bytes, bool]
+"""Topic, and whether the messages carry a partition key."""
+
+
+class Batch(NamedTuple):
+    """A parsed batch: the messages of each group in order of arrival, and what was rejected."""
+
+    groups: dict[Group, list[Item]]
+    rejections: list[Rejection]
+
+
+def parse(
+    buffer: memoryview, places: Sequence[tuple[int, int]], first_arrival: int, skip: frozenset[int] = frozenset()
+) -> Batch:
+    """Parse the messages at `places`, pairs of offset and length in `buffer`.
+
+    Message i has the arrival number first_arrival + i; those in `skip` are passed over.
+    """
+    groups: dict[Group, list[Item]] = {}
+    rejections: list[Rejection] = []
+    for index, (at, length) in enumerate(places):
+        arrival = first_arrival + index
+        if arrival in skip:
+            continue
+        try:
+            group, item = _parse_one(buffer, at, length, arrival)
+        except (_Malformed, struct.error):
+            rejections.append(_rejection(buffer, index, at, length))
+            continue
+        if group in groups:
+            groups[group].append(item)
+        else:
+            groups[group] = [item]
+    return Batch(groups, rejections)
+
+
+class _Malformed(Exception):  # noqa: N818 - control flow inside this module, not an error of ours
+    pass
+
+
+def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[Group, Item]:
+    end = at + length
+    size, api_key, version, flags, topic_size = _HEAD.unpack_from(buffer, at)
+    partition_key, topic_at = 0, at + 12
+    if api_key == _KEYED:
+        size, api_key, version, flags, partition_key, topic_size = _HEAD_KEYED.unpack_from(buffer, at)
+        topic_at = at + 16
+    if size != length or api_key not in _KNOWN or version or flags or topic_size <= 0:
+        raise _Malformed
+    stamp_at = topic_at + topic_size
+    timestamp, key_size = _STAMP.unpack_from(buffer, stamp_at)
+    key_at = stamp_at + 12
+    (value_size,) = _SIZE.unpack_from(buffer, key_at + key_size)
+    value_at = key_at + key_size + 4
+    if key_size < 0 or value_at + value_size != end or value_size < 0:
+        raise _Malformed
+    group = (bytes(buffer[topic_at:stamp_at]), api_key == _KEYED)
+    return group, Item(arrival, timestamp, partition_key, key_at, key_at + key_size, value_at, end)
+
+
+_KNOWN: Final = frozenset({_ANY, _KEYED})
+
+
+def _rejection(buffer: memoryview, index: int, at: int, length: int) -> Rejection:
+    """Why a message was not taken, by the first check that fails."""
+    if length < _GENERIC.size:
+        return Rejection(index, Failure.MALFORMED, 0, 0)
+    size, api_key, version = _GENERIC.unpack_from(buffer, at)
+    if size != length:
+        return Rejection(index, Failure.MALFORMED, 0, 0)
+    if api_key not in _KNOWN:
+        return Rejection(index, Failure.UNSUPPORTED_API_KEY, api_key, version)
+    if version:
+        return Rejection(index, Failure.UNSUPPORTED_VERSION, api_key, version)
+    return Rejection(index, Failure.MALFORMED, api_key, version)

@@ -1,0 +1,61 @@
+"""A batch of datagrams into the landing zone with one `recvmmsg()`.
+
+The message headers, with the lengths that the kernel stores in them, lie in the slab like the bytes: see
+`slab/landing.py`.  `recvmmsg` is called through ctypes because Python's socket module does not have it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from errno import EAGAIN, EINTR
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.slab import landing
+from bruce_mp.slab import layout as lay
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["Receiver"]
+
+_MSG_DONTWAIT: Final = 0x40
+_HEADER: Final = Struct("<QIIQQQQiI")
+"""struct msghdr of 64-bit Linux: name, its length, padding, iovec, their count, control, its length, flags, padding"""
+_IOVEC: Final = Struct("<QQ")
+
+
+class Receiver:
+    """Receives into the landing zone of a slab; one process at a time may."""
+
+    def __init__(self, slab: Slab) -> None:
+        self._slots = slab.geometry.landing_slots
+        base = ctypes.addressof(ctypes.c_char.from_buffer(slab.view))
+        self._headers = ctypes.c_void_p(base + slab.geometry.landing_at + lay.LANDING_HEADERS)
+        self._recvmmsg = ctypes.CDLL(None, use_errno=True).recvmmsg
+        self._recvmmsg.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p]
+        for slot in range(self._slots):
+            self._point(slab, base, slot)
+
+    @staticmethod
+    def _point(slab: Slab, base: int, slot: int) -> None:
+        """Point a message header at its slot.  The length behind it is left alone: it may tell of a datagram."""
+        geometry = slab.geometry
+        iovec = geometry.landing_iovecs_at + slot * lay.IOVEC_BYTES
+        _IOVEC.pack_into(slab.view, iovec, base + landing.slot_at(slab, slot), geometry.landing_slot_size)
+        header = geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES
+        _HEADER.pack_into(slab.view, header, 0, 0, 0, base + iovec, 1, 0, 0, 0, 0)
+
+    def receive(self, descriptor: int) -> int:
+        """Receive what waits at a datagram socket; how many datagrams, 0 when none.  The landing zone must be empty.
+
+        Raises OSError when the socket is broken.
+        """
+        count: int = self._recvmmsg(descriptor, self._headers, self._slots, _MSG_DONTWAIT, None)
+        if count >= 0:
+            return count
+        error = ctypes.get_errno()
+        if error in {EAGAIN, EINTR}:
+            return 0
+        raise OSError(error, os.strerror(error))

@@ -1,0 +1,85 @@
+"""Words of segments, cuts, and the split by partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bruce_mp.errors import SlabError
+from bruce_mp.slab.runs import Segment, is_current, segment_records, segment_words, split
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["by_partition", "head_of", "mark", "take"]
+
+
+def take(slab: Slab, segments: Iterable[Segment], expected: int, word: int) -> list[Segment]:
+    """Keep the segments whose words all are `expected` and store `word` for them.
+
+    What was taken before, belongs to somebody else or is of an older generation is passed over: a frame is a doorbell,
+    and a doorbell may ring twice.  So is what is not a sound place.
+    """
+    return [segment for segment in segments if _take_one(slab, segment, expected, word)]
+
+
+def _take_one(slab: Slab, segment: Segment, expected: int, word: int) -> bool:
+    try:
+        if not is_current(slab, segment):
+            return False
+        places = segment_words(slab, segment)
+    except SlabError:
+        return False
+    if any(slab.words[at] != expected for at in places):
+        return False
+    for at in places:
+        slab.words[at] = word
+    return True
+
+
+def mark(slab: Slab, segments: Iterable[Segment], word: int) -> None:
+    """Store a word for segments that are ours."""
+    for segment in segments:
+        for at in segment_words(slab, segment):
+            slab.words[at] = word
+
+
+def by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> list[tuple[int, Segment]]:
+    """Cut a PartitionKey segment by the partitions that its keys designate, in order.
+
+    `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  The run is split if it has to be.
+    """
+    parts: list[tuple[int, list[tuple[int, int]]]] = []
+    for offset, record in segment_records(slab, segment):
+        partition = partitions[record.partition_key % len(partitions)]
+        if not parts or parts[-1][0] != partition:
+            parts.append((partition, []))
+        parts[-1][1].append((offset, record.key_length + record.value_length))
+    if len(parts) == 1:
+        return [(parts[0][0], segment)]
+    split(slab, segment.chunk, segment.run)
+    return [(partition, _part(segment, members)) for partition, members in parts]
+
+
+def _part(segment: Segment, members: list[tuple[int, int]]) -> Segment:
+    payload = sum(size for _, size in members)
+    return segment._replace(first=members[0][0], records=len(members), payload=payload)
+
+
+def head_of(slab: Slab, segment: Segment, records: int, size: int) -> tuple[Segment | None, Segment | None]:
+    """Cut a segment into a head of at most `records` records and `size` bytes of key and value, and the rest.
+
+    Either may be None.  The run is split if it is cut.
+    """
+    members: list[tuple[int, int]] = []
+    rest: list[tuple[int, int]] = []
+    left = size
+    for offset, record in segment_records(slab, segment):
+        payload = record.key_length + record.value_length
+        left -= payload
+        (members if left >= 0 and len(members) < records and not rest else rest).append((offset, payload))
+    if not rest or not members:
+        return (segment, None) if members else (None, segment)
+    split(slab, segment.chunk, segment.run)
+    return _part(segment, members), _part(segment, rest)

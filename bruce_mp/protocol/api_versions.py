@@ -1,0 +1,91 @@
+"""Which version of each API to use with a broker: the highest that it advertises and that we speak.
+
+What a broker advertises is not quite what it takes.  Kafka 4 still lists Produce 0 to 2 (an old librdkafka would give
+up without them) and closes the connection on them; so the lower end is ours, never the broker's.  Message sets, the
+only thing that Produce 0 to 2 can carry, are spoken by brokers before 0.11, which are not supported yet.
+
+`DOWNGRADE` is the order in which ApiVersions itself is asked: a broker that does not know version 3 answers error 35.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.protocol import produce_request
+from bruce_mp.protocol.kafka_types import ApiRange
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["DOWNGRADE", "METADATA", "PRODUCE", "BrokerAbilities", "BrokerTooOldError", "choose_versions"]
+
+PRODUCE: Final = 0
+METADATA: Final = 3
+INIT_PRODUCER_ID: Final = 22
+DOWNGRADE: Final = (3, 0)
+
+SPOKEN: Final = {
+    PRODUCE: ApiRange(produce_request.FIRST_VERSION, produce_request.LAST_VERSION),
+    METADATA: ApiRange(0, 12),
+    INIT_PRODUCER_ID: ApiRange(0, 5),
+}
+API_NAMES: Final = {PRODUCE: "Produce", METADATA: "Metadata", INIT_PRODUCER_ID: "InitProducerId"}
+FIRST_PRODUCE_WITH_ZSTD: Final = 7  # KIP-110: an earlier request with zstd is answered with error 76
+
+
+class BrokerTooOldError(RemoteProtocolError):
+    """The broker speaks only what Kafka spoke before 0.11."""
+
+
+class BrokerAbilities(Struct, frozen=True):
+    """What was agreed with a broker.  `init_producer_id_version` is None if it knows no producer ids."""
+
+    produce_version: int
+    metadata_version: int
+    init_producer_id_version: int | None
+
+    @property
+    def idempotence(self) -> bool:
+        """Whether it recognises a batch that it already has."""
+        return self.init_producer_id_version is not None
+
+    @property
+    def zstd(self) -> bool:
+        """Whether it takes batches compressed with zstd; the other codecs are as old as what we speak."""
+        return self.produce_version >= FIRST_PRODUCE_WITH_ZSTD
+
+
+def choose_versions(apis: Mapping[int, ApiRange]) -> BrokerAbilities:
+    """Raises BrokerTooOldError for a broker before 0.11, RemoteProtocolError for one that we share no version with."""
+    offered = apis.get(PRODUCE)
+    if offered is not None and offered.highest < produce_request.FIRST_VERSION:
+        raise BrokerTooOldError(
+            f"The broker speaks Produce only up to v{offered.highest}: a broker older than 0.11 is not supported yet."
+        )
+    return BrokerAbilities(
+        _required(PRODUCE, apis),
+        _required(METADATA, apis),
+        _highest_common(SPOKEN[INIT_PRODUCER_ID], apis.get(INIT_PRODUCER_ID)),
+    )
+
+
+def _required(api: int, apis: Mapping[int, ApiRange]) -> int:
+    version = _highest_common(SPOKEN[api], apis.get(api))
+    if version is None:
+        ours, theirs = SPOKEN[api], apis.get(api)
+        offer = "does not offer it" if theirs is None else f"offers v{theirs.lowest} to v{theirs.highest}"
+        raise RemoteProtocolError(
+            f"We speak {API_NAMES[api]} v{ours.lowest} to v{ours.highest}, the broker {offer}. "
+            "If it is a controller, name a broker instead; if it is newer than this release, update this one."
+        )
+    return version
+
+
+def _highest_common(ours: ApiRange, theirs: ApiRange | None) -> int | None:
+    if theirs is None:
+        return None
+    highest = min(ours.highest, theirs.highest)
+    return highest if highest >= max(ours.lowest, theirs.lowest) else None

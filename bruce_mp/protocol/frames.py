@@ -1,0 +1,57 @@
+"""Splits the stream from a broker into frames: a 4-byte size, then that many bytes.
+
+Bytes go in as they come from the socket and come out as whole frames.  A frame's size is checked before a byte of it
+is waited for, so a peer that does not speak Kafka is found out by its first four bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bruce_mp.errors import RemoteProtocolError
+
+__all__ = ["DEFAULT_MAX_FRAME", "FrameReader"]
+
+DEFAULT_MAX_FRAME: Final = 100 * 1024 * 1024
+"""Java's and librdkafka's limit for a response (socket.request.max.bytes, receive.message.max.bytes)."""
+SIZE_BYTES: Final = 4
+SMALLEST_FRAME: Final = 4  # a correlation id
+
+
+class FrameReader:
+    """The bytes received and not yet taken."""
+
+    def __init__(self, max_frame: int = DEFAULT_MAX_FRAME) -> None:
+        self._max_frame = max_frame
+        # Deleting from the front of a bytearray moves a pointer and now and then copies what is left, so that many
+        # small frames in one read and one large frame in many reads both cost time in proportion to their bytes.
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Takes what was received; `next_frame` gives it back in frames."""
+        self._buffer += data
+
+    def next_frame(self) -> bytes | None:
+        """The next whole frame without its size, None if it is not complete yet.
+
+        Raises RemoteProtocolError for a size that cannot be; the stream cannot be read on from there.
+        """
+        if len(self._buffer) < SIZE_BYTES:
+            return None
+        size = int.from_bytes(self._buffer[:SIZE_BYTES], "big", signed=True)
+        self._check(size)
+        end = SIZE_BYTES + size
+        if len(self._buffer) < end:
+            return None
+        with memoryview(self._buffer) as view:
+            frame = bytes(view[SIZE_BYTES:end])
+        del self._buffer[:end]
+        return frame
+
+    def _check(self, size: int) -> None:
+        if not SMALLEST_FRAME <= size <= self._max_frame:
+            start = bytes(self._buffer[:16])
+            raise RemoteProtocolError(
+                f"A response claims to have {size} bytes (allowed are {SMALLEST_FRAME} to {self._max_frame}); "
+                f"it starts with {start!r}. Is this port really Kafka's, and without TLS?"
+            )

@@ -1,0 +1,128 @@
+"""Values that go into and come out of Kafka's requests, as the rest of the daemon sees them.
+
+Nothing here knows how a message is laid out on the wire; `kafka_api` and `produce_request` do.  Topic names are bytes
+everywhere, as they are in the slab.  Ids follow Kafka: -1 means "none" or "unknown".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+__all__ = [
+    "NO_BROKER",
+    "ApiRange",
+    "ApiVersions",
+    "BrokerAddress",
+    "ClusterMetadata",
+    "PartitionAck",
+    "PartitionData",
+    "PartitionMetadata",
+    "ProduceResponse",
+    "ProducerIdResponse",
+    "TopicMetadata",
+]
+
+NO_BROKER: Final = -1
+USABLE_PARTITION_ERRORS: Final = frozenset({0, 9})
+"""9, REPLICA_NOT_AVAILABLE, speaks of a follower: the leader named with it is good (seen on 0.8 to 4.3)."""
+
+
+class ApiRange(Struct, frozen=True):
+    """Versions of one API that a broker advertises, both ends included."""
+
+    lowest: int
+    highest: int
+
+
+class ApiVersions(Struct, frozen=True):
+    """Answer to ApiVersions; after an error `apis` is empty."""
+
+    error: int
+    apis: dict[int, ApiRange]
+
+
+class BrokerAddress(Struct, frozen=True):
+    """Where a broker wants to be reached; `rack` is None if it has none."""
+
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class PartitionMetadata(Struct, frozen=True):
+    """One partition; `leader` is NO_BROKER while it has no leader that the same answer lists."""
+
+    error: int
+    leader: int
+    leader_epoch: int = -1
+
+    @property
+    def available(self) -> bool:
+        """Whether messages can be sent to it now."""
+        return self.leader != NO_BROKER and self.error in USABLE_PARTITION_ERRORS
+
+
+class TopicMetadata(Struct, frozen=True):
+    """One topic; with an `error` other than 0 its partitions may be missing."""
+
+    error: int
+    partitions: dict[int, PartitionMetadata]
+
+
+class ClusterMetadata(Struct, frozen=True):
+    """Answer to Metadata.  Never without brokers; whatever is odd but harmless was put right and counted here."""
+
+    brokers: dict[int, BrokerAddress]
+    topics: dict[bytes, TopicMetadata]
+    controller: int = NO_BROKER
+    throttle_ms: int = 0
+    unknown_leaders: int = 0
+    """Partitions whose leader is not in the list of brokers; they stand in `topics` with NO_BROKER."""
+    duplicates: int = 0
+    """Brokers, topics and partitions named twice; the first one stands."""
+
+
+class PartitionData(Struct, frozen=True):
+    """One partition's part of a produce request: exactly one record batch, as `record_batch.finish_batch` makes it."""
+
+    topic: bytes
+    partition: int
+    records: bytes
+
+
+class PartitionAck(Struct, frozen=True):
+    """What became of one partition's batch.
+
+    `log_append_time` is in milliseconds, -1 unless the topic uses the broker's clock.  `record_errors` names the
+    records at fault by their index in the batch (version 8 and later).  `leader` and `leader_epoch` are the broker's
+    hint after NOT_LEADER_OR_FOLLOWER (version 10 and later).
+    """
+
+    topic: bytes
+    partition: int
+    error: int
+    base_offset: int = -1
+    log_append_time: int = -1
+    record_errors: tuple[tuple[int, str | None], ...] = ()
+    error_message: str | None = None
+    leader: int = NO_BROKER
+    leader_epoch: int = -1
+
+
+class ProduceResponse(Struct, frozen=True):
+    """Answer to Produce; `endpoints` are the addresses of the leaders hinted at."""
+
+    acks: tuple[PartitionAck, ...]
+    throttle_ms: int = 0
+    endpoints: dict[int, BrokerAddress] = {}
+
+
+class ProducerIdResponse(Struct, frozen=True):
+    """Answer to InitProducerId; id and epoch are -1 after an error."""
+
+    error: int
+    producer_id: int
+    producer_epoch: int
+    throttle_ms: int = 0

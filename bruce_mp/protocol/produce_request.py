@@ -1,0 +1,135 @@
+"""The produce request, versions 3 to 12, as a list of buffers for one gathering send.
+
+A record batch may be large and is kept for retries anyway, so it must not be copied into a request: what is built here
+are the few bytes between the batches.  The layout (fields in wire order; * versions 9 and later, which also write every
+length as an unsigned varint one greater than the length):
+
+    header    size i32, api key i16, version i16, correlation id i32, client id (always with an i16 length), tags*
+    request   transactional id (null), acks i16, timeout ms i32, topics
+    topic     name, partitions, tags*
+    partition index i32, records (with an i32 length), tags*
+
+Version 13 names topics by id; it is not used.  Source: ProduceRequest.json and RequestHeader.json of Apache Kafka.
+"""
+
+from __future__ import annotations
+
+from struct import Struct, error
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bruce_mp.protocol.kafka_types import PartitionData
+
+__all__ = ["FIRST_VERSION", "LAST_VERSION", "encode_produce"]
+
+FIRST_VERSION: Final = 3
+"""The first with record batch v2 (Kafka 0.11); Kafka 4 closes the connection on anything older."""
+LAST_VERSION: Final = 12
+FIRST_FLEXIBLE_VERSION: Final = 9
+API_KEY: Final = 0
+HEADER: Final = Struct(">hhih")  # api key, version, correlation id, length of the client id
+ACKS_TIMEOUT: Final = Struct(">hi")
+I16: Final = Struct(">h")
+I32: Final = Struct(">i")
+NO_TAGS: Final = b"\0"
+VALID_ACKS: Final = (-1, 0, 1)
+
+
+def _uvarint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+class _Layout(NamedTuple):
+    """How one family of versions writes lengths, and what it puts behind each structure."""
+
+    null: bytes
+    string_length: Callable[[int], bytes]
+    array_length: Callable[[int], bytes]
+    records_length: Callable[[int], bytes]
+    tags: bytes
+
+
+def _compact(length: int) -> bytes:
+    return _uvarint(length + 1)
+
+
+CLASSIC: Final = _Layout(I16.pack(-1), I16.pack, I32.pack, I32.pack, b"")
+FLEXIBLE: Final = _Layout(b"\0", _compact, _compact, _compact, NO_TAGS)
+
+
+def encode_produce(
+    version: int, correlation_id: int, client_id: str, acks: int, timeout_ms: int, data: Sequence[PartitionData]
+) -> list[bytes]:
+    """A whole frame in pieces, to be sent in order; every `records` is in it as the object that was given.
+
+    `timeout_ms` is how long the broker may wait for its replicas.  The list has two pieces for each partition and one
+    more: a sender splits it at the system's limit (IOV_MAX, 1024 on Linux).
+    Raises LocalProtocolError for a version, acks or a number out of range and for a partition that is named twice.
+    """
+    _check(version, acks, data)
+    layout = FLEXIBLE if version >= FIRST_FLEXIBLE_VERSION else CLASSIC
+    out = _Pieces()
+    try:
+        out.write(_head(version, correlation_id, client_id, layout), layout.null, ACKS_TIMEOUT.pack(acks, timeout_ms))
+        _write_topics(out, layout, data)
+        return out.framed()
+    except error as failure:
+        raise LocalProtocolError(f"A number in a produce request does not fit its field: {failure}.") from failure
+
+
+def _check(version: int, acks: int, data: Sequence[PartitionData]) -> None:
+    if not FIRST_VERSION <= version <= LAST_VERSION:
+        raise LocalProtocolError(f"Produce v{version} is not v{FIRST_VERSION} to v{LAST_VERSION}.")
+    if acks not in VALID_ACKS:
+        raise LocalProtocolError(f"A produce request cannot ask for {acks} acks, only for -1 (all), 0 or 1.")
+    if len({(one.topic, one.partition) for one in data}) != len(data):
+        raise LocalProtocolError("A produce request names a partition twice; a broker takes one batch for each.")
+
+
+def _head(version: int, correlation_id: int, client_id: str, layout: _Layout) -> bytes:
+    name = client_id.encode()
+    return HEADER.pack(API_KEY, version, correlation_id, len(name) or -1) + name + layout.tags
+
+
+def _write_topics(out: _Pieces, layout: _Layout, data: Sequence[PartitionData]) -> None:
+    topics: dict[bytes, list[PartitionData]] = {}
+    for one in data:
+        topics.setdefault(one.topic, []).append(one)
+    out.write(layout.array_length(len(topics)))
+    for topic, partitions in topics.items():
+        out.write(layout.string_length(len(topic)), topic, layout.array_length(len(partitions)))
+        for one in partitions:
+            out.write(I32.pack(one.partition), layout.records_length(len(one.records)))
+            out.write_alone(one.records)
+            out.write(layout.tags)
+        out.write(layout.tags)
+    out.write(layout.tags)
+
+
+class _Pieces:
+    """Joins the small parts that follow one another and leaves the records alone."""
+
+    def __init__(self) -> None:
+        self._done: list[bytes] = []
+        self._open = bytearray()
+
+    def write(self, *parts: bytes) -> None:
+        for part in parts:
+            self._open += part
+
+    def write_alone(self, records: bytes) -> None:
+        self._done += (bytes(self._open), records)
+        self._open.clear()
+
+    def framed(self) -> list[bytes]:
+        pieces = [*self._done, bytes(self._open)] if self._open else self._done
+        return [I32.pack(sum(map(len, pieces))) + pieces[0], *pieces[1:]]

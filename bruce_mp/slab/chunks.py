@@ -1,0 +1,174 @@
+"""The chunks of one input: allocate, seal, reclaim.
+
+Only the input that owns a chunk changes its state, so nothing here needs a lock.  A chunk is free again when all its
+runs are settled; that is found by looking at the oldest sealed chunks when memory is wanted, a few at a time, never by
+counting on every message.  The generation of an allocation is unique in the life of the slab, so that a place kept
+from before is recognised as stale.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import ChunkState, State
+from bruce_mp.slab.runs import records_of, runs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Run
+
+__all__ = ["ChunkPool", "chunk_heads", "is_settled"]
+
+LOOKS_PER_ALLOCATION: Final = 4
+LOOKS_WHEN_EMPTY: Final = 64
+DRY_MS: Final = 5
+
+
+class ChunkPool:
+    """The chunks of input row `owner`, rebuilt from their headers; `allocate` and `seal` work in constant time."""
+
+    def __init__(self, slab: Slab, owner: int) -> None:
+        self._slab = slab
+        self._owner = owner
+        self._used = bytearray(slab.geometry.chunks)  # 1 = not free
+        self._free: list[int] = []
+        self._sealed: deque[int] = deque()
+        self._fresh: list[int] = []
+        self._dry_until_ms = 0
+        self.free_count = slab.geometry.chunks
+        self._next_generation = 1
+        self._adopt()
+
+    def _adopt(self) -> None:
+        for chunk, state, span, generation in chunk_heads(self._slab):
+            self._next_generation = max(self._next_generation, generation + 1)
+            if state is not ChunkState.FREE:
+                self._mark(chunk, span, used=1)
+                self.seal(chunk)
+        self.release_seals()
+        self._refill()
+
+    def _mark(self, chunk: int, span: int, used: int) -> None:
+        self._used[chunk : chunk + span] = bytes([used]) * span
+        self.free_count += -span if used else span
+
+    def _refill(self) -> None:
+        self._free = [chunk for chunk in range(len(self._used) - 1, -1, -1) if not self._used[chunk]]
+
+    def allocate(self, span: int, now_ms: int) -> int | None:
+        """The first of `span` neighbouring chunks, opened and empty, or None when there is no room."""
+        self._reclaim(LOOKS_PER_ALLOCATION)
+        chunk = self._find(span)
+        if chunk is None:
+            chunk = self._find_after_a_look(span, now_ms)
+        if chunk is not None:
+            self._mark(chunk, span, used=1)
+            self._open(chunk, span, now_ms)
+        return chunk
+
+    def _find_after_a_look(self, span: int, now_ms: int) -> int | None:
+        """Look harder, but not again for a while when that was in vain: a full slab must not eat the CPU."""
+        if now_ms < self._dry_until_ms:
+            return None
+        self._reclaim(LOOKS_WHEN_EMPTY * span)
+        chunk = self._find(span)
+        if chunk is None:
+            self._dry_until_ms = now_ms + DRY_MS
+        return chunk
+
+    def _find(self, span: int) -> int | None:
+        if span == 1:
+            return self._find_one()
+        found = self._used.find(bytes(span))
+        return None if found < 0 else found
+
+    def _find_one(self) -> int | None:
+        # Entries of chunks that a span took meanwhile are stale; a freed span is not listed: it waits for a refill.
+        while self._free:
+            chunk = self._free.pop()
+            if not self._used[chunk]:
+                return chunk
+        if not self.free_count:
+            return None
+        self._refill()
+        return self._free.pop()
+
+    def _open(self, chunk: int, span: int, now_ms: int) -> None:
+        at = self._slab.chunk_at(chunk)
+        generation, self._next_generation = self._next_generation, (self._next_generation + 1) & 0xFFFFFFFF or 1
+        head = (lay.CHUNK_MAGIC, generation, ChunkState.FREE, self._owner, 0, span, 0, 0, now_ms)
+        lay.CHUNK_HEAD.pack_into(self._slab.view, at, *head)
+        self._slab.view[at + lay.CHUNK_STATE] = ChunkState.OPEN
+
+    def seal(self, chunk: int) -> None:
+        """No run will be added to the chunk: it may be reclaimed after the next `release_seals`."""
+        self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_STATE] = ChunkState.SEALED
+        self._fresh.append(chunk)
+
+    def release_seals(self) -> None:
+        """What was sealed may be reclaimed from now on.
+
+        Not before the batch in the landing zone is done with: were its records settled and their chunk reclaimed
+        before, a recovery could not tell that they had been copied.
+        """
+        self._sealed += self._fresh
+        self._fresh = []
+
+    def _reclaim(self, looks: int) -> int:
+        """Look at the oldest sealed chunks and free those that are settled; how many chunks came free."""
+        freed = 0
+        for _ in range(min(looks, len(self._sealed))):
+            chunk = self._sealed.popleft()
+            if is_settled(self._slab, chunk):
+                freed += self._release(chunk)
+            else:
+                self._sealed.append(chunk)
+        return freed
+
+    def _release(self, chunk: int) -> int:
+        at = self._slab.chunk_at(chunk)
+        span = self._slab.words[(at + lay.CHUNK_SPAN) >> 2]
+        for body in range(at + (span - 1) * lay.CHUNK_BYTES, at, -lay.CHUNK_BYTES):
+            self._slab.view[body : body + lay.CHUNK_HEADER] = bytes(lay.CHUNK_HEADER)
+        # The first chunk goes last: a crash in between leaves a span that is still whole and settled.
+        self._slab.view[at + lay.CHUNK_STATE] = ChunkState.FREE
+        self._mark(chunk, span, used=0)
+        if span == 1:
+            self._free.append(chunk)
+        return span
+
+
+def chunk_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
+    """(chunk, state, span, generation) of every chunk that has a header of its own, in order of place.
+
+    A header that is not sound counts as free: nothing in it can be trusted.
+    """
+    chunk, chunks = 0, slab.geometry.chunks
+    while chunk < chunks:
+        head = lay.CHUNK_HEAD.unpack_from(slab.view, slab.chunk_at(chunk))
+        magic, generation, state, _, _, span = head[:6]
+        sound = magic == lay.CHUNK_MAGIC and state in _HEADED and 1 <= span <= chunks - chunk
+        if not sound or state == ChunkState.FREE:
+            yield chunk, ChunkState.FREE, 1, generation if sound else 0
+            chunk += 1
+        else:
+            yield chunk, ChunkState(state), span, generation
+            chunk += span
+
+
+_HEADED: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})
+
+
+def is_settled(slab: Slab, chunk: int) -> bool:
+    """Whether every record of the chunk is delivered or discarded."""
+    return all(_run_is_settled(slab, chunk, offset, run) for offset, run in runs_of(slab, chunk))
+
+
+def _run_is_settled(slab: Slab, chunk: int, offset: int, run: Run) -> bool:
+    if run.state is not State.SPLIT:
+        return run.state in lay.SETTLED
+    return all(record.word & 0xFF in lay.SETTLED for _, record in records_of(slab, chunk, offset, run))

@@ -1,0 +1,208 @@
+"""The mapped file: created, locked, opened, checked.
+
+`create()` makes a new slab beside its final name and renames it, so that a half-made file never carries the name.
+`Slab` maps an existing one; every process maps the file for itself.  The supervisor holds an flock on it
+(`lock()`), which its children inherit, so that the lock lasts as long as any process of the daemon may still write.
+
+The file's blocks are reserved when it is made: a slab on a full file system would otherwise end a process with SIGBUS
+at some store much later.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bruce_mp.errors import SlabError
+from bruce_mp.slab import layout as lay
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Geometry", "Slab", "create", "lock"]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How many of what; decides every offset in the file.  Sizes in bytes."""
+
+    chunks: int
+    topics: int = 4096
+    partitions: int = 32768
+    landing_slots: int = 64
+    landing_slot_size: int = 65536
+
+    @property
+    def topics_at(self) -> int:
+        return lay.PAGE
+
+    @property
+    def partitions_at(self) -> int:
+        return lay.align(self.topics_at + self.topics * lay.TOPIC_ENTRY, lay.PAGE)
+
+    @property
+    def rows_at(self) -> int:
+        return lay.align(self.partitions_at + self.partitions * lay.PARTITION_ENTRY, lay.PAGE)
+
+    @property
+    def landing_at(self) -> int:
+        return lay.align(self.rows_at + lay.ROW_COUNT * lay.ROW_BYTES, lay.PAGE)
+
+    @property
+    def landing_iovecs_at(self) -> int:
+        return self.landing_at + lay.LANDING_HEADERS + self.landing_slots * lay.MMSGHDR_BYTES
+
+    @property
+    def landing_slots_at(self) -> int:
+        return lay.align(self.landing_iovecs_at + self.landing_slots * lay.IOVEC_BYTES, lay.PAGE)
+
+    @property
+    def chunks_at(self) -> int:
+        return lay.align(self.landing_slots_at + self.landing_slots * self.landing_slot_size, lay.PAGE)
+
+    @property
+    def file_size(self) -> int:
+        return self.chunks_at + self.chunks * lay.CHUNK_BYTES
+
+    @classmethod
+    def for_size(cls, size: int, largest_datagram: int) -> Geometry:
+        """The geometry with `size` bytes of chunks whose landing zone takes datagrams up to `largest_datagram`."""
+        slot = lay.align(max(largest_datagram, 64), 64)
+        slots = max(4, min(64, (4 << 20) // slot))
+        return cls(chunks=max(16, size // lay.CHUNK_BYTES), landing_slots=slots, landing_slot_size=slot)
+
+
+class Slab:
+    """A mapped slab file.
+
+    `view` is the file as bytes, `words` as unsigned 32-bit and `longs` as unsigned 64-bit integers: an index into them
+    is a file offset divided by 4 or 8.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Map the slab at `path`.  Raises SlabError when it is missing, damaged or of another layout version."""
+        self.path = path
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise SlabError(f"The slab {path} cannot be opened: {error.strerror}.") from error
+        try:
+            self.geometry = _read_geometry(path, descriptor)
+            self._map = mmap.mmap(descriptor, self.geometry.file_size)
+        finally:
+            os.close(descriptor)
+        self.view = memoryview(self._map)
+        self.words = self.view.cast("I")
+        self.longs = self.view.cast("Q")
+        self.chunks_at = self.geometry.chunks_at
+
+    def chunk_at(self, chunk: int) -> int:
+        """File offset of a chunk.  Raises SlabError when there is no such chunk."""
+        if not 0 <= chunk < self.geometry.chunks:
+            raise SlabError(f"There is no chunk {chunk} in {self.path}; it has {self.geometry.chunks}.")
+        return self.chunks_at + chunk * lay.CHUNK_BYTES
+
+    def signed(self, offset: int) -> int:
+        """The signed 64-bit integer at a file offset that is a multiple of 8."""
+        value = self.longs[offset >> 3]
+        return value - (1 << 64) if value >> 63 else value
+
+    def store_signed(self, offset: int, value: int) -> None:
+        """Store a signed 64-bit integer at a file offset that is a multiple of 8, in one instruction."""
+        self.longs[offset >> 3] = value & 0xFFFFFFFFFFFFFFFF
+
+    def close(self) -> None:
+        """Unmap.  Views that somebody else still holds keep the memory mapped until they are gone."""
+        self.words.release()
+        self.longs.release()
+        self.view.release()
+        self._map.close()
+
+
+def create(path: Path, geometry: Geometry, now_ms: int) -> None:
+    """Make a new, empty slab file of mode 0600 at `path`.
+
+    Raises SlabError when something is at `path` already, or when the file system has no room for all of it.
+    """
+    draft = path.with_name(path.name + ".new")
+    try:
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SlabError(f"The slab {path} cannot be made: {error.strerror}.") from error
+    try:
+        _fill(descriptor, geometry, now_ms)
+        os.link(draft, path)
+    except FileExistsError as error:
+        raise SlabError(f"There is a slab at {path} already; it is not overwritten.") from error
+    except OSError as error:
+        raise SlabError(_no_room(path, geometry, error)) from error
+    finally:
+        os.close(descriptor)
+        draft.unlink(missing_ok=True)
+
+
+def _fill(descriptor: int, geometry: Geometry, now_ms: int) -> None:
+    os.posix_fallocate(descriptor, 0, geometry.file_size)
+    head = bytearray(lay.PAGE)
+    fixed = (lay.SUPER_MAGIC, lay.LAYOUT_VERSION, lay.CHUNK_BYTES, geometry.file_size)
+    lay.SUPERBLOCK.pack_into(head, 0, *fixed, *_counts(geometry))
+    head[lay.SUPER_PRODUCER_ID : lay.SUPER_PRODUCER_ID + 12] = b"\xff" * 12
+    head[lay.SUPER_CREATED_MS : lay.SUPER_CREATED_MS + 8] = now_ms.to_bytes(8, "little", signed=True)
+    head[lay.SUPER_TOPIC_COUNT] = 1
+    os.pwrite(descriptor, head, 0)
+    nothing_landed = b"\xff" * (geometry.landing_slots * lay.MMSGHDR_BYTES)
+    os.pwrite(descriptor, nothing_landed, geometry.landing_at + lay.LANDING_HEADERS)
+
+
+def _counts(geometry: Geometry) -> tuple[int, ...]:
+    return (
+        geometry.chunks,
+        geometry.topics,
+        geometry.partitions,
+        lay.ROW_COUNT,
+        geometry.landing_slots,
+        geometry.landing_slot_size,
+    )
+
+
+def _no_room(path: Path, geometry: Geometry, error: OSError) -> str:
+    if error.errno != errno.ENOSPC:
+        return f"The slab {path} cannot be made: {error.strerror}."
+    free = os.statvfs(path.parent)
+    return (
+        f"The slab {path} needs {geometry.file_size >> 20} MiB, but its file system has only "
+        f"{free.f_bavail * free.f_frsize >> 20} MiB free; make slab.size smaller or slab.path another file system."
+    )
+
+
+def _read_geometry(path: Path, descriptor: int) -> Geometry:
+    head = os.pread(descriptor, lay.PAGE, 0)
+    if len(head) < lay.PAGE or not head.startswith(lay.SUPER_MAGIC):
+        raise SlabError(f"{path} is not a slab: it does not begin with {lay.SUPER_MAGIC.decode()}.")
+    _, version, chunk, size, chunks, topics, partitions, rows, slots, slot_size = lay.SUPERBLOCK.unpack_from(head)
+    if version != lay.LAYOUT_VERSION:
+        raise SlabError(f"{path} has layout version {version}; this program reads {lay.LAYOUT_VERSION}.")
+    geometry = Geometry(chunks, topics, partitions, slots, slot_size)
+    agrees = chunk == lay.CHUNK_BYTES and rows == lay.ROW_COUNT and size == geometry.file_size
+    if not agrees or os.fstat(descriptor).st_size != size:
+        raise SlabError(f"{path} is damaged: its superblock does not agree with its size.")
+    return geometry
+
+
+def lock(path: Path) -> int:
+    """Take the lock of the slab at `path` and return the descriptor that holds it.
+
+    Raises SlabError when a living daemon holds it.  The lock ends when the last copy of the descriptor is closed.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        text = f"The slab {path} belongs to a daemon that is running; stop it or set another slab.path."
+        raise SlabError(text) from error
+    return descriptor

@@ -1,0 +1,174 @@
+"""What a process finds in the slab when it starts: the slab alone says what there is to do.
+
+`sweep` visits every record that is not settled, as segments of equal word.  `close_open_runs` is the part of the input:
+it alone may finish runs that its predecessor left open.  `batches_of` puts record batches together again, with the
+boundaries that they were sent with.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import chunk_heads
+from bruce_mp.slab.layout import ChunkState, State
+from bruce_mp.slab.runs import Segment, next_sequence, records_of, runs_of, segment_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Record, Run
+
+__all__ = ["Found", "SentBatch", "arrivals_from", "batches_of", "close_open_runs", "sweep"]
+
+
+class Found(NamedTuple):
+    """A segment of records with the same word, and what their headers say."""
+
+    segment: Segment
+    word: int
+    topic: int
+    flags: int
+    partition: int
+    sequence: int
+    epoch: int
+    arrival: int
+
+    @property
+    def state(self) -> State:
+        return State(self.word & 0xFF)
+
+    @property
+    def holder(self) -> int:
+        return self.word >> 8
+
+
+class SentBatch(NamedTuple):
+    """A record batch that was built once: partition, sequence numbers and boundaries are final."""
+
+    topic: int
+    partition: int
+    epoch: int
+    base_sequence: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def records(self) -> int:
+        return sum(segment.records for segment in self.segments)
+
+
+def sweep(slab: Slab, states: Collection[State], holder: int | None = None) -> list[Found]:
+    """Everything in one of `states` (held by `holder`, if given), in order of arrival."""
+    found = [
+        item
+        for chunk, offset, run in _all_runs(slab)
+        for item in _parts_of(slab, chunk, offset, run)
+        if item.state in states and (holder is None or item.holder == holder)
+    ]
+    found.sort(key=lambda item: item.arrival)
+    return found
+
+
+def _all_runs(slab: Slab) -> Iterator[tuple[int, int, Run]]:
+    for chunk, state, _, _ in chunk_heads(slab):
+        if state is not ChunkState.FREE:
+            for offset, run in runs_of(slab, chunk):
+                yield chunk, offset, run
+
+
+def _parts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[Found]:
+    if run.state is not State.SPLIT:
+        placement = (run.partition, run.sequence, run.epoch)
+        yield Found(segment_of(chunk, offset, run), run.word, run.topic, run.flags, *placement, run.first_arrival)
+        return
+    part: list[tuple[int, Record]] = []
+    for at, record in records_of(slab, chunk, offset, run):
+        if part and not _goes_with(part[-1][1], record):
+            yield _part(chunk, offset, run, part)
+            part = []
+        part.append((at, record))
+    if part:
+        yield _part(chunk, offset, run, part)
+
+
+def _goes_with(last: Record, record: Record) -> bool:
+    """Whether a record continues the segment of the one before it in a split run."""
+    same = record.word == last.word and record.partition == last.partition and record.epoch == last.epoch
+    in_sequence = record.sequence == -1 or record.sequence == next_sequence(last.sequence, 1)
+    return same and in_sequence and not record.flags & lay.FLAG_BATCH_START
+
+
+def _part(chunk: int, offset: int, run: Run, members: list[tuple[int, Record]]) -> Found:
+    first = members[0][1]
+    payload = sum(record.key_length + record.value_length for _, record in members)
+    segment = Segment(chunk, run.generation, offset, members[0][0], len(members), payload)
+    placement = (first.partition, first.sequence, first.epoch)
+    return Found(segment, first.word, run.topic, first.flags, *placement, first.arrival)
+
+
+def batches_of(found: Iterable[Found]) -> list[SentBatch]:
+    """The record batches that sent segments make up, per partition in order of their sequence numbers."""
+    batches: list[SentBatch] = []
+    by_place = sorted(found, key=lambda item: (item.topic, item.partition, item.epoch))
+    for (topic, partition, epoch), members in groupby(
+        by_place, key=lambda item: (item.topic, item.partition, item.epoch)
+    ):
+        for batch in _cut_at_starts(_in_sequence(list(members))):
+            segments = tuple(item.segment for item in batch)
+            batches.append(SentBatch(topic, partition, epoch, batch[0].sequence, segments))
+    return batches
+
+
+def _in_sequence(members: list[Found]) -> list[Found]:
+    """Sorted by sequence number, where numbers may have started again at 0."""
+    members.sort(key=lambda item: item.sequence)
+    wrapped = members[-1].sequence - members[0].sequence > 1 << 30
+    if wrapped:
+        members.sort(key=lambda item: (item.sequence + (1 << 30)) & 0x7FFFFFFF)
+    return members
+
+
+def _cut_at_starts(members: list[Found]) -> Iterator[list[Found]]:
+    batch: list[Found] = []
+    for item in members:
+        if batch and item.flags & lay.FLAG_BATCH_START:
+            yield batch
+            batch = []
+        batch.append(item)
+    yield batch
+
+
+def close_open_runs(slab: Slab, owner: int) -> None:
+    """Hand over what a dead input of row `owner` left open; its sums are counted again from the records."""
+    for chunk, offset, run in _all_runs(slab):
+        at = slab.chunk_at(chunk)
+        if run.state is State.OPEN and slab.view[at + lay.CHUNK_OWNER] == owner:
+            _close_run(slab, chunk, offset, run)
+
+
+def _close_run(slab: Slab, chunk: int, offset: int, run: Run) -> None:
+    sizes: list[int] = []
+    stamps: list[int] = []
+    for _, record in records_of(slab, chunk, offset, run):
+        sizes.append(record.key_length + record.value_length)
+        stamps.append(record.timestamp)
+    at = slab.chunk_at(chunk) + offset
+    if not sizes:
+        slab.words[at >> 2] = State.DELIVERED  # an empty run: nothing to deliver, and its chunk can go
+        return
+    slab.words[(at + lay.RUN_PAYLOAD) >> 2] = sum(sizes)
+    slab.words[(at + lay.RUN_LARGEST) >> 2] = max(sizes)
+    slab.store_signed(at + lay.RUN_MIN_TIMESTAMP, min(stamps))
+    slab.words[at >> 2] = State.FILLED
+
+
+def arrivals_from(slab: Slab, base: int) -> frozenset[int]:
+    """The arrival numbers from `base` on that are in records, settled ones included."""
+    return frozenset(
+        record.arrival
+        for chunk, offset, run in _all_runs(slab)
+        for _, record in records_of(slab, chunk, offset, run)
+        if record.arrival >= base
+    )

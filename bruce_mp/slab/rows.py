@@ -1,0 +1,147 @@
+"""Process rows: counters with one writer each, and transactions that a crash cannot leave half done.
+
+A process that settles records must change two things at once: the records' words and its counters.  It writes a *redo
+record* first: the new values of the counters (absolute) and the segments with their outcome.  Then it marks that
+record valid, does what it says, and marks it void.  Whoever starts after a crash does again what a valid redo record
+says: every step of it may be done twice.
+
+`version` is odd while a transaction runs, so that a reader of the books can tell a snapshot from a blur.
+
+A redo record: u32 valid, u32 outcome, u32 reason, u32 number of counters, u32 number of segments, u32 landing slots
+that it empties, u64 landing base after that; then pairs of (u64 counter index, u64 value); then segments as in
+`runs.SEGMENT`.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import SlabError
+from bruce_mp.slab import landing
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.runs import SEGMENT, is_current, pack_segments, segment_words, unpack_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["MAX_SETTLED_SEGMENTS", "Row", "settle_words"]
+
+_REDO: Final = Struct("<IIIIIIQ")
+_PAIR: Final = Struct("<QQ")
+_MAX_COUNTERS: Final = 32
+
+MAX_SETTLED_SEGMENTS: Final = (lay.ROW_REDO_BYTES - _REDO.size - _MAX_COUNTERS * _PAIR.size) // SEGMENT.size
+"""How many segments one transaction settles at the most, and so how many a record batch may have."""
+
+
+class Row:
+    """The row of this process in the slab.  Making one finishes what a crash left half done."""
+
+    def __init__(self, slab: Slab, index: int) -> None:
+        self._slab = slab
+        self._at = slab.geometry.rows_at + index * lay.ROW_BYTES
+        start = (self._at + lay.ROW_COUNTERS) >> 3
+        self.counters = slab.longs[start : start + lay.ROW_COUNTER_CAPACITY]
+        self._redo()
+
+    def begin(self, pid: int, now_ms: int) -> int:
+        """Note the start of the process; the incarnation, which is one more at each start."""
+        incarnation = (self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] + 1) & 0xFFFFFF
+        self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] = incarnation
+        self._slab.words[(self._at + lay.ROW_PID) >> 2] = pid
+        self._slab.store_signed(self._at + lay.ROW_STARTED_MS, now_ms)
+        return incarnation
+
+    @property
+    def pid(self) -> int:
+        return self._slab.words[(self._at + lay.ROW_PID) >> 2]
+
+    @property
+    def version(self) -> int:
+        return self._slab.longs[(self._at + lay.ROW_VERSION) >> 3]
+
+    def add(self, counter: int, amount: int = 1) -> None:
+        """Raise a counter that is not part of the books."""
+        self.counters[counter] += amount
+
+    def settle(self, segments: Sequence[Segment], outcome: State, reason: int, raises: Mapping[int, int]) -> None:
+        """Settle segments and raise counters, both or neither.
+
+        Raises SlabError for more than MAX_SETTLED_SEGMENTS segments; the caller cuts.
+        """
+        if len(segments) > MAX_SETTLED_SEGMENTS:
+            raise SlabError(f"One transaction settles at most {MAX_SETTLED_SEGMENTS} segments, not {len(segments)}.")
+        self._transact(raises, outcome=outcome, reason=reason, packed=pack_segments(segments))
+
+    def land(self, landed: int, raises: Mapping[int, int]) -> None:
+        """Say that the first `landed` slots of the landing zone are done with, and raise counters, both or neither."""
+        base = self._slab.longs[landing.base_at(self._slab) >> 3]
+        self._transact(raises, landed=landed, landing_base=base + landed)
+
+    def open_books(self) -> None:
+        """The input is about to add records that it counts when it lands them: until then the books are a blur."""
+        self._slab.longs[(self._at + lay.ROW_VERSION) >> 3] |= 1
+
+    def _transact(
+        self,
+        raises: Mapping[int, int],
+        *,
+        outcome: State = State.OPEN,
+        reason: int = 0,
+        packed: bytes = b"",
+        landed: int = 0,
+        landing_base: int = 0,
+    ) -> None:
+        at = self._at + lay.ROW_REDO
+        view = self._slab.view
+        count = len(packed) // SEGMENT.size
+        _REDO.pack_into(view, at, 0, outcome, reason, len(raises), count, landed, landing_base)
+        pairs = b"".join([_PAIR.pack(counter, self.counters[counter] + more) for counter, more in raises.items()])
+        body = at + _REDO.size
+        view[body : body + len(pairs)] = pairs
+        body += _MAX_COUNTERS * _PAIR.size
+        view[body : body + len(packed)] = packed
+        self._slab.words[at >> 2] = 1
+        self._redo()
+
+    def _redo(self) -> None:
+        """Do what a valid redo record says."""
+        at = self._at + lay.ROW_REDO
+        valid, outcome, reason, counters, count, landed, landing_base = _REDO.unpack_from(self._slab.view, at)
+        if not valid:
+            return
+        version = (self._at + lay.ROW_VERSION) >> 3
+        self._slab.longs[version] |= 1
+        body = at + _REDO.size + _MAX_COUNTERS * _PAIR.size
+        if count:
+            packed = self._slab.view[body : body + count * SEGMENT.size]
+            settle_words(self._slab, unpack_segments(packed), State(outcome), reason)
+        for place in range(at + _REDO.size, at + _REDO.size + counters * _PAIR.size, _PAIR.size):
+            counter, value = _PAIR.unpack_from(self._slab.view, place)
+            self.counters[counter] = value
+        if landed:
+            landing.empty(self._slab, landed)
+            self._slab.longs[landing.base_at(self._slab) >> 3] = landing_base
+        self._slab.words[at >> 2] = 0
+        self._slab.longs[version] += 1
+
+
+def settle_words(slab: Slab, segments: Sequence[Segment], outcome: State, reason: int) -> None:
+    """Mark segments as settled.  A segment of an older generation was settled and reclaimed before: passed over."""
+    for segment in segments:
+        if not is_current(slab, segment):
+            continue
+        for at in segment_words(slab, segment):
+            _store_reason(slab, at, segment, reason)
+            slab.words[at] = outcome
+
+
+def _store_reason(slab: Slab, at: int, segment: Segment, reason: int) -> None:
+    if reason:
+        is_run = at << 2 == slab.chunk_at(segment.chunk) + segment.run
+        slab.view[(at << 2) + (lay.RUN_REASON if is_run else lay.RECORD_REASON)] = reason

@@ -1,0 +1,245 @@
+"""Places in the slab: runs, records, and segments of them.
+
+A `Segment` names consecutive records of one run by place and generation.  It is what goes through pipes and stands in
+queues; it owns nothing.  Before memory is walked the place is checked against the headers: `SlabError` is raised for a
+place that is not what it claims, and a stale generation is told apart, because it is normal (the chunk was reused).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.errors import SlabError
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bruce_mp.slab.file import Slab
+
+__all__ = [
+    "SEGMENT",
+    "Record",
+    "Run",
+    "Segment",
+    "is_current",
+    "pack_segments",
+    "read_record",
+    "read_run",
+    "records_of",
+    "runs_of",
+    "segment_of",
+    "segment_words",
+    "split",
+    "unpack_segments",
+]
+
+SEGMENT: Final = Struct("<IIIIII")
+
+
+class Segment(NamedTuple):
+    """`records` neighbouring records of the run at byte `run` of `chunk`, the first at byte `first`.
+
+    `payload` is the sum of their key and value bytes.
+    """
+
+    chunk: int
+    generation: int
+    run: int
+    first: int
+    records: int
+    payload: int
+
+
+class Run(NamedTuple):
+    """A run's header, field by field as in `layout.RUN`."""
+
+    word: int
+    generation: int
+    records: int
+    size: int
+    topic: int
+    partition: int
+    sequence: int
+    epoch: int
+    flags: int
+    attempts: int
+    arrived_ms: int
+    payload: int
+    partition_index: int
+    partition_count: int
+    name_length: int
+    reason: int
+    reserved: int
+    largest: int
+    magic: int
+    first_arrival: int
+    min_timestamp: int
+
+    @property
+    def state(self) -> State:
+        return State(self.word & 0xFF)
+
+    @property
+    def body(self) -> int:
+        """Offset of the first record from the start of the run."""
+        return lay.RUN_HEADER + lay.align(self.name_length)
+
+
+class Record(NamedTuple):
+    """A record's header, field by field as in `layout.RECORD`."""
+
+    word: int
+    flags: int
+    attempts: int
+    reason: int
+    reserved: int
+    key_length: int
+    value_length: int
+    partition_key: int
+    partition: int
+    sequence: int
+    epoch: int
+    headers_length: int
+    timestamp: int
+    arrival: int
+
+    @property
+    def size(self) -> int:
+        """Bytes that the record takes in its run."""
+        return lay.align(lay.RECORD_HEADER + self.headers_length + self.key_length + self.value_length)
+
+
+def pack_segments(segments: Iterable[Segment]) -> bytes:
+    """Segments as they go through a pipe, 24 bytes each."""
+    pack = SEGMENT.pack
+    return b"".join([pack(*segment) for segment in segments])
+
+
+def unpack_segments(data: bytes | memoryview) -> list[Segment]:
+    """The reverse of `pack_segments`.  Raises SlabError when the length is not a multiple of 24."""
+    if len(data) % SEGMENT.size:
+        raise SlabError(f"A frame of segments has {len(data)} bytes, which is not a multiple of {SEGMENT.size}.")
+    return [Segment(*fields) for fields in SEGMENT.iter_unpack(data)]
+
+
+def is_current(slab: Slab, segment: Segment) -> bool:
+    """Whether the segment's chunk still is in the generation that the segment names."""
+    return slab.words[(slab.chunk_at(segment.chunk) + lay.CHUNK_GENERATION) >> 2] == segment.generation
+
+
+def read_run(slab: Slab, chunk: int, offset: int) -> Run:
+    """The header of the run at byte `offset` of `chunk`.  Raises SlabError when there is no sound run."""
+    at = slab.chunk_at(chunk)
+    limit = slab.words[(at + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES
+    if offset & 7 or not lay.CHUNK_HEADER <= offset <= limit - lay.RUN_HEADER:
+        raise SlabError(f"There is no run at byte {offset} of chunk {chunk}.")
+    run = Run._make(lay.RUN.unpack_from(slab.view, at + offset))
+    if run.magic != lay.RUN_MAGIC or run.size & 7 or not run.body <= run.size <= limit - offset:
+        raise SlabError(f"The run at byte {offset} of chunk {chunk} is damaged.")
+    return run
+
+
+def read_record(slab: Slab, chunk: int, offset: int) -> Record:
+    """The header of the record at byte `offset` of `chunk`; the caller has checked the run it lies in."""
+    return Record._make(lay.RECORD.unpack_from(slab.view, slab.chunks_at + chunk * lay.CHUNK_BYTES + offset))
+
+
+def runs_of(slab: Slab, chunk: int) -> Iterator[tuple[int, Run]]:
+    """Offsets and headers of the runs of a chunk, in order."""
+    at = slab.chunk_at(chunk)
+    offset = lay.CHUNK_HEADER
+    for _ in range(slab.words[(at + lay.CHUNK_RUNS) >> 2]):
+        run = read_run(slab, chunk, offset)
+        yield offset, run
+        offset += run.size
+
+
+def records_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[int, Record]]:
+    """Offsets (in the chunk) and headers of the records of a run, in order.  Raises SlabError past the run's end."""
+    return _walk(slab, chunk, offset + run.body, run.records, offset + run.size)
+
+
+def segment_records(slab: Slab, segment: Segment) -> Iterator[tuple[int, Record]]:
+    """Offsets and headers of the records of a segment.  Raises SlabError when it is not what it claims."""
+    run = read_run(slab, segment.chunk, segment.run)
+    return _walk(slab, segment.chunk, segment.first, segment.records, segment.run + run.size)
+
+
+def _walk(slab: Slab, chunk: int, at: int, count: int, end: int) -> Iterator[tuple[int, Record]]:
+    for _ in range(count):
+        if at + lay.RECORD_HEADER > end:
+            raise SlabError(f"The records of a run of chunk {chunk} go past its end.")
+        record = read_record(slab, chunk, at)
+        if at + record.size > end:
+            raise SlabError(f"The record at byte {at} of chunk {chunk} goes past its run.")
+        yield at, record
+        at += record.size
+
+
+def segment_of(chunk: int, offset: int, run: Run) -> Segment:
+    """The segment that covers a whole run."""
+    return Segment(chunk, run.generation, offset, offset + run.body, run.records, run.payload)
+
+
+def segment_words(slab: Slab, segment: Segment) -> list[int]:
+    """Indices into `slab.words` of the words that say who owns the segment: one, or one a record if it was split.
+
+    Raises SlabError when the segment is a part of a run that has not been split.
+    """
+    at = (slab.chunk_at(segment.chunk) + segment.run) >> 2
+    if slab.words[at] & 0xFF != State.SPLIT:
+        if slab.words[at + (lay.RUN_COUNT >> 2)] != segment.records:
+            raise SlabError("A part of a run was taken for the whole; it must be split first.")
+        return [at]
+    base = slab.chunks_at + segment.chunk * lay.CHUNK_BYTES
+    return [(base + offset) >> 2 for offset, _ in segment_records(slab, segment)]
+
+
+def split(slab: Slab, chunk: int, offset: int) -> None:
+    """Let each record of a run speak for itself.  Only the run's owner may; splitting twice changes nothing.
+
+    Each record takes over what its run said, then one store makes the run SPLIT: a crash in between leaves it whole.
+    """
+    run = read_run(slab, chunk, offset)
+    if run.state is State.SPLIT:
+        return
+    base = slab.chunks_at + chunk * lay.CHUNK_BYTES
+    sequence = run.sequence
+    flags = run.flags & (lay.FLAG_IN_DOUBT | lay.FLAG_BATCH_START)
+    for at, record in records_of(slab, chunk, offset, run):
+        slab.words[(base + at) >> 2] = run.word
+        slab.view[base + at + lay.RECORD_FLAGS] = record.flags & lay.FLAG_PARTITION_KEY | flags
+        slab.view[base + at + lay.RECORD_ATTEMPTS] = run.attempts
+        _PLACEMENT.pack_into(slab.view, base + at + lay.RECORD_PARTITION, run.partition, sequence, run.epoch)
+        sequence = next_sequence(sequence, 1)
+        flags &= ~lay.FLAG_BATCH_START
+    slab.words[(base + offset) >> 2] = State.SPLIT
+
+
+_PLACEMENT: Final = Struct("<iih")
+
+
+def next_sequence(sequence: int, count: int) -> int:
+    """The sequence number `count` records after `sequence`: they run from 0 to 2^31 - 1 and start again at 0."""
+    return (sequence + count) & 0x7FFFFFFF
+
+
+def place(slab: Slab, segment: Segment, partition: int, sequence: int, epoch: int, *, opens_batch: bool) -> None:
+    """Write the final partition and sequence numbers of a segment that goes into a record batch.
+
+    On a whole run they stand in the run's header, in a split run in each record's.
+    """
+    base = slab.chunk_at(segment.chunk)
+    flag = lay.FLAG_BATCH_START if opens_batch else 0
+    if slab.words[(base + segment.run) >> 2] & 0xFF != State.SPLIT:
+        at = base + segment.run
+        _PLACEMENT.pack_into(slab.view, at + lay.RUN_PARTITION, partition, sequence, epoch)
+        slab.view[at + lay.RUN_FLAGS] = slab.view[at + lay.RUN_FLAGS] & lay.FLAG_PARTITION_KEY | flag
+        return
+    for offset, record in segment_records(slab, segment):
+        _PLACEMENT.pack_into(slab.view, base + offset + lay.RECORD_PARTITION, partition, sequence, epoch)
+        slab.view[base + offset + lay.RECORD_FLAGS] = record.flags & lay.FLAG_PARTITION_KEY | flag
+        sequence, flag = next_sequence(sequence, 1), 0

@@ -1,0 +1,132 @@
+"""The topic table and the partition table.
+
+The router is the only writer of both, except for a partition's next sequence number, which belongs to the dispatcher
+that owns the partition.  An entry is complete before the count that makes it visible is stored.  Entries are never
+removed: a topic keeps its number as long as the slab lives.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bruce_mp.slab import layout as lay
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["PartitionTable", "TopicTable"]
+
+
+class TopicTable:
+    """Numbers of topics, and how many partitions each has.  Every process reads it, the router adds to it."""
+
+    def __init__(self, slab: Slab) -> None:
+        self._slab = slab
+        self._ids: dict[bytes, int] = {}
+        self._names: list[bytes] = [b""]
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in the entries that came since the last look."""
+        for topic in range(len(self._names), self._slab.words[lay.SUPER_TOPIC_COUNT >> 2]):
+            at = self._at(topic)
+            length = min(self._slab.words[(at + lay.TOPIC_NAME_LENGTH) >> 2], lay.TOPIC_NAME_MAX)
+            name = bytes(self._slab.view[at + lay.TOPIC_NAME : at + lay.TOPIC_NAME + length])
+            self._names.append(name)
+            self._ids[name] = topic
+
+    def _at(self, topic: int) -> int:
+        return self._slab.geometry.topics_at + topic * lay.TOPIC_ENTRY
+
+    @property
+    def version(self) -> int:
+        """Goes up with every change of the table: somebody who saw it unchanged need not look again."""
+        return self._slab.words[lay.SUPER_TOPICS_VERSION >> 2]
+
+    def id_of(self, name: bytes) -> int:
+        """The topic's number, 0 if it has none."""
+        return self._ids.get(name, 0)
+
+    def name_of(self, topic: int) -> bytes:
+        """The topic's name.  Raises KeyError for a number that was never given."""
+        if topic >= len(self._names):
+            self.refresh()
+        if not 0 < topic < len(self._names):
+            raise KeyError(topic)
+        return self._names[topic]
+
+    def partitions_of(self, topic: int) -> int:
+        """How many partitions the router has seen of the topic."""
+        return self._slab.words[(self._at(topic) + lay.TOPIC_PARTITIONS) >> 2]
+
+    def add(self, name: bytes, partitions: int) -> int:
+        """Number a topic (router only) or note its new partition count; 0 = table full or name too long."""
+        topic = self.id_of(name) or self._append(name)
+        if topic and self.partitions_of(topic) != partitions:
+            self._slab.words[(self._at(topic) + lay.TOPIC_PARTITIONS) >> 2] = partitions
+            self._slab.words[lay.SUPER_TOPICS_VERSION >> 2] += 1
+        return topic
+
+    def _append(self, name: bytes) -> int:
+        topic = len(self._names)
+        if topic >= self._slab.geometry.topics or len(name) > lay.TOPIC_NAME_MAX:
+            return 0
+        at = self._at(topic)
+        self._slab.words[(at + lay.TOPIC_PARTITIONS) >> 2] = 0
+        self._slab.words[(at + lay.TOPIC_NAME_LENGTH) >> 2] = len(name)
+        self._slab.view[at + lay.TOPIC_NAME : at + lay.TOPIC_NAME + len(name)] = name
+        self._slab.words[lay.SUPER_TOPIC_COUNT >> 2] = topic + 1
+        self.refresh()
+        return topic
+
+
+class PartitionTable:
+    """The next sequence number of each partition, with the producer epoch that it belongs to."""
+
+    def __init__(self, slab: Slab) -> None:
+        self._slab = slab
+        self._entries: dict[tuple[int, int], int] = {}
+        self._seen = 0
+
+    def _refresh(self) -> None:
+        count = self._slab.words[lay.SUPER_PARTITION_COUNT >> 2]
+        for index in range(self._seen, count):
+            topic, partition, _, _ = lay.PARTITION.unpack_from(self._slab.view, self._at(index))
+            self._entries[topic, partition] = index
+        self._seen = count
+
+    def _at(self, index: int) -> int:
+        return self._slab.geometry.partitions_at + index * lay.PARTITION_ENTRY
+
+    def _find(self, topic: int, partition: int) -> int | None:
+        if (topic, partition) not in self._entries:
+            self._refresh()
+        return self._entries.get((topic, partition))
+
+    def ensure(self, topic: int, partition: int) -> bool:
+        """Make the entry of a partition if there is none (router only); False when the table is full."""
+        if self._find(topic, partition) is not None:
+            return True
+        if self._seen >= self._slab.geometry.partitions:
+            return False
+        lay.PARTITION.pack_into(self._slab.view, self._at(self._seen), topic, partition, 0, 0)
+        self._slab.words[lay.SUPER_PARTITION_COUNT >> 2] = self._seen + 1
+        self._refresh()
+        return True
+
+    def next_sequence(self, topic: int, partition: int, epoch: int) -> int:
+        """The next sequence number of a partition in a producer epoch; a new epoch starts at 0.  KeyError: no entry."""
+        at = self._require(topic, partition)
+        _, _, sequence, of_epoch = lay.PARTITION.unpack_from(self._slab.view, at)
+        return sequence if of_epoch == epoch else 0
+
+    def store_next_sequence(self, topic: int, partition: int, sequence: int, epoch: int) -> None:
+        """Store it, with its epoch, in one instruction (the partition's dispatcher only)."""
+        at = self._require(topic, partition) + lay.PARTITION_NEXT_SEQUENCE
+        self._slab.longs[at >> 3] = sequence | (epoch & 0xFFFFFFFF) << 32
+
+    def _require(self, topic: int, partition: int) -> int:
+        index = self._find(topic, partition)
+        if index is None:
+            raise KeyError((topic, partition))
+        return self._at(index)

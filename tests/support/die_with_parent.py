@@ -1,0 +1,25 @@
+"""`python die_with_parent.py PARENT COMMAND...` becomes COMMAND, which the kernel kills when PARENT ends.
+
+A test run that is itself killed runs no clean-up; this leaves it nothing to clean up.  A wrapper and not a `preexec_fn`,
+because Python must not run between fork and exec where there are threads.  The wish survives `exec`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    parent, *command = sys.argv[1:]
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == int(parent):  # else it ended before we asked
+        os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Processes that a test starts, and the proof that it ended them all.
+
+* `spawn` starts a command that dies with this process, however this process ends.
+* `become_subreaper` makes orphans our children: a process whose parent was killed (that is what our tests do) still
+  shows up in `descendants`, where it would otherwise hide below process 1.
+* `descendants` is what the leak checks of `conftest.py` compare; it leaves out the helpers that `multiprocessing` keeps
+  until the interpreter ends, and zombies, which have ended and only wait for somebody to ask how.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+PR_SET_CHILD_SUBREAPER: Final = 36
+WRAPPER: Final = Path(__file__).with_name("die_with_parent.py")
+KEPT_BY_MULTIPROCESSING: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+def spawn(
+    command: Sequence[str | Path], *, output: IO[bytes] | int = subprocess.DEVNULL, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start `command` (first word: a path) with both outputs to `output`.
+
+    Call it from a thread that lives as long as the process should: the kernel takes the thread for the parent.
+    """
+    wrapped = [sys.executable, "-I", "-S", WRAPPER, str(os.getpid()), *command]
+    return subprocess.Popen(wrapped, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env)
+
+
+def become_subreaper() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants() -> set[psutil.Process]:
+    """The living processes below this one."""
+    return {process for process in psutil.Process().children(recursive=True) if _counts(process)}
+
+
+def _counts(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return not any(name in word for word in process.cmdline() for name in KEPT_BY_MULTIPROCESSING)
+    return False  # it ended while we looked
+
+
+def describe(processes: Iterable[psutil.Process]) -> str:
+    return "\n".join(f"  pid {process.pid}: {_command(process)}" for process in processes)
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())[:200]
+    except psutil.Error as error:
+        return str(error)
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """SIGKILL, and wait until they are gone."""
+    victims = list(processes)
+    for process in victims:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(victims, timeout=10)
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout: float = 30.0) -> None:
+    """Ask again and again until `condition()`; an `AssertionError` that names `what` after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"After {timeout:g} s still not: {what}")
+        time.sleep(0.02)
