@@ -37,7 +37,7 @@ def parse_host_port(text: str, *, lowest_port: int = 1) -> HostPort:
     match = _HOST_PORT.fullmatch(text)
     if match is None:
         raise ValueError(f'"{text}" is not of the form host:port')
-    if not lowest_port <= int(match[3]) <= 65535:  # noqa: PLR2004 - the largest port there is
+    if not lowest_port <= int(match[3]) <= 65535:
         raise ValueError(f"port {match[3]} is not from {lowest_port} to 65535")
     return HostPort(match[1] or match[2], int(match[3]))
 

@@ -71,6 +71,11 @@ def show(value: object) -> str:
     return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}..."
 
 
+def _show_size(size: int) -> str:
+    written = format_size(size)
+    return written if written.isdigit() else f'"{written}"'
+
+
 def _parse_mode(raw: object) -> int:
     if not isinstance(raw, str) or not _MODE.fullmatch(raw):
         raise ValueError
@@ -92,7 +97,7 @@ def _check_servers(raw: object) -> object:
 
 KINDS: Final = {
     Kind.PLAIN: KindRow(lambda raw: raw, show, ""),
-    Kind.SIZE: KindRow(parse_size, lambda size: show(format_size(size)), "a size{range}"),
+    Kind.SIZE: KindRow(parse_size, _show_size, "a size{range}"),
     Kind.MODE: KindRow(_parse_mode, lambda mode: f'"{mode:04o}"', 'an octal mode as a string, for example "0222"'),
     Kind.PATH: KindRow(lambda raw: check_path(raw, PATH_MAX), show, "an absolute path"),
     Kind.SOCKET_PATH: KindRow(

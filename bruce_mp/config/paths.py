@@ -33,7 +33,7 @@ def check_path(raw: object, longest: int) -> str:
 def slab_path_for(run_dir: str) -> str:
     """A slab of its own in the shared-memory file system for each run directory, so that two daemons never meet.
 
-    `/run/bruce` becomes `/dev/shm/bruce-run-bruce.slab`; a hyphen in a name is escaped, so that no two places are equal.
+    `/run/bruce` becomes `/dev/shm/bruce-run-bruce.slab`; a hyphen in a name is escaped, so that no two are equal.
     """
     escaped = _UNSAFE_IN_NAME.sub(lambda match: f"%{ord(match[0]):02x}", run_dir.strip("/"))
     return f"/dev/shm/bruce-{escaped.replace('/', '-')}.slab"  # noqa: S108 - the operator may choose another place

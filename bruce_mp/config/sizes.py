@@ -17,12 +17,12 @@ _SIZE: Final = re.compile(r"([0-9]+)([kmg]?)", re.IGNORECASE)
 
 
 def parse_size(raw: object) -> int:
-    """Bytes meant by an integer or a string with an optional suffix; `ValueError` if it is neither."""
+    """Bytes meant by an integer or a string with an optional suffix; `ValueError`, saying so, if it is neither."""
     if type(raw) is int:
         return raw
     match = _SIZE.fullmatch(raw) if isinstance(raw, str) else None
     if match is None:
-        raise ValueError
+        raise ValueError("it is neither an integer nor a string of digits with k, m or g behind")
     return int(match[1]) * _FACTORS[match[2].lower()]
 
 

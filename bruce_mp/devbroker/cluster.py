@@ -207,7 +207,9 @@ class Cluster:
         return self._frozen
 
     def _view_of(self, topic: Topic) -> TopicView:
-        partitions = (PartitionView(p.leader if p.leader in self._nodes else NO_LEADER, p.epoch) for p in topic.partitions)
+        partitions = (
+            PartitionView(p.leader if p.leader in self._nodes else NO_LEADER, p.epoch) for p in topic.partitions
+        )
         return TopicView(topic.name, topic.id, tuple(partitions))
 
     def _changed(self) -> None:

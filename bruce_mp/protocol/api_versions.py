@@ -20,7 +20,7 @@ from bruce_mp.protocol.kafka_types import ApiRange
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DOWNGRADE", "METADATA", "PRODUCE", "BrokerAbilities", "BrokerTooOldError", "choose_versions"]
+__all__ = ["DOWNGRADE", "METADATA", "PRODUCE", "BrokerAbilities", "choose_versions"]
 
 PRODUCE: Final = 0
 METADATA: Final = 3
@@ -34,10 +34,6 @@ SPOKEN: Final = {
 }
 API_NAMES: Final = {PRODUCE: "Produce", METADATA: "Metadata", INIT_PRODUCER_ID: "InitProducerId"}
 FIRST_PRODUCE_WITH_ZSTD: Final = 7  # KIP-110: an earlier request with zstd is answered with error 76
-
-
-class BrokerTooOldError(RemoteProtocolError):
-    """The broker speaks only what Kafka spoke before 0.11."""
 
 
 class BrokerAbilities(Struct, frozen=True):
@@ -59,10 +55,10 @@ class BrokerAbilities(Struct, frozen=True):
 
 
 def choose_versions(apis: Mapping[int, ApiRange]) -> BrokerAbilities:
-    """Raises BrokerTooOldError for a broker before 0.11, RemoteProtocolError for one that we share no version with."""
+    """Raises RemoteProtocolError for a broker that we share no version with, one before 0.11 among them."""
     offered = apis.get(PRODUCE)
     if offered is not None and offered.highest < produce_request.FIRST_VERSION:
-        raise BrokerTooOldError(
+        raise RemoteProtocolError(
             f"The broker speaks Produce only up to v{offered.highest}: a broker older than 0.11 is not supported yet."
         )
     return BrokerAbilities(

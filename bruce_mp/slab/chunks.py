@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import ChunkState, State
 from bruce_mp.slab.runs import records_of, runs_of
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Run
 
-__all__ = ["ChunkPool", "chunk_heads", "is_settled"]
+__all__ = ["ChunkPool", "all_runs", "chunk_heads", "is_settled"]
 
 LOOKS_PER_ALLOCATION: Final = 4
 LOOKS_WHEN_EMPTY: Final = 64
@@ -160,6 +161,35 @@ def chunk_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
             chunk += span
 
 
+def all_runs(slab: Slab) -> Iterator[tuple[int, int, Run]]:
+    """(chunk, offset, run) of every run in the slab, for readers that do not own the chunks.
+
+    The owner may free and reopen a chunk while it is read: what was read then is given up and read again, and left
+    out when it is unsound all the same.
+    """
+    for chunk, state, _, generation in chunk_heads(slab):
+        if state is not ChunkState.FREE:
+            for offset, run in _read_runs(slab, chunk, generation):
+                yield chunk, offset, run
+
+
+def _read_runs(slab: Slab, chunk: int, generation: int) -> list[tuple[int, Run]]:
+    for _ in range(_READ_TRIES):
+        try:
+            found = list(runs_of(slab, chunk))
+        except SlabError:
+            found = []
+        at = slab.chunk_at(chunk)
+        now = slab.words[(at + lay.CHUNK_GENERATION) >> 2]
+        if found and now == generation:
+            return found
+        if slab.view[at + lay.CHUNK_STATE] == ChunkState.FREE:
+            return []
+        generation = now
+    return found if all(run.generation == generation for _, run in found) else []
+
+
+_READ_TRIES: Final = 3
 _HEADED: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})
 
 

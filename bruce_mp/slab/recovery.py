@@ -11,9 +11,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import chunk_heads
-from bruce_mp.slab.layout import ChunkState, State
-from bruce_mp.slab.runs import Segment, next_sequence, records_of, runs_of, segment_of
+from bruce_mp.slab.chunks import all_runs
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.runs import Segment, next_sequence, records_of, segment_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -63,19 +63,12 @@ def sweep(slab: Slab, states: Collection[State], holder: int | None = None) -> l
     """Everything in one of `states` (held by `holder`, if given), in order of arrival."""
     found = [
         item
-        for chunk, offset, run in _all_runs(slab)
+        for chunk, offset, run in all_runs(slab)
         for item in _parts_of(slab, chunk, offset, run)
         if item.state in states and (holder is None or item.holder == holder)
     ]
     found.sort(key=lambda item: item.arrival)
     return found
-
-
-def _all_runs(slab: Slab) -> Iterator[tuple[int, int, Run]]:
-    for chunk, state, _, _ in chunk_heads(slab):
-        if state is not ChunkState.FREE:
-            for offset, run in runs_of(slab, chunk):
-                yield chunk, offset, run
 
 
 def _parts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[Found]:
@@ -142,7 +135,7 @@ def _cut_at_starts(members: list[Found]) -> Iterator[list[Found]]:
 
 def close_open_runs(slab: Slab, owner: int) -> None:
     """Hand over what a dead input of row `owner` left open; its sums are counted again from the records."""
-    for chunk, offset, run in _all_runs(slab):
+    for chunk, offset, run in all_runs(slab):
         at = slab.chunk_at(chunk)
         if run.state is State.OPEN and slab.view[at + lay.CHUNK_OWNER] == owner:
             _close_run(slab, chunk, offset, run)
@@ -168,7 +161,7 @@ def arrivals_from(slab: Slab, base: int) -> frozenset[int]:
     """The arrival numbers from `base` on that are in records, settled ones included."""
     return frozenset(
         record.arrival
-        for chunk, offset, run in _all_runs(slab)
+        for chunk, offset, run in all_runs(slab)
         for _, record in records_of(slab, chunk, offset, run)
         if record.arrival >= base
     )

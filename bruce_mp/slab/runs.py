@@ -25,6 +25,7 @@ __all__ = [
     "Run",
     "Segment",
     "is_current",
+    "name_of",
     "pack_segments",
     "read_record",
     "read_run",
@@ -155,6 +156,12 @@ def runs_of(slab: Slab, chunk: int) -> Iterator[tuple[int, Run]]:
         run = read_run(slab, chunk, offset)
         yield offset, run
         offset += run.size
+
+
+def name_of(slab: Slab, chunk: int, offset: int, run: Run) -> bytes:
+    """The topic's name that stands behind the header of a run that was filled before its topic had a number."""
+    at = slab.chunk_at(chunk) + offset + lay.RUN_HEADER
+    return bytes(slab.view[at : at + run.name_length])
 
 
 def records_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[int, Record]]:

@@ -5,6 +5,8 @@
   shows up in `descendants`, where it would otherwise hide below process 1.
 * `descendants` is what the leak checks of `conftest.py` compare; it leaves out the helpers that `multiprocessing` keeps
   until the interpreter ends, and zombies, which have ended and only wait for somebody to ask how.
+* `long_lived` names the processes that may be started during one test and used by the next: a restarted broker of a
+  cluster that the whole session shares.  They must be gone at the end of the session like all others.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 PR_SET_CHILD_SUBREAPER: Final = 36
 WRAPPER: Final = Path(__file__).with_name("die_with_parent.py")
 KEPT_BY_MULTIPROCESSING: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+long_lived: Final[set[int]] = set()
 
 
 def spawn(

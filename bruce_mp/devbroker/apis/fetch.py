@@ -99,6 +99,4 @@ def enough(request: Any, response: Any) -> bool:
     return sum(len(part.records) for part in partitions) >= request.min_bytes
 
 
-API: Final = Api(
-    ApiKey.FETCH, (4, 12), FetchRequest, handle, targets=targets, patience=patience, enough=enough
-)
+API: Final = Api(ApiKey.FETCH, (4, 12), FetchRequest, handle, targets=targets, patience=patience, enough=enough)

@@ -48,7 +48,9 @@ def handle(request: Any, context: Context) -> Any:
 def no_answer(partitions: Iterable[Any]) -> None:
     failed = next((partition for partition in partitions if partition.error_code), None)
     if failed is not None:
-        raise RemoteProtocolError(f"Produce with acks 0 failed with error {failed.error_code}; closing tells the client.")
+        raise RemoteProtocolError(
+            f"Produce with acks 0 failed with error {failed.error_code}; closing tells the client."
+        )
 
 
 def answer(topic: str, part: Any, acks: int, context: Context) -> Any:
@@ -100,7 +102,12 @@ def refused(topic: str, index: int, refusal: Refused, context: Context) -> Any:
 
 def failure(index: int, code: int, text: str) -> Any:
     return PartitionResponse(
-        index=index, error_code=code, base_offset=NO_OFFSET, log_append_time_ms=-1, log_start_offset=-1, error_message=text
+        index=index,
+        error_code=code,
+        base_offset=NO_OFFSET,
+        log_append_time_ms=-1,
+        log_start_offset=-1,
+        error_message=text,
     )
 
 

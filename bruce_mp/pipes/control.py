@@ -1,0 +1,81 @@
+"""The words between the supervisor and a process, and what a process is given at its start.
+
+They travel over a `multiprocessing` pipe of the two.  Its end-of-file tells a process that the supervisor is dead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+__all__ = ["Broker", "Control", "Dispatchers", "Drain", "PeerDied", "Ready", "RefreshMetadata", "Stop", "Word"]
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """A broker as the metadata names it."""
+
+    node: int
+    host: str
+    port: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """Process to supervisor: I have what I need and do my work."""
+
+
+class Dispatchers(msgspec.Struct, frozen=True, tag=True):
+    """Router to supervisor: the dispatchers that there should be, by slot.  Others have nothing left to do."""
+
+    wanted: dict[int, Broker]
+
+
+class PeerDied(msgspec.Struct, frozen=True, tag=True):
+    """Supervisor to router: this process died and was started again; look what it left in the slab."""
+
+    name: str
+
+
+class Drain(msgspec.Struct, frozen=True, tag=True):
+    """Supervisor to process: send what you have at once; no new work will come."""
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Supervisor to process: end now, whatever you hold; it is in the slab."""
+
+
+class RefreshMetadata(msgspec.Struct, frozen=True, tag=True):
+    """Status to supervisor to router: fetch the metadata now."""
+
+
+Word = Ready | Dispatchers | PeerDied | Drain | Stop | RefreshMetadata
+_DECODER: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
+
+
+class Control:
+    """One end of the control pipe."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def fileno(self) -> int:
+        """The descriptor to poll."""
+        return self._connection.fileno()
+
+    def send(self, word: Word) -> None:
+        """Say a word; silently nothing when the other side is gone, who will notice by the end of the pipe."""
+        try:
+            self._connection.send_bytes(msgspec.msgpack.encode(word))
+        except OSError:
+            return
+
+    def receive(self) -> Word | None:
+        """The next word; it waits for one.  None = the other side is gone."""
+        try:
+            word: Word = _DECODER.decode(self._connection.recv_bytes())
+        except (EOFError, OSError):
+            return None
+        return word

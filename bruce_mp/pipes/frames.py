@@ -1,0 +1,89 @@
+"""What goes through the pipes between input, router and dispatchers.
+
+A message is a list of *parcels*: places in the slab that share a kind, a topic and a partition, or one *word* of the
+pause/reroute protocol.  A parcel is 16 bytes of head and its segments; bodies never travel.  Order in a pipe is the
+order of delivery within a partition.
+
+    parcel head: u8 kind, 3 bytes 0, u32 topic id, i32 partition (-1 = undesignated), u32 number of segments
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.errors import SlabError
+from bruce_mp.slab.runs import SEGMENT, Segment, pack_segments, unpack_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["EVERYTHING", "Kind", "Parcel", "pack_parcels", "unpack_parcels"]
+
+_HEAD: Final = Struct("<B3xIiI")
+EVERYTHING: Final = -1
+"""As the partition of a HAND_BACK: whatever the dispatcher holds."""
+
+
+@unique
+class Kind(IntEnum):
+    """What a parcel is."""
+
+    RUNS = 1
+    """Input to router: runs handed over, of any topics."""
+    BATCH = 2
+    """Router to dispatcher: a finished batch; it waits for nothing more."""
+    QUEUE = 3
+    """Router to dispatcher: records for the dispatcher's own batching."""
+    SENT = 4
+    """Router to dispatcher: record batches that were built before; partition, sequences and boundaries are final."""
+    HAND_BACK = 5
+    """Router to dispatcher: give back what you hold of this partition, or EVERYTHING."""
+    RETURNED = 6
+    """Dispatcher to router: records never sent."""
+    RETURNED_SENT = 7
+    """Dispatcher to router: record batches that were built."""
+    PAUSED = 8
+    """Dispatcher to router: I stopped sending to this partition, or to EVERYTHING; give me the word to hand it back."""
+    HANDED_BACK = 9
+    """Dispatcher to router: that was all of it."""
+
+
+class Parcel(NamedTuple):
+    """Segments that travel together."""
+
+    kind: Kind
+    topic: int = 0
+    partition: int = -1
+    segments: Sequence[Segment] = ()
+
+
+def pack_parcels(parcels: Iterable[Parcel]) -> bytes:
+    """Parcels as one message."""
+    return b"".join(
+        [
+            part
+            for kind, topic, partition, segments in parcels
+            for part in (_HEAD.pack(kind, topic, partition, len(segments)), pack_segments(segments))
+        ]
+    )
+
+
+def unpack_parcels(data: bytes) -> list[Parcel]:
+    """The reverse of `pack_parcels`.  Raises SlabError for bytes that are no parcels."""
+    parcels: list[Parcel] = []
+    view = memoryview(data)
+    while view:
+        if len(view) < _HEAD.size:
+            raise SlabError(f"A message between processes ends in the middle of a parcel's head ({len(view)} bytes).")
+        kind, topic, partition, count = _HEAD.unpack_from(view)
+        end = _HEAD.size + count * SEGMENT.size
+        if len(view) < end or kind not in _KINDS:
+            raise SlabError(f"A message between processes has an unsound parcel of kind {kind} and {count} segments.")
+        parcels.append(Parcel(Kind(kind), topic, partition, unpack_segments(view[_HEAD.size : end])))
+        view = view[end:]
+    return parcels
+
+
+_KINDS: Final = frozenset(Kind)

@@ -1,0 +1,116 @@
+"""ZeroMQ ipc links between the processes: doorbells, never owners.
+
+ZeroMQ accepts what it later loses: a killed receiver takes hundreds of accepted frames with it.  So a frame only says
+where to look in the slab, whoever receives it checks what it says against the slab, and whoever starts sweeps the slab.
+High-water marks are 0 (no limit): the slab bounds how much there can be to say.
+
+The receiving side binds; a sender connects and may start first.  The sockets lie in the run directory (mode 0700).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import zmq
+
+from bruce_mp.pipes.frames import pack_parcels, unpack_parcels
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bruce_mp.pipes.frames import Parcel
+
+__all__ = [
+    "DISCARDS",
+    "ROUTER_FROM_DISPATCHERS",
+    "ROUTER_FROM_INPUTS",
+    "Links",
+    "Receiver",
+    "Sender",
+    "dispatcher_link",
+]
+
+ROUTER_FROM_INPUTS: Final = "router-runs"
+ROUTER_FROM_DISPATCHERS: Final = "router-events"
+DISCARDS: Final = "status-discards"
+_DISCARDS_LIMIT: Final = 10_000  # samples for the discard report may be dropped; counters are kept elsewhere
+
+
+def dispatcher_link(slot: int) -> str:
+    """The name of the link to the dispatcher of a slot."""
+    return f"dispatcher-{slot}"
+
+
+class Sender:
+    """The sending end of a link.  Never blocks."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+
+    def send(self, parcels: list[Parcel]) -> None:
+        """Send parcels in one message, in order; nothing for an empty list."""
+        if parcels:
+            self._socket.send(pack_parcels(parcels), zmq.DONTWAIT)
+
+    def send_bytes(self, data: bytes) -> bool:
+        """Send bytes; False when the link is full and they were dropped."""
+        try:
+            self._socket.send(data, zmq.DONTWAIT)
+        except zmq.Again:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close, and forget what was not taken."""
+        self._socket.close(linger=0)
+
+
+class Receiver:
+    """The receiving end of a link."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self.socket = socket
+
+    def receive(self) -> list[Parcel]:
+        """The parcels of the next message, [] when there is none.  Raises SlabError for bytes that are no parcels."""
+        data = self.receive_bytes()
+        return unpack_parcels(data) if data else []
+
+    def receive_bytes(self) -> bytes:
+        """The next message, b"" when there is none."""
+        try:
+            return self.socket.recv(zmq.DONTWAIT)
+        except zmq.Again:
+            return b""
+
+
+class Links:
+    """The links of one process.  `directory` is the run directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+
+    def _endpoint(self, name: str) -> str:
+        return f"ipc://{self._directory / name}.ipc"
+
+    def sender(self, name: str) -> Sender:
+        """Connect to a link, whether its receiver is there yet or not."""
+        socket = self._context.socket(zmq.PUSH)
+        socket.setsockopt(zmq.SNDHWM, _DISCARDS_LIMIT if name == DISCARDS else 0)
+        socket.setsockopt(zmq.RECONNECT_IVL, 10)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(self._endpoint(name))
+        return Sender(socket)
+
+    def receiver(self, name: str) -> Receiver:
+        """Bind a link.  A socket file that a dead process left is replaced."""
+        socket = self._context.socket(zmq.PULL)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.bind(self._endpoint(name))
+        return Receiver(socket)
+
+    def close(self) -> None:
+        """Close all links and the context."""
+        self._context.destroy(linger=0)

@@ -1,0 +1,224 @@
+"""One connection to a Kafka broker, without the socket: bytes in, events out, the time as an argument.
+
+    connection = BrokerConnection("bruce", "b1:9092")
+    connection.connecting(now)               DISCONNECTED -> CONNECTING
+    write(connection.connected(now))         CONNECTING -> NEGOTIATING
+    for event in connection.receive(data, now): ...     Ready: NEGOTIATING -> READY
+    write(connection.send_produce(...).buffers)
+
+Invariants:
+
+* A broker answers a connection's requests one by one and in order; so the correlation id of a response must be that of
+  the oldest request without an answer, and a request's time runs from when it was sent or from when the answer before
+  it came, whichever was later.  Sending more never moves a deadline.
+* A produce response names the partitions of its request, all of them, each once.
+* A request with acks 0 has no response and leaves no trace here.
+* After Failed or Closed nothing more comes out; the requests without an answer are named once, in Failed or by `close`.
+
+Times are seconds of a monotonic clock.  States and events: `connection_events`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
+from bruce_mp.protocol import connection_events as ev
+from bruce_mp.protocol import kafka_api
+from bruce_mp.protocol.api_versions import DOWNGRADE, BrokerAbilities, choose_versions
+from bruce_mp.protocol.connection_events import TRANSITIONS, Cause, Event, Sent, State, Step
+from bruce_mp.protocol.frames import DEFAULT_MAX_FRAME, FrameReader
+from bruce_mp.protocol.produce_request import encode_produce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bruce_mp.protocol.kafka_types import PartitionData, ProduceResponse
+
+__all__ = ["BrokerConnection"]
+
+CORRELATION_ID_MASK: Final = 0x7FFFFFFF
+DEFAULT_TIMEOUT_S: Final = 60.0
+
+
+class _Outstanding(NamedTuple):
+    correlation_id: int
+    sent_at: float
+    answered: Callable[[bytes, float], list[Event]]
+
+
+class BrokerConnection:
+    """See the module.  `broker` names it in error texts; `timeout` is for the connect and for each request."""
+
+    def __init__(
+        self,
+        client_id: str,
+        broker: str,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        max_frame: int = DEFAULT_MAX_FRAME,
+    ) -> None:
+        self._client_id = client_id
+        self._broker = broker
+        self._timeout = timeout
+        self._frames = FrameReader(max_frame)
+        self._state = State.DISCONNECTED
+        self._outstanding: deque[_Outstanding] = deque()
+        self._last_id = 0
+        self._progress_at = 0.0
+        self._abilities: BrokerAbilities | None = None
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def abilities(self) -> BrokerAbilities:
+        """Raises LocalProtocolError before Ready."""
+        if self._abilities is None:
+            raise LocalProtocolError(f"The connection to broker {self._broker} has not agreed on versions yet.")
+        return self._abilities
+
+    @property
+    def unanswered(self) -> tuple[int, ...]:
+        """Correlation ids of the owner's requests without an answer, oldest first."""
+        return tuple(one.correlation_id for one in self._outstanding) if self._state is State.READY else ()
+
+    def next_deadline(self) -> float | None:
+        """When `check_deadline` has to be called; None while nothing is awaited."""
+        if self._state is State.CONNECTING:
+            return self._progress_at + self._timeout
+        if not self._outstanding:
+            return None
+        return max(self._progress_at, self._outstanding[0].sent_at) + self._timeout
+
+    def expired(self, now: float) -> bool:
+        deadline = self.next_deadline()
+        return deadline is not None and now >= deadline
+
+    # --- coming and going ---------------------------------------------------------------------------------------------
+    def connecting(self, now: float) -> None:
+        """The owner has begun to connect."""
+        self._step(Step.CONNECT)
+        self._progress_at = now
+
+    def connected(self, now: float) -> list[bytes]:
+        """The socket is connected.  Gives the first bytes to send, the question for versions."""
+        self._step(Step.CONNECTED)
+        return [self._ask_versions(DOWNGRADE[0], now)]
+
+    def eof(self) -> list[Event]:
+        """The broker has closed the connection.  Without a word if it was ready and owed us nothing."""
+        if self._state is State.READY and not self._outstanding:
+            self._step(Step.CLOSE)
+            return [ev.Closed()]
+        if self._state is State.NEGOTIATING:
+            return self._no_versions("closed the connection")
+        text = f"closed the connection with {len(self._outstanding)} requests unanswered; it may be restarting."
+        return self._fail(text, Cause.CLOSED_BY_BROKER)
+
+    def check_deadline(self, now: float) -> list[Event]:
+        """Failed if a deadline has passed, else nothing."""
+        if not self.expired(now):
+            return []
+        if self._state is State.NEGOTIATING:
+            return self._no_versions(f"did not answer within {self._timeout:g} s")
+        waited_for = "accept a connection" if self._state is State.CONNECTING else "answer a request"
+        return self._fail(f"did not {waited_for} within {self._timeout:g} s.", Cause.SILENT)
+
+    def close(self) -> tuple[int, ...]:
+        """Ends it from our side; gives the correlation ids of the requests that stay without an answer."""
+        unanswered = self.unanswered
+        self._step(Step.CLOSE)
+        self._outstanding.clear()
+        return unanswered
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+    def send_produce(self, data: Sequence[PartitionData], acks: int, timeout_ms: int, now: float) -> Sent:
+        """One batch for each partition; acks -1, 1 or 0.  `timeout_ms` is the broker's time for its replicas.
+
+        Answered by ProduceAcked, except with acks 0.  Raises LocalProtocolError as `encode_produce` does.
+        """
+        self._step(Step.SEND)
+        version, correlation_id = self.abilities.produce_version, self._next_id()
+        buffers = encode_produce(version, correlation_id, self._client_id, acks, timeout_ms, data)
+        if acks != 0:
+            expected = {(one.topic, one.partition) for one in data}
+            self._expect(correlation_id, now, partial(self._on_produce, correlation_id, version, expected))
+        return Sent(correlation_id, buffers)
+
+    def request_metadata(
+        self, topics: Sequence[bytes] | None, now: float, *, allow_auto_topic_creation: bool = False
+    ) -> Sent:
+        """Answered by MetadataReceived; `topics` None asks for all.  Raises LocalProtocolError as `encode_metadata`."""
+        self._step(Step.SEND)
+        version, correlation_id = self.abilities.metadata_version, self._next_id()
+        data = kafka_api.encode_metadata(
+            version, correlation_id, self._client_id, topics, allow_auto_topic_creation=allow_auto_topic_creation
+        )
+        self._expect(correlation_id, now, partial(self._on_metadata, correlation_id, version))
+        return Sent(correlation_id, [data])
+
+    def init_producer_id(self, now: float) -> Sent:
+        """Answered by ProducerIdReceived.  Raises LocalProtocolError if the broker knows no producer ids."""
+        self._step(Step.SEND)
+        version, correlation_id = self.abilities.init_producer_id_version, self._next_id()
+        if version is None:
+            raise LocalProtocolError(f"Broker {self._broker} knows no producer ids; look at `abilities.idempotence`.")
+        data = kafka_api.encode_init_producer_id(version, correlation_id, self._client_id)
+        self._expect(correlation_id, now, partial(self._on_producer_id, correlation_id, version))
+        return Sent(correlation_id, [data])
+
+    # --- responses ----------------------------------------------------------------------------------------------------
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """What the bytes complete, in order.  Bad data ends the list with Failed; it is never raised."""
+        self._step(Step.RECEIVE)
+        self._frames.feed(data)
+        events: list[Event] = []
+        try:
+            while self._state is not State.CLOSED and (frame := self._frames.next_frame()) is not None:
+                events += self._oldest(frame).answered(frame, now)
+                self._progress_at = now
+        except RemoteProtocolError as error:
+            events += self._fail(f"broke the protocol. {error}", Cause.BAD_DATA)
+        return events
+
+    def _oldest(self, frame: bytes) -> _Outstanding:
+        """Takes the request that the response belongs to off the queue, but not before it is known to be its own."""
+        correlation_id = kafka_api.read_correlation_id(frame)
+        if not self._outstanding:
+            raise RemoteProtocolError(f"It sent a response, number {correlation_id}, that nobody had asked for.")
+        expected = self._outstanding[0].correlation_id
+        if correlation_id != expected:
+            raise RemoteProtocolError(f"Response {correlation_id} came where {expected} was due.")
+        return self._outstanding.popleft()
+
+    def _on_versions(self, version: int, frame: bytes, now: float) -> list[Event]:
+        answer = kafka_api.decode_api_versions(frame, version)
+        lower = [known for known in DOWNGRADE if known < version]
+        if answer.error == kafka_api.UNSUPPORTED_VERSION and lower:
+            return [ev.Send(self._ask_versions(lower[0], now))]
+        if answer.error != 0:
+            raise RemoteProtocolError(f"It answered error {answer.error} when asked which versions it speaks.")
+        try:
+            self._abilities = choose_versions(answer.apis)
+        except RemoteProtocolError as error:
+            return self._fail(f"cannot be used. {error}", Cause.NO_COMMON_VERSION)
+        self._step(Step.AGREE)
+        return [ev.Ready(self._abilities)]
+
+    def _on_produce(
+        self, correlation_id: int, version: int, expected: set[tuple[bytes, int]], frame: bytes, _now: float
+    ) -> list[Event]:
+        response = kafka_api.decode_produce(frame, version)
+        _check_partitions(response, expected)
+        return [ev.ProduceAcked(correlation_id, response)]
+
+    def _on_metadata(self, correlation_id: int, version: int, frame: bytes, _now: float) -> list[Event]:
+        return [ev.MetadataReceived(correlation_id, kafka_api.decode_metadata(frame, version))]
+
+    def _on_producer_id(self, correlation_id: int, version: int, frame: bytes, _now: float) -> list[Event]:
+        return [ev.ProducerIdReceived(correlation_id, kafka_api.decode_producer_id(frame, version))]

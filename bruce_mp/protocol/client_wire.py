@@ -1,0 +1,197 @@
+"""What local programs send to the daemon: the two message formats, built and parsed one message at a time.
+
+    int32 Size | int16 ApiKey | int16 ApiVersion | int16 Flags | [int32 PartitionKey] | int16 TopicSize | Topic
+    | int64 Timestamp | int32 KeySize | Key | int32 ValueSize | Value
+
+All integers are big-endian and signed; Size counts the whole message, itself included; PartitionKey is there if ApiKey
+says so.  `docs/protocol.md` describes it for programmers of clients.
+
+This is the readable reference: the kernels parse whole batches of messages and are tested against `parse_message()`.
+The order of the checks decides which reason a message with several faults gets, so it is part of the protocol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, unique
+from struct import Struct
+from typing import Final
+
+from bruce_mp.errors import DiscardReason, LocalProtocolError
+
+__all__ = [
+    "MAX_MESSAGE",
+    "MAX_TOPIC",
+    "ApiKey",
+    "Message",
+    "Rejection",
+    "encode_any_partition",
+    "encode_partition_key",
+    "parse_message",
+]
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER: Final = Struct(">ihh")
+"""Size, ApiKey, ApiVersion"""
+ANY_PARTITION_START: Final = Struct(">ihhhh")
+"""Size, ApiKey, ApiVersion, Flags, TopicSize"""
+PARTITION_KEY_START: Final = Struct(">ihhhIh")
+"""Size, ApiKey, ApiVersion, Flags, PartitionKey, TopicSize"""
+INT16: Final = Struct(">h")
+INT32: Final = Struct(">i")
+UINT32: Final = Struct(">I")
+INT64: Final = Struct(">q")
+
+API_VERSION: Final = 0
+NO_FLAGS: Final = 0
+MAX_TOPIC: Final = 2**15 - 1
+MAX_MESSAGE: Final = 2**31 - 1
+
+
+@unique
+class ApiKey(IntEnum):
+    """The kind of a message."""
+
+    ANY_PARTITION = 256
+    """The daemon chooses the partition."""
+    PARTITION_KEY = 257
+    """The client's 32-bit key chooses the partition: modulo their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A good message.  `partition_key` is unsigned; `None` in an AnyPartition message."""
+
+    topic: bytes
+    value: bytes
+    key: bytes
+    timestamp_ms: int
+    partition_key: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why bytes are not a message.
+
+    `api_key` and `api_version` are what the message says, as far as the checks got: a MALFORMED one with an `api_key`
+    has a known kind and is counted as such, an unsupported one names the number that is not supported.
+    """
+
+    reason: DiscardReason
+    api_key: int | None = None
+    api_version: int | None = None
+
+
+# --- building --------------------------------------------------------------------------------------------------------
+
+
+def encode_any_partition(topic: bytes | str, value: Buffer, key: Buffer = b"", *, timestamp_ms: int) -> bytes:
+    """The bytes of an AnyPartition message; a `str` topic is encoded as UTF-8.
+
+    Raises `LocalProtocolError` for an empty topic and for what does not fit: topic, timestamp, the whole.
+    """
+    name = _topic(topic)
+    tail = _tail(name, timestamp_ms, key, value)
+    size = _message_size(ANY_PARTITION_START.size + len(tail))
+    return ANY_PARTITION_START.pack(size, ApiKey.ANY_PARTITION, API_VERSION, NO_FLAGS, len(name)) + tail
+
+
+def encode_partition_key(
+    partition_key: int, topic: bytes | str, value: Buffer, key: Buffer = b"", *, timestamp_ms: int
+) -> bytes:
+    """The bytes of a PartitionKey message; 32 bits of `partition_key` count, written as signed or unsigned.
+
+    Raises `LocalProtocolError` as `encode_any_partition()` does, and for a partition key of more than 32 bits.
+    """
+    if not -(2**31) <= partition_key < 2**32:
+        raise LocalProtocolError(
+            f"Partition key {partition_key} does not fit: give one from -2147483648 to 4294967295."
+        )
+    name = _topic(topic)
+    tail = _tail(name, timestamp_ms, key, value)
+    size = _message_size(PARTITION_KEY_START.size + len(tail))
+    unsigned = partition_key & 0xFFFFFFFF
+    return PARTITION_KEY_START.pack(size, ApiKey.PARTITION_KEY, API_VERSION, NO_FLAGS, unsigned, len(name)) + tail
+
+
+def _topic(topic: bytes | str) -> bytes:
+    name = topic.encode() if isinstance(topic, str) else topic
+    if not name:
+        raise LocalProtocolError("The topic is empty: name one.")
+    if len(name) > MAX_TOPIC:
+        raise LocalProtocolError(f"The topic has {len(name)} bytes: at most {MAX_TOPIC} fit.")
+    return name
+
+
+def _tail(name: bytes, timestamp_ms: int, key: Buffer, value: Buffer) -> bytes:
+    if not -(2**63) <= timestamp_ms < 2**63:
+        raise LocalProtocolError(f"Timestamp {timestamp_ms} does not fit: it is milliseconds in 64 bits.")
+    _message_size(len(key) + len(value))  # before the lengths are packed: each of them alone may be too large
+    return b"".join((name, INT64.pack(timestamp_ms), INT32.pack(len(key)), key, INT32.pack(len(value)), value))
+
+
+def _message_size(size: int) -> int:
+    if size > MAX_MESSAGE:
+        raise LocalProtocolError(f"The message has {size} bytes: at most {MAX_MESSAGE} fit.")
+    return size
+
+
+# --- parsing ---------------------------------------------------------------------------------------------------------
+
+
+class _MalformedError(Exception):
+    """The bytes end too early, or a field has a value that it must not have."""
+
+
+class _Reader:
+    """Takes fields off the front of a message's body."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._left = view
+
+    def take(self, size: int) -> bytes:
+        if not 0 <= size <= len(self._left):
+            raise _MalformedError
+        taken, self._left = bytes(self._left[:size]), self._left[size:]
+        return taken
+
+    def integer(self, layout: Struct) -> int:
+        (value,) = layout.unpack(self.take(layout.size))
+        return int(value)
+
+    def end(self) -> None:
+        if self._left:
+            raise _MalformedError
+
+
+def parse_message(buffer: Buffer) -> Message | Rejection:
+    """One complete message as it came: a datagram, or what its Size cuts out of a stream."""
+    view = memoryview(buffer)
+    if len(view) < HEADER.size:
+        return Rejection(DiscardReason.MALFORMED)
+    size, api_key, api_version = HEADER.unpack_from(view)
+    if size != len(view):
+        return Rejection(DiscardReason.MALFORMED)
+    if api_key not in ApiKey.__members__.values():
+        return Rejection(DiscardReason.UNSUPPORTED_API_KEY, api_key)
+    if api_version != API_VERSION:
+        return Rejection(DiscardReason.UNSUPPORTED_VERSION, api_key, api_version)
+    try:
+        return _parse_body(_Reader(view[HEADER.size :]), ApiKey(api_key))
+    except _MalformedError:
+        return Rejection(DiscardReason.MALFORMED, api_key, api_version)
+
+
+def _parse_body(body: _Reader, api_key: ApiKey) -> Message:
+    if body.integer(INT16) != NO_FLAGS:
+        raise _MalformedError
+    partition_key = body.integer(UINT32) if api_key is ApiKey.PARTITION_KEY else None
+    topic = body.take(body.integer(INT16))
+    if not topic:
+        raise _MalformedError
+    timestamp_ms = body.integer(INT64)
+    key = body.take(body.integer(INT32))
+    value = body.take(body.integer(INT32))
+    body.end()
+    return Message(topic, value, key, timestamp_ms, partition_key)

@@ -1,0 +1,102 @@
+"""The counters of a process row, by number: append only, a number never changes its meaning.
+
+The first block is the books (`telemetry/books.py`): they are raised only in transactions.  The names are those of the
+reference daemons where the meaning is the same.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from bruce_mp.errors import DiscardReason
+
+__all__ = ["DISCARDED", "Counter", "discarded"]
+
+DISCARDED: Final = 16
+"""Counter DISCARDED + r counts the messages discarded for reason r."""
+
+
+def discarded(reason: DiscardReason) -> int:
+    """The counter of a discard reason."""
+    return DISCARDED + reason
+
+
+@unique
+class Counter(IntEnum):
+    """What is counted.  0 to 63 are the books."""
+
+    MsgReceived = 0
+    MsgDelivered = 1
+    PossibleDuplicateMsg = 2
+
+    # input
+    UnixDgInputAgentForwardMsg = 64
+    InputAgentProcessAnyPartitionMsg = 65
+    InputAgentProcessPartitionKeyMsg = 66
+    InputAgentDiscardMsgMalformed = 67
+    InputAgentDiscardMsgNoMem = 68
+    InputAgentDiscardMsgUnsupportedApiKey = 69
+    InputAgentDiscardAnyPartitionMsgUnsupportedApiVersion = 70
+    InputAgentDiscardPartitionKeyMsgUnsupportedApiVersion = 71
+
+    # router
+    RouteAnyPartitionMsg = 96
+    RoutePartitionKeyMsg = 97
+    PerTopicBatchAnyPartition = 98
+    DiscardBadTopicMsgOnRoute = 99
+    DiscardBadTopicOnReroute = 100
+    DiscardLongMsg = 101
+    DiscardNoAvailablePartition = 102
+    DiscardNoAvailablePartitionOnReroute = 103
+    PauseStarted = 104
+    PauseFinished = 105
+    GetMetadataSuccess = 106
+    GetMetadataFail = 107
+    ConnectFailOnTryGetMetadata = 108
+    StartRefreshMetadata = 109
+    MetadataChangedOnRefresh = 110
+    MetadataUnchangedOnRefresh = 111
+    MetadataHasEmptyTopicList = 112
+    MetadataPartitionHasUnknownBroker = 113
+    BadMetadataResponse = 114
+    StartKafkaDispatcher = 115
+
+    # dispatcher
+    ConnectorStartConnect = 160
+    ConnectorConnectSuccess = 161
+    ConnectorConnectFail = 162
+    ConnectorSocketBrokerClose = 163
+    ConnectorSocketError = 164
+    ConnectorSocketTimeout = 165
+    SendProduceRequestOk = 166
+    AckNotRequired = 167
+    BadProduceResponse = 168
+    SerializeProduceRequest = 169
+    SerializeMsgSet = 170
+    SerializeMsg = 171
+    MsgSetCompressionYes = 172
+    MsgSetCompressionNo = 173
+    MsgSetNotCompressible = 174
+    MsgSetCompressionError = 175
+    ConnectorGotOkProduceResponse = 176
+    ConnectorGotSuccessfulAck = 177
+    ConnectorGotDiscardAck = 178
+    ConnectorGotResendAck = 179
+    ConnectorGotPauseAck = 180
+    DiscardOnFailedDeliveryAttemptLimit = 181
+    CombinedTopicsBatchAnyPartition = 182
+    CombinedTopicsBatchPartitionKey = 183
+    PerTopicBatchPartitionKey = 184
+    NoBatchAnyPartition = 185
+    NoBatchPartitionKey = 186
+    AckErrorFirst = 192
+    """AckErrorFirst + 1 + code counts the answers with an error code from -1 to 133; + 136 any other."""
+
+    # supervisor and status
+    GotShutdownRequest = 352
+    GotLogfileReopenRequest = 353
+    ProcessRestarted = 354
+    HttpRequest = 355
+    NoDiscardQuery = 356
