@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from bruce_mp.config.problems import dotted
 
+if TYPE_CHECKING:
     from bruce_mp.config.model import Config
 
 __all__ = ["remarks", "unused_settings"]
@@ -14,7 +14,6 @@ __all__ = ["remarks", "unused_settings"]
 
 def unused_settings(config: Config) -> list[str]:
     """Features that are switched on but not in this version, as `key = value`; to start would be to ignore them."""
-    limited = (f"rate_limit.configs.{name}.max_count" for name, limit in _limits(config) if limit is not None)
     switches = {
         "input.unix_stream.enable": config.input.unix_stream.enable,
         "input.tcp.enable": config.input.tcp.enable,
@@ -22,11 +21,12 @@ def unused_settings(config: Config) -> list[str]:
         "msg_debug.enable": config.msg_debug.enable,
         "delivery.topic_autocreate": config.delivery.topic_autocreate,
     }
-    return [f"{key} = true" for key, on in switches.items() if on] + list(limited)
-
-
-def _limits(config: Config) -> Iterator[tuple[str, int | None]]:
-    return ((name, limit.max_count) for name, limit in config.rate_limit.configs.items())
+    limits = {
+        dotted(("rate_limit", "configs", name, "max_count")): limit.max_count
+        for name, limit in config.rate_limit.configs.items()
+    }
+    on = [f"{key} = true" for key, switched_on in switches.items() if switched_on]
+    return on + [f"{key} = {count}" for key, count in limits.items() if count is not None]
 
 
 def remarks(config: Config) -> list[str]:

@@ -71,7 +71,8 @@ def _raise_any(problems: Iterable[Problem], path: Path, overrides: Sequence[Over
 
 
 def _origin(problem: Problem, path: Path, overrides: Sequence[Override]) -> str:
+    """The override that set the key, something in it, or the section that it is in; else the file."""
     for override in overrides:
-        if problem.path[: len(override.path)] == override.path:
+        if all(ours == theirs for ours, theirs in zip(problem.path, override.path, strict=False)):
             return f"--set {dotted(override.path)}"
     return str(path)

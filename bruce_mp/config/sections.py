@@ -53,14 +53,17 @@ class Kafka(Section, frozen=True):
     replication_timeout_ms: Annotated[
         int, fields.count("How long a broker may wait for the acks of the replicas.", 1, INT32_MAX)
     ] = 10_000
-    broker_version: Annotated[
-        str | None,
-        fields.pattern(
-            "Release of the brokers, if they are too old to be asked for it (before 0.10). Absent: ask them.",
-            r"^[0-9]+(\.[0-9]+){1,3}$",
-            "0.9.0.1",
-        ),
-    ] = None
+    broker_version: (
+        Annotated[
+            str,
+            fields.pattern(
+                "Release of the brokers, if they are too old to be asked for it (before 0.10). Absent: ask them.",
+                r"^[0-9]+(\.[0-9]+){1,3}$",
+                "0.9.0.1",
+            ),
+        ]
+        | None
+    ) = None
 
     @property
     def servers(self) -> tuple[HostPort, ...]:

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import google_crc32c
 import snappy
@@ -22,7 +21,10 @@ import zstandard
 from kafka.errors import KafkaError
 from kafka.record.default_records import DefaultRecordBatch
 
-from bruce_mp.devbroker.codes import Code, Refused
+from bruce_mp.devbroker.codes import Code, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["HEADER", "BatchHead", "Limits", "check_records", "read_batch", "rebase", "records_of"]
 
@@ -60,7 +62,7 @@ class BatchHead(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int
+    records: int
 
     @property
     def size(self) -> int:
@@ -114,7 +116,7 @@ CHECKS: Final = (
     ),
     Check(lambda h, raw, *_: crc_differs(h, raw), Code.CORRUPT_MESSAGE, "The CRC-32C of the batch does not match."),
     Check(
-        lambda h, *_: h.count <= 0 or h.last_offset_delta != h.count - 1,
+        lambda h, *_: h.records <= 0 or h.last_offset_delta != h.records - 1,
         Code.INVALID_RECORD,
         "The last offset delta does not go with the number of records.",
     ),
@@ -136,16 +138,16 @@ def read_batch(raw: bytes | None, version: int, limits: Limits) -> BatchHead:
     """The header of the one record batch in `raw`, the records field of a Produce request of `version`.
 
     Raises:
-        Refused: with the code that a real broker answers.
+        RefusedError: with the code that a real broker answers.
     """
     if raw is None or len(raw) <= MAGIC_AT:
-        raise Refused(Code.INVALID_RECORD, "There must be one record batch per partition.")
+        raise RefusedError(Code.INVALID_RECORD, "There must be one record batch per partition.")
     if len(raw) < HEADER.size:
-        raise Refused(Code.CORRUPT_MESSAGE, "The record batch is shorter than its header.")
+        raise RefusedError(Code.CORRUPT_MESSAGE, "The record batch is shorter than its header.")
     head = BatchHead._make(HEADER.unpack_from(raw))
     for check in CHECKS:
         if check.wrong(head, raw, version, limits):
-            raise Refused(check.code, check.text)
+            raise RefusedError(check.code, check.text)
     if limits.strict:
         check_records(raw)
     return head
@@ -160,21 +162,21 @@ def records_of(raw: bytes) -> list[Any]:
     """The records of one batch, decompressed, as kafka-python's `DefaultRecord`.
 
     Raises:
-        Refused: the body is not what the header promises.
+        RefusedError: the body is not what the header promises.
     """
     try:
         return list(DefaultRecordBatch(raw))
     except UNREADABLE as cause:
-        raise Refused(Code.INVALID_RECORD, f"The records of the batch cannot be read: {cause!r}.") from cause
+        raise RefusedError(Code.INVALID_RECORD, f"The records of the batch cannot be read: {cause!r}.") from cause
 
 
 def check_records(raw: bytes) -> None:
     """Walk the records: each must be whole, and their offsets must count up by one.
 
     Raises:
-        Refused: one is not.
+        RefusedError: one is not.
     """
     base = HEADER.unpack_from(raw)[0]
     offsets = [record.offset - base for record in records_of(raw)]
     if offsets != list(range(len(offsets))):
-        raise Refused(Code.INVALID_RECORD, "The offset deltas of the records do not count up by one.")
+        raise RefusedError(Code.INVALID_RECORD, "The offset deltas of the records do not count up by one.")

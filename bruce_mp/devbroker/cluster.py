@@ -11,16 +11,18 @@ Metadata is answered from a `View`, a frozen picture.  A fault may hold on to an
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid4
 
 from bruce_mp.devbroker.batch import Limits
-from bruce_mp.devbroker.codes import Code, Refused
+from bruce_mp.devbroker.codes import Code, RefusedError
 from bruce_mp.devbroker.log import PartitionLog
 from bruce_mp.devbroker.retention import Retention
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["NO_LEADER", "Cluster", "Node", "Partition", "PartitionView", "Topic", "TopicView", "View"]
 
@@ -104,13 +106,15 @@ class Cluster:
         """Make a topic; leaders go round-robin over the brokers, going on where the last topic stopped.
 
         Raises:
-            Refused: the name or the number of partitions is not allowed, or the topic exists.
+            RefusedError: the name or the number of partitions is not allowed, or the topic exists.
         """
         check_topic_name(name)
         if name in self.topics:
-            raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic {name!r} already exists.")
+            raise RefusedError(Code.TOPIC_ALREADY_EXISTS, f"Topic {name!r} already exists.")
         if partitions < 1:
-            raise Refused(Code.INVALID_PARTITIONS, f"Topic {name!r} needs at least one partition, not {partitions}.")
+            raise RefusedError(
+                Code.INVALID_PARTITIONS, f"Topic {name!r} needs at least one partition, not {partitions}."
+            )
         topic = Topic(name, uuid4())
         topic.partitions = [Partition(PartitionLog(self.retention), self._take_leader()) for _ in range(partitions)]
         self.topics[name] = topic
@@ -125,32 +129,32 @@ class Cluster:
         self._changed()
 
     def topic(self, name: str) -> Topic:
-        """Raises Refused (3) if there is none of that name."""
+        """Raises RefusedError (3) if there is none of that name."""
         try:
             return self.topics[name]
         except KeyError:
-            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name!r}.") from None
+            raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name!r}.") from None
 
     def partition(self, name: str, index: int) -> Partition:
-        """Raises Refused (3) if there is none."""
+        """Raises RefusedError (3) if there is none."""
         partitions = self.topic(name).partitions
         if not 0 <= index < len(partitions):
-            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} has no partition {index}.")
+            raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} has no partition {index}.")
         return partitions[index]
 
     def led_by(self, broker: int, name: str, index: int, epoch: int = ANY_EPOCH) -> Partition:
         """The partition, if `broker` leads it and the client's leader epoch, where it sent one, is the current one.
 
         Raises:
-            Refused: 3, 6, 74 (the client's epoch is old) or 75 (it is newer than ours).
+            RefusedError: 3, 6, 74 (the client's epoch is old) or 75 (it is newer than ours).
         """
         partition = self.partition(name, index)
         if partition.leader != broker:
-            raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"Broker {broker} does not lead {name}-{index}.")
+            raise RefusedError(Code.NOT_LEADER_OR_FOLLOWER, f"Broker {broker} does not lead {name}-{index}.")
         if epoch not in (ANY_EPOCH, partition.epoch):
             old = epoch < partition.epoch
             code = Code.FENCED_LEADER_EPOCH if old else Code.UNKNOWN_LEADER_EPOCH
-            raise Refused(code, f"The leader epoch of {name}-{index} is {partition.epoch}, not {epoch}.")
+            raise RefusedError(code, f"The leader epoch of {name}-{index} is {partition.epoch}, not {epoch}.")
         return partition
 
     def new_producer_id(self) -> int:
@@ -178,9 +182,9 @@ class Cluster:
         self._changed()
 
     def known(self, broker: int) -> int:
-        """`broker`, if it is one of ours; raises Refused (42) if not."""
+        """`broker`, if it is one of ours; raises RefusedError (42) if not."""
         if broker not in self.ids:
-            raise Refused(Code.INVALID_REQUEST, f"There is no broker {broker}; there are 1 to {len(self.ids)}.")
+            raise RefusedError(Code.INVALID_REQUEST, f"There is no broker {broker}; there are 1 to {len(self.ids)}.")
         return broker
 
     def node(self, broker: int) -> Node | None:
@@ -227,7 +231,7 @@ class Cluster:
 
 
 def check_topic_name(name: str) -> None:
-    """Raises Refused (17) if Kafka would not take the name."""
+    """Raises RefusedError (17) if Kafka would not take the name."""
     if not TOPIC_NAME.fullmatch(name):
         text = f"{name!r} is not a topic name: 1 to 249 of the letters a-z, A-Z, digits, '.', '_' and '-'."
-        raise Refused(Code.INVALID_TOPIC_EXCEPTION, text)
+        raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, text)

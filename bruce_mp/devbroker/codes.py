@@ -9,7 +9,7 @@ from enum import IntEnum, unique
 
 from bruce_mp.errors import BruceError
 
-__all__ = ["ApiKey", "Code", "Refused"]
+__all__ = ["ApiKey", "Code", "RefusedError"]
 
 
 @unique
@@ -55,9 +55,12 @@ class Code(IntEnum):
     UNKNOWN_TOPIC_ID = 100
 
 
-class Refused(BruceError):
-    """A part of a request cannot be done; `code` is what the client is told, the text is for its error message."""
+class RefusedError(BruceError):
+    """A part of a request cannot be done; `code` is what the client is told, the text is for its error message.
 
-    def __init__(self, code: Code, text: str) -> None:
+    The code is one of `Code`, or any number that a scripted fault wants.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code

@@ -7,13 +7,15 @@ the bytes of the answer, does the connection live on.  Several faults may strike
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum, unique
-from typing import Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 
 from bruce_mp.devbroker.codes import ApiKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
 
 __all__ = ["EFFECTS", "NO_FAULTS", "Action", "Effect", "Fault", "FaultBook", "Struck", "Target"]
 
@@ -48,7 +50,7 @@ class Action(StrEnum):
     DELAY = "delay"
     """Carry the request out at once, answer it `ms` later."""
     SILENCE = "silence"
-    """The whole broker stops for `ms`, as on SIGSTOP: it neither reads nor answers; then it goes on with this request."""
+    """The whole broker stops for `ms`, as on SIGSTOP, neither reads nor answers, then goes on with this request."""
     THROTTLE = "throttle"
     """Answer with a throttle time of `ms`."""
 

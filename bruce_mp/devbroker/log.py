@@ -8,14 +8,17 @@ to find; it keeps these invariants, so that consumers go on reading.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 from bruce_mp.devbroker.batch import HEADER, BatchHead, rebase, records_of
-from bruce_mp.devbroker.codes import Code, Refused
+from bruce_mp.devbroker.codes import Code, RefusedError
 from bruce_mp.devbroker.producers import ProducerStates
-from bruce_mp.devbroker.retention import Retention
 
-__all__ = ["Placed", "PartitionLog", "Stored"]
+if TYPE_CHECKING:
+    from bruce_mp.devbroker.retention import Retention
+
+__all__ = ["PartitionLog", "Placed", "Stored"]
 
 
 class Stored(NamedTuple):
@@ -51,13 +54,13 @@ class PartitionLog:
         """Store a batch that was checked, unless it repeats one.
 
         Raises:
-            Refused: the producer's epoch is old or its sequence number does not follow.
+            RefusedError: the producer's epoch is old or its sequence number does not follow.
         """
         original = self.producers.original_of(head)
         if original is not None:
             return Placed(original.base_offset, original.max_timestamp, duplicate=True)
         self.producers.check(head)
-        base = self._store(raw, head.count, head.max_timestamp, leader_epoch)
+        base = self._store(raw, head.records, head.max_timestamp, leader_epoch)
         self.producers.remember(head, base)
         return Placed(base, -1, duplicate=False)
 
@@ -65,11 +68,11 @@ class PartitionLog:
         """Whole batches from the one that holds `offset` on: at least one if there is any, else up to `max_bytes`.
 
         Raises:
-            Refused: the offset is below `start` or above `end`.
+            RefusedError: the offset is below `start` or above `end`.
         """
         if not self.start <= offset <= self.end:
             text = f"Offset {offset} is outside of {self.start} to {self.end}."
-            raise Refused(Code.OFFSET_OUT_OF_RANGE, text)
+            raise RefusedError(Code.OFFSET_OUT_OF_RANGE, text)
         found: list[bytes] = []
         for at in range(self._index_of(offset), len(self._batches)):
             raw = self._batches[at].raw
@@ -81,10 +84,9 @@ class PartitionLog:
 
     def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that is not older than `timestamp`, in milliseconds."""
-        for batch in self._batches:
-            if batch.max_timestamp >= timestamp:
-                return next((r.offset, r.timestamp) for r in records_of(batch.raw) if r.timestamp >= timestamp)
-        return None
+        candidates = (batch for batch in self._batches if batch.max_timestamp >= timestamp)
+        records = chain.from_iterable(records_of(batch.raw) for batch in candidates)
+        return next(((r.offset, r.timestamp) for r in records if r.timestamp >= timestamp), None)
 
     def find_latest(self) -> tuple[int, int] | None:
         """(offset, timestamp) of the record with the greatest timestamp."""
@@ -111,13 +113,15 @@ class PartitionLog:
         """Surgery: the batch that holds `offset` comes again at the end, as from a producer without idempotence."""
         batch = self._batches[self._index_of_existing(offset)]
         head = BatchHead._make(HEADER.unpack_from(batch.raw))
-        self._store(batch.raw, head.count, head.max_timestamp, head.leader_epoch)
+        self._store(batch.raw, head.records, head.max_timestamp, head.leader_epoch)
 
     def swap(self, offset: int) -> None:
         """Surgery: the batch that holds `offset` changes places with the next one."""
         at = self._index_of_existing(offset)
         if at + 1 == len(self._batches):
-            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"There is no batch behind the one that holds offset {offset}.")
+            raise RefusedError(
+                Code.OFFSET_OUT_OF_RANGE, f"There is no batch behind the one that holds offset {offset}."
+            )
         first, second = self._batches[at : at + 2]
         middle = first.base_offset + second.last_offset - second.base_offset + 1
         self._batches[at] = moved(second, first.base_offset)
@@ -141,7 +145,7 @@ class PartitionLog:
     def _index_of_existing(self, offset: int) -> int:
         at = self._index_of(offset)
         if at == len(self._batches) or self._batches[at].base_offset > offset:
-            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"No stored batch holds offset {offset}.")
+            raise RefusedError(Code.OFFSET_OUT_OF_RANGE, f"No stored batch holds offset {offset}.")
         return at
 
 

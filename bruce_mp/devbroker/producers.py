@@ -16,7 +16,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from bruce_mp.devbroker.batch import SEQUENCE_MASK, BatchHead
-from bruce_mp.devbroker.codes import Code, Refused
+from bruce_mp.devbroker.codes import Code, RefusedError
 
 __all__ = ["REMEMBERED", "Appended", "ProducerStates"]
 
@@ -60,18 +60,18 @@ class ProducerStates:
         """Refuse a batch that must not follow what is in the log.
 
         Raises:
-            Refused: 47 for an old epoch, 45 for a gap or a repetition too old to be remembered.
+            RefusedError: 47 for an old epoch, 45 for a gap or a repetition too old to be remembered.
         """
         producer = self._producers.get(head.producer_id)
         if producer is None:
             return
         if head.producer_epoch < producer.epoch:
             text = f"Producer {head.producer_id} is at epoch {producer.epoch}, not {head.producer_epoch}."
-            raise Refused(Code.INVALID_PRODUCER_EPOCH, text)
+            raise RefusedError(Code.INVALID_PRODUCER_EPOCH, text)
         expected = self._expected(producer, head.producer_epoch)
         if head.base_sequence != expected:
             text = f"Producer {head.producer_id} sent sequence {head.base_sequence}, expected was {expected}."
-            raise Refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
+            raise RefusedError(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
 
     def remember(self, head: BatchHead, base_offset: int) -> None:
         """Note that `head` was appended at `base_offset`."""

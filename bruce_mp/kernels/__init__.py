@@ -9,12 +9,15 @@ pass the same tests.
     take           keep those segments of a frame whose words say that they are ours, and make them so
     mark           store a word for segments
     by_partition   split PartitionKey runs by the partition that each key designates
+    by_size        cut a segment where its records stop fitting a limit
     head_of        cut a segment at a number of records or bytes
+    time_span      the timestamps of a segment, and `sample` a prefix of its first record
     encode         the records section of a RecordBatch v2 from segments
 """
 
 from bruce_mp.kernels.pure.encode import Encoded, encode
-from bruce_mp.kernels.pure.lanes import Lanes
+from bruce_mp.kernels.pure.lanes import Ingested, Lanes, NoRoom
+from bruce_mp.kernels.pure.look import TimeSpan, by_size, sample, time_span
 from bruce_mp.kernels.pure.parse import Batch, Failure, Rejection
 from bruce_mp.kernels.pure.receive import Receiver
 from bruce_mp.kernels.pure.segments import by_partition, head_of, mark, take
@@ -23,12 +26,18 @@ __all__ = [
     "Batch",
     "Encoded",
     "Failure",
+    "Ingested",
     "Lanes",
+    "NoRoom",
     "Receiver",
     "Rejection",
+    "TimeSpan",
     "by_partition",
+    "by_size",
     "encode",
     "head_of",
     "mark",
+    "sample",
     "take",
+    "time_span",
 ]

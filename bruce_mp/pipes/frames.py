@@ -48,6 +48,8 @@ class Kind(IntEnum):
     """Dispatcher to router: I stopped sending to this partition, or to EVERYTHING; give me the word to hand it back."""
     HANDED_BACK = 9
     """Dispatcher to router: that was all of it."""
+    FROM = 10
+    """Dispatcher to router, first in each message: what follows comes from the slot that stands in `topic`."""
 
 
 class Parcel(NamedTuple):

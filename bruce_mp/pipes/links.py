@@ -111,6 +111,6 @@ class Links:
         socket.bind(self._endpoint(name))
         return Receiver(socket)
 
-    def close(self) -> None:
-        """Close all links and the context."""
-        self._context.destroy(linger=0)
+    def close(self, flush_ms: int = 0) -> None:
+        """Close all links; what is under way may take `flush_ms` to be taken."""
+        self._context.destroy(linger=flush_ms)

@@ -20,7 +20,7 @@ from bruce_mp.protocol.kafka_types import ApiRange
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DOWNGRADE", "METADATA", "PRODUCE", "BrokerAbilities", "choose_versions"]
+__all__ = ["DOWNGRADE", "METADATA", "PRODUCE", "BrokerAbilities", "NoCommonVersionError", "choose_versions"]
 
 PRODUCE: Final = 0
 METADATA: Final = 3
@@ -34,6 +34,10 @@ SPOKEN: Final = {
 }
 API_NAMES: Final = {PRODUCE: "Produce", METADATA: "Metadata", INIT_PRODUCER_ID: "InitProducerId"}
 FIRST_PRODUCE_WITH_ZSTD: Final = 7  # KIP-110: an earlier request with zstd is answered with error 76
+
+
+class NoCommonVersionError(RemoteProtocolError):
+    """We and the broker share no version of an API that is needed."""
 
 
 class BrokerAbilities(Struct, frozen=True):
@@ -55,10 +59,10 @@ class BrokerAbilities(Struct, frozen=True):
 
 
 def choose_versions(apis: Mapping[int, ApiRange]) -> BrokerAbilities:
-    """Raises RemoteProtocolError for a broker that we share no version with, one before 0.11 among them."""
+    """Raises NoCommonVersionError, also for a broker before 0.11."""
     offered = apis.get(PRODUCE)
     if offered is not None and offered.highest < produce_request.FIRST_VERSION:
-        raise RemoteProtocolError(
+        raise NoCommonVersionError(
             f"The broker speaks Produce only up to v{offered.highest}: a broker older than 0.11 is not supported yet."
         )
     return BrokerAbilities(
@@ -73,7 +77,7 @@ def _required(api: int, apis: Mapping[int, ApiRange]) -> int:
     if version is None:
         ours, theirs = SPOKEN[api], apis.get(api)
         offer = "does not offer it" if theirs is None else f"offers v{theirs.lowest} to v{theirs.highest}"
-        raise RemoteProtocolError(
+        raise NoCommonVersionError(
             f"We speak {API_NAMES[api]} v{ours.lowest} to v{ours.highest}, the broker {offer}. "
             "If it is a controller, name a broker instead; if it is newer than this release, update this one."
         )

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
 from bruce_mp.protocol import connection_events as ev
 from bruce_mp.protocol import kafka_api
-from bruce_mp.protocol.api_versions import DOWNGRADE, BrokerAbilities, choose_versions
+from bruce_mp.protocol.api_versions import DOWNGRADE, BrokerAbilities, NoCommonVersionError, choose_versions
 from bruce_mp.protocol.connection_events import TRANSITIONS, Cause, Event, Sent, State, Step
 from bruce_mp.protocol.frames import DEFAULT_MAX_FRAME, FrameReader
 from bruce_mp.protocol.produce_request import encode_produce
@@ -46,7 +46,7 @@ DEFAULT_TIMEOUT_S: Final = 60.0
 class _Outstanding(NamedTuple):
     correlation_id: int
     sent_at: float
-    answered: Callable[[bytes, float], list[Event]]
+    answered: Callable[[bytes], list[Event]]
 
 
 class BrokerConnection:
@@ -112,6 +112,8 @@ class BrokerConnection:
 
     def eof(self) -> list[Event]:
         """The broker has closed the connection.  Without a word if it was ready and owed us nothing."""
+        if self._state is State.CLOSED:
+            return []
         if self._state is State.READY and not self._outstanding:
             self._step(Step.CLOSE)
             return [ev.Closed()]
@@ -137,14 +139,14 @@ class BrokerConnection:
         return unanswered
 
     # --- requests -----------------------------------------------------------------------------------------------------
-    def send_produce(self, data: Sequence[PartitionData], acks: int, timeout_ms: int, now: float) -> Sent:
+    def send_produce(self, data: Sequence[PartitionData], now: float, *, acks: int, timeout_ms: int) -> Sent:
         """One batch for each partition; acks -1, 1 or 0.  `timeout_ms` is the broker's time for its replicas.
 
         Answered by ProduceAcked, except with acks 0.  Raises LocalProtocolError as `encode_produce` does.
         """
         self._step(Step.SEND)
         version, correlation_id = self.abilities.produce_version, self._next_id()
-        buffers = encode_produce(version, correlation_id, self._client_id, acks, timeout_ms, data)
+        buffers = encode_produce(version, correlation_id, self._client_id, data, acks=acks, timeout_ms=timeout_ms)
         if acks != 0:
             expected = {(one.topic, one.partition) for one in data}
             self._expect(correlation_id, now, partial(self._on_produce, correlation_id, version, expected))
@@ -179,46 +181,92 @@ class BrokerConnection:
         self._frames.feed(data)
         events: list[Event] = []
         try:
-            while self._state is not State.CLOSED and (frame := self._frames.next_frame()) is not None:
-                events += self._oldest(frame).answered(frame, now)
-                self._progress_at = now
+            while (frame := self._frames.next_frame()) is not None:
+                events += self._answer(frame, now)
+        except NoCommonVersionError as error:
+            events += self._fail(f"cannot be used. {error}", Cause.NO_COMMON_VERSION)
         except RemoteProtocolError as error:
             events += self._fail(f"broke the protocol. {error}", Cause.BAD_DATA)
         return events
 
-    def _oldest(self, frame: bytes) -> _Outstanding:
-        """Takes the request that the response belongs to off the queue, but not before it is known to be its own."""
-        correlation_id = kafka_api.read_correlation_id(frame)
+    def _answer(self, frame: bytes, now: float) -> list[Event]:
+        oldest = self._oldest(kafka_api.read_correlation_id(frame))
+        self._progress_at = now
+        events = oldest.answered(frame)
+        # Not before the response has been understood: till then the request counts as unanswered.
+        self._outstanding.popleft()
+        return events
+
+    def _oldest(self, correlation_id: int) -> _Outstanding:
         if not self._outstanding:
             raise RemoteProtocolError(f"It sent a response, number {correlation_id}, that nobody had asked for.")
-        expected = self._outstanding[0].correlation_id
-        if correlation_id != expected:
-            raise RemoteProtocolError(f"Response {correlation_id} came where {expected} was due.")
-        return self._outstanding.popleft()
+        oldest = self._outstanding[0]
+        if correlation_id != oldest.correlation_id:
+            raise RemoteProtocolError(f"Response {correlation_id} came where {oldest.correlation_id} was due.")
+        return oldest
 
-    def _on_versions(self, version: int, frame: bytes, now: float) -> list[Event]:
+    def _on_versions(self, version: int, frame: bytes) -> list[Event]:
         answer = kafka_api.decode_api_versions(frame, version)
         lower = [known for known in DOWNGRADE if known < version]
         if answer.error == kafka_api.UNSUPPORTED_VERSION and lower:
-            return [ev.Send(self._ask_versions(lower[0], now))]
+            return [ev.Send(self._ask_versions(lower[0], self._progress_at))]
         if answer.error != 0:
             raise RemoteProtocolError(f"It answered error {answer.error} when asked which versions it speaks.")
-        try:
-            self._abilities = choose_versions(answer.apis)
-        except RemoteProtocolError as error:
-            return self._fail(f"cannot be used. {error}", Cause.NO_COMMON_VERSION)
+        self._abilities = choose_versions(answer.apis)
         self._step(Step.AGREE)
         return [ev.Ready(self._abilities)]
 
     def _on_produce(
-        self, correlation_id: int, version: int, expected: set[tuple[bytes, int]], frame: bytes, _now: float
+        self, correlation_id: int, version: int, expected: set[tuple[bytes, int]], frame: bytes
     ) -> list[Event]:
         response = kafka_api.decode_produce(frame, version)
         _check_partitions(response, expected)
         return [ev.ProduceAcked(correlation_id, response)]
 
-    def _on_metadata(self, correlation_id: int, version: int, frame: bytes, _now: float) -> list[Event]:
+    def _on_metadata(self, correlation_id: int, version: int, frame: bytes) -> list[Event]:
         return [ev.MetadataReceived(correlation_id, kafka_api.decode_metadata(frame, version))]
 
-    def _on_producer_id(self, correlation_id: int, version: int, frame: bytes, _now: float) -> list[Event]:
+    def _on_producer_id(self, correlation_id: int, version: int, frame: bytes) -> list[Event]:
         return [ev.ProducerIdReceived(correlation_id, kafka_api.decode_producer_id(frame, version))]
+
+    # --- machinery ----------------------------------------------------------------------------------------------------
+    def _step(self, step: Step) -> None:
+        state = TRANSITIONS.get((self._state, step))
+        if state is None:
+            raise LocalProtocolError(
+                f"The connection to broker {self._broker} is {self._state.value}; it cannot {step.value}."
+            )
+        self._state = state
+
+    def _next_id(self) -> int:
+        self._last_id = (self._last_id + 1) & CORRELATION_ID_MASK
+        return self._last_id
+
+    def _expect(self, correlation_id: int, now: float, answered: Callable[[bytes], list[Event]]) -> None:
+        self._outstanding.append(_Outstanding(correlation_id, now, answered))
+
+    def _ask_versions(self, version: int, now: float) -> bytes:
+        correlation_id = self._next_id()
+        self._expect(correlation_id, now, partial(self._on_versions, version))
+        return kafka_api.encode_api_versions(version, correlation_id, self._client_id)
+
+    def _no_versions(self, did: str) -> list[Event]:
+        text = (
+            f"{did} when asked which versions it speaks. It may be going down, may expect TLS on this port, "
+            "or is older than 0.11, which is not supported yet."
+        )
+        return self._fail(text, Cause.NO_API_VERSIONS)
+
+    def _fail(self, text: str, cause: Cause) -> list[Event]:
+        unanswered = self.close()
+        return [ev.Failed(RemoteProtocolError(f"Broker {self._broker} {text}"), cause, unanswered)]
+
+
+def _check_partitions(response: ProduceResponse, expected: set[tuple[bytes, int]]) -> None:
+    answered = [(ack.topic, ack.partition) for ack in response.acks]
+    if len(answered) != len(expected) or set(answered) != expected:
+        odd = sorted(set(answered) ^ expected) or sorted(answered)
+        raise RemoteProtocolError(
+            f"A produce response does not name the {len(expected)} partitions of its request once each, "
+            f"but {len(answered)}; look at {odd[0][0]!r} partition {odd[0][1]}."
+        )

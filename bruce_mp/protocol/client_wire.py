@@ -92,9 +92,9 @@ def encode_any_partition(topic: bytes | str, value: Buffer, key: Buffer = b"", *
     Raises `LocalProtocolError` for an empty topic and for what does not fit: topic, timestamp, the whole.
     """
     name = _topic(topic)
-    tail = _tail(name, timestamp_ms, key, value)
-    size = _message_size(ANY_PARTITION_START.size + len(tail))
-    return ANY_PARTITION_START.pack(size, ApiKey.ANY_PARTITION, API_VERSION, NO_FLAGS, len(name)) + tail
+    size = _size(ANY_PARTITION_START, name, key, value)
+    start = ANY_PARTITION_START.pack(size, ApiKey.ANY_PARTITION, API_VERSION, NO_FLAGS, len(name))
+    return start + _rest(name, timestamp_ms, key, value)
 
 
 def encode_partition_key(
@@ -109,10 +109,10 @@ def encode_partition_key(
             f"Partition key {partition_key} does not fit: give one from -2147483648 to 4294967295."
         )
     name = _topic(topic)
-    tail = _tail(name, timestamp_ms, key, value)
-    size = _message_size(PARTITION_KEY_START.size + len(tail))
-    unsigned = partition_key & 0xFFFFFFFF
-    return PARTITION_KEY_START.pack(size, ApiKey.PARTITION_KEY, API_VERSION, NO_FLAGS, unsigned, len(name)) + tail
+    size = _size(PARTITION_KEY_START, name, key, value)
+    bits = partition_key & 0xFFFFFFFF
+    start = PARTITION_KEY_START.pack(size, ApiKey.PARTITION_KEY, API_VERSION, NO_FLAGS, bits, len(name))
+    return start + _rest(name, timestamp_ms, key, value)
 
 
 def _topic(topic: bytes | str) -> bytes:
@@ -124,17 +124,17 @@ def _topic(topic: bytes | str) -> bytes:
     return name
 
 
-def _tail(name: bytes, timestamp_ms: int, key: Buffer, value: Buffer) -> bytes:
-    if not -(2**63) <= timestamp_ms < 2**63:
-        raise LocalProtocolError(f"Timestamp {timestamp_ms} does not fit: it is milliseconds in 64 bits.")
-    _message_size(len(key) + len(value))  # before the lengths are packed: each of them alone may be too large
-    return b"".join((name, INT64.pack(timestamp_ms), INT32.pack(len(key)), key, INT32.pack(len(value)), value))
-
-
-def _message_size(size: int) -> int:
+def _size(start: Struct, name: bytes, key: Buffer, value: Buffer) -> int:
+    size = start.size + len(name) + INT64.size + 2 * INT32.size + len(key) + len(value)
     if size > MAX_MESSAGE:
         raise LocalProtocolError(f"The message has {size} bytes: at most {MAX_MESSAGE} fit.")
     return size
+
+
+def _rest(name: bytes, timestamp_ms: int, key: Buffer, value: Buffer) -> bytes:
+    if not -(2**63) <= timestamp_ms < 2**63:
+        raise LocalProtocolError(f"Timestamp {timestamp_ms} does not fit: it is milliseconds in 64 bits.")
+    return b"".join((name, INT64.pack(timestamp_ms), INT32.pack(len(key)), key, INT32.pack(len(value)), value))
 
 
 # --- parsing ---------------------------------------------------------------------------------------------------------

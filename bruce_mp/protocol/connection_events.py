@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from bruce_mp.errors import RemoteProtocolError
-from bruce_mp.protocol.api_versions import BrokerAbilities
-from bruce_mp.protocol.kafka_types import ClusterMetadata, ProducerIdResponse, ProduceResponse
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from bruce_mp.errors import RemoteProtocolError
+    from bruce_mp.protocol.api_versions import BrokerAbilities
+    from bruce_mp.protocol.kafka_types import ClusterMetadata, ProduceResponse, ProducerIdResponse
 
 __all__ = [
     "TRANSITIONS",

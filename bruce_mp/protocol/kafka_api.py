@@ -14,6 +14,7 @@ Protocol: https://kafka.apache.org/protocol
 
 from __future__ import annotations
 
+import re
 import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -32,8 +33,8 @@ from bruce_mp.protocol.kafka_types import (
     ClusterMetadata,
     PartitionAck,
     PartitionMetadata,
-    ProducerIdResponse,
     ProduceResponse,
+    ProducerIdResponse,
     TopicMetadata,
 )
 
@@ -56,6 +57,8 @@ UNSUPPORTED_VERSION: Final = 35
 CLIENT_SOFTWARE: Final = "bruce-mp"
 RESPONSE_HEAD: Final = struct.Struct(">ih")  # correlation id, and what is the error code in an ApiVersions response
 MAX_PORT: Final = 65535
+
+ENDLESS_VARINT: Final = re.compile(rb"[\x80-\xff]{4096}")
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -137,6 +140,10 @@ def read_correlation_id(frame: bytes) -> int:
 
 
 def _decode(cls: Any, frame: bytes, version: int) -> Any:
+    # kafka-python follows an unsigned varint as far as its bytes go, in time that grows with their square: 300 kB of
+    # 0xff keep it busy for 3 s.  No response has that many such bytes in a row for a good reason.
+    if ENDLESS_VARINT.search(frame):
+        raise RemoteProtocolError(f"The broker's {cls.name} holds a number that does not end.")
     return cls.decode(frame, version=version, header=True)
 
 

@@ -67,7 +67,7 @@ FLEXIBLE: Final = _Layout(b"\0", _compact, _compact, _compact, NO_TAGS)
 
 
 def encode_produce(
-    version: int, correlation_id: int, client_id: str, acks: int, timeout_ms: int, data: Sequence[PartitionData]
+    version: int, correlation_id: int, client_id: str, data: Sequence[PartitionData], *, acks: int, timeout_ms: int
 ) -> list[bytes]:
     """A whole frame in pieces, to be sent in order; every `records` is in it as the object that was given.
 

@@ -68,6 +68,7 @@ ROW_INCARNATION: Final = 4  # u32, one more at each start of the process
 ROW_HEARTBEAT_MS: Final = 8  # i64
 ROW_VERSION: Final = 16  # u64, odd while the counters change: a reader that saw it odd or changed reads again
 ROW_STARTED_MS: Final = 24  # i64
+ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
 ROW_COUNTERS: Final = 64
 ROW_COUNTER_CAPACITY: Final = 448
 ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, see slab/settle.py

@@ -24,7 +24,7 @@ from bruce_mp.slab.layout import State
 from bruce_mp.slab.runs import SEGMENT, is_current, pack_segments, segment_words, unpack_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
@@ -34,6 +34,7 @@ __all__ = ["MAX_SETTLED_SEGMENTS", "Row", "settle_words"]
 _REDO: Final = Struct("<IIIIIIQ")
 _PAIR: Final = Struct("<QQ")
 _MAX_COUNTERS: Final = 32
+HEARTBEAT_S: Final = 1.0
 
 MAX_SETTLED_SEGMENTS: Final = (lay.ROW_REDO_BYTES - _REDO.size - _MAX_COUNTERS * _PAIR.size) // SEGMENT.size
 """How many segments one transaction settles at the most, and so how many a record batch may have."""
@@ -64,6 +65,17 @@ class Row:
     @property
     def version(self) -> int:
         return self._slab.longs[(self._at + lay.ROW_VERSION) >> 3]
+
+    def start_heartbeat(
+        self, call_later: Callable[[float, Callable[[], None]], object], now_ms: Callable[[], int]
+    ) -> None:
+        """Note the time now, and again every second by way of `call_later(seconds, callback)`."""
+
+        def beat() -> None:
+            self._slab.store_signed(self._at + lay.ROW_HEARTBEAT_MS, now_ms())
+            call_later(HEARTBEAT_S, beat)
+
+        beat()
 
     def add(self, counter: int, amount: int = 1) -> None:
         """Raise a counter that is not part of the books."""

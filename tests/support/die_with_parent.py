@@ -1,7 +1,7 @@
 """`python die_with_parent.py PARENT COMMAND...` becomes COMMAND, which the kernel kills when PARENT ends.
 
-A test run that is itself killed runs no clean-up; this leaves it nothing to clean up.  A wrapper and not a `preexec_fn`,
-because Python must not run between fork and exec where there are threads.  The wish survives `exec`.
+A test run that is itself killed runs no clean-up; this leaves it nothing to clean up.  It is a wrapper and not a
+`preexec_fn`, because Python must not run between fork and exec where there are threads.  The wish survives `exec`.
 """
 
 from __future__ import annotations

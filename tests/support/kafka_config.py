@@ -70,7 +70,9 @@ def broker_properties(
 ) -> str:
     """The property file of `node`, one of `nodes`; later settings win."""
     roles = _zookeeper_roles(node, zookeeper_port) if zookeeper_port else _kraft_roles(node, nodes)
-    listener = _old_listener(node) if dist.release.version.startswith("0.8.") else _listener(node, kraft=not zookeeper_port)
+    listener = (
+        _old_listener(node) if dist.release.version.startswith("0.8.") else _listener(node, kraft=not zookeeper_port)
+    )
     return _properties({**roles, **listener, **_common(node, len(nodes)), **overrides})
 
 

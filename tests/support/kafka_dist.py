@@ -51,6 +51,9 @@ class KafkaRelease:
     admin_api: bool = True
     """False before 0.10.1: topics are made by a command that talks to ZooKeeper; there is no ApiVersions either."""
 
+    lists_brokers: bool = True
+    """False for 0.8: its Metadata names no broker until there is a topic."""
+
     @property
     def coordinates(self) -> tuple[str, ...]:
         return (f"org.apache.kafka:kafka_{self.scala}:{self.version}", *self.extra)
@@ -63,7 +66,7 @@ JAXB: Final = "javax.xml.bind:jaxb-api:2.3.1"
 RELEASES: Final = {
     release.version: release
     for release in (
-        KafkaRelease("0.8.2.2", "2.11", zookeeper=True, admin_api=False),
+        KafkaRelease("0.8.2.2", "2.11", zookeeper=True, admin_api=False, lists_brokers=False),
         KafkaRelease("0.9.0.1", "2.11", zookeeper=True, admin_api=False),
         KafkaRelease("0.10.2.2", "2.11", (JAXB,), zookeeper=True),
         KafkaRelease("0.11.0.3", "2.11", (JAXB,), zookeeper=True),

@@ -62,9 +62,7 @@ def _receive(connection: socket.socket, count: int) -> bytes:
 def _metadata(response: Any) -> Metadata:
     return Metadata(
         brokers=frozenset(broker.node_id for broker in response.brokers),
-        topics={
-            topic.name: {p.partition_index: _partition(p) for p in topic.partitions} for topic in response.topics
-        },
+        topics={topic.name: {p.partition_index: _partition(p) for p in topic.partitions} for topic in response.topics},
     )
 
 

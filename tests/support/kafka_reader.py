@@ -1,21 +1,25 @@
 """Read back everything that arrived in Kafka, through librdkafka: another implementation than the one under test.
 
 No consumer group takes part: the partitions are assigned by hand and read from their beginning to their end.  Checksums
-are verified.  Control records of transactions are invisible; the end of a partition is where librdkafka says it is.
+are verified.  The end of a partition is where librdkafka says it is, so control records of transactions do no harm.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
+
+Place = tuple[str, int]
+"""Topic and partition."""
 
 BATCH: Final = 10_000
+POLL_S: Final = 0.1
 SETTINGS: Final = {
     "group.id": "nobody",  # demanded by the library, never used
     "enable.auto.commit": False,
@@ -33,28 +37,24 @@ class Record:
     key: bytes | None
     value: bytes | None
     timestamp: int
-    """Milliseconds since the epoch; -1 where the record has none (message set v0)."""
+    """Milliseconds since the epoch; 0 where the record has none (message set v0)."""
     headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
-type_alias = dict[tuple[str, int], list[Record]]
 
 
 @dataclass(slots=True)
 class _Reading:
-    records: dict[tuple[str, int], list[Record]]
-    at_end: set[tuple[str, int]] = field(default_factory=set)
+    records: dict[Place, list[Record]]
+    at_end: set[Place] = field(default_factory=set)
 
     @property
     def count(self) -> int:
         return sum(map(len, self.records.values()))
 
-    @property
-    def complete(self) -> bool:
-        return len(self.at_end) == len(self.records)
+    def is_done(self, expected: int | None) -> bool:
+        return len(self.at_end) == len(self.records) and self.count >= (expected or 0)
 
     def take(self, message: Message) -> None:
-        place = (str(message.topic()), int(message.partition() or 0))
+        place = (message.topic() or "", message.partition() or 0)
         error = message.error()
         if error is None:
             self.at_end.discard(place)
@@ -63,3 +63,53 @@ class _Reading:
             self.at_end.add(place)
         else:
             raise KafkaException(error)
+
+
+def read_topics(
+    client: Mapping[str, Any], topics: Iterable[str], expected: int | None = None, timeout: float = 60.0
+) -> dict[Place, list[Record]]:
+    """All records of all partitions of `topics`, in the order of their offsets; `client` is librdkafka's configuration.
+
+    With `expected` it waits until so many have arrived, and still reads to the end, so that one too many shows.
+    Raises `AssertionError` with the numbers if the end is not reached within `timeout` seconds.
+    """
+    consumer = Consumer({**SETTINGS, **client, "error_cb": _ignore})
+    try:
+        return _read(consumer, _places(consumer, topics, timeout), expected, timeout)
+    finally:
+        consumer.close()
+
+
+def _ignore(_error: KafkaError) -> None:
+    """A broker that is down is news to nobody in these tests; what matters shows as records that do not come."""
+
+
+def _places(consumer: Consumer, topics: Iterable[str], timeout: float) -> list[Place]:
+    return [
+        (topic, partition)
+        for topic in topics
+        for partition in consumer.list_topics(topic, timeout=timeout).topics[topic].partitions
+    ]
+
+
+def _read(consumer: Consumer, places: list[Place], expected: int | None, timeout: float) -> dict[Place, list[Record]]:
+    deadline = time.monotonic() + timeout
+    reading = _Reading({place: [] for place in places})
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in places])
+    while not reading.is_done(expected):
+        if time.monotonic() > deadline:
+            missing = sorted(set(places) - reading.at_end)
+            raise AssertionError(
+                f"{reading.count} of {expected or 'all'} records after {timeout:g} s; not read to the end: {missing}"
+            )
+        for message in consumer.consume(BATCH, POLL_S):
+            reading.take(message)
+    return reading.records
+
+
+def _record(message: Message) -> Record:
+    offset = message.offset()
+    assert offset is not None
+    # librdkafka hands back what it read: pairs of a name and bytes; its types name what it would also take
+    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    return Record(offset, message.key(), message.value(), message.timestamp()[1], tuple(headers))

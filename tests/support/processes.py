@@ -60,6 +60,11 @@ def _counts(process: psutil.Process) -> bool:
     return False  # it ended while we looked
 
 
+def still_alive(processes: Iterable[psutil.Process], grace: float = 3.0) -> list[psutil.Process]:
+    """Those that have not ended after `grace` seconds: a process that was just killed may need a moment."""
+    return psutil.wait_procs(list(processes), timeout=grace)[1]
+
+
 def describe(processes: Iterable[psutil.Process]) -> str:
     return "\n".join(f"  pid {process.pid}: {_command(process)}" for process in processes)
 

@@ -6,7 +6,7 @@ a real broker does.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.devbroker.apis import (
     api_versions,
@@ -20,9 +20,12 @@ from bruce_mp.devbroker.apis import (
 )
 from bruce_mp.devbroker.apis.base import Api, Context
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 __all__ = ["APIS", "Api", "Context"]
 
-APIS: Final = {
+APIS: Final[Mapping[int, Api]] = {
     api.key: api
     for api in (
         produce.API,

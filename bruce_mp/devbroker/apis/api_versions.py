@@ -6,22 +6,27 @@ that are (KIP-511); that is the one request for which a broker does not close th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from bruce_mp.devbroker.apis.base import Api, Context
-from bruce_mp.devbroker.codes import ApiKey, Code
+from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["API", "unsupported"]
 
 
 def handle(_request: Any, context: Context) -> Any:
-    from bruce_mp.devbroker.apis import APIS  # noqa: PLC0415  the table lists this module too
-
-    context.check_fault()
-    return response(Code.NONE, APIS.values(), context.version)
+    try:
+        context.check_fault()
+    except RefusedError as refusal:
+        return (
+            unsupported() if refusal.code == Code.UNSUPPORTED_VERSION else response(refusal.code, (), context.version)
+        )
+    return response(Code.NONE, context.apis.values(), context.version)
 
 
 def unsupported() -> Any:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bruce_mp.devbroker.cluster import Cluster
-from bruce_mp.devbroker.codes import ApiKey, Code, Refused
+from bruce_mp.devbroker.codes import ApiKey, RefusedError
 from bruce_mp.devbroker.faults import NO_FAULTS, Action, Struck, Target
-from bruce_mp.devbroker.statistics import Statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from bruce_mp.devbroker.cluster import Cluster
+    from bruce_mp.devbroker.statistics import Statistics
 
 __all__ = ["Api", "Context", "always_enough", "no_patience", "no_targets"]
 
@@ -18,6 +21,7 @@ __all__ = ["Api", "Context", "always_enough", "no_patience", "no_targets"]
 class Context:
     """Where a request arrived and what is to be done to it."""
 
+    apis: Mapping[int, Api]
     cluster: Cluster
     statistics: Statistics
     broker: int
@@ -25,18 +29,10 @@ class Context:
     struck: Struck = NO_FAULTS
 
     def check_fault(self, topic: str | None = None, partition: int | None = None) -> None:
-        """Raises Refused with the code that a scripted fault wants for this part of the request, if one does."""
+        """Raises RefusedError with the code that a scripted fault wants for this part of the request, if one does."""
         code = self.struck.error(Action.ERROR, topic, partition)
         if code:
-            raise ScriptedError(code)
-
-
-class ScriptedError(Refused):
-    """A fault wants this code, which may be any number."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(Code.NONE, "A scripted fault wants this error.")
-        self.code = code  # type: ignore[assignment]
+            raise RefusedError(code, "A scripted fault wants this error.")
 
 
 def no_targets(_: Any) -> Iterable[Target]:

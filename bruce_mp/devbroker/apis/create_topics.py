@@ -1,17 +1,20 @@
-"""CreateTopics (19): names and numbers of partitions; replicas and configs are taken and forgotten.  Versions 2 to 7."""
+"""CreateTopics (19): names and numbers of partitions; replicas and configs are forgotten.  Versions 2 to 7."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 
 from bruce_mp.devbroker.apis.base import Api, Context
 from bruce_mp.devbroker.cluster import Cluster, check_topic_name
-from bruce_mp.devbroker.codes import ApiKey, Code, Refused
-from bruce_mp.devbroker.faults import Target
+from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.devbroker.faults import Target
 
 __all__ = ["API"]
 
@@ -30,7 +33,7 @@ def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
         context.check_fault(wanted.name, -1)
         partitions = count_of(wanted, context.cluster)
         topic_id = NO_ID if validate_only else context.cluster.add_topic(wanted.name, partitions).id
-    except Refused as refusal:
+    except RefusedError as refusal:
         return Outcome(name=wanted.name, topic_id=NO_ID, error_code=refusal.code, error_message=str(refusal))
     return Outcome(
         name=wanted.name,
@@ -44,7 +47,7 @@ def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
 
 
 def count_of(wanted: Any, cluster: Cluster) -> int:
-    """How many partitions the topic gets; raises Refused where `Cluster.add_topic` would because of the name."""
+    """How many partitions the topic gets; raises RefusedError where `Cluster.add_topic` would because of the name."""
     check_topic_name(wanted.name)
     if wanted.assignments:
         return len(wanted.assignments)

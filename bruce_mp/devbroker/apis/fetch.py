@@ -6,14 +6,17 @@ a broker may: the session id of every answer is 0, so that each request names al
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from bruce_mp.devbroker.apis.base import Api, Context
-from bruce_mp.devbroker.codes import ApiKey, Code, Refused
-from bruce_mp.devbroker.faults import Target
+from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.devbroker.faults import Target
 
 __all__ = ["API"]
 
@@ -65,7 +68,7 @@ def answer(topic: str, part: Any, budget: Budget, context: Context) -> Any:
         partition = context.cluster.led_by(context.broker, topic, part.partition, part.current_leader_epoch)
         log = partition.log
         records = budget.take(part.partition_max_bytes, lambda allowed: log.read(part.fetch_offset, allowed))
-    except Refused as refusal:
+    except RefusedError as refusal:
         return data(part.partition, refusal.code, UNKNOWN, UNKNOWN, b"")
     return data(part.partition, Code.NONE, log.end, log.start, records)
 
@@ -88,7 +91,7 @@ def targets(request: Any) -> Iterable[Target]:
 
 
 def patience(request: Any) -> float:
-    return max(0, request.max_wait_ms) / 1000.0
+    return float(max(0, request.max_wait_ms)) / 1000
 
 
 def enough(request: Any, response: Any) -> bool:
@@ -96,7 +99,7 @@ def enough(request: Any, response: Any) -> bool:
     partitions = [part for topic in response.responses for part in topic.partitions]
     if response.error_code or not partitions or any(part.error_code for part in partitions):
         return True
-    return sum(len(part.records) for part in partitions) >= request.min_bytes
+    return bool(sum(len(part.records) for part in partitions) >= request.min_bytes)
 
 
 API: Final = Api(ApiKey.FETCH, (4, 12), FetchRequest, handle, targets=targets, patience=patience, enough=enough)

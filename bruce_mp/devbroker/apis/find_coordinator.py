@@ -12,17 +12,18 @@ from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorRespo
 
 from bruce_mp.devbroker.apis.base import Api, Context
 from bruce_mp.devbroker.codes import ApiKey, Code
+from bruce_mp.devbroker.faults import Action
 
 __all__ = ["API"]
 
 TEXT: Final = "The embedded broker has no consumer groups: use assign() in place of subscribe()."
+NONE_HERE: Final = Code.COORDINATOR_NOT_AVAILABLE
 NOWHERE: Final = {"node_id": -1, "host": "", "port": -1}
 MANY_KEYS_SINCE: Final = 4
 
 
 def handle(request: Any, context: Context) -> Any:
-    context.check_fault()
-    outcome = {"error_code": Code.COORDINATOR_NOT_AVAILABLE, "error_message": TEXT, **NOWHERE}
+    outcome = {"error_code": context.struck.error(Action.ERROR) or NONE_HERE, "error_message": TEXT, **NOWHERE}
     if context.version < MANY_KEYS_SINCE:
         return FindCoordinatorResponse(version=context.version, throttle_time_ms=0, **outcome)
     coordinators = [FindCoordinatorResponse.Coordinator(key=key, **outcome) for key in request.coordinator_keys]

@@ -10,19 +10,22 @@ from typing import Any, Final
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
 from bruce_mp.devbroker.apis.base import Api, Context
-from bruce_mp.devbroker.codes import ApiKey, Code, Refused
+from bruce_mp.devbroker.codes import ApiKey, Code
+from bruce_mp.devbroker.faults import Action
 
 __all__ = ["API"]
 
 
 def handle(request: Any, context: Context) -> Any:
-    try:
-        context.check_fault()
-        if request.transactional_id is not None:
-            raise Refused(Code.INVALID_REQUEST, "This broker has no transactions.")
-    except Refused as refusal:
-        return response(context.version, refusal.code, -1, -1)
+    code = context.struck.error(Action.ERROR) or refusal_of(request)
+    if code:
+        return response(context.version, code, -1, -1)
     return response(context.version, Code.NONE, context.cluster.new_producer_id(), 0)
+
+
+def refusal_of(request: Any) -> int:
+    """This broker has no transactions."""
+    return Code.NONE if request.transactional_id is None else Code.INVALID_REQUEST
 
 
 def response(version: int, code: int, producer_id: int, epoch: int) -> Any:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 
 from bruce_mp.devbroker.apis.base import Api, Context
-from bruce_mp.devbroker.codes import ApiKey, Code, Refused
-from bruce_mp.devbroker.faults import Target
-from bruce_mp.devbroker.log import PartitionLog
+from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.devbroker.faults import Target
+    from bruce_mp.devbroker.log import PartitionLog
 
 __all__ = ["API"]
 
@@ -36,7 +39,7 @@ def answer(topic: str, part: Any, context: Context) -> Any:
         epoch = part.current_leader_epoch
         partition = context.cluster.led_by(context.broker, topic, part.partition_index, epoch)
         offset, timestamp = find(partition.log, part.timestamp)
-    except Refused as refusal:
+    except RefusedError as refusal:
         return PartitionResponse(partition_index=part.partition_index, error_code=refusal.code, timestamp=-1, offset=-1)
     return PartitionResponse(
         partition_index=part.partition_index,

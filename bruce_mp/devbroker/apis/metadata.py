@@ -5,17 +5,20 @@ A topic that was just made is answered with LEADER_NOT_AVAILABLE once, as by a r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from bruce_mp.devbroker.apis.base import Api, Context
 from bruce_mp.devbroker.cluster import NO_LEADER, PartitionView, TopicView, View, check_topic_name
-from bruce_mp.devbroker.codes import ApiKey, Code, Refused
-from bruce_mp.devbroker.faults import Target
+from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.devbroker.faults import Target
 
 __all__ = ["API"]
 
@@ -51,7 +54,7 @@ def answer(wanted: Any, request: Any, view: View, context: Context) -> Any:
     try:
         context.check_fault(wanted.name, -1)
         topic = find(wanted, request, view, context)
-    except Refused as refusal:
+    except RefusedError as refusal:
         return Topic(error_code=refusal.code, name=wanted.name, topic_id=wanted.topic_id or NO_ID, partitions=[])
     partitions = [describe(number, partition, view) for number, partition in enumerate(topic.partitions)]
     return Topic(error_code=Code.NONE, name=topic.name, topic_id=topic.id, is_internal=False, partitions=partitions)
@@ -65,16 +68,16 @@ def find(wanted: Any, request: Any, view: View, context: Context) -> TopicView:
         return topic
     check_topic_name(wanted.name)
     if context.cluster.auto_create and (request.allow_auto_topic_creation or context.version < AUTO_CREATE_ASKED_SINCE):
-        with suppress(Refused):  # it exists, but the picture is older
+        with suppress(RefusedError):  # it exists, but the picture is older
             context.cluster.add_topic(wanted.name, context.cluster.auto_create)
-        raise Refused(Code.LEADER_NOT_AVAILABLE, f"Topic {wanted.name!r} was made just now.")
-    raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {wanted.name!r}.")
+        raise RefusedError(Code.LEADER_NOT_AVAILABLE, f"Topic {wanted.name!r} was made just now.")
+    raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {wanted.name!r}.")
 
 
 def find_by_id(topic_id: UUID, view: View) -> TopicView:
     found = next((topic for topic in view.topics.values() if topic.id == topic_id), None)
     if found is None:
-        raise Refused(Code.UNKNOWN_TOPIC_ID, f"There is no topic with the id {topic_id}.")
+        raise RefusedError(Code.UNKNOWN_TOPIC_ID, f"There is no topic with the id {topic_id}.")
     return found
 
 

@@ -8,23 +8,27 @@ acks 0 has no answer; an error can then only be told by closing the connection, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from bruce_mp.devbroker.apis.base import Api, Context
 from bruce_mp.devbroker.batch import read_batch
-from bruce_mp.devbroker.cluster import Cluster
-from bruce_mp.devbroker.codes import ApiKey, Code, Refused
+from bruce_mp.devbroker.cluster import NO_LEADER, Cluster
+from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
 from bruce_mp.devbroker.faults import Action, Target
-from bruce_mp.devbroker.log import Placed
 from bruce_mp.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.devbroker.log import Placed
 
 __all__ = ["API"]
 
 TopicResponse: Final = ProduceResponse.TopicProduceResponse
 PartitionResponse: Final = TopicResponse.PartitionProduceResponse
+LeaderIdAndEpoch: Final = PartitionResponse.LeaderIdAndEpoch
 NO_OFFSET: Final = -1
 ACKS: Final = (-1, 0, 1)
 SEQUENCE_ERRORS: Final = (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH)
@@ -56,7 +60,7 @@ def no_answer(partitions: Iterable[Any]) -> None:
 def answer(topic: str, part: Any, acks: int, context: Context) -> Any:
     try:
         placed = append(topic, part, acks, context)
-    except Refused as refusal:
+    except RefusedError as refusal:
         return refused(topic, part.index, refusal, context)
     code = context.struck.error(Action.ERROR_APPENDED, topic, part.index)
     if code:
@@ -74,7 +78,7 @@ def answer(topic: str, part: Any, acks: int, context: Context) -> Any:
 
 def append(topic: str, part: Any, acks: int, context: Context) -> Placed:
     if acks not in ACKS:
-        raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}.")
+        raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}.")
     context.check_fault(topic, part.index)
     partition = context.cluster.led_by(context.broker, topic, part.index)
     head = read_batch(part.records, context.version, context.cluster.limits)
@@ -84,20 +88,26 @@ def append(topic: str, part: Any, acks: int, context: Context) -> Placed:
         statistics.duplicates += 1
     else:
         statistics.batches += 1
-        statistics.records += head.count
+        statistics.records += head.records
         statistics.bytes += head.size
     return placed
 
 
-def refused(topic: str, index: int, refusal: Refused, context: Context) -> Any:
+def refused(topic: str, index: int, refusal: RefusedError, context: Context) -> Any:
     count_error(refusal.code, context)
     response = failure(index, refusal.code, str(refusal))
-    if refusal.code == Code.NOT_LEADER_OR_FOLLOWER and topic in context.cluster.topics:
-        partition = context.cluster.partition(topic, index)
-        response.current_leader = PartitionResponse.LeaderIdAndEpoch(
-            leader_id=partition.leader, leader_epoch=partition.epoch
-        )
+    if refusal.code == Code.NOT_LEADER_OR_FOLLOWER:
+        response.current_leader = leader_of(topic, index, context.cluster)
     return response
+
+
+def leader_of(topic: str, index: int, cluster: Cluster) -> Any:
+    """Who leads the partition, for the client to go there at once (KIP-951); nobody if there is no such partition."""
+    try:
+        partition = cluster.partition(topic, index)
+    except RefusedError:
+        return LeaderIdAndEpoch(leader_id=NO_LEADER, leader_epoch=-1)
+    return LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.epoch)
 
 
 def failure(index: int, code: int, text: str) -> Any:

@@ -1,0 +1,83 @@
+"""When a batch is complete: by age, by number of messages, by bytes, whichever comes first.
+
+The rules are those of the reference (behaviour, "Flush rule of one batch"), applied to segments: a segment that does
+not fit is cut at the message where the limit is reached.  Ages count from the arrival of the first message, not from
+the client's timestamp, which may lie anywhere.  Used by the router for batches of a topic, by the dispatchers for all
+others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.kernels import head_of
+
+if TYPE_CHECKING:
+    from bruce_mp.config.sections import BatchLimits
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["BatchBuilder"]
+
+_UNLIMITED: Final = 1 << 62
+
+
+class BatchBuilder:
+    """One batch that grows, and the finished ones that adding to it yields."""
+
+    def __init__(self, slab: Slab, limits: BatchLimits) -> None:
+        self._slab = slab
+        self._age_ms = limits.time_ms
+        self._max_records = limits.messages or _UNLIMITED
+        self._max_bytes = limits.bytes or _UNLIMITED
+        self._segments: list[Segment] = []
+        self._records = 0
+        self._bytes = 0
+        self.due_ms: int | None = None
+        """When the batch is due by age, on the caller's clock; None = empty, or no limit of age."""
+
+    def add(self, segment: Segment, now_ms: int) -> list[list[Segment]]:
+        """Add a segment; the batches that this completes, in order."""
+        done: list[list[Segment]] = []
+        rest: Segment | None = segment
+        while rest is not None:
+            if self._fits(rest):
+                self._join(rest, now_ms)
+                rest = None
+            else:
+                rest = self._fill_up(rest, done, now_ms)
+            if self._is_full():
+                done.append(self.flush())
+        return done
+
+    def _fits(self, segment: Segment) -> bool:
+        return self._records + segment.records <= self._max_records and self._bytes + segment.payload <= self._max_bytes
+
+    def _fill_up(self, segment: Segment, done: list[list[Segment]], now_ms: int) -> Segment | None:
+        """Take what fits from a segment that does not fit whole; the rest of it."""
+        room = (self._max_records - self._records, self._max_bytes - self._bytes)
+        head, rest = head_of(self._slab, segment, *room)
+        if head is None and not self._segments:
+            head, rest = head_of(self._slab, segment, 1, _UNLIMITED)  # larger than the limit: it goes alone
+        if head is not None:
+            self._join(head, now_ms)
+        if self._segments:
+            done.append(self.flush())
+        return rest
+
+    def _join(self, segment: Segment, now_ms: int) -> None:
+        if not self._segments and self._age_ms is not None:
+            self.due_ms = now_ms + self._age_ms
+        self._segments.append(segment)
+        self._records += segment.records
+        self._bytes += segment.payload
+
+    def _is_full(self) -> bool:
+        return self._records >= self._max_records or self._bytes >= self._max_bytes
+
+    def flush(self) -> list[Segment]:
+        """What has gathered; the batch is empty then."""
+        segments, self._segments = self._segments, []
+        self._records = self._bytes = 0
+        self.due_ms = None
+        return segments

@@ -1,0 +1,258 @@
+"""What can be asked for over the control channel, and doing it.
+
+The channel is TCP on the loopback interface: one JSON object a line, `{"do": "move_leader", "topic": ...}`, one line
+back, `{"ok": true, "result": ...}` or `{"ok": false, "error": "a sentence"}`.  Each command is a record whose fields
+are its arguments, and knows how to carry itself out on a `DevServer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping  # noqa: TC003  msgspec reads the annotations
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from bruce_mp.devbroker.codes import RefusedError
+from bruce_mp.devbroker.faults import Fault  # noqa: TC001  msgspec reads the annotations
+from bruce_mp.devbroker.statistics import Statistics  # noqa: TC001  msgspec reads the annotations
+
+if TYPE_CHECKING:
+    from bruce_mp.devbroker.cluster import Partition
+    from bruce_mp.devbroker.server import DevServer
+
+__all__ = [
+    "AddTopic",
+    "Answer",
+    "Batches",
+    "BrokerDown",
+    "BrokerUp",
+    "Chunk",
+    "ClearFaults",
+    "Command",
+    "DeleteTopic",
+    "DoubleBatch",
+    "DropBatch",
+    "GetStatistics",
+    "Inject",
+    "MoveLeader",
+    "PartitionCount",
+    "SwapBatches",
+    "WaitUntil",
+    "carry_out",
+]
+
+
+def tag_of(name: str) -> str:
+    """`MoveLeader` is `move_leader` on the wire."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).removeprefix("_")
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do", tag=tag_of):
+    """Base of all commands."""
+
+    async def run(self, server: DevServer) -> Any:
+        """Do it; returns what goes into `result`."""
+        raise NotImplementedError
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line back."""
+
+    ok: bool
+    result: Any = None
+    error: str = ""
+
+
+class Chunk(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of a partition's batches as they are stored; on the wire base64."""
+
+    start: int
+    end: int
+    batches: bytes
+
+
+class Inject(Command, frozen=True):
+    """Arm a fault."""
+
+    fault: Fault
+
+    async def run(self, server: DevServer) -> None:
+        server.faults.inject(self.fault)
+
+
+class ClearFaults(Command, frozen=True):
+    """Disarm all faults."""
+
+    async def run(self, server: DevServer) -> None:
+        server.faults.clear()
+
+
+class MoveLeader(Command, frozen=True):
+    """Give a partition to another broker; the next `stale` Metadata answers do not know it yet."""
+
+    topic: str
+    partition: int
+    broker: int
+    stale: int = 0
+
+    async def run(self, server: DevServer) -> None:
+        server.cluster.freeze(self.stale)
+        server.cluster.move_leader(self.topic, self.partition, self.broker)
+
+
+class BrokerDown(Command, frozen=True):
+    """Close a broker; with `elect` others lead its partitions; the next `stale` Metadata answers do not know it yet."""
+
+    broker: int
+    elect: bool = False
+    stale: int = 0
+
+    async def run(self, server: DevServer) -> None:
+        server.cluster.freeze(self.stale)
+        await server.broker_down(self.broker, elect=self.elect)
+
+
+class BrokerUp(Command, frozen=True):
+    """Open a broker again, on its old port unless `port` names another (0: any); returns the port."""
+
+    broker: int
+    port: int | None = None
+
+    async def run(self, server: DevServer) -> int:
+        return await server.broker_up(self.broker, self.port)
+
+
+class AddTopic(Command, frozen=True):
+    """Make a topic."""
+
+    topic: str
+    partitions: int
+
+    async def run(self, server: DevServer) -> None:
+        server.cluster.add_topic(self.topic, self.partitions)
+
+
+class DeleteTopic(Command, frozen=True):
+    """Forget a topic and its records."""
+
+    topic: str
+
+    async def run(self, server: DevServer) -> None:
+        server.cluster.delete_topic(self.topic)
+
+
+class OnPartition(Command, frozen=True):
+    """Base of the commands on one partition at one offset."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def find(self, server: DevServer) -> Partition:
+        return server.cluster.partition(self.topic, self.partition)
+
+
+class DropBatch(OnPartition, frozen=True):
+    """Damage the log: the batch that holds the offset vanishes."""
+
+    async def run(self, server: DevServer) -> None:
+        self.find(server).log.remove(self.offset)
+
+
+class DoubleBatch(OnPartition, frozen=True):
+    """Damage the log: the batch that holds the offset comes again at the end."""
+
+    async def run(self, server: DevServer) -> None:
+        self.find(server).log.double(self.offset)
+
+
+class SwapBatches(OnPartition, frozen=True):
+    """Damage the log: the batch that holds the offset changes places with the next one."""
+
+    async def run(self, server: DevServer) -> None:
+        self.find(server).log.swap(self.offset)
+
+
+class Batches(OnPartition, frozen=True):
+    """Read stored batches from the offset, or from the start where that is higher; returns a `Chunk`."""
+
+    max_bytes: int = 1 << 20
+
+    async def run(self, server: DevServer) -> Chunk:
+        log = self.find(server).log
+        batches = log.read(max(self.offset, log.start), self.max_bytes)
+        return Chunk(start=log.start, end=log.end, batches=batches)
+
+
+class PartitionCount(Command, frozen=True):
+    """How many partitions a topic has."""
+
+    topic: str
+
+    async def run(self, server: DevServer) -> int:
+        return len(server.cluster.topic(self.topic).partitions)
+
+
+class GetStatistics(Command, frozen=True):
+    """Returns `Statistics`."""
+
+    async def run(self, server: DevServer) -> Statistics:
+        return server.statistics
+
+
+class WaitUntil(Command, frozen=True):
+    """Wait until all of these counters have been reached, or `seconds` are over; returns `Statistics` either way."""
+
+    records: int = 0
+    duplicates: int = 0
+    requests: Mapping[str, int] = {}
+    faults: Mapping[str, int] = {}
+    errors: Mapping[int, int] = {}
+    seconds: float = 10.0
+
+    async def run(self, server: DevServer) -> Statistics:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.seconds
+        while not self.reached(server.statistics) and loop.time() < deadline:
+            await server.pulse.wait(deadline - loop.time())
+        return server.statistics
+
+    def reached(self, now: Statistics) -> bool:
+        """Do the counters say so?"""
+        return (
+            now.records >= self.records
+            and now.duplicates >= self.duplicates
+            and all(now.requests.get(api, 0) >= wanted for api, wanted in self.requests.items())
+            and all(now.faults.get(action, 0) >= wanted for action, wanted in self.faults.items())
+            and all(now.errors.get(code, 0) >= wanted for code, wanted in self.errors.items())
+        )
+
+
+ANY_COMMAND: Final = (
+    Inject
+    | ClearFaults
+    | MoveLeader
+    | BrokerDown
+    | BrokerUp
+    | AddTopic
+    | DeleteTopic
+    | DropBatch
+    | DoubleBatch
+    | SwapBatches
+    | Batches
+    | PartitionCount
+    | GetStatistics
+    | WaitUntil
+)
+DECODER: Final = msgspec.json.Decoder(ANY_COMMAND)
+
+
+async def carry_out(line: bytes, server: DevServer) -> bytes:
+    """Answer one line of the control channel; whatever is wrong with it becomes the answer's error."""
+    try:
+        answer = Answer(ok=True, result=await DECODER.decode(line).run(server))
+    except (msgspec.DecodeError, RefusedError, OSError) as error:
+        answer = Answer(ok=False, error=str(error))
+    server.pulse.beat()  # a command may be what a Fetch waits for: a new leader, a doubled batch
+    return msgspec.json.encode(answer) + b"\n"

@@ -1,0 +1,256 @@
+"""The embedded broker for tests and the demo: starts the process, and tells it what to do.
+
+    with DevBroker(brokers=3, topics={"hits": 4}) as broker:
+        broker.inject(Fault(action=Action.ERROR_APPENDED, code=7, topic="hits", times=3))
+        ...send to broker.bootstrap...
+        broker.wait_until(records=1000)
+        assert [len(partition) for partition in broker.fetch("hits")] == [250] * 4
+
+One object serves one thread at a time.  The process ends with `close`, and also when this one dies: it watches its
+standard input, which is a pipe from here.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+import sys
+import time
+from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import msgspec
+
+from bruce_mp.devbroker import commands
+from bruce_mp.devbroker.records import StoredRecord, decode_batches
+from bruce_mp.devbroker.statistics import Statistics
+from bruce_mp.errors import BruceError, StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from bruce_mp.devbroker.faults import Fault
+
+__all__ = ["CommandError", "DevBroker"]
+
+ANSWER_WITHIN: Final = 30.0  # seconds; longer than any command but the wait takes on a busy machine
+STOP_WITHIN: Final = 10.0
+
+Result = TypeVar("Result")
+
+
+class CommandError(BruceError):
+    """The broker could not do what it was told; the text is its own."""
+
+
+class DevBroker:
+    """A running embedded broker.
+
+    Args:
+        brokers: how many, with ids from 1 up.
+        topics: partitions by name.
+        auto_create: partitions of topics that are made when a client asks about them; 0 is off.
+        max_bytes: memory for all records.
+        ack_delay_ms: each Produce request is answered so much later.
+        message_max_bytes: the largest record batch taken.
+        strict: look at every record of every batch.
+        start_within: seconds.
+
+    Raises:
+        StartError: the process did not start in time.
+    """
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        topics: Mapping[str, int] | None = None,
+        auto_create: int = 0,
+        max_bytes: int = 256 << 20,
+        ack_delay_ms: int = 0,
+        message_max_bytes: int = 1_048_588,
+        strict: bool = False,
+        start_within: float = 30.0,
+    ) -> None:
+        arguments = [f"--brokers={brokers}", f"--max-bytes={max_bytes}", f"--ack-delay-ms={ack_delay_ms}"]
+        arguments += [f"--message-max-bytes={message_max_bytes}", "--until-eof"]
+        arguments += [f"--topic={name}:{partitions}" for name, partitions in (topics or {}).items()]
+        arguments += [f"--auto-create={auto_create}"] if auto_create else []
+        arguments += ["--strict"] if strict else []
+        command = [sys.executable, "-m", "bruce_mp.devbroker", *arguments]
+        self._process = subprocess.Popen(  # noqa: S603  our own module
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        try:
+            ready = read_ready(self._process, start_within)
+            host, _, port = ready["CONTROL"].rpartition(":")
+            self._socket = socket.create_connection((host, int(port)), timeout=ANSWER_WITHIN)
+        except BaseException:
+            end(self._process)
+            raise
+        self._lines = self._socket.makefile("rb")
+        self.bootstrap: str = ready["BOOTSTRAP"]
+        """`host:port[,host:port...]`, the first broker first."""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def inject(self, fault: Fault) -> None:
+        """Arm a fault."""
+        self._do(commands.Inject(fault=fault))
+
+    def clear_faults(self) -> None:
+        """Disarm all faults."""
+        self._do(commands.ClearFaults())
+
+    def move_leader(self, topic: str, partition: int, broker: int, *, stale: int = 0) -> None:
+        """Make `broker` the leader; the next `stale` Metadata answers still name the old one."""
+        self._do(commands.MoveLeader(topic=topic, partition=partition, broker=broker, stale=stale))
+
+    def broker_down(self, broker: int, *, elect: bool = False, stale: int = 0) -> None:
+        """Close a broker's socket and connections.
+
+        Args:
+            broker: its id.
+            elect: its partitions get other leaders; otherwise they have none until it is back.
+            stale: so many Metadata answers still list it.
+        """
+        self._do(commands.BrokerDown(broker=broker, elect=elect, stale=stale))
+
+    def broker_up(self, broker: int, *, port: int | None = None) -> int:
+        """Open a broker again, on its old port unless `port` names another (0: any); returns the port."""
+        return self._ask(commands.BrokerUp(broker=broker, port=port), int)
+
+    def add_topic(self, topic: str, partitions: int) -> None:
+        """Make a topic."""
+        self._do(commands.AddTopic(topic=topic, partitions=partitions))
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic and its records."""
+        self._do(commands.DeleteTopic(topic=topic))
+
+    def drop_batch(self, topic: str, partition: int, offset: int) -> None:
+        """Damage the log: the batch that holds the offset vanishes."""
+        self._do(commands.DropBatch(topic=topic, partition=partition, offset=offset))
+
+    def double_batch(self, topic: str, partition: int, offset: int) -> None:
+        """Damage the log: the batch that holds the offset comes again at the end."""
+        self._do(commands.DoubleBatch(topic=topic, partition=partition, offset=offset))
+
+    def swap_batches(self, topic: str, partition: int, offset: int) -> None:
+        """Damage the log: the batch that holds the offset changes places with the next one."""
+        self._do(commands.SwapBatches(topic=topic, partition=partition, offset=offset))
+
+    def fetch(self, topic: str) -> list[list[StoredRecord]]:
+        """All stored records of a topic by partition, in the order of their offsets."""
+        partitions = self._ask(commands.PartitionCount(topic=topic), int)
+        return [list(self._records(topic, partition)) for partition in range(partitions)]
+
+    def statistics(self) -> Statistics:
+        """What the broker counted since its start."""
+        return self._ask(commands.GetStatistics(), Statistics)
+
+    def wait_until(
+        self,
+        *,
+        records: int = 0,
+        duplicates: int = 0,
+        requests: Mapping[str, int] | None = None,
+        faults: Mapping[str, int] | None = None,
+        errors: Mapping[int, int] | None = None,
+        within: float = 10.0,
+    ) -> Statistics:
+        """Wait until all of these counters of `Statistics` have been reached.
+
+        Raises:
+            TimeoutError: they were not, `within` seconds.
+        """
+        wanted = commands.WaitUntil(
+            records=records,
+            duplicates=duplicates,
+            requests=requests or {},
+            faults=faults or {},
+            errors=errors or {},
+            seconds=within,
+        )
+        self._socket.settimeout(within + ANSWER_WITHIN)
+        statistics = self._ask(wanted, Statistics)
+        if not wanted.reached(statistics):
+            raise TimeoutError(f"The broker did not get to {wanted} within {within} s; it counted {statistics}.")
+        return statistics
+
+    def close(self) -> None:
+        """End the process; may be called again."""
+        self._lines.close()
+        self._socket.close()
+        end(self._process)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _records(self, topic: str, partition: int) -> Iterator[StoredRecord]:
+        offset, end_offset = 0, 1
+        while offset < end_offset:
+            chunk = self._ask(commands.Batches(topic=topic, partition=partition, offset=offset), commands.Chunk)
+            offset, end_offset = max(offset, chunk.start), chunk.end
+            found = list(decode_batches(chunk.batches))
+            if not found:
+                return
+            yield from found
+            offset = found[-1].offset + 1
+
+    def _do(self, command: commands.Command) -> None:
+        self._ask(command, type(None))
+
+    def _ask(self, command: commands.Command, kind: type[Result]) -> Result:
+        self._socket.sendall(msgspec.json.encode(command) + b"\n")
+        line = self._lines.readline()
+        if not line:
+            raise CommandError("The embedded broker closed its control connection: its process has ended.")
+        answer = msgspec.json.decode(line, type=commands.Answer)
+        if not answer.ok:
+            raise CommandError(answer.error)
+        return msgspec.convert(answer.result, kind, strict=False)
+
+
+def read_ready(process: subprocess.Popen[bytes], within: float) -> dict[str, str]:
+    """What the process prints once it is ready, by its first word.
+
+    Raises:
+        StartError: it ended, or did not print it within so many seconds.
+    """
+    assert process.stdout is not None
+    deadline = time.monotonic() + within
+    ready: dict[str, str] = {}
+    while "CONTROL" not in ready:
+        word, _, rest = next_line(process.stdout, deadline).partition(" ")
+        ready[word] = rest.strip()
+    return ready
+
+
+def next_line(stream: IO[bytes], deadline: float) -> str:
+    readable, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
+    line = stream.readline() if readable else b""
+    if not line:
+        raise StartError("The embedded broker did not start; its own words are on standard error.")
+    return line.decode()
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """SIGTERM, then SIGKILL; leaves no pipe open."""
+    process.terminate()
+    try:
+        process.wait(STOP_WITHIN)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()

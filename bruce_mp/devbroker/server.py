@@ -1,0 +1,242 @@
+"""The embedded brokers on the event loop: listening sockets, connections, waiting, and faults carried out.
+
+Every connection is served one request at a time, as a real broker does: a slow answer holds up what comes behind it on
+the same connection.  All state is in the pure modules; what lives here is sockets, tasks and time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from asyncio import StreamReader, StreamWriter
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from bruce_mp.devbroker.apis import APIS, Context, api_versions
+from bruce_mp.devbroker.codes import ApiKey
+from bruce_mp.devbroker.faults import Action, FaultBook, Struck
+from bruce_mp.devbroker.statistics import Statistics
+from bruce_mp.devbroker.wire import FRAME_LENGTH, Incoming, decode, encode, frame_length
+from bruce_mp.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from bruce_mp.devbroker.cluster import Cluster
+
+__all__ = ["HOST", "DevServer", "Pulse"]
+
+HOST: Final = "127.0.0.1"
+READ_AHEAD: Final = 1 << 20  # bytes of a connection that wait in memory before the client is held up
+
+log = logging.getLogger(__name__)
+
+
+def reserve(port: int) -> socket.socket:
+    """A socket that is bound to the port and never listens: the port stays ours while the broker is down.
+
+    Otherwise the kernel could lend it to anybody, even to the client that tries to connect to it.
+
+    Raises:
+        OSError: somebody has the port.
+    """
+    reserved = socket.socket()
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((HOST, port))
+    except OSError:
+        reserved.close()
+        raise
+    return reserved
+
+
+class Pulse:
+    """Wakes all who wait for something to change; whoever wakes looks for himself whether it was for him."""
+
+    def __init__(self) -> None:
+        self._next: asyncio.Future[None] | None = None
+
+    def beat(self) -> None:
+        """Something changed."""
+        if self._next is not None:
+            self._next.set_result(None)
+            self._next = None
+
+    async def wait(self, seconds: float) -> None:
+        """Return at the next beat, or after `seconds`."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._next), seconds)
+
+
+class DevServer:
+    """All brokers of the cluster, each with a port of its own on the loopback interface."""
+
+    def __init__(self, cluster: Cluster, *, ack_delay_ms: int = 0) -> None:
+        self.cluster = cluster
+        self.faults = FaultBook()
+        self.pulse = Pulse()
+        self.ack_delay_ms = ack_delay_ms
+        self._statistics = Statistics()
+        self._listeners = {broker: Listener(broker, self) for broker in cluster.ids}
+
+    async def start(self, first_port: int = 0) -> None:
+        """Bring all brokers up, the first on `first_port`; 0 lets the system choose.
+
+        Raises:
+            OSError: the port is not to be had.
+        """
+        for broker in self.cluster.ids:
+            await self.broker_up(broker, first_port if broker == self.cluster.ids[0] else 0)
+
+    async def close(self) -> None:
+        """Close all brokers and give their ports back."""
+        for listener in self._listeners.values():
+            await listener.close()
+            listener.release_port()
+
+    async def broker_up(self, broker: int, port: int | None = None) -> int:
+        """Listen again, on the port of before unless `port` names another (0: any); returns the port.
+
+        Raises:
+            OSError: the port is not to be had.
+        """
+        listener = self._listeners[self.cluster.known(broker)]
+        await listener.close()
+        got = await listener.open(port)
+        self.cluster.set_up(broker, HOST, got)
+        return got
+
+    async def broker_down(self, broker: int, *, elect: bool = False) -> None:
+        """Close the broker's listening socket and all its connections, in the middle of whatever they do."""
+        self.cluster.set_down(broker, elect=elect)
+        await self._listeners[broker].close()
+
+    @property
+    def statistics(self) -> Statistics:
+        retention = self.cluster.retention
+        self._statistics.dropped_batches, self._statistics.held_bytes = retention.dropped, retention.held
+        return self._statistics
+
+    def count_request(self, incoming: Incoming, struck: Struck) -> None:
+        """Note a request and the faults that strike it."""
+        requests, faults = self._statistics.requests, self._statistics.faults
+        requests[incoming.api.name] = requests.get(incoming.api.name, 0) + 1
+        for fault in struck.faults:
+            faults[fault.action] = faults.get(fault.action, 0) + 1
+
+    def count_connection(self) -> None:
+        self._statistics.connections += 1
+
+
+class Listener:
+    """One broker: its listening socket, its connections, and its silence."""
+
+    def __init__(self, broker: int, server: DevServer) -> None:
+        self._broker = broker
+        self._server = server
+        self._socket: asyncio.Server | None = None
+        self._reserved: socket.socket | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._silent_until = 0.0
+
+    async def open(self, port: int | None) -> int:
+        """Listen on `port` (0: any, None: that of before); returns the port.  Raises OSError if it is taken."""
+        if self._reserved is None or port is not None:
+            reserved = reserve(port or 0)
+            self.release_port()
+            self._reserved = reserved
+        number: int = self._reserved.getsockname()[1]
+        self._socket = await asyncio.start_server(self._connected, HOST, number, limit=READ_AHEAD, reuse_address=True)
+        return number
+
+    def release_port(self) -> None:
+        """Anybody may have the port from now on."""
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
+
+    async def close(self) -> None:
+        """Stop listening and drop all connections; may be called again and again."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks)
+
+    async def _connected(self, reader: StreamReader, writer: StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._server.count_connection()
+        try:
+            await self._converse(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client is gone
+        except RemoteProtocolError as error:
+            log.warning("Broker %d closes a connection: %s", self._broker, error)
+        except asyncio.CancelledError:
+            writer.transport.abort()  # the broker goes down; nobody waits for this task but `close`
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _converse(self, reader: StreamReader, writer: StreamWriter) -> None:
+        closes = False
+        while not closes:
+            await self._silence()
+            frame = await reader.readexactly(frame_length(await reader.readexactly(FRAME_LENGTH.size)))
+            incoming = decode(frame)
+            targets = partial(incoming.api.targets, incoming.request)
+            struck = self._server.faults.strike(incoming.api.key, self._broker, targets)
+            closes = struck.closes
+            answer = await self._answer(incoming, struck)
+            if answer:
+                writer.write(answer)
+                await writer.drain()
+
+    async def _answer(self, incoming: Incoming, struck: Struck) -> bytes:
+        """The bytes that go back, which may be none; takes the time that delays and silence ask for."""
+        server = self._server
+        server.count_request(incoming, struck)
+        self._hush(struck.milliseconds(Action.SILENCE))
+        await self._silence()
+        response = await self._respond(incoming, struck) if struck.handled else None
+        if struck.faults or incoming.api.key is not ApiKey.FETCH:
+            server.pulse.beat()
+        if response is None:
+            return b""
+        frame = encode(response, incoming.correlation_id, struck.milliseconds(Action.THROTTLE))
+        await asyncio.sleep(self._delay(incoming, struck) / 1000)
+        await self._silence()
+        return struck.mangle(frame)
+
+    async def _respond(self, incoming: Incoming, struck: Struck) -> Any:
+        """The response, at the latest when the request's patience is over."""
+        if incoming.request is None:
+            return api_versions.unsupported()
+        server, api = self._server, incoming.api
+        context = Context(APIS, server.cluster, server.statistics, self._broker, incoming.version, struck)
+        response = api.handle(incoming.request, context)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + api.patience(incoming.request)
+        while not api.enough(incoming.request, response) and loop.time() < deadline:
+            await server.pulse.wait(deadline - loop.time())
+            response = api.handle(incoming.request, context)
+        return response
+
+    def _delay(self, incoming: Incoming, struck: Struck) -> int:
+        own = self._server.ack_delay_ms if incoming.api.key is ApiKey.PRODUCE else 0
+        return own + struck.milliseconds(Action.DELAY)
+
+    def _hush(self, milliseconds: int) -> None:
+        now = asyncio.get_running_loop().time()
+        self._silent_until = max(self._silent_until, now + milliseconds / 1000)
+
+    async def _silence(self) -> None:
+        loop = asyncio.get_running_loop()
+        while loop.time() < self._silent_until:  # noqa: ASYNC110  another request may move the end of the silence
+            await asyncio.sleep(self._silent_until - loop.time())

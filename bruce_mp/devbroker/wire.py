@@ -1,0 +1,75 @@
+"""Frames to requests, responses to frames: the only place that decodes what a client sent.
+
+A frame (without its length) opens with API key, version and correlation id in every version of the protocol; the rest
+is kafka-python's schemas.  What they raise on malformed input becomes `RemoteProtocolError`, upon which the connection
+is closed, as a real broker does it.
+"""
+
+from __future__ import annotations
+
+import struct
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from bruce_mp.devbroker.apis import APIS, Api
+from bruce_mp.devbroker.codes import ApiKey
+from bruce_mp.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["FRAME_LENGTH", "FRAME_MAX", "Incoming", "decode", "encode", "frame_length"]
+
+FRAME_LENGTH: Final = Struct(">i")
+FRAME_MAX: Final = 104_857_600  # Kafka's socket.request.max.bytes
+PREFIX: Final = Struct(">hhi")
+MALFORMED: Final = (struct.error, ValueError, IndexError, OverflowError)  # UnicodeDecodeError is a ValueError
+
+
+class Incoming(NamedTuple):
+    """A request.  `request` is None for a version of ApiVersions that is not known; `version` is then 0."""
+
+    api: Api
+    version: int
+    correlation_id: int
+    request: Any
+
+
+def frame_length(prefix: bytes) -> int:
+    """The length that the first four bytes of a frame tell.
+
+    Raises:
+        RemoteProtocolError: no Kafka client would send such a frame.
+    """
+    length = int(FRAME_LENGTH.unpack(prefix)[0])
+    if not PREFIX.size <= length <= FRAME_MAX:
+        raise RemoteProtocolError(f"A frame of {length} bytes is not a Kafka request.")
+    return length
+
+
+def decode(frame: bytes, apis: Mapping[int, Api] = APIS) -> Incoming:
+    """The request in a frame without its length.
+
+    Raises:
+        RemoteProtocolError: the API or its version is not served, or the frame is malformed.
+    """
+    key, version, correlation_id = PREFIX.unpack_from(frame)
+    api = apis.get(key)
+    if api is not None and api.key is ApiKey.API_VERSIONS and not api.serves(version):
+        return Incoming(api, 0, correlation_id, None)
+    if api is None or not api.serves(version):
+        raise RemoteProtocolError(f"Version {version} of API {key} is not served.")
+    try:
+        request = api.request.decode(frame, version=version, header=True)
+    except MALFORMED as cause:
+        raise RemoteProtocolError(f"A malformed {api.name} request of version {version}: {cause!r}.") from cause
+    return Incoming(api, version, correlation_id, request)
+
+
+def encode(response: Any, correlation_id: int, throttle_ms: int = 0) -> bytes:
+    """The whole frame, length included, of a response that knows its version."""
+    if throttle_ms and "throttle_time_ms" in response.fields:
+        response.throttle_time_ms = throttle_ms
+    response.with_header(correlation_id)
+    frame: bytes = response.encode(header=True, framed=True)
+    return frame

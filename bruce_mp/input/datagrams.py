@@ -1,0 +1,120 @@
+"""A batch of datagrams on its way through the input: from the landing zone into lanes, counted in one transaction.
+
+The order makes it safe to die anywhere: first the records are in lanes (each whole or not at all), then one
+transaction counts the batch and empties the landing zone, then the router hears of the runs.  Until the transaction a
+recovery finds the batch in the landing zone and knows by the arrival numbers which of it was copied.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.kernels import Failure
+from bruce_mp.slab import landing
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.recovery import arrivals_from, close_open_runs, sweep
+from bruce_mp.telemetry.counters import Counter, discarded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bruce_mp.kernels import Batch, Ingested, Lanes, NoRoom, Rejection
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.runs import Segment
+    from bruce_mp.telemetry.discards import DiscardReporter
+
+__all__ = ["Admission"]
+
+_ANY_PARTITION: Final = 256
+_PARTITION_KEY: Final = 257
+_FAILED: Final[Mapping[Failure, Counter]] = {
+    Failure.MALFORMED: Counter.InputAgentDiscardMsgMalformed,
+    Failure.UNSUPPORTED_API_KEY: Counter.InputAgentDiscardMsgUnsupportedApiKey,
+}
+_BAD_VERSION: Final[Mapping[int, Counter]] = {
+    _ANY_PARTITION: Counter.InputAgentDiscardAnyPartitionMsgUnsupportedApiVersion,
+    _PARTITION_KEY: Counter.InputAgentDiscardPartitionKeyMsgUnsupportedApiVersion,
+}
+_RECOGNISED: Final[Mapping[int, Counter]] = {
+    _ANY_PARTITION: Counter.InputAgentProcessAnyPartitionMsg,
+    _PARTITION_KEY: Counter.InputAgentProcessPartitionKeyMsg,
+}
+
+
+class Admission:
+    """Takes what is in the landing zone in."""
+
+    def __init__(self, slab: Slab, row: Row, lanes: Lanes, reporter: DiscardReporter, sample_size: int) -> None:
+        self._slab = slab
+        self._row = row
+        self._lanes = lanes
+        self._reporter = reporter
+        self._sample_size = sample_size
+
+    def admit(self, count: int, now_ms: int, skip: frozenset[int] = frozenset()) -> None:
+        """Take the first `count` datagrams of the landing zone in; the arrivals in `skip` are in lanes already."""
+        base = self._slab.longs[landing.base_at(self._slab) >> 3]
+        lengths = landing.landed_lengths(self._slab)[:count]
+        places = [(landing.slot_at(self._slab, slot), length) for slot, length in enumerate(lengths)]
+        self._row.open_books()
+        ingested = self._lanes.ingest(self._slab.view, places, base, now_ms, skip)
+        for rejection in ingested.batch.rejections:
+            self._report(rejection, places[rejection.slot])
+        for dropped in ingested.no_room:
+            self._reporter.note(DiscardReason.NO_MEM, topic=dropped.topic, timestamp=dropped.timestamp)
+        self._row.land(count, tally(count, ingested, len(skip)))
+
+    def _report(self, rejection: Rejection, place: tuple[int, int]) -> None:
+        at, length = place
+        sample = bytes(self._slab.view[at : at + min(length, self._sample_size)])
+        version = rejection.version if rejection.failure is Failure.UNSUPPORTED_VERSION else None
+        self._reporter.note(DiscardReason(rejection.failure), sample=sample, version=version)
+
+    def recover(self, owner: int, now_ms: int) -> list[Segment]:
+        """Finish what a dead predecessor left: its open runs, its landing zone.  The runs that the router must hear of.
+
+        Must come before anything else is taken in.
+        """
+        close_open_runs(self._slab, owner)
+        landed = len(landing.landed_lengths(self._slab))
+        if landed:
+            base = self._slab.longs[landing.base_at(self._slab) >> 3]
+            self.admit(landed, now_ms, arrivals_from(self._slab, base))
+        self._lanes.close_all()
+        self._lanes.drain_closed()
+        return [found.segment for found in sweep(self._slab, {State.FILLED})]
+
+
+def tally(received: int, ingested: Ingested, recovered: int) -> dict[int, int]:
+    """By how much a batch raises which counter."""
+    raises: Tally[int] = Tally({Counter.MsgReceived: received})
+    _tally_taken(raises, ingested.batch)
+    _tally_rejected(raises, ingested.batch.rejections)
+    _tally_dropped(raises, ingested.no_room)
+    refused = len(ingested.batch.rejections) + len(ingested.no_room)
+    raises[Counter.UnixDgInputAgentForwardMsg] += received - refused
+    if recovered:
+        raises[Counter.InputAgentProcessAnyPartitionMsg] += recovered  # their type is not looked up again
+    return {counter: amount for counter, amount in raises.items() if amount}
+
+
+def _tally_taken(raises: Tally[int], batch: Batch) -> None:
+    for (_, keyed), items in batch.groups.items():
+        raises[_RECOGNISED[_PARTITION_KEY if keyed else _ANY_PARTITION]] += len(items)
+
+
+def _tally_rejected(raises: Tally[int], rejections: list[Rejection]) -> None:
+    for rejection in rejections:
+        raises[discarded(DiscardReason(rejection.failure))] += 1
+        raises[_FAILED.get(rejection.failure) or _BAD_VERSION[rejection.api_key]] += 1
+        if rejection.api_key in _RECOGNISED:
+            raises[_RECOGNISED[rejection.api_key]] += 1
+
+
+def _tally_dropped(raises: Tally[int], no_room: list[NoRoom]) -> None:
+    if no_room:
+        raises[discarded(DiscardReason.NO_MEM)] += len(no_room)
+        raises[Counter.InputAgentDiscardMsgNoMem] += len(no_room)

@@ -1,0 +1,130 @@
+"""The datagram input: receive, validate, append to the slab, hand on the run.
+
+It never waits for anything behind it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.input.datagrams import Admission
+from bruce_mp.input.linger import linger_ms
+from bruce_mp.kernels import Lanes, Receiver
+from bruce_mp.pipes.control import Drain, Ready, Stop
+from bruce_mp.pipes.frames import Kind, Parcel
+from bruce_mp.pipes.links import DISCARDS, ROUTER_FROM_INPUTS, Links
+from bruce_mp.pipes.loop import Loop
+from bruce_mp.slab.chunks import ChunkPool
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.clock import steady_ms, wall_ms
+from bruce_mp.telemetry.discards import DiscardReporter
+
+if TYPE_CHECKING:
+    from bruce_mp.pipes.control import Control
+    from bruce_mp.pipes.loop import Timer
+    from bruce_mp.pipes.start import Start
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["main"]
+
+_BATCHES_A_ROUND: Final = 32
+"""After so many batches the loop looks at its other sources, however much waits at the socket."""
+_FLUSH_MS: Final = 2000
+_REPORT_EVERY_S: Final = 0.5
+
+
+def main(start: Start, slab: Slab, control: Control) -> None:
+    """Serve the datagram socket until told to drain or stop."""
+    _Input(start, slab, control).run()
+
+
+class _Input:
+    def __init__(self, start: Start, slab: Slab, control: Control) -> None:
+        assert start.listener is not None
+        self._descriptor = start.listener.fileno()
+        self._slab = slab
+        self._control = control
+        self._row = Row(slab, start.row)
+        self._row.begin(os.getpid(), wall_ms())
+        self._row_index = start.row
+        self._links = Links(start.run_dir)
+        self._router = self._links.sender(ROUTER_FROM_INPUTS)
+        self._reporter = DiscardReporter(self._links.sender(DISCARDS), start.config.http.bad_msg_prefix_size)
+        config = start.config
+        self._lanes = Lanes(
+            slab,
+            ChunkPool(slab, start.row),
+            TopicTable(slab),
+            lambda topic: linger_ms(config.batching_for(topic)),
+        )
+        self._receiver = Receiver(slab)
+        sample_size = config.http.bad_msg_prefix_size
+        self._admission = Admission(slab, self._row, self._lanes, self._reporter, sample_size)
+        self._loop = Loop()
+        self._wake: Timer | None = None
+        self._wake_ms = 0
+        self._report: Timer | None = None
+
+    def run(self) -> None:
+        self._hand_on(self._admission.recover(self._row_index, steady_ms()))
+        self._loop.watch(self._control, lambda _: self._on_control())
+        self._loop.watch(self._descriptor, lambda _: self._on_datagrams())
+        self._row.start_heartbeat(self._loop.call_later, wall_ms)
+        self._control.send(Ready())
+        self._loop.run(self._after_round)
+        self._reporter.flush()
+        self._links.close(_FLUSH_MS)
+
+    def _on_control(self) -> None:
+        word = self._control.receive()
+        if isinstance(word, Drain):
+            self._receive(batches=None)
+            self._lanes.close_all()
+            self._hand_on(self._lanes.drain_closed())
+            self._loop.stop()
+        elif word is None or isinstance(word, Stop):
+            self._loop.stop()
+
+    def _on_datagrams(self) -> None:
+        self._receive(_BATCHES_A_ROUND)
+
+    def _receive(self, batches: int | None) -> None:
+        """Take in what waits at the socket, at most so many batches."""
+        while batches is None or batches > 0:
+            count = self._receiver.receive(self._descriptor)
+            if not count:
+                return
+            self._admission.admit(count, steady_ms())
+            self._hand_on(self._lanes.drain_closed())
+            batches = None if batches is None else batches - 1
+
+    def _hand_on(self, segments: list[Segment]) -> None:
+        if segments:
+            self._router.send([Parcel(Kind.RUNS, segments=segments)])
+
+    def _after_round(self) -> None:
+        self._lanes.close_due(steady_ms())
+        self._hand_on(self._lanes.drain_closed())
+        self._set_alarm()
+        if self._reporter.pending and self._report is None:
+            self._report = self._loop.call_later(_REPORT_EVERY_S, self._send_report)
+
+    def _send_report(self) -> None:
+        self._report = None
+        self._reporter.flush()
+
+    def _set_alarm(self) -> None:
+        """Wake up when the next run is due; a timer that is there already and early enough serves."""
+        due = self._lanes.next_due_ms
+        if due is None or (self._wake is not None and self._wake_ms <= due):
+            return
+        if self._wake is not None:
+            self._wake.cancel()
+        self._wake_ms = due
+        self._wake = self._loop.call_later(max(0, due - steady_ms()) / 1000, self._woken)
+
+    def _woken(self) -> None:
+        self._wake = None

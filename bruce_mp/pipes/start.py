@@ -1,0 +1,33 @@
+"""What a process of the daemon is given when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from socket import socket
+
+    from bruce_mp.config.model import Config
+    from bruce_mp.pipes.control import Broker
+
+__all__ = ["Start"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Everything that a process needs besides the slab; picklable while a process is being spawned.
+
+    `row` is the process's row in the slab.  `listener` is the socket that an input or status process serves; the
+    supervisor keeps it open over restarts.  `slot` and `broker` are a dispatcher's.
+    """
+
+    name: str
+    row: int
+    config: Config
+    run_dir: Path
+    slab_path: Path
+    listener: socket | None = None
+    slot: int = 0
+    broker: Broker | None = None

@@ -1,0 +1,260 @@
+"""What an error code of Kafka means for the messages that it answers: one row for each code, as data.
+
+The promises behind the table: what only says that the cluster is not able now is tried again without end, bounded by
+the slab alone (`max_failed_attempts` in the config limits it for those who want that); one bad message never takes its
+neighbours along; trouble with sequence numbers never ends the daemon; no error of one topic stops another.
+
+Columns:
+
+* `may_duplicate`: the broker may have kept what it answered with an error, so that sending it again may double it.
+  With idempotence the broker sees that itself, except after BUMP_EPOCH, which makes it forget.
+* `counts_as_attempt`: the messages' count of failed attempts goes up by one.
+* `attempt_limit`: how many failed attempts are allowed whatever the config says; None leaves it to the config.
+
+A lost connection and a passed deadline have no code; their row is `CONNECTION_LOST`.  In metadata the same table holds
+for topics and partitions, with DISCARD read as "not usable until the next refresh".
+
+The page docs/error-table.md is made from this table by `error_table_page`.  Codes and names are those of Apache
+Kafka's Errors.java.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, unique
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["CONNECTION_LOST", "ERROR_TABLE", "Action", "ErrorRow", "action_for"]
+
+
+@unique
+class Action(Enum):
+    """What is done with a batch; the value says it for people."""
+
+    OK = "delivered"
+    RESEND = "send the same batch to the same partition again, after a back-off that grows"
+    PAUSE_AND_REROUTE = "pause the partition, refresh the metadata, send the same batch to whoever leads it then"
+    SPLIT = (
+        "nothing was written: discard the records that the answer names, or else halve the batch and try the halves; "
+        "a message refused alone is the culprit and is discarded"
+    )
+    BUMP_EPOCH = "drain the partition, take the next epoch of the producer id, send again with new sequence numbers"
+    DISCARD = "discard the messages, reason KAFKA_ERROR_ACK"
+    FATAL_FOR_TOPIC = "as discard, logged as an error and shown on the health page: the set-up or our request is wrong"
+
+
+class ErrorRow(Struct, frozen=True):
+    """One row; see the module for the columns."""
+
+    code: int
+    name: str
+    action: Action
+    may_duplicate: bool
+    counts_as_attempt: bool
+    attempt_limit: int | None
+    reason: str
+
+
+FEW: Final = 5
+OK: Final = Action.OK
+RESEND: Final = Action.RESEND
+REROUTE: Final = Action.PAUSE_AND_REROUTE
+SPLIT: Final = Action.SPLIT
+EPOCH: Final = Action.BUMP_EPOCH
+DISCARD: Final = Action.DISCARD
+FATAL: Final = Action.FATAL_FOR_TOPIC
+
+COUNTED: Final = frozenset({RESEND, REROUTE, EPOCH})
+"""A split makes progress each time, so that it needs no limit; the others end a message's life."""
+NO_CODE: Final = -32768
+
+
+def _row(
+    code: int,
+    name: str,
+    action: Action,
+    reason: str,
+    *,
+    may_duplicate: bool = False,
+    attempt_limit: int | None = None,
+) -> ErrorRow:
+    return ErrorRow(code, name, action, may_duplicate, action in COUNTED, attempt_limit, reason)
+
+
+CONNECTION_LOST: Final = _row(
+    NO_CODE,
+    "CONNECTION_LOST",
+    REROUTE,
+    "refused, closed, silent or garbled; what arrived is not known",
+    may_duplicate=True,
+)
+UNDOCUMENTED: Final = _row(NO_CODE, "UNDOCUMENTED", DISCARD, "newer than this table")
+
+_ROWS: Final = (
+    _row(
+        -1,
+        "UNKNOWN_SERVER_ERROR",
+        RESEND,
+        "broker bug or a fault that it has no name for; what was written is not known",
+        may_duplicate=True,
+        attempt_limit=FEW,
+    ),
+    _row(0, "NONE", OK, "delivered"),
+    _row(1, "OFFSET_OUT_OF_RANGE", DISCARD, "consumer error"),
+    _row(2, "CORRUPT_MESSAGE", RESEND, "damaged in transit: the same bytes may pass", attempt_limit=FEW),
+    _row(3, "UNKNOWN_TOPIC_OR_PARTITION", REROUTE, "leader moved or topic deleted; fresh metadata decides"),
+    _row(4, "INVALID_FETCH_SIZE", DISCARD, "consumer error"),
+    _row(5, "LEADER_NOT_AVAILABLE", REROUTE, "election under way"),
+    _row(
+        6,
+        "NOT_LEADER_OR_FOLLOWER",
+        REROUTE,
+        "stale metadata; the leader may have lost its place after the append",
+        may_duplicate=True,
+    ),
+    _row(7, "REQUEST_TIMED_OUT", REROUTE, "replicas too slow; written, but perhaps not by all", may_duplicate=True),
+    _row(8, "BROKER_NOT_AVAILABLE", REROUTE, "transient"),
+    _row(9, "REPLICA_NOT_AVAILABLE", REROUTE, "transient state of the metadata"),
+    _row(10, "MESSAGE_TOO_LARGE", SPLIT, "the batch cannot fit; a smaller one may"),
+    _row(11, "STALE_CONTROLLER_EPOCH", DISCARD, "broker-internal"),
+    _row(12, "OFFSET_METADATA_TOO_LARGE", DISCARD, "consumer error"),
+    _row(13, "NETWORK_EXCEPTION", REROUTE, "connection lost inside the cluster", may_duplicate=True),
+    _row(14, "COORDINATOR_LOAD_IN_PROGRESS", DISCARD, "transactional and group coordinators only"),
+    _row(15, "COORDINATOR_NOT_AVAILABLE", DISCARD, "transactional and group coordinators only"),
+    _row(16, "NOT_COORDINATOR", DISCARD, "transactional and group coordinators only"),
+    _row(17, "INVALID_TOPIC_EXCEPTION", DISCARD, "illegal topic name"),
+    _row(18, "RECORD_LIST_TOO_LARGE", SPLIT, "as 10"),
+    _row(19, "NOT_ENOUGH_REPLICAS", RESEND, "in-sync replicas below the minimum; nothing written"),
+    _row(20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND", RESEND, "written, but by too few replicas", may_duplicate=True),
+    _row(21, "INVALID_REQUIRED_ACKS", FATAL, "our request is wrong"),
+    _row(22, "ILLEGAL_GENERATION", DISCARD, "consumer error"),
+    _row(23, "INCONSISTENT_GROUP_PROTOCOL", DISCARD, "consumer error"),
+    _row(24, "INVALID_GROUP_ID", DISCARD, "consumer error"),
+    _row(25, "UNKNOWN_MEMBER_ID", DISCARD, "consumer error"),
+    _row(26, "INVALID_SESSION_TIMEOUT", DISCARD, "consumer error"),
+    _row(27, "REBALANCE_IN_PROGRESS", DISCARD, "consumer error"),
+    _row(28, "INVALID_COMMIT_OFFSET_SIZE", DISCARD, "consumer error"),
+    _row(29, "TOPIC_AUTHORIZATION_FAILED", FATAL, "no permission to write to that topic; other topics are unaffected"),
+    _row(30, "GROUP_AUTHORIZATION_FAILED", DISCARD, "consumer error"),
+    _row(31, "CLUSTER_AUTHORIZATION_FAILED", FATAL, "no permission at cluster level (e.g. idempotent write)"),
+    _row(32, "INVALID_TIMESTAMP", SPLIT, "a timestamp outside the topic's range; the answer may name the record"),
+    _row(33, "UNSUPPORTED_SASL_MECHANISM", FATAL, "connection set-up wrong"),
+    _row(34, "ILLEGAL_SASL_STATE", FATAL, "connection set-up wrong"),
+    _row(35, "UNSUPPORTED_VERSION", FATAL, "versions were agreed on, and the broker refuses what it offered"),
+    _row(36, "TOPIC_ALREADY_EXISTS", DISCARD, "admin call; when creating a topic this is success"),
+    _row(37, "INVALID_PARTITIONS", DISCARD, "admin call"),
+    _row(38, "INVALID_REPLICATION_FACTOR", DISCARD, "admin call; creation failed"),
+    _row(39, "INVALID_REPLICA_ASSIGNMENT", DISCARD, "admin call"),
+    _row(40, "INVALID_CONFIG", DISCARD, "admin call"),
+    _row(41, "NOT_CONTROLLER", DISCARD, "admin call"),
+    _row(42, "INVALID_REQUEST", FATAL, "our request is wrong"),
+    _row(43, "UNSUPPORTED_FOR_MESSAGE_FORMAT", DISCARD, "topic's format too old for the feature"),
+    _row(44, "POLICY_VIOLATION", DISCARD, "cluster policy refuses"),
+    _row(45, "OUT_OF_ORDER_SEQUENCE_NUMBER", EPOCH, "sequence numbers have a gap", may_duplicate=True),
+    _row(46, "DUPLICATE_SEQUENCE_NUMBER", OK, "already stored: the answer to the first try was lost"),
+    _row(47, "INVALID_PRODUCER_EPOCH", EPOCH, "a newer epoch of our producer id is known", may_duplicate=True),
+    _row(48, "INVALID_TXN_STATE", FATAL, "transactional only"),
+    _row(49, "INVALID_PRODUCER_ID_MAPPING", EPOCH, "the broker does not know our producer id", may_duplicate=True),
+    _row(50, "INVALID_TRANSACTION_TIMEOUT", FATAL, "transactional only"),
+    _row(51, "CONCURRENT_TRANSACTIONS", RESEND, "transactional only, transient", attempt_limit=FEW),
+    _row(52, "TRANSACTION_COORDINATOR_FENCED", FATAL, "transactional only"),
+    _row(53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", FATAL, "no permission"),
+    _row(54, "SECURITY_DISABLED", DISCARD, "admin call"),
+    _row(55, "OPERATION_NOT_ATTEMPTED", RESEND, "another part of the request failed first", attempt_limit=FEW),
+    _row(56, "KAFKA_STORAGE_ERROR", REROUTE, "a disk of the leader failed; another will lead", may_duplicate=True),
+    _row(57, "LOG_DIR_NOT_FOUND", DISCARD, "admin call"),
+    _row(58, "SASL_AUTHENTICATION_FAILED", FATAL, "bad credentials"),
+    _row(59, "UNKNOWN_PRODUCER_ID", EPOCH, "our producer id has expired", may_duplicate=True),
+    _row(60, "REASSIGNMENT_IN_PROGRESS", DISCARD, "admin call"),
+    _row(61, "DELEGATION_TOKEN_AUTH_DISABLED", DISCARD, "admin call"),
+    _row(62, "DELEGATION_TOKEN_NOT_FOUND", DISCARD, "admin call"),
+    _row(63, "DELEGATION_TOKEN_OWNER_MISMATCH", DISCARD, "admin call"),
+    _row(64, "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED", DISCARD, "admin call"),
+    _row(65, "DELEGATION_TOKEN_AUTHORIZATION_FAILED", DISCARD, "admin call"),
+    _row(66, "DELEGATION_TOKEN_EXPIRED", DISCARD, "admin call"),
+    _row(67, "INVALID_PRINCIPAL_TYPE", DISCARD, "admin call"),
+    _row(68, "NON_EMPTY_GROUP", DISCARD, "admin call"),
+    _row(69, "GROUP_ID_NOT_FOUND", DISCARD, "admin call"),
+    _row(70, "FETCH_SESSION_ID_NOT_FOUND", DISCARD, "consumer error"),
+    _row(71, "INVALID_FETCH_SESSION_EPOCH", DISCARD, "consumer error"),
+    _row(72, "LISTENER_NOT_FOUND", REROUTE, "no matching listener on the leader; seen in metadata; refresh"),
+    _row(73, "TOPIC_DELETION_DISABLED", DISCARD, "admin call"),
+    _row(74, "FENCED_LEADER_EPOCH", REROUTE, "stale leader epoch"),
+    _row(75, "UNKNOWN_LEADER_EPOCH", REROUTE, "broker behind our metadata"),
+    _row(76, "UNSUPPORTED_COMPRESSION_TYPE", DISCARD, "codec not allowed for the request version or for the topic"),
+    _row(77, "STALE_BROKER_EPOCH", DISCARD, "broker-internal"),
+    _row(78, "OFFSET_NOT_AVAILABLE", DISCARD, "consumer error"),
+    _row(79, "MEMBER_ID_REQUIRED", DISCARD, "consumer error"),
+    _row(80, "PREFERRED_LEADER_NOT_AVAILABLE", REROUTE, "leader state in flux"),
+    _row(81, "GROUP_MAX_SIZE_REACHED", DISCARD, "consumer error"),
+    _row(82, "FENCED_INSTANCE_ID", DISCARD, "consumer error"),
+    _row(83, "ELIGIBLE_LEADERS_NOT_AVAILABLE", REROUTE, "no leader electable now"),
+    _row(84, "ELECTION_NOT_NEEDED", REROUTE, "class of stale metadata; not expected for produce"),
+    _row(85, "NO_REASSIGNMENT_IN_PROGRESS", DISCARD, "admin call"),
+    _row(86, "GROUP_SUBSCRIBED_TO_TOPIC", DISCARD, "admin call"),
+    _row(
+        87,
+        "INVALID_RECORD",
+        SPLIT,
+        "a record is refused, e.g. without a key on a compacted topic; the answer may name it",
+    ),
+    _row(88, "UNSTABLE_OFFSET_COMMIT", DISCARD, "consumer error"),
+    _row(89, "THROTTLING_QUOTA_EXCEEDED", RESEND, "over quota: wait the throttle time first"),
+    _row(90, "PRODUCER_FENCED", FATAL, "another producer took the transactional id"),
+    _row(91, "RESOURCE_NOT_FOUND", DISCARD, "admin call"),
+    _row(92, "DUPLICATE_RESOURCE", DISCARD, "admin call"),
+    _row(93, "UNACCEPTABLE_CREDENTIAL", DISCARD, "admin call"),
+    _row(94, "INCONSISTENT_VOTER_SET", DISCARD, "broker-internal"),
+    _row(95, "INVALID_UPDATE_VERSION", DISCARD, "broker-internal"),
+    _row(96, "FEATURE_UPDATE_FAILED", DISCARD, "admin call"),
+    _row(97, "PRINCIPAL_DESERIALIZATION_FAILURE", DISCARD, "broker-internal"),
+    _row(98, "SNAPSHOT_NOT_FOUND", DISCARD, "broker-internal"),
+    _row(99, "POSITION_OUT_OF_RANGE", DISCARD, "broker-internal"),
+    _row(100, "UNKNOWN_TOPIC_ID", REROUTE, "topic deleted or re-created; refresh"),
+    _row(101, "DUPLICATE_BROKER_REGISTRATION", DISCARD, "broker-internal"),
+    _row(102, "BROKER_ID_NOT_REGISTERED", DISCARD, "broker-internal"),
+    _row(103, "INCONSISTENT_TOPIC_ID", REROUTE, "topic re-created; refresh"),
+    _row(104, "INCONSISTENT_CLUSTER_ID", DISCARD, "broker-internal"),
+    _row(105, "TRANSACTIONAL_ID_NOT_FOUND", DISCARD, "admin call"),
+    _row(106, "FETCH_SESSION_TOPIC_ID_ERROR", DISCARD, "consumer error"),
+    _row(107, "INELIGIBLE_REPLICA", DISCARD, "broker-internal"),
+    _row(108, "NEW_LEADER_ELECTED", REROUTE, "a new leader exists already"),
+    _row(109, "OFFSET_MOVED_TO_TIERED_STORAGE", DISCARD, "consumer/replica error"),
+    _row(110, "FENCED_MEMBER_EPOCH", DISCARD, "consumer error"),
+    _row(111, "UNRELEASED_INSTANCE_ID", DISCARD, "consumer error"),
+    _row(112, "UNSUPPORTED_ASSIGNOR", DISCARD, "consumer error"),
+    _row(113, "STALE_MEMBER_EPOCH", DISCARD, "consumer error"),
+    _row(114, "MISMATCHED_ENDPOINT_TYPE", FATAL, "connected to a controller where a broker is needed"),
+    _row(115, "UNSUPPORTED_ENDPOINT_TYPE", FATAL, "as 114"),
+    _row(116, "UNKNOWN_CONTROLLER_ID", DISCARD, "broker-internal"),
+    _row(117, "UNKNOWN_SUBSCRIPTION_ID", DISCARD, "telemetry"),
+    _row(118, "TELEMETRY_TOO_LARGE", DISCARD, "telemetry"),
+    _row(119, "INVALID_REGISTRATION", DISCARD, "broker-internal"),
+    _row(120, "TRANSACTION_ABORTABLE", FATAL, "transactional only"),
+    _row(121, "INVALID_RECORD_STATE", DISCARD, "share-group consumer"),
+    _row(122, "SHARE_SESSION_NOT_FOUND", DISCARD, "share-group consumer"),
+    _row(123, "INVALID_SHARE_SESSION_EPOCH", DISCARD, "share-group consumer"),
+    _row(124, "FENCED_STATE_EPOCH", DISCARD, "share-group state"),
+    _row(125, "INVALID_VOTER_KEY", DISCARD, "controller quorum"),
+    _row(126, "DUPLICATE_VOTER", DISCARD, "controller quorum"),
+    _row(127, "VOTER_NOT_FOUND", DISCARD, "controller quorum"),
+    _row(128, "INVALID_REGULAR_EXPRESSION", DISCARD, "consumer error"),
+    _row(129, "REBOOTSTRAP_REQUIRED", REROUTE, "forget the known brokers and start again from the initial ones"),
+    _row(130, "STREAMS_INVALID_TOPOLOGY", DISCARD, "streams group"),
+    _row(131, "STREAMS_INVALID_TOPOLOGY_EPOCH", DISCARD, "streams group"),
+    _row(132, "STREAMS_TOPOLOGY_FENCED", DISCARD, "streams group"),
+    _row(133, "SHARE_SESSION_LIMIT_REACHED", DISCARD, "share-group consumer"),
+)
+
+ERROR_TABLE: Final[Mapping[int, ErrorRow]] = MappingProxyType({row.code: row for row in _ROWS})
+
+
+def action_for(code: int) -> ErrorRow:
+    """The row of a code; for one that is not in the table, UNDOCUMENTED with that code."""
+    return ERROR_TABLE.get(code) or replace(UNDOCUMENTED, code=code)

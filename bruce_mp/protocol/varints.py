@@ -1,0 +1,71 @@
+"""Zigzag varints as they stand inside a record: small numbers of either sign in few bytes.
+
+A number n of 64 bits is written as the unsigned n * 2 (or -n * 2 - 1 below 0), seven bits a byte, the lowest first.
+The reader never looks behind its data and says so with RemoteProtocolError.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bruce_mp.errors import RemoteProtocolError
+
+__all__ = ["VarintReader", "encode_varint", "wrap_int64"]
+
+BITS: Final = 64
+LONGEST: Final = 10  # bytes of a number of 64 bits
+MASK: Final = (1 << BITS) - 1
+SIGN: Final = 1 << (BITS - 1)
+
+
+def wrap_int64(value: int) -> int:
+    """What is left of `value` in 64 bits with sign, as Java's arithmetic leaves it."""
+    return ((value + SIGN) & MASK) - SIGN
+
+
+def encode_varint(value: int) -> bytes:
+    """`value` within 64 bits with sign."""
+    rest = (value << 1 ^ value >> (BITS - 1)) & MASK
+    encoded = bytearray()
+    while rest > 0x7F:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)
+
+
+class VarintReader:
+    """Reads numbers and what they measure, from the front."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.position = 0
+
+    def varint(self) -> int:
+        value = 0
+        for index, byte in enumerate(self._data[self.position : self.position + LONGEST]):
+            value |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                self.position += index + 1
+                value &= MASK
+                return value >> 1 ^ -(value & 1)
+        raise RemoteProtocolError(f"A number at byte {self.position} of the records does not end.")
+
+    def take(self, size: int) -> bytes:
+        """Raises RemoteProtocolError if there are fewer than `size` bytes or `size` is negative."""
+        end = self.position + size
+        if not self.position <= end <= len(self._data):
+            raise RemoteProtocolError(f"{size} bytes are claimed at byte {self.position} of {len(self._data)}.")
+        taken = self._data[self.position : end]
+        self.position = end
+        return taken
+
+    def nullable_bytes(self) -> bytes | None:
+        """Bytes behind their length; length -1 means null."""
+        size = self.varint()
+        return None if size == -1 else self.take(size)
+
+    def expect_end(self) -> None:
+        """Raises RemoteProtocolError if anything is left."""
+        if self.position != len(self._data):
+            raise RemoteProtocolError(f"{len(self._data) - self.position} bytes are left behind the last record.")

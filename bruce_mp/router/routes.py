@@ -1,0 +1,111 @@
+"""Where a partition's messages go, and what holds them back: the pause/reroute protocol as the router lives it.
+
+A *scope* is a partition or a whole dispatcher.  Its life is a table:
+
+    FLOWING       messages go to the dispatcher of the leader
+    HANDING_BACK  the dispatcher was told to give back what it holds; what comes in waits here
+    WAITING       everything is back; new metadata decides where it goes
+
+A scope never leaves WAITING before `not_before`, so that its back-off is kept whoever asks for metadata.  What goes out
+again goes in order: batches that were built, then what was queued, then what came in meanwhile.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, unique
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import BruceError
+
+if TYPE_CHECKING:
+    from bruce_mp.router.backoff import PauseBackoff
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["TRANSITIONS", "Route", "Scope", "ScopeEvent", "ScopeState"]
+
+
+@unique
+class ScopeState(Enum):
+    """See the module's text."""
+
+    FLOWING = "flowing"
+    HANDING_BACK = "handing back"
+    WAITING = "waiting"
+
+
+@unique
+class ScopeEvent(Enum):
+    """What happens to a scope."""
+
+    PAUSE = "pause"
+    HANDED_BACK = "handed back"
+    RESUME = "resume"
+
+
+TRANSITIONS: Final[dict[tuple[ScopeState, ScopeEvent], ScopeState]] = {
+    (ScopeState.FLOWING, ScopeEvent.PAUSE): ScopeState.HANDING_BACK,
+    (ScopeState.HANDING_BACK, ScopeEvent.PAUSE): ScopeState.HANDING_BACK,
+    (ScopeState.WAITING, ScopeEvent.PAUSE): ScopeState.HANDING_BACK,
+    (ScopeState.HANDING_BACK, ScopeEvent.HANDED_BACK): ScopeState.WAITING,
+    (ScopeState.WAITING, ScopeEvent.HANDED_BACK): ScopeState.WAITING,
+    (ScopeState.FLOWING, ScopeEvent.HANDED_BACK): ScopeState.FLOWING,
+    (ScopeState.WAITING, ScopeEvent.RESUME): ScopeState.FLOWING,
+}
+"""Words may come twice, because a restarted process says again what its predecessor may have said."""
+
+
+class Scope:
+    """A partition or a dispatcher, and where it stands in the protocol."""
+
+    __slots__ = ("backoff", "not_before_ms", "state")
+
+    def __init__(self, backoff: PauseBackoff) -> None:
+        self.state = ScopeState.FLOWING
+        self.backoff = backoff
+        self.not_before_ms = 0
+
+    def step(self, event: ScopeEvent) -> None:
+        """Follow the table.  Raises BruceError for what it does not allow."""
+        try:
+            self.state = TRANSITIONS[self.state, event]
+        except KeyError:
+            raise BruceError(f"A scope that is {self.state.value} was told: {event.value}.") from None
+
+    @property
+    def flowing(self) -> bool:
+        return self.state is ScopeState.FLOWING
+
+    def pause(self, now_ms: int) -> bool:
+        """Pause; True when it was flowing before."""
+        news = self.flowing
+        self.step(ScopeEvent.PAUSE)
+        if news:
+            self.put_off(now_ms)
+        return news
+
+    def put_off(self, now_ms: int) -> None:
+        """Not before the back-off is over."""
+        self.not_before_ms = now_ms + self.backoff.next_delay_ms(now_ms)
+
+
+class Route(Scope):
+    """A partition: the slot that holds its messages, and those that wait here."""
+
+    __slots__ = ("came_meanwhile", "returned", "returned_sent", "slot")
+
+    def __init__(self, backoff: PauseBackoff) -> None:
+        super().__init__(backoff)
+        self.slot: int | None = None
+        self.returned_sent: list[Segment] = []
+        self.returned: list[Segment] = []
+        self.came_meanwhile: list[Segment] = []
+
+    @property
+    def holds_any(self) -> bool:
+        return bool(self.returned_sent or self.returned or self.came_meanwhile)
+
+    def empty(self) -> tuple[list[Segment], list[Segment]]:
+        """(built batches, the rest), in the order in which they have to go out; the route holds nothing then."""
+        sent, rest = self.returned_sent, self.returned + self.came_meanwhile
+        self.returned_sent, self.returned, self.came_meanwhile = [], [], []
+        return sent, rest

@@ -1,0 +1,162 @@
+"""One process of the daemon: spawned, told, watched, ended.
+
+What may happen when is in `lifecycle.py`, when it is started again in `policy.py`; this module does it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from dataclasses import replace
+from signal import strsignal
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.pipes.control import Control, Drain, Stop
+from bruce_mp.supervisor.child import note_of, run_child
+from bruce_mp.supervisor.lifecycle import ALIVE, Event, State, advance
+from bruce_mp.supervisor.policy import Restarts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import SpawnProcess
+
+    from bruce_mp.pipes.control import Broker, Word
+    from bruce_mp.pipes.start import Start
+    from bruce_mp.supervisor.child import Inherited
+
+__all__ = ["STOP_PATIENCE_S", "Child"]
+
+STOP_PATIENCE_S: Final = 2.0
+"""So long may a process take to end when it is told to."""
+
+_SPAWN: Final = multiprocessing.get_context("spawn")
+
+
+class Child:
+    """A process that is wanted, or was.  Times are `time.monotonic()` in seconds.
+
+    `due` is when `act` has something to do.  `ends_when_drained`: an exit with 0 after Drain is its proper end.
+    """
+
+    def __init__(
+        self, program: str, start: Start, locks: Sequence[Inherited], now: float, *, ends_when_drained: bool = False
+    ) -> None:
+        self.start = start
+        self.state = State.WAITING
+        self.restarts = Restarts()
+        self.due: float | None = now
+        self.connection: Connection | None = None
+        self.process: SpawnProcess | None = None
+        self._program = program
+        self._locks = locks
+        self._ends_when_drained = ends_when_drained
+        self._draining = False
+        self._killed = False
+
+    @property
+    def name(self) -> str:
+        return self.start.name
+
+    def send(self, word: Word) -> None:
+        """Say a word; nothing when there is no process."""
+        if self.connection is not None:
+            Control(self.connection).send(word)
+
+    def drain(self) -> None:
+        """Say Drain to this life, and to each one that may follow."""
+        self._draining = True
+        self.send(Drain())
+
+    def stop(self, now: float) -> None:
+        """Let it end, by force if it does not."""
+        self._end(Event.STOP, now)
+
+    def replace(self, broker: Broker, now: float) -> None:
+        """Let it end, and begin anew as the dispatcher of `broker`."""
+        self.start = replace(self.start, broker=broker)
+        self._end(Event.REPLACE, now)
+
+    def _end(self, event: Event, now: float) -> None:
+        was_told = self.state in {State.STOPPING, State.REPLACING}
+        self.state = advance(self.state, event)
+        if self.state in ALIVE and not was_told:
+            self.due = now + STOP_PATIENCE_S
+            self.send(Stop())
+        elif self.state is State.ENDED:
+            self.due = None
+        elif self.state is State.WAITING and self.due is None:
+            self.due = now
+
+    def is_ready(self) -> None:
+        """It said so."""
+        self.state = advance(self.state, Event.READY)
+        self.restarts.ready()
+
+    def act(self, now: float) -> None:
+        """What is due: begin a life, or end one by force.  OSError when no process can be spawned."""
+        if self.due is None or now < self.due:
+            return
+        self.due = None
+        if self.state is State.WAITING:
+            self._spawn(now)
+        else:
+            self.kill()
+
+    def _spawn(self, now: float) -> None:
+        note_of(self.start).unlink(missing_ok=True)
+        self.restarts.started(now)
+        self._killed = False
+        self.connection, theirs = _SPAWN.Pipe()
+        arguments = (self._program, self.start, theirs, self._locks)
+        # daemon: should the supervisor fail, its interpreter ends them and does not wait for them
+        process = _SPAWN.Process(target=run_child, args=arguments, name=self.name, daemon=True)
+        try:
+            process.start()
+        except OSError:
+            self._close()
+            raise
+        finally:
+            theirs.close()
+        self.process = process
+        self.state = advance(self.state, Event.SPAWNED)
+        if self._draining:
+            self.send(Drain())
+
+    def kill(self) -> None:
+        """End it by force."""
+        if self.process is not None:
+            self._killed = True
+            self.process.kill()
+
+    def hung_up(self, now: float) -> None:
+        """It closed its end of the control pipe: it is dying; if not, it cannot be led any more."""
+        self._close()
+        if self.due is None:
+            self.due = now + STOP_PATIENCE_S
+
+    def _close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def bury(self) -> str:
+        """The process has ended: take note, and say how in words for a person."""
+        assert self.process is not None
+        self.process.join()
+        code = self.process.exitcode or 0
+        self.process.close()
+        self.process = None
+        self._close()
+        self.due = None
+        finished = code == 0 and self._draining and self._ends_when_drained
+        self.state = advance(self.state, Event.FINISHED if finished else Event.CRASHED)
+        return self._obituary(code)
+
+    def _obituary(self, code: int) -> str:
+        if code < 0:
+            by_us = ", sent by the supervisor because it did not end in time" if self._killed else ""
+            return f"signal {-code} ({strsignal(-code)}){by_us}"
+        try:
+            return note_of(self.start).read_text("utf-8").strip()
+        except OSError:
+            return f"exit code {code}"

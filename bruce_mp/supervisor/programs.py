@@ -1,0 +1,28 @@
+"""The programs that the daemon's processes run.
+
+They are named by dotted string and imported in the new process only, so that the supervisor stays small and nothing
+of Kafka or Flask is loaded into it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+__all__ = ["PROGRAMS", "Programs"]
+
+
+class Programs(NamedTuple):
+    """Modules with `main(start: Start, slab: Slab, control: Control) -> None`."""
+
+    input: str
+    router: str
+    dispatcher: str
+    status: str
+
+
+PROGRAMS: Final = Programs(
+    input="bruce_mp.input.process",
+    router="bruce_mp.router.process",
+    dispatcher="bruce_mp.dispatcher.process",
+    status="bruce_mp.status.process",
+)

@@ -1,0 +1,59 @@
+"""What the processes of the message path tell status about discards: sums, not messages.
+
+An event stands for all discards of one kind since the sender's last flush.  The exact counts are in the slab; an event
+adds what a counter cannot say: which topics, which times, what the bytes looked like.  So an event may get lost.
+"""
+
+# No `from __future__ import annotations` here: what the annotations name is used at run time.
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from bruce_mp.errors import DiscardReason, RemoteProtocolError
+
+__all__ = ["DiscardEvent", "DuplicateEvent", "Event", "decode_events", "encode_events"]
+
+
+class DiscardEvent(msgspec.Struct, frozen=True, tag=True):
+    """`count` messages of a topic were discarded for a reason.
+
+    `topic` is empty where it was not understood or there were too many topics.  Timestamps are the clients', in ms.
+    `samples` are first bytes, the oldest first.  `version` and `api_key` are those that are not supported.
+    """
+
+    reason: DiscardReason
+    topic: bytes
+    count: int
+    min_timestamp: int
+    max_timestamp: int
+    samples: tuple[bytes, ...] = ()
+    version: int | None = None
+    api_key: int | None = None
+
+
+class DuplicateEvent(msgspec.Struct, frozen=True, tag=True):
+    """`count` messages of a topic were sent again although the broker may have kept them the first time."""
+
+    topic: bytes
+    count: int
+    min_timestamp: int
+    max_timestamp: int
+
+
+Event = DiscardEvent | DuplicateEvent
+_DECODER: Final[msgspec.msgpack.Decoder[list[Event]]] = msgspec.msgpack.Decoder(list[Event])
+
+
+def encode_events(events: Iterable[Event]) -> bytes:
+    """Events as one message of the link DISCARDS."""
+    return msgspec.msgpack.encode(list(events))
+
+
+def decode_events(data: bytes) -> list[Event]:
+    """The reverse of `encode_events`.  Raises RemoteProtocolError for bytes that are no events."""
+    try:
+        return _DECODER.decode(data)
+    except msgspec.MsgspecError as error:
+        raise RemoteProtocolError(f"A process sent a discard event that cannot be read: {error}.") from error

@@ -1,0 +1,177 @@
+"""The log of a process of the daemon: where it goes, what a line looks like, and how a flood is held back.
+
+    2031-05-17 09:30:00.123 UTC bruce[router 1234] WARNING: Broker 3 at kafka3:9092 closed the connection.
+
+Each process writes for itself, whole lines at a time.  The file is opened anew when somebody has moved it away.  If
+nothing is configured, warnings and worse still go to standard error: a daemon must not fail in silence.
+
+Of messages from one place in the source one in 30 s is written; the next one says how many were left out.  A caller
+whose messages from one place are about different things, all worth a line, tells them apart by `extra={"about": ...}`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from logging.handlers import SysLogHandler, WatchedFileHandler
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TextIO, cast
+
+from bruce_mp.errors import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.config.sections import LogFile, Logging
+
+__all__ = ["NOTICE", "RepeatFilter", "set_up_logging"]
+
+NOTICE: Final = 25
+"""Worth a line in normal operation: starts, stops, changes."""
+
+_LEVELS: Final = {
+    "EMERG": 70,
+    "ALERT": 60,
+    "CRIT": logging.CRITICAL,
+    "ERR": logging.ERROR,
+    "WARNING": logging.WARNING,
+    "NOTICE": NOTICE,
+    "INFO": logging.INFO,
+    "DEBUG": logging.DEBUG,
+}
+"""The levels of syslog, which the configuration names, as numbers of the standard library."""
+
+_REPEAT_S: Final = 30.0
+_PLACES_MAX: Final = 1000
+_SYSLOG: Final = Path("/dev/log")
+
+
+def set_up_logging(config: Logging, process: str) -> None:
+    """Let the root logger write as configured, in the name of `process` ("router").
+
+    Raises StartError when the file cannot be opened or there is no syslog.
+    """
+    for name, number in _LEVELS.items():
+        logging.addLevelName(number, name)
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+        handler.close()
+    for handler in _outlets(config, process):
+        handler.addFilter(RepeatFilter())
+        root.addHandler(handler)
+    root.setLevel(_LEVELS[config.level])
+
+
+def _outlets(config: Logging, process: str) -> Iterator[logging.Handler]:
+    line = _LineFormatter(process)
+    if config.stdout_stderr:
+        yield _stream(sys.stdout, line, highest=logging.WARNING - 1)
+    if config.stdout_stderr or not (config.file.enable or config.syslog):
+        yield _stream(sys.stderr, line, lowest=logging.WARNING)
+    if config.file.enable:
+        yield _file(config.file, line)
+    if config.syslog:
+        yield _syslog(process)
+
+
+def _stream(stream: TextIO, line: logging.Formatter, *, lowest: int = 0, highest: int | None = None) -> logging.Handler:
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(line)
+    handler.setLevel(lowest)
+    if highest is not None:
+        handler.addFilter(lambda record: record.levelno <= highest)
+    return handler
+
+
+class _LogFile(WatchedFileHandler):
+    def __init__(self, config: LogFile) -> None:
+        self._mode = config.mode
+        super().__init__(config.path, encoding="utf-8", errors="backslashreplace")
+
+    def _open(self) -> TextIO:  # type: ignore[override]  # the base class says it more narrowly
+        return cast("TextIO", Path(self.baseFilename).open("a", encoding=self.encoding, errors=self.errors, opener=self._opener))
+
+    def _opener(self, path: str, flags: int) -> int:
+        descriptor = os.open(path, flags, 0o666 if self._mode is None else self._mode)
+        if self._mode is not None:
+            os.fchmod(descriptor, self._mode)  # the bits that the umask took
+        return descriptor
+
+
+def _file(config: LogFile, line: logging.Formatter) -> logging.Handler:
+    try:
+        handler = _LogFile(config)
+    except OSError as error:
+        raise StartError(
+            f"The log file {config.path} cannot be opened: {error.strerror}. Make its directory, with write permission "
+            "for the daemon's user, or set another logging.file.path."
+        ) from error
+    handler.setFormatter(line)
+    return handler
+
+
+class _SysLog(SysLogHandler):
+    priority_map = {name: name.lower() for name in _LEVELS}  # noqa: RUF012 - as the base class has it
+
+
+def _syslog(process: str) -> logging.Handler:
+    try:
+        handler = _SysLog(str(_SYSLOG), SysLogHandler.LOG_DAEMON)
+    except OSError as error:
+        raise StartError(
+            f"There is no syslog at {_SYSLOG}: {error.strerror}. Start one, or set logging.syslog = false."
+        ) from error
+    handler.setFormatter(_TextFormatter(f"bruce[%(process)d]: {process}: %(message)s"))
+    return handler
+
+
+class _TextFormatter(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
+        more = getattr(record, "more", 0)
+        return super().formatMessage(record) + (f" ({more} more like this)" if more else "")
+
+
+class _LineFormatter(_TextFormatter):
+    converter = time.gmtime
+
+    def __init__(self, process: str) -> None:
+        stamp = "%(asctime)s.%(msecs)03d UTC"
+        super().__init__(f"{stamp} bruce[{process} %(process)d] %(levelname)s: %(message)s", "%Y-%m-%d %H:%M:%S")
+
+
+class RepeatFilter(logging.Filter):
+    """Passes one record in 30 s of those from one source line (about one thing); `record.more` counts the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places: dict[tuple[str, int, object], _Place] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is to be written."""
+        key = (record.pathname, record.lineno, getattr(record, "about", None))
+        place = self._places.get(key)
+        if place is None:
+            self._remember(key, _Place(record.created))
+            return True
+        if 0 <= record.created - place.written < _REPEAT_S:
+            place.held_back += 1
+            return False
+        record.more = place.held_back
+        place.written, place.held_back = record.created, 0
+        return True
+
+    def _remember(self, key: tuple[str, int, object], place: _Place) -> None:
+        if len(self._places) >= _PLACES_MAX:
+            del self._places[next(iter(self._places))]
+        self._places[key] = place
+
+
+class _Place:
+    __slots__ = ("held_back", "written")
+
+    def __init__(self, written: float) -> None:
+        self.written = written
+        self.held_back = 0

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Measure the functions and modules of bruce_mp, print a table, and fail where they are beyond our limits.
+
+    scripts/check_sizes.py [PACKAGE_DIRECTORY]
+
+The limits are those of code bases that we like to read (h11, wsproto, trio): small functions, modules of one subject.
+A function's length is counted from its `def` line to its last line, less its docstring: words for the reader are free.
+A nested function counts for itself and for the one around it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PERCENTILE_LIMITS: Final = ((50, 7), (90, 25), (99, 60))
+"""(percentile, lines that a function at this percentile may have)"""
+MODULE_LIMIT: Final = 500
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    place: str
+    lines: int
+    annotated: bool = True
+
+
+def measure_module(path: Path) -> Measured:
+    return Measured(str(path), len(path.read_text().splitlines()))
+
+
+def measure_functions(path: Path) -> Iterator[Measured]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, Function):
+            yield Measured(f"{path}:{node.lineno} {node.name}", _length(node), _is_annotated(node))
+
+
+def _length(function: Function) -> int:
+    return (function.end_lineno or 0) - function.lineno + 1 - _docstring_length(function)
+
+
+def _docstring_length(function: Function) -> int:
+    first = function.body[0]
+    if ast.get_docstring(function, clean=False) is None:
+        return 0
+    return (first.end_lineno or 0) - first.lineno + 1
+
+
+def _is_annotated(function: Function) -> bool:
+    a = function.args
+    named = [*a.posonlyargs, *a.args, *a.kwonlyargs]
+    others = [argument for argument in (a.vararg, a.kwarg) if argument is not None]
+    missing = [x.arg for x in (*named, *others) if x.annotation is None and x.arg not in {"self", "cls"}]
+    return function.returns is not None and not missing
+
+
+def percentile(ordered: Sequence[int], percent: int) -> int:
+    """The smallest value that `percent` of 100 values do not exceed (nearest rank); 0 of nothing."""
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else 0
+
+
+def complaints(functions: Sequence[Measured], modules: Sequence[Measured]) -> Iterator[str]:
+    lengths = sorted(function.lines for function in functions)
+    for percent, limit in PERCENTILE_LIMITS:
+        if (found := percentile(lengths, percent)) > limit:
+            yield f"{percent} % of the functions should have at most {limit} lines, not {found}. {_longest(functions)}"
+    for module in modules:
+        if module.lines > MODULE_LIMIT:
+            yield f"{module.place} has {module.lines} lines; split it (at most {MODULE_LIMIT})."
+    for function in functions:
+        if not function.annotated:
+            yield f"{function.place} has an argument or a result without annotation."
+
+
+def _longest(functions: Sequence[Measured]) -> str:
+    longest = sorted(functions, key=lambda function: function.lines, reverse=True)[:10]
+    return "The longest: " + ", ".join(f"{function.place} ({function.lines})" for function in longest)
+
+
+def table(functions: Sequence[Measured], modules: Sequence[Measured]) -> Iterator[str]:
+    lengths = sorted(function.lines for function in functions)
+    yield f"{'':24} {'measured':>8} {'limit':>6}"
+    for percent, limit in PERCENTILE_LIMITS:
+        yield f"{f'function lines, p{percent}':24} {percentile(lengths, percent):8} {limit:6}"
+    yield f"{'longest module':24} {max((module.lines for module in modules), default=0):8} {MODULE_LIMIT:6}"
+    yield f"{'not annotated':24} {sum(not function.annotated for function in functions):8} {0:6}"
+    yield f"{len(functions)} functions in {len(modules)} modules"
+
+
+def main(arguments: Sequence[str]) -> int:
+    root = Path(arguments[0]) if arguments else Path(__file__).parents[1] / "bruce_mp"
+    paths = sorted(root.rglob("*.py"))
+    modules = [measure_module(path) for path in paths]
+    functions = [function for path in paths for function in measure_functions(path)]
+    print("\n".join(table(functions, modules)))
+    found = list(complaints(functions, modules))
+    for complaint in found:
+        print(complaint, file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

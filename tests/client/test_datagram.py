@@ -1,0 +1,178 @@
+"""The datagram client against a real socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.client import (
+    DaemonUnreachableError,
+    DatagramClient,
+    MessageTooLargeError,
+    SendError,
+    SendTimeoutError,
+)
+from bruce_mp.errors import LocalProtocolError
+from bruce_mp.protocol.client_wire import Message, Rejection, parse_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "input")
+
+
+@pytest.fixture
+def daemon(path: str) -> Iterator[socket.socket]:
+    with bind(path) as receiver:
+        yield receiver
+
+
+def bind(path: str) -> socket.socket:
+    receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    receiver.bind(path)
+    receiver.settimeout(10)
+    return receiver
+
+
+def receive(daemon: socket.socket) -> Message | Rejection:
+    return parse_message(daemon.recv(1 << 20))
+
+
+def fill(path: str) -> None:
+    with DatagramClient(path, timeout=0) as client:
+        for _ in range(100_000):
+            client.send("t", b"")
+
+
+def test_a_message_arrives_as_it_was_sent(daemon: socket.socket, path: str) -> None:
+    with DatagramClient(path) as client:
+        client.send("clicks", b"value", b"key", timestamp_ms=17)
+        client.send(b"clicks", b"value", partition_key=4294967295, timestamp_ms=-1)
+    assert receive(daemon) == Message(b"clicks", b"value", b"key", 17, None)
+    assert receive(daemon) == Message(b"clicks", b"value", b"", -1, 4294967295)
+
+
+def test_without_a_timestamp_it_is_now(daemon: socket.socket, path: str) -> None:
+    before = int(time.time() * 1000)
+    with DatagramClient(path) as client:
+        client.send("t", b"")
+    message = receive(daemon)
+    assert isinstance(message, Message)
+    assert before <= message.timestamp_ms <= int(time.time() * 1000)
+
+
+def test_the_client_lives_through_a_restart_of_the_daemon(daemon: socket.socket, path: str) -> None:
+    with DatagramClient(path) as client:
+        client.send("t", b"1")
+        daemon.close()
+        with pytest.raises(DaemonUnreachableError, match="nobody receives"):
+            client.send("t", b"2")
+        Path(path).unlink()
+        with pytest.raises(DaemonUnreachableError, match="no such socket"):
+            client.send("t", b"3")
+        with bind(path) as restarted:
+            client.send("t", b"4")
+            assert restarted.recv(100).endswith(b"4")
+
+
+def test_a_forked_child_uses_a_socket_of_its_own(daemon: socket.socket, path: str) -> None:
+    with DatagramClient(path) as client:
+        inherited = client._socket
+        pid = os.fork()
+        if pid == 0:
+            client.send("t", b"child")
+            os._exit(0 if client._socket is not inherited and inherited.fileno() == -1 else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+        client.send("t", b"parent")
+        assert client._socket is inherited
+    assert [daemon.recv(100)[-6:] for _ in range(2)] == [b"\x05child", b"parent"]
+
+
+def test_what_the_kernel_does_not_take_is_explained(daemon: socket.socket, path: str) -> None:
+    with DatagramClient(path, send_buffer=8192) as client:
+        limit = client._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - 32
+        client.send("t", bytes(limit - 29))
+        with pytest.raises(MessageTooLargeError, match=rf"{limit + 1} bytes.* at most {limit} .*send_buffer"):
+            client.send("t", bytes(limit - 28))
+    assert len(daemon.recv(1 << 20)) == limit
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_full_queue_gives_up_at_once_without_a_timeout(path: str) -> None:
+    with pytest.raises(SendTimeoutError, match="queue"):
+        fill(path)
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_full_queue_is_waited_for_without_spinning(path: str) -> None:
+    with pytest.raises(SendTimeoutError):
+        fill(path)
+    with DatagramClient(path, timeout=0.3) as client:
+        started, cpu = time.monotonic(), time.process_time()
+        with pytest.raises(SendTimeoutError, match=r"0\.3 s"):
+            client.send("t", b"")
+        assert time.monotonic() - started >= 0.29
+        assert time.process_time() - cpu < 0.1
+
+
+def test_a_blocked_sender_goes_on_when_there_is_room(daemon: socket.socket, path: str) -> None:
+    with pytest.raises(SendTimeoutError):
+        fill(path)
+    script = "import sys; from bruce_mp.client import DatagramClient; DatagramClient(sys.argv[1]).send('t', b'last')"
+    with subprocess.Popen([sys.executable, "-c", script, path]) as sender:
+        while not daemon.recv(100).endswith(b"last"):
+            pass
+        assert sender.wait(10) == 0
+
+
+def test_nothing_is_sent_of_what_the_format_does_not_allow(daemon: socket.socket, path: str) -> None:
+    daemon.setblocking(False)
+    with DatagramClient(path) as client:
+        with pytest.raises(LocalProtocolError):
+            client.send("", b"")
+        with pytest.raises(LocalProtocolError):
+            client.send("t", b"", partition_key=2**32)
+    with pytest.raises(BlockingIOError):
+        daemon.recv(100)
+
+
+@pytest.mark.parametrize("path", ["", "/" + "x" * 107])
+def test_a_path_that_no_socket_can_have_is_refused(path: str) -> None:
+    with pytest.raises(SendError, match="1 to 107 bytes"):
+        DatagramClient(path)
+
+
+def test_a_socket_of_another_type_is_an_error(path: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, DatagramClient(path) as client:
+        listener.bind(path)
+        listener.listen()
+        with pytest.raises(SendError, match="wrong type"):
+            client.send("t", b"")
+
+
+def test_no_permission_is_explained(path: str) -> None:
+    with DatagramClient(path) as client:
+        text = str(client._explain(PermissionError(13, "Permission denied"), 1))
+    assert "input.unix_datagram.mode" in text
+
+
+def test_the_client_needs_nothing_of_the_daemon_s_dependencies() -> None:
+    script = (
+        "import sys; before = set(sys.modules); import bruce_mp.client, bruce_mp.client.send;"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before};"
+        "print(sorted(new - sys.stdlib_module_names),"
+        " sorted(name for name in sys.modules if name.startswith('bruce_mp.')))"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
+    modules = ["client", "client.datagram", "client.send", "errors", "protocol", "protocol.client_wire"]
+    assert shown.stdout.strip() == f"['bruce_mp'] {[f'bruce_mp.{name}' for name in modules]}"

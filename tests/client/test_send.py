@@ -1,0 +1,214 @@
+"""`bruce send` against a real socket: what arrives, what is said, with which status."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.client.send import add_arguments, run
+from bruce_mp.errors import DiscardReason
+from bruce_mp.protocol.client_wire import Message, Rejection, parse_message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "input")
+
+
+@pytest.fixture
+def daemon(path: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(path)
+        receiver.setblocking(False)
+        yield receiver
+
+
+@pytest.fixture
+def send(path: str) -> Callable[..., int]:
+    """Runs the command with the daemon's socket and the topic `t`."""
+
+    def run_with(*arguments: str) -> int:
+        parser = argparse.ArgumentParser(prog="bruce send")
+        add_arguments(parser)
+        return run(parser.parse_args(["--socket-path", path, "--topic", "t", *arguments]))
+
+    return run_with
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    def hold(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    return hold
+
+
+def received(daemon: socket.socket) -> list[Message | Rejection]:
+    messages = []
+    while True:
+        try:
+            messages.append(parse_message(daemon.recv(1 << 20)))
+        except BlockingIOError:
+            return messages
+
+
+def values(daemon: socket.socket) -> list[bytes]:
+    messages = received(daemon)
+    return [message.value for message in messages if isinstance(message, Message)]
+
+
+def test_one_value(daemon: socket.socket, send: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    before = int(time.time() * 1000)
+    assert send("--topic", "größe", "--key", "k", "--value", "hello") == 0
+    (message,) = received(daemon)
+    assert isinstance(message, Message)
+    assert (message.topic, message.key, message.value) == ("größe".encode(), b"k", b"hello")
+    assert message.partition_key is None
+    assert before <= message.timestamp_ms <= int(time.time() * 1000)
+    assert capsys.readouterr().err.startswith("bruce send: 1 message sent to /")
+
+
+def test_without_a_value_it_is_empty(daemon: socket.socket, send: Callable[..., int]) -> None:
+    assert send() == 0
+    assert values(daemon) == [b""]
+
+
+@pytest.mark.parametrize(("given", "sent"), [("-1", 4294967295), ("0", 0), ("4294967295", 4294967295)])
+def test_partition_keys(daemon: socket.socket, send: Callable[..., int], given: str, sent: int) -> None:
+    assert send("--partition-key", given, "--value", "v") == 0
+    (message,) = received(daemon)
+    assert isinstance(message, Message)
+    assert message.partition_key == sent
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--partition-key", "4294967296"),
+        ("--partition-key", "-2"),
+        ("--count", "-1"),
+        ("--count", "many"),
+        ("--value", "", "--stdin"),
+        ("--lines", "--value", "v"),
+        ("--no-such-option",),
+    ],
+)
+def test_wrong_options_end_with_2(send: Callable[..., int], arguments: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        send(*arguments)
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--lines", "--count", "2"), "--count repeats one value"),
+        (("--lines", "-", "-"), "only once"),
+        (("--topic", ""), "--topic has 0 bytes"),
+        (("--topic", "t" * 32768), "--topic has 32768 bytes"),
+    ],
+)
+def test_options_that_do_not_fit_end_with_2(
+    send: Callable[..., int], capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    assert send(*arguments) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "sent to" not in said
+
+
+def test_count_seq_and_pad(daemon: socket.socket, send: Callable[..., int]) -> None:
+    assert send("--value", "v", "--count", "3", "--seq", "--pad", "4") == 0
+    assert values(daemon) == [b"0001 v", b"0002 v", b"0003 v"]
+
+
+def test_seq_without_pad(daemon: socket.socket, send: Callable[..., int]) -> None:
+    assert send("--value", "v", "--count", "1", "--seq") == 0
+    assert values(daemon) == [b"1 v"]
+
+
+def test_count_0_sends_nothing(daemon: socket.socket, send: Callable[..., int]) -> None:
+    assert send("--value", "v", "--count", "0") == 0
+    assert values(daemon) == []
+
+
+def test_standard_input_is_read_once_and_sent_each_time(
+    daemon: socket.socket, send: Callable[..., int], stdin: Callable[[bytes], None]
+) -> None:
+    stdin(b"two\nlines\xff\n")
+    assert send("--stdin", "--count", "2") == 0
+    assert values(daemon) == [b"two\nlines\xff\n"] * 2
+
+
+@pytest.mark.parametrize("arguments", [("--lines",), ("--lines", "-")])
+def test_lines_of_standard_input(
+    daemon: socket.socket, send: Callable[..., int], stdin: Callable[[bytes], None], arguments: tuple[str, ...]
+) -> None:
+    stdin(b"one\n\ntwo \r\nlast")
+    assert send(*arguments) == 0
+    assert values(daemon) == [b"one", b"", b"two \r", b"last"]
+
+
+def test_lines_of_files_in_their_order(daemon: socket.socket, send: Callable[..., int], tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1\n2\n")
+    (tmp_path / "b").write_bytes(b"3\n")
+    assert send("--seq", "--lines", str(tmp_path / "b"), str(tmp_path / "a")) == 0
+    assert values(daemon) == [b"1 3", b"2 1", b"3 2"]
+
+
+def test_a_file_that_cannot_be_read_is_named_and_what_was_sent_counted(
+    daemon: socket.socket, send: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a").write_bytes(b"1\n2\n")
+    assert send("--lines", str(tmp_path / "a"), str(tmp_path / "missing")) == 1
+    said = capsys.readouterr().err
+    assert "missing: cannot read it: No such file or directory" in said
+    assert "2 messages sent" in said
+    assert values(daemon) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("key", [(), ("--partition-key", "3")])
+def test_bad_messages_are_malformed(daemon: socket.socket, send: Callable[..., int], key: tuple[str, ...]) -> None:
+    assert send("--bad", "--value", "v", *key) == 0
+    assert received(daemon) == [Rejection(DiscardReason.MALFORMED)]
+
+
+def test_print_reports_each_n(
+    daemon: socket.socket, send: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert send("--count", "5", "--print", "2") == 0
+    assert capsys.readouterr().out == "2 messages written\n4 messages written\n"
+    assert len(values(daemon)) == 5
+
+
+def test_interval_is_kept_between_messages(daemon: socket.socket, send: Callable[..., int]) -> None:
+    started = time.monotonic()
+    assert send("--count", "3", "--interval", "20000") == 0
+    assert time.monotonic() - started >= 0.04
+    assert len(values(daemon)) == 3
+
+
+def test_no_daemon_ends_with_1(send: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert send("--value", "v") == 1
+    said = capsys.readouterr().err
+    assert "Start the daemon" in said
+    assert "0 messages sent" in said
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_message_too_large_for_the_kernel_ends_with_1(
+    send: Callable[..., int], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stdin(bytes(16 << 20))
+    assert send("--stdin") == 1
+    assert "too large" in capsys.readouterr().err

@@ -1,0 +1,90 @@
+"""The example files and the reference page say what the model says."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+import msgspec
+from msgspec import Struct
+
+from bruce_mp.config.features import remarks, unused_settings
+from bruce_mp.config.fields import leaf_of
+from bruce_mp.config.load import load_config
+from bruce_mp.config.model import Config
+from bruce_mp.config.paths import LONGEST_SOCKET_NAME, RUN_DIR_MAX, SOCKET_PATH_MAX
+from bruce_mp.config.reference import render
+from bruce_mp.config.sections import Kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+FULL = ROOT / "conf" / "bruce.toml"
+MINIMAL = ROOT / "conf" / "bruce.minimal.toml"
+DEFAULTS = Config(kafka=Kafka(bootstrap_servers=("localhost:9092",)))
+
+
+def settings(model: type[Struct], prefix: str = "") -> Iterator[str]:
+    """Every key that the model knows; `*` stands for any name."""
+    for field in msgspec.structs.fields(model):
+        kind: Any = leaf_of(field.type).type
+        name = f"{prefix}{field.name}"
+        if get_origin(kind) is dict:
+            kind, name = get_args(kind)[1], f"{name}.*"
+        if issubclass(kind if isinstance(kind, type) else object, Struct):
+            yield from settings(kind, f"{name}.")
+        else:
+            yield name
+
+
+def keys(table: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from keys(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def uncommented() -> str:
+    """The full example with the settings that are absent by default; its rules have no space behind the #."""
+    return re.sub(r'^#(?=[\[\w"])', "", FULL.read_text(), flags=re.MULTILINE)
+
+
+def test_both_files_are_the_defaults() -> None:
+    assert load_config(MINIMAL) == DEFAULTS
+    assert load_config(FULL) == DEFAULTS
+    assert unused_settings(DEFAULTS) == remarks(DEFAULTS) == []
+
+
+def test_the_full_file_has_every_setting() -> None:
+    shown = list(keys(tomllib.loads(uncommented())))
+    for setting in settings(Config):
+        pattern = re.escape(setting).replace(r"\*", ".+")
+        assert any(re.fullmatch(pattern, key) for key in shown), setting
+
+
+def test_the_full_file_is_valid_with_everything_that_it_shows(tmp_path: Path) -> None:
+    path = tmp_path / "bruce.toml"
+    without_config = uncommented().replace('action = "combined"\nconfig = "standard"', 'action = "combined"')
+    path.write_text(without_config)
+    config = load_config(path)
+    assert config.slab_path == DEFAULTS.slab_path
+    assert config.batching_for(b"clicks").limits.messages == 1000
+
+
+def test_every_setting_has_a_meaning() -> None:
+    page = render()
+    assert "| |" not in page
+    assert "None" not in page
+
+
+def test_the_reference_page_is_the_rendered_one() -> None:
+    assert (ROOT / "docs" / "configuration.md").read_text() == render()
+
+
+def test_the_longest_socket_fits_into_the_longest_run_directory() -> None:
+    assert RUN_DIR_MAX == 89
+    assert len(f"/{'x' * 88}/{LONGEST_SOCKET_NAME}") == SOCKET_PATH_MAX

@@ -1,0 +1,52 @@
+"""What is said before the daemon starts: features that are not there yet, and settings with a catch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.config.features import remarks, unused_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bruce_mp.config.model import Config
+
+    Load = Callable[..., Config]
+
+
+def test_the_defaults_need_no_word(load: Load) -> None:
+    assert unused_settings(load()) == []
+    assert remarks(load()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[input.unix_stream]\nenable = true\n", "input.unix_stream.enable = true"),
+        ("[input.tcp]\nenable = true\n", "input.tcp.enable = true"),
+        ("[discard_log]\nenable = true\n", "discard_log.enable = true"),
+        ("[msg_debug]\nenable = true\n", "msg_debug.enable = true"),
+        ("[delivery]\ntopic_autocreate = true\n", "delivery.topic_autocreate = true"),
+        ('[rate_limit.configs."s t"]\ninterval_ms = 1\nmax_count = 0\n', 'rate_limit.configs."s t".max_count = 0'),
+    ],
+)
+def test_features_that_are_not_there_yet_are_named(load: Load, text: str, named: str) -> None:
+    assert unused_settings(load(text)) == [named]
+
+
+def test_a_rate_limit_without_a_count_limits_nothing(load: Load) -> None:
+    assert unused_settings(load("[rate_limit.configs.free]\ninterval_ms = 1\n")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("required_acks = 0\n", "delivery is at most once"),
+        ('[input.unix_datagram]\npath = "/run/bruce/in"\n', "only programs of the daemon's own user can send"),
+    ],
+)
+def test_settings_with_a_catch(load: Load, text: str, words: str) -> None:
+    (remark,) = remarks(load(text))
+    assert words in remark

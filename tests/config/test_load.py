@@ -1,0 +1,248 @@
+"""Loading: defaults, values as people write them, overrides, and what is said about what is wrong."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bruce_mp.config.addresses import HostPort, UnixPath
+from bruce_mp.config.load import load_config
+from bruce_mp.config.model import Config
+from bruce_mp.config.sections import Kafka
+from bruce_mp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Load = Callable[..., Config]
+
+DEFAULTS = Config(kafka=Kafka(bootstrap_servers=("b1:9092",)))
+
+
+def value_at(config: object, key: str) -> Any:
+    for name in key.split("."):
+        config = config[name] if isinstance(config, dict) else getattr(config, name)
+    return config
+
+
+def test_the_least_file_gives_the_defaults(load: Load) -> None:
+    config = load()
+    assert config == DEFAULTS
+    assert config.slab.size == 128 << 20
+    assert config.kafka.servers == (HostPort("b1", 9092),)
+    assert config.http.address == HostPort("127.0.0.1", 9090)
+    assert config.delivery.attempt_limit is None
+
+
+def test_a_config_reaches_other_processes_whole(load: Load) -> None:
+    config = load('[batching.topics."t"]\naction = "none"\n')
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "value"),
+    [
+        ("slab.size", '"8m"', 8 << 20),
+        ("slab.size", '"64G"', 64 << 30),
+        ("slab.size", "8388609", 8388609),
+        ("input.max_datagram_size", '"1000"', 1000),
+        ("input.unix_datagram.mode", '"0222"', 0o222),
+        ("http.listen", '"unix:/run/b.http"', "unix:/run/b.http"),
+        ("http.listen", '"[::1]:0"', "[::1]:0"),
+        ("kafka.bootstrap_servers", '["a:1", "[fe80::1%eth0]:2"]', ("a:1", "[fe80::1%eth0]:2")),
+        ("kafka.required_acks", "1", 1),
+        ("kafka.broker_version", '"0.9.0.1"', "0.9.0.1"),
+        ("delivery.max_failed_attempts", "5", 5),
+        ("daemon.run_dir", f'"/{"x" * 88}"', "/" + "x" * 88),
+        ("input.unix_datagram.path", f'"/{"x" * 106}"', "/" + "x" * 106),
+        ("logging.level", '"DEBUG"', "DEBUG"),
+        ('compression.configs.x = { type = "gzip", level = 0 }\nslab.size', '"8m"', 8 << 20),
+    ],
+)
+def test_values_are_read_as_people_write_them(tmp_path: Path, key: str, written: str, value: object) -> None:
+    path = tmp_path / "bruce.toml"
+    servers = "" if key == "kafka.bootstrap_servers" else 'kafka.bootstrap_servers = ["b1:9092"]\n'
+    path.write_text(f"{servers}{key} = {written}\n")
+    assert value_at(load_config(path), key.rpartition("\n")[2]) == value
+
+
+@pytest.mark.parametrize("limit", ["", "max_failed_attempts = 0\n"])
+def test_absent_and_zero_both_mean_no_limit(load: Load, limit: str) -> None:
+    assert load(f"[delivery]\n{limit}").delivery.attempt_limit is None
+    assert load("[delivery]\nmax_failed_attempts = 3\n").delivery.attempt_limit == 3
+
+
+def test_listening_on_a_unix_socket(load: Load) -> None:
+    assert load('[http]\nlisten = "unix:/run/b.http"\n').http.address == UnixPath("/run/b.http")
+
+
+def test_the_slab_is_named_after_the_run_directory(load: Load) -> None:
+    assert load().slab_path == "/dev/shm/bruce-run-bruce.slab"
+    assert load('[daemon]\nrun_dir = "/run/bruce/"\n').slab_path == "/dev/shm/bruce-run-bruce.slab"
+    assert load('[slab]\npath = "/var/b.slab"\n').slab_path == "/var/b.slab"
+    places = {load(f'[daemon]\nrun_dir = "{run_dir}"\n').slab_path for run_dir in ("/a/b", "/a-b", "/a%2db")}
+    assert len(places) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[slab]\nsizes = 1\n", "slab.sizes is not a setting; did you mean size?"),
+        ("[slap]\n", "slap is not a setting; did you mean slab?"),
+        ("[input.tcp]\nxyz = 1\n", "input.tcp.xyz is not a setting; known here: enable, port."),
+        ("[slab]\nsize = true\n", "slab.size = true is not allowed (it is neither an integer nor a string of digits"),
+        ('[slab]\nsize = "12q"\n', 'slab.size = "12q" is not allowed'),
+        ("[slab]\nsize = 1.5\n", "slab.size = 1.5 is not allowed"),
+        ('[slab]\nsize = "7m"\n', 'slab.size = "7m" is not allowed: give a size from 8m to 64g.'),
+        ("[slab]\nsize = -8\n", "slab.size = -8 is not allowed"),
+        ("[input.tcp]\nport = 65536\n", "input.tcp.port = 65536 is not allowed: give an integer from 1 to 65535."),
+        ('[input.tcp]\nport = "9000"\n', 'input.tcp.port = "9000" is not allowed: give an integer'),
+        ("[input.tcp]\nport = true\n", "input.tcp.port = true is not allowed: give an integer"),
+        ("[input.tcp]\nenable = 1\n", "input.tcp.enable = 1 is not allowed: give true or false."),
+        ("input = 3\n", "kafka.input is not a setting"),
+        ("[[input]]\n", "input = [{}] is not allowed: give a section, [input]."),
+        ("[batching]\ntopics = 3\n", "batching.topics = 3 is not allowed: give a section, [batching.topics]."),
+        ('[input.unix_datagram]\nmode = "222"\n', 'mode = "222" is not allowed: give an octal mode as a string'),
+        ("[input.unix_datagram]\nmode = 0o222\n", "mode = 146 is not allowed: give an octal mode as a string"),
+        ('[input.unix_datagram]\nmode = "01777"\n', 'mode = "01777" is not allowed'),
+        ('[input.unix_datagram]\npath = "b.dgram"\n', '("b.dgram" is not an absolute path): give an absolute path'),
+        (
+            f'[input.unix_datagram]\npath = "/{"x" * 107}"\n',
+            "(the path has 108 bytes): give an absolute path of at most 107",
+        ),
+        (f'[daemon]\nrun_dir = "/{"x" * 89}"\n', "(the path has 90 bytes): give an absolute path of at most 89 bytes"),
+        ('[daemon]\nrun_dir = "/"\n', "is not a usable path"),
+        ('[slab]\npath = "/a\\u0000b"\n', "is not a usable path"),
+        ("[slab]\npath = 3\n", "slab.path = 3 is not allowed: give an absolute path."),
+        ('[http]\nlisten = "9090"\n', '("9090" is not of the form host:port): give "host:port" or "unix:/path".'),
+        ('[http]\nlisten = "h:65536"\n', "(port 65536 is not from 0 to 65535)"),
+        ('[http]\nlisten = "unix:b"\n', '("b" is not an absolute path)'),
+        ("[http]\nlisten = 9090\n", 'http.listen = 9090 is not allowed: give "host:port" or "unix:/path".'),
+        ('[logging]\nlevel = "LOUD"\n', 'logging.level = "LOUD" is not allowed: give "EMERG" or "ALERT"'),
+        ('[batching.topics."a topic"]\naction = "all"\n', 'batching.topics."a topic".action = "all" is not allowed'),
+        ("[batching.topics.t]\n", 'batching.topics.t.action is missing: give "per_topic" or "combined" or "none".'),
+        ("[compression.topics]\nt = 3\n", "compression.topics.t = 3 is not allowed: give a string in quotes."),
+        ("[delivery]\nmax_in_flight = 6\n", "delivery.max_in_flight = 6 is not allowed: give an integer from 1 to 5."),
+        ("[delivery]\nmax_failed_attempts = -1\n", "max_failed_attempts = -1 is not allowed: give an integer from 0"),
+        ("required_acks = 2\n", "kafka.required_acks = 2 is not allowed: give -1 or 0 or 1."),
+        ("broker_version = 0.9\n", 'give a string in quotes, for example "0.9.0.1".'),
+        ('client_id = ""\n', 'kafka.client_id = "" is not allowed'),
+    ],
+)
+def test_what_is_wrong_is_named(load: Load, tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(text)
+    assert str(caught.value).startswith(f"{tmp_path}/bruce.toml: ")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", 'kafka.bootstrap_servers is missing: give a list of at least one "host:port".'),
+        ("[kafka]\nbootstrap_servers = []\n", "kafka.bootstrap_servers = [] is not allowed"),
+        ('[kafka]\nbootstrap_servers = ["b1"]\n', '("b1" is not of the form host:port)'),
+        ('[kafka]\nbootstrap_servers = ["b1:0"]\n', "(port 0 is not from 1 to 65535)"),
+        ('[kafka]\nbootstrap_servers = ["::1:9092"]\n', '("::1:9092" is not of the form host:port)'),
+        ('[kafka]\nbootstrap_servers = "b1:9092"\n', 'bootstrap_servers = "b1:9092" is not allowed: give a list'),
+        ("[kafka]\nbootstrap_servers = [1]\n", "bootstrap_servers = [1] is not allowed: give a list"),
+    ],
+)
+def test_the_brokers_have_to_be_named(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "bruce.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert words in str(caught.value)
+
+
+def test_all_problems_are_told_at_once(load: Load) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("nonsense = 1\n[slab]\nsize = 1\npaht = 2\n[logging.file]\nenable = 3\n")
+    keys = [line.split(": ")[1].split(" ")[0] for line in str(caught.value).splitlines()]
+    assert keys == ["kafka.nonsense", "slab.paht", "slab.size", "logging.file.enable"]
+
+
+def test_long_values_are_cut(load: Load) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(f'[logging]\nlevel = "{"x" * 5000}"\n')
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("[slab]\nsize 3\n", "bruce.toml:4:6: this is not TOML: "),
+        ("[slab]\n[slab]\n", "bruce.toml:4:6: this is not TOML: "),
+        ('[slab]\npath = """', "bruce.toml:4:"),
+        (f"[slab]\nsize = {'9' * 5000}\n", "bruce.toml:"),
+    ],
+)
+def test_where_the_file_is_not_toml(load: Load, text: str, place: str) -> None:
+    with pytest.raises(ConfigError, match=place):
+        load(text)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b"# gr\xf6\xdfe")
+    with pytest.raises(ConfigError, match="latin: byte 4 is not UTF-8"):
+        load_config(tmp_path / "latin")
+    with pytest.raises(ConfigError, match="missing: cannot read the configuration: No such file"):
+        load_config(tmp_path / "missing")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("slab.size=64m", "slab.size", 64 << 20),
+        ('slab.size="64m"', "slab.size", 64 << 20),
+        (" slab.size = 64m ", "slab.size", 64 << 20),
+        ("input.tcp.port=9001", "input.tcp.port", 9001),
+        ("input.tcp.enable=true", "input.tcp.enable", True),
+        ("logging.level=DEBUG", "logging.level", "DEBUG"),
+        ("http.listen=127.0.0.1:0", "http.listen", "127.0.0.1:0"),
+        ("slab.path=/a=b", "slab.path", "/a=b"),
+        ('kafka.bootstrap_servers=["b2:1","b3:2"]', "kafka.bootstrap_servers", ("b2:1", "b3:2")),
+        ('batching.topics."t".action=none', "batching.topics.t.action", "none"),
+    ],
+)
+def test_overrides_lie_over_the_file(load: Load, override: str, key: str, value: object) -> None:
+    config = load("[slab]\nsize = 8388608\n[input.tcp]\nport = 1\n", override)
+    assert value_at(config, key) == value
+
+
+def test_the_last_override_wins_and_others_stay(load: Load) -> None:
+    config = load("[slab]\npath = '/a'\n", "slab.size=8m", "slab.size=9m")
+    assert (config.slab.path, config.slab.size) == ("/a", 9 << 20)
+
+
+def test_an_override_may_name_a_topic_of_any_characters(load: Load) -> None:
+    config = load("", 'batching.topics."a.b c".action=none')
+    assert config.batching.topics["a.b c"].action == "none"
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("slab.size", "--set slab.size: this is not of the form key=value"),
+        ("slab size=3", "--set slab size=3: slab size is not a key"),
+        ("=3", "is not a key"),
+        ("slab={}", "give one setting"),
+        ("slab={size=1,path=2}", "give one setting"),
+        ("slab.size=7m", '--set slab.size: slab.size = "7m" is not allowed: give a size'),
+        ("slab=3", "--set slab: slab = 3 is not allowed: give a section, [slab]."),
+        ("input.tpc.port=3", "--set input.tpc.port: input.tpc is not a setting; did you mean tcp?"),
+        ("batching.combined.config=x", "--set batching.combined.config: batching.combined.config"),
+    ],
+)
+def test_a_bad_override_is_named_instead_of_the_file(load: Load, override: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("", override)
+    assert words in str(caught.value)
+    assert "bruce.toml" not in str(caught.value)

@@ -1,0 +1,94 @@
+"""Fixtures and rules for all tests.
+
+* A test that uses a real Kafka broker is marked `kafka` by its fixtures; `--fast` leaves those out, and says so.
+* A test that leaves a process behind fails, and so does a session: see `no_process_left_by_test` and
+  `no_process_left_by_session`.
+* The Kafka clusters of a session are shared.  A test makes topics with names of its own, and one that hurts a cluster
+  calls its `heal` before it ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from support import processes
+from support.kafka_cluster import KafkaCluster
+from support.kafka_dist import NEWEST, TESTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from psutil import Process
+
+KAFKA_FIXTURES: Final = frozenset({"kafka_3", "kafka_versions"})
+LEFT_OUT: Final = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="leave out the tests that need a real Kafka broker")
+
+
+def pytest_configure() -> None:
+    processes.become_subreaper()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest's own hook looks at the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if KAFKA_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("kafka")
+    if config.getoption("--fast"):
+        _leave_out_kafka(config, items)
+
+
+def _leave_out_kafka(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [item for item in items if item.get_closest_marker("kafka")]
+    config.stash[LEFT_OUT] = len(left_out)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("--fast"):
+        count = config.stash.get(LEFT_OUT, 0)
+        terminalreporter.section("NOT EVERYTHING WAS TESTED", red=True, bold=True)
+        terminalreporter.line(f"--fast left out {count} tests that need a real Kafka broker.", red=True)
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="session", autouse=True)
+def no_process_left_by_session() -> Iterator[None]:
+    yield
+    _fail_if_left(processes.descendants(), "The session")
+
+
+@pytest.fixture(autouse=True)
+def no_process_left_by_test() -> Iterator[None]:
+    before = processes.descendants()
+    yield
+    after = processes.descendants() - before
+    _fail_if_left([process for process in after if process.pid not in processes.long_lived], "The test")
+
+
+def _fail_if_left(found: Iterable[Process], who: str) -> None:
+    if left := processes.still_alive(found):
+        report = processes.describe(left)
+        processes.kill(left)
+        pytest.fail(f"{who} left processes behind:\n{report}")
+
+
+# --- Kafka -----------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="session")
+def kafka_3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three brokers of the newest version."""
+    with KafkaCluster(NEWEST, brokers=3, directory=tmp_path_factory.mktemp("kafka-3")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session", params=TESTED)
+def kafka_versions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One broker of each version in turn."""
+    with KafkaCluster(request.param, directory=tmp_path_factory.mktemp(f"kafka-{request.param}")) as cluster:
+        yield cluster

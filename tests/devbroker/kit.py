@@ -1,0 +1,127 @@
+"""What the tests of the embedded broker share: batches, requests, a raw connection, a broker without a socket."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from kafka.protocol.producer import ProduceRequest
+from kafka.record.memory_records import MemoryRecordsBuilder
+
+from bruce_mp.devbroker.apis import APIS, Context
+from bruce_mp.devbroker.batch import HEADER, BatchHead, Limits
+from bruce_mp.devbroker.cluster import Cluster
+from bruce_mp.devbroker.faults import NO_FAULTS, Struck
+from bruce_mp.devbroker.statistics import Statistics
+from bruce_mp.devbroker.wire import decode, encode
+
+TopicData = ProduceRequest.TopicProduceData
+PartitionData = TopicData.PartitionProduceData
+
+
+def make_batch(
+    count: int = 1,
+    *,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    codec: int = 0,
+    timestamp: int = 1000,
+    value: bytes = b"value",
+) -> bytes:
+    """A record batch by kafka-python: `count` records, timestamps going up; producer is (id, epoch, sequence)."""
+    producer_id, epoch, sequence = producer
+    builder = MemoryRecordsBuilder(
+        2, codec, 1 << 24, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+    )
+    for number in range(count):
+        builder.append(timestamp + number, b"key%d" % number, value, [("header", b"h")])
+    builder.close()
+    return bytes(builder.buffer())
+
+
+def head_of(batch: bytes) -> BatchHead:
+    return BatchHead._make(HEADER.unpack_from(batch))
+
+
+def produce(parts: Iterable[tuple[str, int, bytes | None]], *, version: int = 9, acks: int = -1) -> Any:
+    """A Produce request with one batch for each (topic, partition)."""
+    topics = [TopicData(name=name, partition_data=[PartitionData(index=i, records=raw)]) for name, i, raw in parts]
+    return ProduceRequest(version=version, acks=acks, timeout_ms=1000, topic_data=topics)
+
+
+def frame_of(request: Any, correlation_id: int = 7) -> bytes:
+    """The request on the wire, length included."""
+    request.with_header(correlation_id, "kit")
+    return bytes(request.encode(header=True, framed=True))
+
+
+class Desk:
+    """Brokers without sockets: requests and responses pass through their encoding, as they do on a connection."""
+
+    def __init__(
+        self, *, brokers: int = 1, auto_create: int = 0, limits: Limits | None = None, max_bytes: int = 1 << 24
+    ) -> None:
+        self.cluster = Cluster(brokers, max_bytes=max_bytes, auto_create=auto_create, limits=limits)
+        for broker in self.cluster.ids:
+            self.cluster.set_up(broker, "127.0.0.1", 9000 + broker)
+        self.statistics = Statistics()
+
+    def ask(self, request: Any, response_class: Any, *, broker: int = 1, struck: Struck = NO_FAULTS) -> Any:
+        """The decoded answer; None if there is none."""
+        incoming = decode(frame_of(request)[4:])
+        context = Context(APIS, self.cluster, self.statistics, broker, incoming.version, struck)
+        response = incoming.api.handle(incoming.request, context)
+        if response is None:
+            return None
+        answer = bytes(encode(response, incoming.correlation_id))
+        return response_class.decode(answer, version=response.version, header=True, framed=True)
+
+
+class RawClient:
+    """A blocking connection to `host:port` that sends and takes frames."""
+
+    def __init__(self, address: str, timeout: float = 10.0) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout)
+
+    def send(self, request: Any, correlation_id: int = 7) -> None:
+        self._socket.sendall(frame_of(request, correlation_id))
+
+    def send_bytes(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def exactly(self, count: int) -> bytes:
+        """The next `count` bytes; raises EOFError if the broker closes before."""
+        got = b""
+        while len(got) < count:
+            more = self._socket.recv(count - len(got))
+            if not more:
+                raise EOFError(got)
+            got += more
+        return got
+
+    def frame(self) -> bytes:
+        """The next answer, length included."""
+        prefix = self.exactly(4)
+        return prefix + self.exactly(struct.unpack(">i", prefix)[0])
+
+    def receive(self, response_class: Any, version: int) -> Any:
+        """The next answer, decoded, header and all."""
+        return response_class.decode(self.frame(), version=version, header=True, framed=True)
+
+    def rest(self) -> bytes:
+        """All bytes until the broker closes."""
+        got = b""
+        while more := self._socket.recv(1 << 16):
+            got += more
+        return got
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()

@@ -1,0 +1,109 @@
+"""Every way in which a batch can be wrong, and what the client is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import google_crc32c
+import pytest
+from devbroker.kit import head_of, make_batch
+
+from bruce_mp.devbroker.batch import HEADER, BatchHead, Limits, read_batch, rebase, records_of
+from bruce_mp.devbroker.codes import Code, RefusedError
+
+LIMITS = Limits(message_max_bytes=2000, strict=False)
+
+
+def rewritten(**fields: int) -> bytes:
+    """A batch with other header fields and a CRC that goes with them."""
+    raw = make_batch(3)
+    changed = bytearray(HEADER.pack(*head_of(raw)._replace(**fields)) + raw[HEADER.size :])
+    changed[17:21] = google_crc32c.value(bytes(changed[21:])).to_bytes(4, "big")
+    return bytes(changed)
+
+
+def flipped(at: int) -> bytes:
+    raw = bytearray(make_batch(3))
+    raw[at] ^= 1
+    return bytes(raw)
+
+
+WRONG: dict[str, tuple[Callable[[], bytes | None], Code]] = {
+    "null": (lambda: None, Code.INVALID_RECORD),
+    "empty": (lambda: b"", Code.INVALID_RECORD),
+    "a few bytes": (lambda: b"\0" * 16, Code.INVALID_RECORD),
+    "half a header": (lambda: make_batch()[:40], Code.CORRUPT_MESSAGE),
+    "length below the header": (lambda: rewritten(length=20), Code.CORRUPT_MESSAGE),
+    "old message set": (lambda: rewritten(magic=1), Code.INVALID_RECORD),
+    "cut off": (lambda: make_batch(3)[:-1], Code.INVALID_RECORD),
+    "two batches": (lambda: make_batch() + make_batch(), Code.INVALID_RECORD),
+    "bytes behind": (lambda: make_batch() + b"\0", Code.INVALID_RECORD),
+    "unknown codec": (lambda: rewritten(attributes=5), Code.UNSUPPORTED_COMPRESSION_TYPE),
+    "base offset": (lambda: rewritten(base_offset=1), Code.INVALID_RECORD),
+    "too large": (lambda: make_batch(1, value=b"x" * 2000), Code.MESSAGE_TOO_LARGE),
+    "CRC": (lambda: flipped(17), Code.CORRUPT_MESSAGE),
+    "body": (lambda: flipped(-1), Code.CORRUPT_MESSAGE),
+    "no records": (lambda: rewritten(records=0, last_offset_delta=-1), Code.INVALID_RECORD),
+    "count too low": (lambda: rewritten(records=2), Code.INVALID_RECORD),
+    "offset delta too high": (lambda: rewritten(last_offset_delta=3), Code.INVALID_RECORD),
+    "control": (lambda: rewritten(attributes=0x20), Code.INVALID_RECORD),
+    "transaction": (lambda: rewritten(attributes=0x10), Code.INVALID_TXN_STATE),
+    "no sequence": (lambda: rewritten(producer_id=5, producer_epoch=0), Code.INVALID_RECORD),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_batches_are_refused(name: str) -> None:
+    make, code = WRONG[name]
+    with pytest.raises(RefusedError) as refusal:
+        read_batch(make(), 9, LIMITS)
+    assert refusal.value.code == code
+
+
+def test_the_limit_counts_the_whole_batch() -> None:
+    raw = make_batch(3)
+    assert read_batch(raw, 9, Limits(message_max_bytes=len(raw))).records == 3
+    with pytest.raises(RefusedError):
+        read_batch(raw, 9, Limits(message_max_bytes=len(raw) - 1))
+
+
+def test_zstd_needs_version_7() -> None:
+    raw = make_batch(3, codec=4)
+    assert read_batch(raw, 7, LIMITS).codec == 4
+    with pytest.raises(RefusedError) as refusal:
+        read_batch(raw, 6, LIMITS)
+    assert refusal.value.code == Code.UNSUPPORTED_COMPRESSION_TYPE
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_every_codec_is_read_strictly_and_decoded(codec: int) -> None:
+    raw = make_batch(50, codec=codec)
+    assert read_batch(raw, 9, Limits(strict=True)).records == 50
+    assert [(r.offset, r.key, r.value) for r in records_of(raw)] == [(i, b"key%d" % i, b"value") for i in range(50)]
+
+
+def test_only_strict_looks_at_the_records() -> None:
+    raw = rewritten(records=4, last_offset_delta=3)
+    assert read_batch(raw, 9, LIMITS).records == 4
+    with pytest.raises(RefusedError) as refusal:
+        read_batch(raw, 9, Limits(strict=True))
+    assert refusal.value.code == Code.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_strict_refuses_a_body_that_is_not_of_its_codec(codec: int) -> None:
+    with pytest.raises(RefusedError):
+        read_batch(rewritten(attributes=codec), 9, Limits(strict=True))
+
+
+def test_rebase_keeps_the_checksum() -> None:
+    stored = rebase(make_batch(3), 500, 7)
+    head = head_of(stored)
+    assert (head.base_offset, head.leader_epoch, head.records) == (500, 7, 3)
+    assert google_crc32c.value(stored[21:]) == head.crc
+    assert [r.offset for r in records_of(stored)] == [500, 501, 502]
+
+
+def test_the_last_sequence_wraps() -> None:
+    head = BatchHead._make(head_of(make_batch(3)))._replace(base_sequence=2**31 - 2)
+    assert head.last_sequence == 0

@@ -1,0 +1,114 @@
+"""Which requests a fault meets, and what becomes of the answer's bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from bruce_mp.devbroker.codes import ApiKey
+from bruce_mp.devbroker.faults import EFFECTS, NO_FAULTS, Action, Fault, FaultBook
+
+FRAME = b"\0\0\0\x0c" + b"\0\0\0\x07" + b"answer.."
+HITS = [("hits", 0)]
+
+
+def strikes(fault: Fault, requests: int, **where: Any) -> list[int]:
+    """Numbers (from 1) of the requests that the fault strikes."""
+    book = FaultBook()
+    book.inject(fault)
+    api, broker, targets = where.get("api", ApiKey.PRODUCE), where.get("broker", 1), where.get("targets", HITS)
+    return [n for n in range(1, requests + 1) if book.strike(api, broker, lambda: targets).faults]
+
+
+@pytest.mark.parametrize(
+    ("when", "expected"),
+    [
+        ({}, [1]),
+        ({"nth": 3}, [3]),
+        ({"times": 3}, [1, 2, 3]),
+        ({"nth": 2, "every": 3, "times": None}, [2, 5, 8]),
+        ({"every": 4, "times": 2}, [1, 5]),
+    ],
+)
+def test_when(when: dict[str, Any], expected: list[int]) -> None:
+    assert strikes(Fault(action=Action.CLOSE, **when), 10) == expected
+
+
+@pytest.mark.parametrize(
+    ("match", "where", "meets"),
+    [
+        ({}, {}, True),
+        ({}, {"api": ApiKey.FETCH}, False),
+        ({"api": None}, {"api": ApiKey.FETCH}, True),
+        ({"broker": 1}, {}, True),
+        ({"broker": 2}, {}, False),
+        ({"topic": "hits"}, {}, True),
+        ({"topic": "other"}, {}, False),
+        ({"partition": 1}, {"targets": [("hits", 0), ("other", 1)]}, True),
+        ({"topic": "hits", "partition": 1}, {"targets": [("hits", 0), ("other", 1)]}, False),
+        ({"topic": "hits"}, {"targets": []}, False),
+    ],
+)
+def test_match(match: dict[str, Any], where: dict[str, Any], meets: bool) -> None:
+    assert bool(strikes(Fault(action=Action.CLOSE, **match), 1, **where)) is meets
+
+
+def test_only_matches_count() -> None:
+    book = FaultBook()
+    book.inject(Fault(action=Action.CLOSE, topic="hits", nth=2))
+    topics = ["other", "hits", "other", "hits"]
+    assert [bool(book.strike(ApiKey.PRODUCE, 1, lambda t=t: [(t, 0)]).faults) for t in topics] == [False] * 3 + [True]
+
+
+def test_an_error_is_for_the_matching_partitions_only() -> None:
+    book = FaultBook()
+    book.inject(Fault(action=Action.ERROR, code=6, topic="hits", partition=1))
+    book.inject(Fault(action=Action.ERROR_APPENDED, code=7))
+    struck = book.strike(ApiKey.PRODUCE, 1, lambda: [("hits", 0), ("hits", 1)])
+    assert [struck.error(Action.ERROR, "hits", partition) for partition in (0, 1)] == [0, 6]
+    assert [struck.error(Action.ERROR_APPENDED, "hits", partition) for partition in (0, 1)] == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("action", "sent"),
+    [
+        (Action.ERROR, FRAME),
+        (Action.ACK_LOST, b""),
+        (Action.HALF_FRAME, FRAME[:8]),
+        (Action.WRONG_CORRELATION, b"\0\0\0\x0c\x40\0\0\x07answer.."),
+        (Action.GARBAGE_BODY, FRAME[:8] + b"\xff" * 8),
+    ],
+)
+def test_bytes_of_the_answer(action: Action, sent: bytes) -> None:
+    book = FaultBook()
+    book.inject(Fault(action=action))
+    assert book.strike(ApiKey.PRODUCE, 1, lambda: HITS).mangle(FRAME) == sent
+
+
+def test_faults_add_up() -> None:
+    book = FaultBook()
+    book.inject(Fault(action=Action.DELAY, ms=20))
+    book.inject(Fault(action=Action.DELAY, ms=30))
+    book.inject(Fault(action=Action.ACK_LOST))
+    struck = book.strike(ApiKey.PRODUCE, 1, lambda: HITS)
+    assert (struck.milliseconds(Action.DELAY), struck.handled, struck.closes) == (50, True, True)
+    assert book.strike(ApiKey.PRODUCE, 1, lambda: HITS) == NO_FAULTS
+
+
+def test_clearing_disarms() -> None:
+    book = FaultBook()
+    book.inject(Fault(action=Action.CLOSE, times=None))
+    book.clear()
+    assert book.strike(ApiKey.PRODUCE, 1, lambda: HITS) == NO_FAULTS
+
+
+def test_every_action_has_an_effect() -> None:
+    assert set(EFFECTS) == set(Action)
+
+
+@pytest.mark.parametrize("wrong", [b'{"action":"close","nth":0}', b'{"action":"no"}', b'{"action":"close","odd":1}'])
+def test_faults_that_make_no_sense_are_refused(wrong: bytes) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(wrong, type=Fault)

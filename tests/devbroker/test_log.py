@@ -1,0 +1,129 @@
+"""One partition: appending, reading, searching, forgetting, and damage on purpose."""
+
+from __future__ import annotations
+
+import pytest
+from devbroker.kit import head_of, make_batch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.devbroker.codes import Code, RefusedError
+from bruce_mp.devbroker.log import PartitionLog
+from bruce_mp.devbroker.records import decode_batches
+from bruce_mp.devbroker.retention import OVERHEAD, Retention
+
+
+def filled(*counts: int, limit: int = 1 << 20) -> PartitionLog:
+    """A log with batches of so many records; the value is the batch's number, timestamps are 1000 apart."""
+    log = PartitionLog(Retention(limit))
+    for number, count in enumerate(counts):
+        raw = make_batch(count, value=b"%d" % number, timestamp=1000 * (number + 1))
+        log.append(head_of(raw), raw, 0)
+    return log
+
+
+def contents(log: PartitionLog, offset: int = 0, max_bytes: int = 1 << 20) -> list[tuple[int, bytes | None]]:
+    return [(record.offset, record.value) for record in decode_batches(log.read(offset, max_bytes))]
+
+
+def test_reading_starts_with_the_batch_that_holds_the_offset() -> None:
+    log = filled(2, 3, 1)
+    assert contents(log, 3) == [(2, b"1"), (3, b"1"), (4, b"1"), (5, b"2")]
+    assert contents(log, 6) == []
+
+
+def test_reading_gives_one_batch_at_least_and_whole_ones_only() -> None:
+    log = filled(2, 3, 1)
+    two = len(log.read(0, 1)) + len(log.read(2, 1))
+    assert contents(log, 0, 1) == [(0, b"0"), (1, b"0")]
+    assert len(contents(log, 0, two)) == 5
+    assert len(contents(log, 0, two - 1)) == 2
+
+
+@pytest.mark.parametrize("offset", [-1, 7])
+def test_offsets_outside_are_refused(offset: int) -> None:
+    with pytest.raises(RefusedError) as refusal:
+        filled(2, 3, 1).read(offset, 1)
+    assert refusal.value.code == Code.OFFSET_OUT_OF_RANGE
+
+
+def test_timestamps_are_found() -> None:
+    log = filled(2, 3, 1)
+    assert log.find_timestamp(0) == (0, 1000)
+    assert log.find_timestamp(1001) == (1, 1001)
+    assert log.find_timestamp(2002) == (4, 2002)
+    assert log.find_timestamp(3001) is None
+    assert log.find_latest() == (5, 3000)
+    assert filled().find_latest() is None
+
+
+def test_retention_takes_the_oldest_of_all_logs() -> None:
+    retention = Retention(20 * (len(make_batch()) + OVERHEAD))
+    old, new = PartitionLog(retention), PartitionLog(retention)
+    for log in (old, new):
+        for _ in range(15):
+            log.append(head_of(make_batch()), make_batch(), 0)
+    assert retention.held <= retention.limit
+    assert new.start == 0
+    assert old.start == retention.dropped >= 10
+    assert (old.end, new.end) == (15, 15)
+    with pytest.raises(RefusedError):
+        old.read(0, 1)
+
+
+def test_a_log_whose_batches_are_all_gone_starts_at_its_end() -> None:
+    log = filled(2, 3, 1, limit=10)
+    assert (log.start, log.end) == (6, 6)
+    assert contents(log, 6) == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5), st.booleans()), max_size=60), st.integers(1000, 5000)
+)
+def test_memory_is_bounded_whatever_happens(steps: list[tuple[int, int, bool]], limit: int) -> None:
+    retention = Retention(limit)
+    logs = [PartitionLog(retention) for _ in range(3)]
+    for which, count, remove in steps:
+        log = logs[which]
+        if remove and log.start < log.end and log.read(log.start, 1):
+            log.remove(next(decode_batches(log.read(log.start, 1))).offset)
+        else:
+            raw = make_batch(count)
+            log.append(head_of(raw), raw, 0)
+        stored = [batch for log in logs for batch in log._batches]
+        assert retention.held == sum(len(batch.raw) + OVERHEAD for batch in stored) <= limit
+        for log in logs:
+            offsets = [record.offset for record in decode_batches(log.read(log.start, 1 << 30))]
+            assert offsets == sorted(set(offsets))
+            assert all(log.start <= offset < log.end for offset in offsets)
+
+
+def test_clearing_gives_all_memory_back() -> None:
+    retention = Retention(1 << 20)
+    log = PartitionLog(retention)
+    log.append(head_of(make_batch()), make_batch(), 0)
+    log.clear()
+    assert retention.held == 0
+
+
+def test_a_removed_batch_leaves_a_hole() -> None:
+    log = filled(2, 3, 1)
+    log.remove(3)
+    assert contents(log) == [(0, b"0"), (1, b"0"), (5, b"2")]
+    with pytest.raises(RefusedError):
+        log.remove(3)
+
+
+def test_a_doubled_batch_comes_again_at_the_end() -> None:
+    log = filled(2, 1)
+    log.double(1)
+    assert contents(log) == [(0, b"0"), (1, b"0"), (2, b"1"), (3, b"0"), (4, b"0")]
+
+
+def test_swapped_batches_change_their_order_and_nothing_else() -> None:
+    log = filled(2, 3, 1)
+    log.swap(0)
+    assert [value for _, value in contents(log)] == [b"1"] * 3 + [b"0"] * 2 + [b"2"]
+    assert [offset for offset, _ in contents(log)] == list(range(6))
+    with pytest.raises(RefusedError):
+        log.swap(5)

@@ -1,0 +1,103 @@
+"""The idempotence checks of a real broker, case by case."""
+
+from __future__ import annotations
+
+import pytest
+from devbroker.kit import head_of, make_batch
+
+from bruce_mp.devbroker.codes import Code, RefusedError
+from bruce_mp.devbroker.log import PartitionLog, Placed
+from bruce_mp.devbroker.producers import REMEMBERED
+from bruce_mp.devbroker.retention import Retention
+
+PRODUCER = 1000
+LAST = 2**31 - 1
+
+
+class Writer:
+    """Appends batches of one producer to a fresh log."""
+
+    def __init__(self) -> None:
+        self.log = PartitionLog(Retention(1 << 20))
+
+    def append(self, sequence: int, count: int = 1, *, epoch: int = 0, producer: int = PRODUCER) -> Placed:
+        raw = make_batch(count, producer=(producer, epoch, sequence))
+        return self.log.append(head_of(raw), raw, 0)
+
+    def refused(self, sequence: int, count: int = 1, *, epoch: int = 0) -> int:
+        with pytest.raises(RefusedError) as refusal:
+            self.append(sequence, count, epoch=epoch)
+        return refusal.value.code
+
+
+@pytest.fixture
+def writer() -> Writer:
+    return Writer()
+
+
+def test_a_repeated_batch_is_acknowledged_with_its_first_offset(writer: Writer) -> None:
+    writer.append(0, 3)
+    writer.append(3, 2)
+    again = writer.append(0, 3)
+    assert again == Placed(0, 1002, duplicate=True)
+    assert writer.log.end == 5
+
+
+def test_five_batches_are_remembered_and_no_more(writer: Writer) -> None:
+    for sequence in range(REMEMBERED + 1):
+        writer.append(sequence)
+    assert [writer.append(sequence).base_offset for sequence in range(1, REMEMBERED + 1)] == [1, 2, 3, 4, 5]
+    assert writer.refused(0) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_gap_is_refused_and_changes_nothing(writer: Writer) -> None:
+    writer.append(0, 3)
+    assert writer.refused(4) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert writer.append(3).base_offset == 3
+
+
+def test_the_same_first_sequence_with_another_length_is_no_duplicate(writer: Writer) -> None:
+    writer.append(0, 3)
+    assert writer.refused(0, 2) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_an_old_epoch_is_refused(writer: Writer) -> None:
+    writer.append(0, epoch=1)
+    assert writer.refused(0, epoch=0) == Code.INVALID_PRODUCER_EPOCH
+    assert writer.refused(1, epoch=0) == Code.INVALID_PRODUCER_EPOCH
+
+
+def test_a_new_epoch_starts_at_zero(writer: Writer) -> None:
+    writer.append(0, 3)
+    assert writer.refused(3, epoch=1) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert writer.append(0, 3, epoch=1) == Placed(3, -1, duplicate=False)
+    assert writer.append(3, epoch=1).base_offset == 6
+
+
+def test_a_producer_that_was_never_seen_may_start_anywhere(writer: Writer) -> None:
+    assert writer.append(77).base_offset == 0
+    assert writer.append(78).base_offset == 1
+
+
+def test_sequences_go_round_at_2_to_the_31(writer: Writer) -> None:
+    writer.append(LAST - 1, 3)  # LAST - 1, LAST, 0
+    assert writer.refused(3) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert writer.append(1).base_offset == 3
+    assert writer.append(LAST - 1, 3) == Placed(0, 1002, duplicate=True)
+
+
+def test_zero_follows_the_last_sequence(writer: Writer) -> None:
+    writer.append(LAST)
+    assert writer.append(0).base_offset == 1
+
+
+def test_producers_do_not_disturb_one_another(writer: Writer) -> None:
+    writer.append(0, producer=1)
+    writer.append(0, producer=2)
+    assert writer.append(1, producer=1).base_offset == 2
+
+
+def test_batches_without_a_producer_are_never_duplicates(writer: Writer) -> None:
+    raw = make_batch(2)
+    offsets = [writer.log.append(head_of(raw), raw, 0).base_offset for _ in range(3)]
+    assert offsets == [0, 2, 4]

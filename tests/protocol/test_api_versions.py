@@ -1,0 +1,62 @@
+"""Which versions are chosen, with what real brokers advertise."""
+
+from __future__ import annotations
+
+import pytest
+
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.protocol.api_versions import BrokerAbilities, NoCommonVersionError, choose_versions
+from bruce_mp.protocol.kafka_types import ApiRange
+
+
+def advertised(
+    produce: tuple[int, int], metadata: tuple[int, int], producer_id: tuple[int, int] | None
+) -> dict[int, ApiRange]:
+    apis = {0: ApiRange(*produce), 1: ApiRange(0, 4), 3: ApiRange(*metadata), 18: ApiRange(0, 3)}
+    return apis if producer_id is None else {**apis, 22: ApiRange(*producer_id)}
+
+
+@pytest.mark.parametrize(
+    ("release", "apis", "chosen"),
+    [
+        ("0.11.0.3", advertised((0, 3), (0, 4), (0, 0)), BrokerAbilities(3, 4, 0)),
+        ("1.1.1", advertised((0, 5), (0, 5), (0, 0)), BrokerAbilities(5, 5, 0)),
+        ("2.8.2", advertised((0, 9), (0, 11), (0, 4)), BrokerAbilities(9, 11, 4)),
+        ("3.9.2", advertised((0, 11), (0, 12), (0, 5)), BrokerAbilities(11, 12, 5)),
+        ("4.3.1, which closes on Produce 0 to 2", advertised((0, 13), (0, 13), (0, 6)), BrokerAbilities(12, 12, 5)),
+        ("without producer ids", advertised((0, 9), (0, 9), None), BrokerAbilities(9, 9, None)),
+    ],
+)
+def test_chooses_the_highest_common_version(release: str, apis: dict[int, ApiRange], chosen: BrokerAbilities) -> None:
+    assert choose_versions(apis) == chosen, release
+
+
+def test_says_what_the_versions_mean() -> None:
+    assert BrokerAbilities(7, 9, 0).zstd
+    assert not BrokerAbilities(6, 9, 0).zstd
+    assert BrokerAbilities(7, 9, 0).idempotence
+    assert not BrokerAbilities(7, 9, None).idempotence
+
+
+def test_a_broker_before_0_11_is_refused_with_a_clear_word() -> None:
+    with pytest.raises(NoCommonVersionError, match=r"older than 0\.11 is not supported yet"):
+        choose_versions(advertised((0, 2), (0, 2), None))
+
+
+@pytest.mark.parametrize(
+    ("apis", "complaint"),
+    [
+        (advertised((14, 20), (0, 13), (0, 6)), "Produce v3 to v12, the broker offers v14 to v20"),
+        (advertised((0, 13), (13, 15), (0, 6)), "Metadata v0 to v12, the broker offers v13 to v15"),
+        ({18: ApiRange(0, 4)}, "Produce v3 to v12, the broker does not offer it"),
+        ({0: ApiRange(0, 9)}, "Metadata v0 to v12, the broker does not offer it"),
+        ({0: ApiRange(9, 4), 3: ApiRange(0, 1)}, "offers v9 to v4"),
+    ],
+)
+def test_names_the_api_without_a_common_version(apis: dict[int, ApiRange], complaint: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=complaint):
+        choose_versions(apis)
+
+
+def test_no_common_version_of_producer_ids_only_costs_idempotence() -> None:
+    assert not choose_versions(advertised((0, 9), (0, 9), (8, 9))).idempotence

@@ -1,0 +1,305 @@
+"""Clusters of real Kafka brokers that a test can hurt.
+
+    with KafkaCluster("4.3.1", brokers=3) as kafka:
+        kafka.create_topic("news", partitions=3, replication=3)
+        kafka.kill(kafka.leader("news"))
+        ...
+        assert kafka.read_all("news", expected=1000)[0][0].value == b"first"
+
+* Brokers are named by their node id: 1, 2, 3.  A port belongs to its broker until `close`, also while it is down.
+* The JVMs die with the process that started them, however that ends; `close` kills them and deletes their data.
+* In KRaft versions each broker is a controller too: of three, only one may be down at a time.
+* A method that changes the cluster returns when all running brokers know of the change, so that a test never sleeps.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from kafka import KafkaAdminClient, TopicPartition
+
+from support import kafka_config, processes
+from support.kafka_dist import NEWEST, ensure
+from support.kafka_java import CHECKPOINT, JavaProcess, formatted_checkpoint, run_java
+from support.kafka_metadata import Metadata, Partition, fetch_metadata
+from support.kafka_reader import read_topics
+from support.ports import ReservedPort
+from support.zookeeper import ask_zookeeper, registered_brokers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from support.kafka_reader import Place, Record
+
+START_TIMEOUT_S: Final = 120.0
+CHANGE_TIMEOUT_S: Final = 60.0
+
+
+class KafkaCluster:
+    """`brokers` brokers of one Kafka version on loopback.  `config` goes into each broker's property file.
+
+    `fast_failover` makes a dead leader known after 1 to 2 s; without it Kafka's defaults hold (6 to 10 s).
+    `directory` takes the data (a new temporary directory if not given) and is removed by `close`.
+    """
+
+    def __init__(
+        self,
+        version: str = NEWEST,
+        *,
+        brokers: int = 1,
+        config: Mapping[str, str] | None = None,
+        fast_failover: bool = True,
+        directory: Path | None = None,
+    ) -> None:
+        self.dist = ensure(version)
+        self.version = version
+        self._overrides = {**(kafka_config.FAST_FAILOVER if fast_failover else {}), **(config or {})}
+        self._directory = directory or Path(tempfile.mkdtemp(prefix="bruce-kafka-"))
+        self._ports = [ReservedPort() for _ in range(2 * brokers + 1)]
+        self._zookeeper: JavaProcess | None = None
+        self._zookeeper_port = self._ports[-1].number if self.dist.release.zookeeper else None
+        self._plans = [self._plan(node_id, brokers) for node_id in range(1, brokers + 1)]
+        self._nodes: dict[int, JavaProcess] = {}
+
+    def _plan(self, node_id: int, brokers: int) -> kafka_config.NodePlan:
+        ports = self._ports[node_id - 1].number, self._ports[brokers + node_id - 1].number
+        return kafka_config.NodePlan(node_id, *ports, self._directory / f"broker-{node_id}")
+
+    # --- life --------------------------------------------------------------------------------------------------------
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """SIGKILL to all: a KRaft cluster that is asked politely waits for its own quorum.  Deletes the data."""
+        for node in self._all_nodes():
+            node.kill()
+        for port in self._ports:
+            port.release()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _all_nodes(self) -> Iterable[JavaProcess]:
+        return [*self._nodes.values(), *([self._zookeeper] if self._zookeeper else [])]
+
+    def _start(self) -> None:
+        if self._zookeeper_port:
+            self._start_zookeeper(self._zookeeper_port)
+        else:
+            self._format()
+        for plan in self._plans:
+            self._nodes[plan.node_id] = self._make_node(plan)
+            self._nodes[plan.node_id].start()
+        self._wait(self._all_listed, "all brokers list all brokers", START_TIMEOUT_S)
+
+    def _make_node(self, plan: kafka_config.NodePlan) -> JavaProcess:
+        plan.directory.mkdir(parents=True, exist_ok=True)
+        properties = plan.directory / "server.properties"
+        properties.write_text(
+            kafka_config.broker_properties(self.dist, plan, self._plans, self._zookeeper_port, self._overrides)
+        )
+        command = kafka_config.java_command(self.dist, plan.directory, kafka_config.BROKER_CLASS, [properties])
+        return JavaProcess(f"Kafka {self.version} broker {plan.node_id}", plan.directory, command)
+
+    def _start_zookeeper(self, port: int) -> None:
+        directory = self._directory / "zookeeper"
+        directory.mkdir(parents=True)
+        properties = directory / "zookeeper.properties"
+        properties.write_text(kafka_config.zookeeper_properties(port, directory))
+        command = kafka_config.java_command(self.dist, directory, kafka_config.ZOOKEEPER_CLASS, [properties])
+        self._zookeeper = JavaProcess("ZooKeeper", directory, command)
+        self._zookeeper.start()
+        self._wait(lambda: ask_zookeeper(port, "ruok") == "imok", "ZooKeeper answers", START_TIMEOUT_S)
+
+    def _format(self) -> None:
+        """What `StorageTool format` does, without a JVM per broker: its checkpoint is the same for a whole version."""
+        checkpoint = formatted_checkpoint(self.dist)
+        cluster_id = secrets.token_urlsafe(16)
+        for plan in self._plans:
+            plan.data.mkdir(parents=True)
+            meta = kafka_config.meta_properties(cluster_id, plan.node_id, secrets.token_urlsafe(16))
+            (plan.data / "meta.properties").write_text(meta)
+            shutil.copy(checkpoint, plan.data / CHECKPOINT)
+
+    # --- what clients need -------------------------------------------------------------------------------------------
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        return tuple(plan.node_id for plan in self._plans)
+
+    def port(self, node_id: int) -> int:
+        return self._plans[node_id - 1].port
+
+    def pid(self, node_id: int) -> int:
+        return self._nodes[node_id].running.pid
+
+    @property
+    def bootstrap_servers(self) -> list[str]:
+        return [f"127.0.0.1:{plan.port}" for plan in self._plans]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(self.bootstrap_servers)
+
+    @property
+    def librdkafka_config(self) -> dict[str, Any]:
+        """What a `confluent_kafka` client needs to talk to this version."""
+        config: dict[str, Any] = {"bootstrap.servers": self.bootstrap}
+        if not self.dist.release.admin_api:
+            config |= {"api.version.request": False, "broker.version.fallback": self.version}
+        return config
+
+    # --- topics ------------------------------------------------------------------------------------------------------
+    def create_topic(
+        self, name: str, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Returns when all running brokers name a leader for each of its partitions."""
+        if self.dist.release.admin_api:
+            topic = NewTopic(name, partitions, replication, config=dict(config or {}))
+            admin = AdminClient(self.librdkafka_config)
+            admin.create_topics([topic], operation_timeout=CHANGE_TIMEOUT_S)[name].result(CHANGE_TIMEOUT_S)
+        else:
+            self._create_topic_by_command(name, partitions, replication, config or {})
+        self._wait(lambda: self._has_leaders(name, partitions), f"topic {name} has leaders on all brokers")
+
+    def _create_topic_by_command(self, name: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
+        settings = [word for key, value in config.items() for word in ("--config", f"{key}={value}")]
+        words = (
+            f"--create --zookeeper 127.0.0.1:{self._zookeeper_port} --topic {name}"
+            f" --partitions {partitions} --replication-factor {replication}"
+        )
+        run_java(self.dist, self._directory, kafka_config.TOPIC_CLASS, [*words.split(), *settings])
+
+    def _has_leaders(self, topic: str, partitions: int) -> bool:
+        return all(
+            len(view := metadata.topics.get(topic, {})) == partitions and all(p.has_leader for p in view.values())
+            for metadata in self._views([topic])
+        )
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """The node id on which all running brokers agree."""
+        return self._agreed(topic, partition).leader
+
+    def _agreed(self, topic: str, partition: int) -> Partition:
+        found: set[Partition] = set()
+
+        def agree() -> bool:
+            found.clear()
+            found.update(view.topics[topic][partition] for view in self._views([topic]))
+            return len({p.leader for p in found}) == 1 and all(p.has_leader for p in found)
+
+        self._wait(agree, f"all brokers agree on the leader of {topic}-{partition}")
+        return found.pop()
+
+    def move_leader(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
+        """Reassign the partition (2.4 and later); the first of `replicas` becomes its leader."""
+        place = TopicPartition(topic, partition)
+        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
+        try:
+            admin.alter_partition_reassignments({place: list(replicas)})
+            self._wait(lambda: self._is_replicated(topic, partition, replicas), f"{topic}-{partition} is on {replicas}")
+            if self.leader(topic, partition) != replicas[0]:
+                admin.elect_leaders(0, {topic: [partition]}, raise_errors=False)
+            self._wait(lambda: self.leader(topic, partition) == replicas[0], f"{replicas[0]} leads {topic}-{partition}")
+        finally:
+            admin.close()
+
+    def _is_replicated(self, topic: str, partition: int, replicas: Sequence[int]) -> bool:
+        view = self._agreed(topic, partition)
+        return view.replicas == tuple(replicas) and view.in_sync == set(replicas)
+
+    def wait_in_sync(self, topic: str) -> None:
+        """Until each replica of each partition of `topic` is in sync."""
+        self._wait(lambda: self._is_in_sync(topic), f"all replicas of {topic} are in sync")
+
+    def _is_in_sync(self, topic: str) -> bool:
+        return all(p.in_sync == set(p.replicas) for view in self._views([topic]) for p in view.topics[topic].values())
+
+    # --- records -----------------------------------------------------------------------------------------------------
+    def read_all(self, topic: str, expected: int | None = None, timeout: float = 60.0) -> dict[int, list[Record]]:
+        """Per partition, the records from its beginning to its end.  See `read_topics`."""
+        read = self.read_topics([topic], expected, timeout)
+        return {partition: records for (_, partition), records in read.items()}
+
+    def read_topics(
+        self, topics: Iterable[str], expected: int | None = None, timeout: float = 60.0
+    ) -> dict[Place, list[Record]]:
+        return read_topics(self.librdkafka_config, topics, expected, timeout)
+
+    # --- faults ------------------------------------------------------------------------------------------------------
+    def kill(self, node_id: int) -> None:
+        """SIGKILL; returns when the process is gone, before the others have noticed."""
+        self._nodes[node_id].kill()
+
+    def terminate(self, node_id: int) -> None:
+        """SIGTERM: the broker hands its partitions over and ends."""
+        self._nodes[node_id].terminate(CHANGE_TIMEOUT_S)
+
+    def stop(self, node_id: int) -> None:
+        """SIGSTOP: the broker keeps its connections and says nothing."""
+        self._nodes[node_id].suspend()
+
+    def cont(self, node_id: int) -> None:
+        """SIGCONT after `stop`."""
+        self._nodes[node_id].resume()
+
+    def restart(self, node_id: int) -> None:
+        """Start the broker again on its old data and port (killing it first if it runs)."""
+        node = self._nodes[node_id]
+        node.kill()
+        if port := self._zookeeper_port:  # its old session must end first: some versions give up when they find it
+            self._wait(lambda: node_id not in registered_brokers(port), f"ZooKeeper forgets broker {node_id}")
+        node.start()
+        self._wait(self._all_listed, f"all brokers list broker {node_id} again", START_TIMEOUT_S)
+
+    def heal(self) -> None:
+        """Undo `kill`, `terminate` and `stop`: all brokers run again and list each other."""
+        for node_id, node in self._nodes.items():
+            if node.suspended:
+                self.cont(node_id)
+            elif not node.answers:
+                self.restart(node_id)
+        self._wait(self._all_listed, "all brokers list all brokers", START_TIMEOUT_S)
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+    def metadata(self, node_id: int, topics: Sequence[str] = ()) -> Metadata:
+        """What this broker says.  Raises `OSError` if it does not answer."""
+        return fetch_metadata(self.port(node_id), topics)
+
+    def _views(self, topics: Sequence[str] = ()) -> list[Metadata]:
+        return [self.metadata(node_id, topics) for node_id in self._answering()]
+
+    def _answering(self) -> frozenset[int]:
+        return frozenset(node_id for node_id, node in self._nodes.items() if node.answers)
+
+    def _all_listed(self) -> bool:
+        answering = self._answering()
+        views = self._views()
+        if self.dist.release.lists_brokers and not all(answering <= view.brokers for view in views):
+            return False
+        return answering <= self._registered()
+
+    def _registered(self) -> frozenset[int]:
+        return registered_brokers(self._zookeeper_port) if self._zookeeper_port else frozenset(self.node_ids)
+
+    def _wait(self, condition: Callable[[], bool], what: str, timeout: float = CHANGE_TIMEOUT_S) -> None:
+        def holds() -> bool:
+            for node in self._all_nodes():
+                node.raise_if_ended()
+            with suppress(OSError, KeyError):  # not up yet; not known yet
+                return condition()
+            return False
+
+        processes.wait_until(holds, what, timeout)

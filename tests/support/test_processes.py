@@ -1,0 +1,93 @@
+"""The rule that a test ends what it starts, and the tools that hold it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pytest
+
+from support import processes
+
+TESTS: Final = Path(__file__).parents[1]
+SLEEP: Final = "import time; time.sleep(600)"
+
+
+def test_a_spawned_process_dies_with_the_one_that_spawned_it() -> None:
+    script = (
+        "import sys; from support import processes; "
+        f"print(processes.spawn([sys.executable, '-c', {SLEEP!r}]).pid, flush=True); {SLEEP}"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(TESTS)}
+    )
+    with parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        assert child.is_running()
+        parent.kill()
+    assert not processes.still_alive([child])
+
+
+def test_an_orphan_becomes_our_descendant() -> None:
+    script = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SLEEP!r}]).pid, flush=True)"
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True, timeout=60)
+    orphan = psutil.Process(int(done.stdout))
+    try:
+        assert orphan in processes.descendants()
+    finally:
+        processes.kill([orphan])
+    assert orphan not in processes.descendants()
+
+
+def test_a_process_that_ended_is_no_descendant() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # ended, and still a zombie
+    assert ended.pid not in {process.pid for process in processes.descendants()}
+    ended.wait()
+
+
+def test_spawn_passes_the_exit_code_on() -> None:
+    assert processes.spawn([sys.executable, "-c", "raise SystemExit(7)"]).wait(60) == 7
+
+
+def test_spawn_can_be_signalled_directly() -> None:
+    process = processes.spawn([sys.executable, "-c", SLEEP])
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == -signal.SIGTERM
+
+
+LEAKING: Final = f"""
+import subprocess, sys
+def test_leak():
+    global kept
+    kept = subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
+"""
+LEAKING_SESSION: Final = f"""
+import subprocess, sys, pytest
+@pytest.fixture(scope="session")
+def server():
+    return subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
+def test_with_server(server):
+    assert server.poll() is None
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "who"), [(LEAKING, "The test"), (LEAKING_SESSION, "The session")], ids=["test", "session"]
+)
+def test_what_leaves_a_process_fails(tmp_path: Path, source: str, who: str) -> None:
+    (tmp_path / "test_it.py").write_text(source)
+    (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", tmp_path, tmp_path],
+        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(TESTS)},
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout
+    assert f"{who} left processes behind" in done.stdout
+    assert "1 passed, 1 error" in done.stdout

@@ -1,0 +1,99 @@
+"""What must hold of the repository as a whole, whatever the code does."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from configparser import ConfigParser
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import bruce_mp
+
+ROOT: Final = Path(__file__).parents[1]
+
+TOP_LEVEL: Final = {
+    ".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "bruce_mp", "conf", "deploy", "docs", "pyproject.toml",
+    "scripts", "setup.cfg", "tests",
+}  # fmt: skip
+SOON: Final = {"conf", "deploy", "docs"}
+"""May be empty, and git knows no empty directories."""
+
+MACHINE_PATHS: Final = (
+    r"/(?:work|root)/",  # not-a-path
+    r"/home/[a-z]",  # not-a-path
+)
+"""Places that exist on one developer's machine only."""
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """All files that git tracks, or would."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    return tuple(path for name in listing.split("\0") if name and (path := ROOT / name).is_file())
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text(errors="replace").splitlines()
+
+
+def test_git_lists_this_very_file() -> None:
+    assert Path(__file__) in files()
+
+
+def test_top_level_holds_what_a_visitor_expects() -> None:
+    found = {path.relative_to(ROOT).parts[0] for path in files()}
+    assert found <= TOP_LEVEL
+    assert found >= TOP_LEVEL - SOON
+
+
+@pytest.mark.parametrize("pattern", MACHINE_PATHS)
+def test_no_file_names_a_path_of_one_machine(pattern: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in files()
+        for number, line in enumerate(lines(path), 1)
+        if re.search(rf"(?<![\w.]){pattern}", line) and "not-a-path" not in line
+    ]
+    assert not found
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    command = "scripts/test"
+    assert f"\n{command}\n" in (ROOT / "README.md").read_text()
+    script = [line for line in lines(ROOT / ".ci/run") if line and not line.startswith("#")]
+    assert script == [f'exec "$(dirname "$0")/../{command}"']
+
+
+@pytest.mark.parametrize("script", [".ci/run", "scripts/test", "scripts/check_sizes.py"])
+def test_scripts_can_be_executed(script: str) -> None:
+    assert (ROOT / script).stat().st_mode & 0o111 == 0o111
+
+
+def test_the_version_is_written_in_one_place() -> None:
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    assert config["metadata"]["version"] == "attr: bruce_mp.__version__"
+    assert version("bruce-mp") == bruce_mp.__version__
+    assert "[project]" not in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_licence_is_the_one_that_the_metadata_names() -> None:
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    assert config["metadata"]["license"] == "Apache-2.0"
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License" in text
+    assert "Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_the_changelog_has_a_place_for_what_comes_next() -> None:
+    assert "\n## [Unreleased]\n" in (ROOT / "CHANGELOG.md").read_text()
