@@ -95,10 +95,12 @@ class PartitionLog:
         batch = max(self._batches, key=lambda b: b.max_timestamp)
         return max(((r.offset, r.timestamp) for r in records_of(batch.raw)), key=lambda found: found[1])
 
-    def drop_oldest(self, count: int) -> None:
-        """Retention: forget the first `count` batches; `start` goes up."""
+    def drop_oldest(self, count: int) -> int:
+        """Retention: forget the first `count` batches, or all; `start` goes up.  Returns how many there were."""
+        before = len(self._batches)
         self._forget(slice(0, count))
         self.start = self._batches[0].base_offset if self._batches else self.end
+        return before - len(self._batches)
 
     def clear(self) -> None:
         """Give all memory back."""

@@ -147,6 +147,7 @@ class Listener:
             reserved = reserve(port or 0)
             self.release_port()
             self._reserved = reserved
+        self._silent_until = 0.0  # a broker that was started anew has nothing to be silent about
         number: int = self._reserved.getsockname()[1]
         self._socket = await asyncio.start_server(self._connected, HOST, number, limit=READ_AHEAD, reuse_address=True)
         return number

@@ -28,6 +28,9 @@ NO_BROKER: Final = -1
 USABLE_PARTITION_ERRORS: Final = frozenset({0, 9})
 """9, REPLICA_NOT_AVAILABLE, speaks of a follower: the leader named with it is good (seen on 0.8 to 4.3)."""
 
+TRANSIENT_PRODUCER_ID_ERRORS: Final = frozenset({7, 8, 13, 14, 15, 16, 51})
+"""Timed out, broker or network away, coordinator loading, not there or elsewhere, a transaction under way."""
+
 
 class ApiRange(Struct, frozen=True):
     """Versions of one API that a broker advertises, both ends included."""
@@ -126,3 +129,8 @@ class ProducerIdResponse(Struct, frozen=True):
     producer_id: int
     producer_epoch: int
     throttle_ms: int = 0
+
+    @property
+    def ask_again(self) -> bool:
+        """Whether the error goes away by itself: a KRaft broker answers 14 until it has fetched a block of ids."""
+        return self.error in TRANSIENT_PRODUCER_ID_ERRORS

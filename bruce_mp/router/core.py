@@ -13,6 +13,7 @@ from bruce_mp import kernels
 from bruce_mp.errors import DiscardReason
 from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
 from bruce_mp.router.backoff import PauseBackoff
+from bruce_mp.router.cluster import Address
 from bruce_mp.router.discards import Discards
 from bruce_mp.router.routes import Route, Scope, ScopeEvent, ScopeState
 from bruce_mp.router.slots import SlotTable
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from bruce_mp.config.model import Config
-    from bruce_mp.router.cluster import Address, ClusterView, TopicView
+    from bruce_mp.router.cluster import ClusterView, TopicView
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Run, Segment
@@ -42,15 +43,18 @@ OVERHEAD: Final = 26
 UNKNOWN_TOPIC_MS: Final = 5_000
 """How long a topic that the cluster does not know is not asked for again."""
 
+NOWHERE: Final = Address("", 0)
+"""The address of a broker that is in no metadata: its dispatcher fails to connect and hands back what it holds."""
+
+_DISPATCHERS: Final = (State.ASSIGNED, State.ASSIGNED_SENT, State.QUEUED, State.IN_FLIGHT)
 _ROUTERS: Final = (State.FILLED, State.ROUTED, State.ROUTED_SENT, State.RETURNED, State.RETURNED_SENT)
-_TAKEN_FROM: Final = {State.RETURNED: Kind.RETURNED, State.RETURNED_SENT: Kind.RETURNED_SENT}
 
 
 class Router:
     """See the module's text.  Times are in ms on one steady clock."""
 
     def __init__(
-        self, slab: Slab, row: Row, config: Config, incarnation: int, reporter: DiscardReporter, rng: random.Random
+        self, slab: Slab, row: Row, config: Config, *, incarnation: int, reporter: DiscardReporter, rng: random.Random
     ) -> None:
         self._slab = slab
         self._row = row
@@ -62,6 +66,7 @@ class Router:
         self._table = TopicTable(slab)
         self._sequences = PartitionTable(slab)
         self._slots = SlotTable(slab)
+        self._addresses: dict[int, Address] = {}
         self._scopes: dict[int, Scope] = {}
         self._view: ClusterView | None = None
         self._topics: dict[int, Topic] = {}
@@ -90,6 +95,10 @@ class Router:
         if self._metadata_wanted_ms is None or at_ms < self._metadata_wanted_ms:
             self._metadata_wanted_ms = at_ms
 
+    def put_off_metadata(self, until_ms: int) -> None:
+        """No broker answered: do not ask before this time."""
+        self._metadata_wanted_ms = until_ms
+
     @property
     def due_ms(self) -> int | None:
         """When a batch is due next."""
@@ -98,17 +107,15 @@ class Router:
 
     def wanted_dispatchers(self) -> dict[int, tuple[int, Address]]:
         """Slot to (broker, address): one for each broker in service, and for those that still hold something."""
-        view = self._view
-        if view is None:
+        if self._view is None:
             return {}
-        wanted = {}
-        for node, slot in self._slots.items():
-            if node in view.brokers and (node in view.in_service or self._is_used(slot)):
-                wanted[slot] = (node, view.brokers[node])
-        return wanted
-
-    def _is_used(self, slot: int) -> bool:
-        return any(route.slot == slot for route in self._routes.values())
+        used = {route.slot for route in self._routes.values()}
+        in_service = self._view.in_service
+        return {
+            slot: (node, self._addresses.get(node, NOWHERE))
+            for node, slot in self._slots.items()
+            if node in in_service or slot in used
+        }
 
     # --- messages coming in ------------------------------------------------------------------------------------------
 
@@ -144,14 +151,15 @@ class Router:
         number = self._table.add(name, len(view.partitions))
         if number and not run.topic:
             self._slab.words[(self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_TOPIC) >> 2] = number
-        return self._topic(number, name, view) if number else None
+        return self._topic(number, name) if number else None
 
-    def _topic(self, number: int, name: bytes, view: TopicView) -> Topic:
+    def _topic(self, number: int, name: bytes) -> Topic:
         topic = self._topics.get(number)
         if topic is None:
             rule = self._config.batching_for(name)
             topic = self._topics[number] = Topic(self._slab, number, name, rule, self._rng)
-            topic.take_view(view)
+            if self._view is not None:
+                topic.take_view(self._view.topics.get(name))
         return topic
 
     def _without_long(self, topic: Topic, segment: Segment) -> list[Segment]:
@@ -192,7 +200,7 @@ class Router:
             parts = [*kernels.by_partition(self._slab, segment, known)]
         for partition, part in parts:
             assert partition is not None
-            self._bind(topic.number, partition, [part])
+            self._bind([part], partition)
             self._send(topic.number, partition, [part], Kind.QUEUE)
 
     def _send_any(self, topic: Topic, segments: list[Segment], kind: Kind, now_ms: int) -> None:
@@ -206,10 +214,10 @@ class Router:
             topic.parked += segments
             self.want_metadata(now_ms + self._config.delivery.min_pause_delay_ms)
             return
-        self._bind(topic.number, partition, segments)
+        self._bind(segments, partition)
         self._send(topic.number, partition, segments, kind)
 
-    def _bind(self, topic: int, partition: int, segments: Iterable[Segment]) -> None:
+    def _bind(self, segments: Iterable[Segment], partition: int) -> None:
         for segment in segments:
             place(self._slab, segment, partition, -1, -1, opens_batch=False)
 
@@ -248,6 +256,7 @@ class Router:
         if route is None:
             route = self._routes[topic, partition] = Route(self._new_backoff())
             self._sequences.ensure(topic, partition)
+            self._topic(topic, self._table.name_of(topic))
         return route
 
     def _send(self, topic: int, partition: int, segments: list[Segment], kind: Kind) -> None:
@@ -312,6 +321,7 @@ class Router:
         changed = view != self._view
         self._view = view
         self._metadata_wanted_ms = None
+        self._addresses.update(view.brokers)
         for node in view.in_service:
             self._slots.give(node)
         for topic in list(self._topics.values()):
@@ -338,35 +348,34 @@ class Router:
 
     def _move_scopes(self, started_ms: int, now_ms: int) -> None:
         """Let paused scopes flow again where the metadata allows, and follow leaders that moved."""
-        for slot, scope in self._scopes.items():
-            if scope.state is ScopeState.WAITING and started_ms >= scope.not_before_ms:
-                scope.step(ScopeEvent.RESUME)
-            elif not scope.flowing:
-                self._note_waiting(scope, slot)
+        for scope in self._scopes.values():
+            if scope.state is ScopeState.WAITING:
+                if started_ms >= scope.not_before_ms:
+                    scope.step(ScopeEvent.RESUME)
+                    self._row.add(Counter.PauseFinished)
+                else:
+                    self.want_metadata(scope.not_before_ms)
         for (topic, partition), route in self._routes.items():
-            self._move_route(topic, partition, route, started_ms, now_ms)
+            slot = self._slot_for(topic, partition)
+            if route.flowing and route.slot is not None and slot not in {None, route.slot}:
+                self._follow_leader(topic, partition, route, now_ms)
+            if route.state is ScopeState.WAITING or (route.flowing and route.holds_any):
+                self._move_route((topic, partition), route, slot, started_ms, now_ms)
 
-    def _note_waiting(self, scope: Scope, _slot: int) -> None:
-        if scope.state is ScopeState.WAITING:
-            self.want_metadata(scope.not_before_ms)
-
-    def _move_route(self, topic: int, partition: int, route: Route, started_ms: int, now_ms: int) -> None:
-        slot = self._slot_for(topic, partition)
-        if route.flowing and route.slot is not None and slot not in {None, route.slot}:
-            self._follow_leader(topic, partition, route, now_ms)
-        if route.state is ScopeState.HANDING_BACK:
-            return
-        if route.flowing and not route.holds_any:
-            return
-        if slot is None or not self._scope(slot).flowing or started_ms < route.not_before_ms:
-            if started_ms >= route.not_before_ms:
-                route.put_off(now_ms)
+    def _move_route(
+        self, place_: tuple[int, int], route: Route, slot: int | None, started_ms: int, now_ms: int
+    ) -> None:
+        """Send what a route holds to the leader's dispatcher, or see to it that somebody asks again."""
+        if started_ms < route.not_before_ms:
             self.want_metadata(route.not_before_ms)
-            return
-        if not route.flowing:
-            route.step(ScopeEvent.RESUME)
-            self._row.add(Counter.PauseFinished)
-        self._send_held(topic, partition, route, slot)
+        elif slot is None:
+            route.put_off(now_ms)
+            self.want_metadata(route.not_before_ms)
+        elif self._scope(slot).flowing:
+            if not route.flowing:
+                route.step(ScopeEvent.RESUME)
+                self._row.add(Counter.PauseFinished)
+            self._send_held(*place_, route, slot)
 
     def _follow_leader(self, topic: int, partition: int, route: Route, now_ms: int) -> None:
         """The leader moved without an error: have the old one's dispatcher hand the partition back."""
@@ -442,11 +451,13 @@ class Router:
 
     def recover(self, now_ms: int) -> None:
         """Find in the slab what a predecessor held, and ring again for what may have been lost in a pipe."""
+        for found in sweep(self._slab, _DISPATCHERS):
+            self._route_for(found.topic, found.partition).slot = found.holder
+            if found.state in {State.ASSIGNED, State.ASSIGNED_SENT}:
+                kind = Kind.SENT if found.state is State.ASSIGNED_SENT else Kind.BATCH
+                parcel = Parcel(kind, found.topic, found.partition, [found.segment])
+                self._outbox.setdefault(found.holder, []).append(parcel)
         self._sweep_in(now_ms)
-        for found in sweep(self._slab, (State.ASSIGNED, State.ASSIGNED_SENT)):
-            kind = Kind.SENT if found.state is State.ASSIGNED_SENT else Kind.BATCH
-            parcel = Parcel(kind, found.topic, found.partition, [found.segment])
-            self._outbox.setdefault(found.holder, []).append(parcel)
 
     def on_peer_restarted(self, slot: int | None, now_ms: int) -> None:
         """A process died: take what it had handed over, and say again what it may have missed."""
@@ -476,7 +487,4 @@ class Router:
             return
         route = self._route_for(topic, partition)
         (route.returned_sent if sent else route.returned).append(segment)
-        if topic not in self._topics:
-            name = self._table.name_of(topic)
-            self._topics[topic] = Topic(self._slab, topic, name, self._config.batching_for(name), self._rng)
         self.want_metadata(now_ms)

@@ -9,23 +9,26 @@ from before is recognised as stale.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from bruce_mp.errors import SlabError
+from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import ChunkState, State
 from bruce_mp.slab.runs import records_of, runs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Run
 
-__all__ = ["ChunkPool", "all_runs", "chunk_heads", "is_settled"]
+__all__ = ["ChunkPool", "all_runs", "chunk_heads", "is_settled", "last_arrival", "read_each"]
+
+T = TypeVar("T")
 
 LOOKS_PER_ALLOCATION: Final = 4
-LOOKS_WHEN_EMPTY: Final = 64
+LOOKS_WHEN_EMPTY: Final = 256
 DRY_MS: Final = 5
 
 
@@ -46,12 +49,19 @@ class ChunkPool:
 
     def _adopt(self) -> None:
         for chunk, state, span, generation in chunk_heads(self._slab):
-            self._next_generation = max(self._next_generation, generation + 1)
+            self._next_generation = max(self._next_generation, _generation_after(generation))
             if state is not ChunkState.FREE:
                 self._mark(chunk, span, used=1)
                 self.seal(chunk)
-        self.release_seals()
+        self._release_landed()
         self._refill()
+
+    def _release_landed(self) -> None:
+        """Of what was adopted, only what the landing zone is done with may be reclaimed before `release_seals`."""
+        base = self._slab.longs[landing.base_at(self._slab) >> 3]
+        adopted, self._fresh = self._fresh, []
+        for chunk in adopted:
+            (self._fresh if last_arrival(self._slab, chunk) >= base else self._sealed).append(chunk)
 
     def _mark(self, chunk: int, span: int, used: int) -> None:
         self._used[chunk : chunk + span] = bytes([used]) * span
@@ -100,8 +110,8 @@ class ChunkPool:
 
     def _open(self, chunk: int, span: int, now_ms: int) -> None:
         at = self._slab.chunk_at(chunk)
-        generation, self._next_generation = self._next_generation, (self._next_generation + 1) & 0xFFFFFFFF or 1
-        head = (lay.CHUNK_MAGIC, generation, ChunkState.FREE, self._owner, 0, span, 0, 0, now_ms)
+        generation, self._next_generation = self._next_generation, _generation_after(self._next_generation)
+        head = (lay.CHUNK_MAGIC, generation, ChunkState.FREE, self._owner, 0, span, 0, 0, now_ms, 0)
         lay.CHUNK_HEAD.pack_into(self._slab.view, at, *head)
         self._slab.view[at + lay.CHUNK_STATE] = ChunkState.OPEN
 
@@ -131,11 +141,12 @@ class ChunkPool:
         return freed
 
     def _release(self, chunk: int) -> int:
+        # A crash in between leaves a whole span without runs, which is settled: it is released again.
         at = self._slab.chunk_at(chunk)
         span = self._slab.words[(at + lay.CHUNK_SPAN) >> 2]
-        for body in range(at + (span - 1) * lay.CHUNK_BYTES, at, -lay.CHUNK_BYTES):
+        self._slab.words[(at + lay.CHUNK_RUNS) >> 2] = 0
+        for body in range(at + lay.CHUNK_BYTES, at + span * lay.CHUNK_BYTES, lay.CHUNK_BYTES):
             self._slab.view[body : body + lay.CHUNK_HEADER] = bytes(lay.CHUNK_HEADER)
-        # The first chunk goes last: a crash in between leaves a span that is still whole and settled.
         self._slab.view[at + lay.CHUNK_STATE] = ChunkState.FREE
         self._mark(chunk, span, used=0)
         if span == 1:
@@ -161,41 +172,69 @@ def chunk_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
             chunk += span
 
 
-def all_runs(slab: Slab) -> Iterator[tuple[int, int, Run]]:
-    """(chunk, offset, run) of every run in the slab, for readers that do not own the chunks.
-
-    The owner may free and reopen a chunk while it is read: what was read then is given up and read again, and left
-    out when it is unsound all the same.
-    """
-    for chunk, state, _, generation in chunk_heads(slab):
-        if state is not ChunkState.FREE:
-            for offset, run in _read_runs(slab, chunk, generation):
-                yield chunk, offset, run
+def _generation_after(generation: int) -> int:
+    return (generation + 1) & 0xFFFFFFFF or 1
 
 
-def _read_runs(slab: Slab, chunk: int, generation: int) -> list[tuple[int, Run]]:
-    for _ in range(_READ_TRIES):
-        try:
-            found = list(runs_of(slab, chunk))
-        except SlabError:
-            found = []
-        at = slab.chunk_at(chunk)
-        now = slab.words[(at + lay.CHUNK_GENERATION) >> 2]
-        if found and now == generation:
-            return found
-        if slab.view[at + lay.CHUNK_STATE] == ChunkState.FREE:
-            return []
-        generation = now
-    return found if all(run.generation == generation for _, run in found) else []
-
-
-_READ_TRIES: Final = 3
 _HEADED: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})
 
 
+def last_arrival(slab: Slab, chunk: int) -> int:
+    """An arrival number that no record of the chunk exceeds."""
+    return slab.longs[(slab.chunk_at(chunk) + lay.CHUNK_LAST_ARRIVAL) >> 3]
+
+
+# --- reading without owning ------------------------------------------------------------------------------------------
+def read_each(slab: Slab, read: Callable[[int], Iterable[T]]) -> Iterator[T]:
+    """What `read(chunk)` finds in each chunk in use, for readers that do not own the chunks.
+
+    The owner may free and reopen a chunk while it is read: what was read then is given up and read again.  `read` may
+    raise SlabError where it meets damage: what it found before that counts.
+    """
+    for chunk, state, _, generation in chunk_heads(slab):
+        if state is not ChunkState.FREE:
+            yield from _read_stable(slab, chunk, generation, read)
+
+
+def _read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], Iterable[T]]) -> list[T]:
+    generation_at = (slab.chunk_at(chunk) + lay.CHUNK_GENERATION) >> 2
+    for _ in range(_READ_TRIES):
+        found = _until_damage(read(chunk))
+        before, generation = generation, slab.words[generation_at]
+        if generation == before:
+            return found
+    # A chunk that is reopened again and again holds nothing that was there when the reading began.
+    return []
+
+
+_READ_TRIES: Final = 3
+
+
+def _until_damage(items: Iterable[T]) -> list[T]:
+    found: list[T] = []
+    try:
+        for item in items:
+            found.append(item)  # noqa: PERF402 - list() would lose what came before the error
+    except SlabError:
+        pass
+    return found
+
+
+def all_runs(slab: Slab) -> Iterator[tuple[int, int, Run]]:
+    """(chunk, offset, run) of every run in the slab, for readers that do not own the chunks: see `read_each`.
+
+    Only what the run's header says is sure to be of one piece; whoever reads its records as well uses `read_each`.
+    """
+    return read_each(slab, lambda chunk: ((chunk, offset, run) for offset, run in runs_of(slab, chunk)))
+
+
+# --- settled or not --------------------------------------------------------------------------------------------------
 def is_settled(slab: Slab, chunk: int) -> bool:
-    """Whether every record of the chunk is delivered or discarded."""
-    return all(_run_is_settled(slab, chunk, offset, run) for offset, run in runs_of(slab, chunk))
+    """Whether every record of the chunk is delivered or discarded.  A damaged chunk never is: it is left alone."""
+    try:
+        return all(_run_is_settled(slab, chunk, offset, run) for offset, run in runs_of(slab, chunk))
+    except SlabError:
+        return False
 
 
 def _run_is_settled(slab: Slab, chunk: int, offset: int, run: Run) -> bool:

@@ -14,7 +14,9 @@ import errno
 import fcntl
 import mmap
 import os
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from bruce_mp.errors import SlabError
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Geometry", "Slab", "create", "lock"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Geometry:
     """How many of what; decides every offset in the file.  Sizes in bytes."""
 
@@ -36,35 +38,35 @@ class Geometry:
     landing_slots: int = 64
     landing_slot_size: int = 65536
 
-    @property
+    @cached_property
     def topics_at(self) -> int:
         return lay.PAGE
 
-    @property
+    @cached_property
     def partitions_at(self) -> int:
         return lay.align(self.topics_at + self.topics * lay.TOPIC_ENTRY, lay.PAGE)
 
-    @property
+    @cached_property
     def rows_at(self) -> int:
         return lay.align(self.partitions_at + self.partitions * lay.PARTITION_ENTRY, lay.PAGE)
 
-    @property
+    @cached_property
     def landing_at(self) -> int:
         return lay.align(self.rows_at + lay.ROW_COUNT * lay.ROW_BYTES, lay.PAGE)
 
-    @property
+    @cached_property
     def landing_iovecs_at(self) -> int:
         return self.landing_at + lay.LANDING_HEADERS + self.landing_slots * lay.MMSGHDR_BYTES
 
-    @property
+    @cached_property
     def landing_slots_at(self) -> int:
         return lay.align(self.landing_iovecs_at + self.landing_slots * lay.IOVEC_BYTES, lay.PAGE)
 
-    @property
+    @cached_property
     def chunks_at(self) -> int:
         return lay.align(self.landing_slots_at + self.landing_slots * self.landing_slot_size, lay.PAGE)
 
-    @property
+    @cached_property
     def file_size(self) -> int:
         return self.chunks_at + self.chunks * lay.CHUNK_BYTES
 
@@ -120,7 +122,8 @@ class Slab:
         self.words.release()
         self.longs.release()
         self.view.release()
-        self._map.close()
+        with suppress(BufferError):
+            self._map.close()
 
 
 def create(path: Path, geometry: Geometry, now_ms: int) -> None:

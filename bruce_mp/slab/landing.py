@@ -7,14 +7,16 @@ number base + i; a record in a lane carries it, which is how a recovery knows wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from array import array
+from itertools import count
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["base_at", "empty", "landed_lengths", "slot_at"]
+__all__ = ["base_at", "empty", "landed_lengths", "landed_places", "slot_at"]
 
 
 def base_at(slab: Slab) -> int:
@@ -27,19 +29,28 @@ def slot_at(slab: Slab, slot: int) -> int:
     return slab.geometry.landing_slots_at + slot * slab.geometry.landing_slot_size
 
 
-def _length_at(slab: Slab, slot: int) -> int:
-    return slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES + lay.MMSGHDR_LENGTH
+def _lengths(slab: Slab, slots: int) -> memoryview[int]:
+    """The lengths in the message headers of the first slots."""
+    first = (slab.geometry.landing_at + lay.LANDING_HEADERS + lay.MMSGHDR_LENGTH) >> 2
+    step = lay.MMSGHDR_BYTES >> 2
+    return slab.words[first : first + slots * step : step]
 
 
 def landed_lengths(slab: Slab) -> list[int]:
     """Lengths of the datagrams that are in the landing zone, slot by slot."""
-    first = _length_at(slab, 0) >> 2
-    stop = first + slab.geometry.landing_slots * (lay.MMSGHDR_BYTES >> 2)
-    lengths = slab.words[first : stop : lay.MMSGHDR_BYTES >> 2].tolist()
+    lengths = _lengths(slab, slab.geometry.landing_slots).tolist()
     return lengths[: lengths.index(lay.LANDING_EMPTY)] if lay.LANDING_EMPTY in lengths else lengths
 
 
+def landed_places(slab: Slab) -> list[tuple[int, int]]:
+    """(file offset, length) of the datagrams that are in the landing zone, slot by slot: what the parser takes."""
+    first, step = slab.geometry.landing_slots_at, slab.geometry.landing_slot_size
+    return list(zip(count(first, step), landed_lengths(slab), strict=False))
+
+
 def empty(slab: Slab, slots: int) -> None:
-    """Make the first `slots` slots hold nothing, the last of them first: what remains is always a run from slot 0."""
-    for slot in range(slots - 1, -1, -1):
-        slab.words[_length_at(slab, slot) >> 2] = lay.LANDING_EMPTY
+    """Make the first `slots` slots hold nothing.  A part of a transaction: a crash leaves it to be done again."""
+    _lengths(slab, slots)[:] = memoryview(_EMPTY * slots)
+
+
+_EMPTY: Final = array("I", [lay.LANDING_EMPTY])

@@ -71,7 +71,7 @@ ROW_STARTED_MS: Final = 24  # i64
 ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
 ROW_COUNTERS: Final = 64
 ROW_COUNTER_CAPACITY: Final = 448
-ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, see slab/settle.py
+ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, see slab/rows.py
 ROW_REDO_BYTES: Final = 36 * 1024
 ROW_BYTES: Final = ROW_REDO + ROW_REDO_BYTES  # a multiple of 64
 
@@ -95,13 +95,14 @@ LANDING_EMPTY: Final = 0xFFFFFFFF  # in msg_len: this slot holds nothing
 CHUNK_BYTES: Final = 8192
 CHUNK_MAGIC: Final = 0x4B4E4843  # "CHNK"
 CHUNK_HEADER: Final = 64
-CHUNK_HEAD: Final = Struct("<IIBBHIIIq")
-"""magic, generation, state, owner input, 0, span, runs, 0, opened ms"""
+CHUNK_HEAD: Final = Struct("<IIBBHIIIqQ")
+"""magic, generation, state, owner input, 0, span, runs, 0, opened ms, last arrival"""
 CHUNK_GENERATION: Final = 4
 CHUNK_STATE: Final = 8
 CHUNK_OWNER: Final = 9
 CHUNK_SPAN: Final = 12
 CHUNK_RUNS: Final = 16
+CHUNK_LAST_ARRIVAL: Final = 32  # u64: no record in the chunk has a greater arrival number
 
 
 @unique

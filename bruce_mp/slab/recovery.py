@@ -7,13 +7,23 @@ boundaries that they were sent with.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import all_runs
+from bruce_mp.slab.chunks import all_runs, last_arrival, read_each
 from bruce_mp.slab.layout import State
-from bruce_mp.slab.runs import Segment, next_sequence, records_of, segment_of
+from bruce_mp.slab.runs import (
+    Segment,
+    next_sequence,
+    read_run,
+    records_of,
+    runs_of,
+    segment_of,
+    segment_records,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -21,7 +31,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Record, Run
 
-__all__ = ["Found", "SentBatch", "arrivals_from", "batches_of", "close_open_runs", "sweep"]
+__all__ = ["Found", "SentBatch", "arrivals_from", "batches_of", "close_open_runs", "find", "sweep"]
 
 
 class Found(NamedTuple):
@@ -59,16 +69,31 @@ class SentBatch(NamedTuple):
         return sum(segment.records for segment in self.segments)
 
 
+def find(slab: Slab, segment: Segment) -> Found:
+    """What the headers say of a segment whose records have the same word; of its first record, where it was split."""
+    run = read_run(slab, segment.chunk, segment.run)
+    if run.state is not State.SPLIT:
+        placement = (run.partition, run.sequence, run.epoch)
+        return Found(segment, run.word, run.topic, run.flags, *placement, run.first_arrival)
+    _, first = next(segment_records(slab, segment))
+    placement = (first.partition, first.sequence, first.epoch)
+    return Found(segment, first.word, run.topic, first.flags, *placement, first.arrival)
+
+
 def sweep(slab: Slab, states: Collection[State], holder: int | None = None) -> list[Found]:
     """Everything in one of `states` (held by `holder`, if given), in order of arrival."""
     found = [
         item
-        for chunk, offset, run in all_runs(slab)
-        for item in _parts_of(slab, chunk, offset, run)
+        for item in read_each(slab, lambda chunk: _parts_in(slab, chunk))
         if item.state in states and (holder is None or item.holder == holder)
     ]
     found.sort(key=lambda item: item.arrival)
     return found
+
+
+def _parts_in(slab: Slab, chunk: int) -> Iterator[Found]:
+    for offset, run in runs_of(slab, chunk):
+        yield from _parts_of(slab, chunk, offset, run)
 
 
 def _parts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[Found]:
@@ -138,30 +163,30 @@ def close_open_runs(slab: Slab, owner: int) -> None:
     for chunk, offset, run in all_runs(slab):
         at = slab.chunk_at(chunk)
         if run.state is State.OPEN and slab.view[at + lay.CHUNK_OWNER] == owner:
-            _close_run(slab, chunk, offset, run)
+            with suppress(SlabError):  # a damaged run stays open: it cannot be delivered
+                _close_run(slab, chunk, offset, run)
 
 
 def _close_run(slab: Slab, chunk: int, offset: int, run: Run) -> None:
-    sizes: list[int] = []
-    stamps: list[int] = []
-    for _, record in records_of(slab, chunk, offset, run):
-        sizes.append(record.key_length + record.value_length)
-        stamps.append(record.timestamp)
+    records = [record for _, record in records_of(slab, chunk, offset, run)]
+    sizes = [record.key_length + record.value_length for record in records]
     at = slab.chunk_at(chunk) + offset
     if not sizes:
         slab.words[at >> 2] = State.DELIVERED  # an empty run: nothing to deliver, and its chunk can go
         return
     slab.words[(at + lay.RUN_PAYLOAD) >> 2] = sum(sizes)
     slab.words[(at + lay.RUN_LARGEST) >> 2] = max(sizes)
-    slab.store_signed(at + lay.RUN_MIN_TIMESTAMP, min(stamps))
+    slab.store_signed(at + lay.RUN_MIN_TIMESTAMP, min(record.timestamp for record in records))
     slab.words[at >> 2] = State.FILLED
 
 
 def arrivals_from(slab: Slab, base: int) -> frozenset[int]:
     """The arrival numbers from `base` on that are in records, settled ones included."""
-    return frozenset(
-        record.arrival
-        for chunk, offset, run in all_runs(slab)
-        for _, record in records_of(slab, chunk, offset, run)
-        if record.arrival >= base
-    )
+    return frozenset(read_each(slab, lambda chunk: _arrivals_in(slab, chunk, base)))
+
+
+def _arrivals_in(slab: Slab, chunk: int, base: int) -> Iterator[int]:
+    if last_arrival(slab, chunk) < base:
+        return
+    for offset, run in runs_of(slab, chunk):
+        yield from (record.arrival for _, record in records_of(slab, chunk, offset, run) if record.arrival >= base)

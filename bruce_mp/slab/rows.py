@@ -5,7 +5,8 @@ record* first: the new values of the counters (absolute) and the segments with t
 record valid, does what it says, and marks it void.  Whoever starts after a crash does again what a valid redo record
 says: every step of it may be done twice.
 
-`version` is odd while a transaction runs, so that a reader of the books can tell a snapshot from a blur.
+`version` is odd while a transaction runs, so that a reader of the books can tell a snapshot from a blur.  The input's
+stays odd from `open_books` until it has landed what it received, even if it dies in between.
 
 A redo record: u32 valid, u32 outcome, u32 reason, u32 number of counters, u32 number of segments, u32 landing slots
 that it empties, u64 landing base after that; then pairs of (u64 counter index, u64 value); then segments as in
@@ -49,6 +50,8 @@ class Row:
         start = (self._at + lay.ROW_COUNTERS) >> 3
         self.counters = slab.longs[start : start + lay.ROW_COUNTER_CAPACITY]
         self._redo()
+        if self.version & 1 and not landing.landed_lengths(slab):
+            slab.longs[(self._at + lay.ROW_VERSION) >> 3] += 1  # opened for a batch that never came
 
     def begin(self, pid: int, now_ms: int) -> int:
         """Note the start of the process; the incarnation, which is one more at each start."""
@@ -84,11 +87,12 @@ class Row:
     def settle(self, segments: Sequence[Segment], outcome: State, reason: int, raises: Mapping[int, int]) -> None:
         """Settle segments and raise counters, both or neither.
 
-        Raises SlabError for more than MAX_SETTLED_SEGMENTS segments; the caller cuts.
+        Raises SlabError, and changes nothing, for more than MAX_SETTLED_SEGMENTS segments (the caller cuts) and for a
+        segment that is not what it claims.
         """
         if len(segments) > MAX_SETTLED_SEGMENTS:
             raise SlabError(f"One transaction settles at most {MAX_SETTLED_SEGMENTS} segments, not {len(segments)}.")
-        self._transact(raises, outcome=outcome, reason=reason, packed=pack_segments(segments))
+        self._transact(raises, outcome=outcome, reason=reason, segments=segments)
 
     def land(self, landed: int, raises: Mapping[int, int]) -> None:
         """Say that the first `landed` slots of the landing zone are done with, and raise counters, both or neither."""
@@ -103,21 +107,22 @@ class Row:
         self,
         raises: Mapping[int, int],
         *,
-        outcome: State = State.OPEN,
+        outcome: State = State.DELIVERED,
         reason: int = 0,
-        packed: bytes = b"",
+        segments: Sequence[Segment] = (),
         landed: int = 0,
         landing_base: int = 0,
     ) -> None:
-        at = self._at + lay.ROW_REDO
-        view = self._slab.view
-        count = len(packed) // SEGMENT.size
-        _REDO.pack_into(view, at, 0, outcome, reason, len(raises), count, landed, landing_base)
+        if len(raises) > _MAX_COUNTERS:
+            raise SlabError(f"One transaction raises at most {_MAX_COUNTERS} counters, not {len(raises)}.")
+        for segment in segments:
+            segment_words(self._slab, segment)  # what cannot be settled must be refused before the point of no return
+        at, view = self._at + lay.ROW_REDO, self._slab.view
+        _REDO.pack_into(view, at, 0, outcome, reason, len(raises), len(segments), landed, landing_base)
         pairs = b"".join([_PAIR.pack(counter, self.counters[counter] + more) for counter, more in raises.items()])
-        body = at + _REDO.size
-        view[body : body + len(pairs)] = pairs
-        body += _MAX_COUNTERS * _PAIR.size
-        view[body : body + len(packed)] = packed
+        view[at + _REDO.size : at + _REDO.size + len(pairs)] = pairs
+        packed = pack_segments(segments)
+        view[at + _SEGMENTS_AT : at + _SEGMENTS_AT + len(packed)] = packed
         self._slab.words[at >> 2] = 1
         self._redo()
 
@@ -129,28 +134,38 @@ class Row:
             return
         version = (self._at + lay.ROW_VERSION) >> 3
         self._slab.longs[version] |= 1
-        body = at + _REDO.size + _MAX_COUNTERS * _PAIR.size
-        if count:
-            packed = self._slab.view[body : body + count * SEGMENT.size]
-            settle_words(self._slab, unpack_segments(packed), State(outcome), reason)
+        packed = self._slab.view[at + _SEGMENTS_AT : at + _SEGMENTS_AT + count * SEGMENT.size]
+        settle_words(self._slab, unpack_segments(packed), State(outcome), reason)
         for place in range(at + _REDO.size, at + _REDO.size + counters * _PAIR.size, _PAIR.size):
             counter, value = _PAIR.unpack_from(self._slab.view, place)
             self.counters[counter] = value
         if landed:
             landing.empty(self._slab, landed)
             self._slab.longs[landing.base_at(self._slab) >> 3] = landing_base
-        self._slab.words[at >> 2] = 0
+        # The record goes last: had it gone before, a crash in between would leave the version odd for good.
         self._slab.longs[version] += 1
+        self._slab.words[at >> 2] = 0
+
+
+_SEGMENTS_AT: Final = _REDO.size + _MAX_COUNTERS * _PAIR.size
 
 
 def settle_words(slab: Slab, segments: Sequence[Segment], outcome: State, reason: int) -> None:
-    """Mark segments as settled.  A segment of an older generation was settled and reclaimed before: passed over."""
+    """Mark segments that are ours as settled.
+
+    One that was settled before (a transaction is being done again) may have been reclaimed since, and its memory may
+    belong to somebody else: it is passed over.  One that is not settled cannot be reclaimed under our hands.
+    """
     for segment in segments:
-        if not is_current(slab, segment):
+        try:
+            places = segment_words(slab, segment)
+        except SlabError:
             continue
-        for at in segment_words(slab, segment):
-            _store_reason(slab, at, segment, reason)
-            slab.words[at] = outcome
+        places = [at for at in places if slab.words[at] & 0xFF not in lay.SETTLED]
+        if is_current(slab, segment):  # only after the words were seen unsettled this says whose they are
+            for at in places:
+                _store_reason(slab, at, segment, reason)
+                slab.words[at] = outcome
 
 
 def _store_reason(slab: Slab, at: int, segment: Segment, reason: int) -> None:

@@ -26,12 +26,16 @@ __all__ = [
     "Segment",
     "is_current",
     "name_of",
+    "next_sequence",
     "pack_segments",
+    "place",
     "read_record",
     "read_run",
     "records_of",
     "runs_of",
+    "segment_bounds",
     "segment_of",
+    "segment_records",
     "segment_words",
     "split",
     "unpack_segments",
@@ -133,14 +137,33 @@ def is_current(slab: Slab, segment: Segment) -> bool:
 
 def read_run(slab: Slab, chunk: int, offset: int) -> Run:
     """The header of the run at byte `offset` of `chunk`.  Raises SlabError when there is no sound run."""
-    at = slab.chunk_at(chunk)
-    limit = slab.words[(at + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES
-    if offset & 7 or not lay.CHUNK_HEADER <= offset <= limit - lay.RUN_HEADER:
-        raise SlabError(f"There is no run at byte {offset} of chunk {chunk}.")
-    run = Run._make(lay.RUN.unpack_from(slab.view, at + offset))
-    if run.magic != lay.RUN_MAGIC or run.size & 7 or not run.body <= run.size <= limit - offset:
+    at, limit = _run_at(slab, chunk, offset)
+    run = Run._make(lay.RUN.unpack_from(slab.view, at))
+    room = run.size - run.body
+    sound = run.word & 0xFF in _KNOWN_STATES and not run.size & 7 and run.size <= limit - at
+    if not sound or run.records * lay.RECORD_HEADER > room or room < 0:
         raise SlabError(f"The run at byte {offset} of chunk {chunk} is damaged.")
     return run
+
+
+_KNOWN_STATES: Final = frozenset(State)
+
+
+def _run_at(slab: Slab, chunk: int, offset: int) -> tuple[int, int]:
+    """File offsets of a run and of the end of its chunk.  Raises SlabError when there is no run of this generation."""
+    at = slab.chunk_at(chunk)
+    words = slab.words
+    span = words[(at + lay.CHUNK_SPAN) >> 2]
+    if words[at >> 2] != lay.CHUNK_MAGIC or not 1 <= span <= slab.geometry.chunks - chunk:
+        raise SlabError(f"Chunk {chunk} has no sound header.")
+    limit = at + span * lay.CHUNK_BYTES
+    run_at = at + offset
+    if offset & 7 or offset < lay.CHUNK_HEADER or run_at > limit - lay.RUN_HEADER:
+        raise SlabError(f"There is no run at byte {offset} of chunk {chunk}.")
+    same_generation = words[(run_at + lay.RUN_GENERATION) >> 2] == words[(at + lay.CHUNK_GENERATION) >> 2]
+    if words[(run_at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC or not same_generation:
+        raise SlabError(f"The run at byte {offset} of chunk {chunk} is damaged.")
+    return run_at, limit
 
 
 def read_record(slab: Slab, chunk: int, offset: int) -> Record:
@@ -171,8 +194,26 @@ def records_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[
 
 def segment_records(slab: Slab, segment: Segment) -> Iterator[tuple[int, Record]]:
     """Offsets and headers of the records of a segment.  Raises SlabError when it is not what it claims."""
-    run = read_run(slab, segment.chunk, segment.run)
-    return _walk(slab, segment.chunk, segment.first, segment.records, segment.run + run.size)
+    at, end = segment_bounds(slab, segment)
+    base = slab.chunk_at(segment.chunk)
+    return _walk(slab, segment.chunk, at - base, segment.records, end - base)
+
+
+def segment_bounds(slab: Slab, segment: Segment) -> tuple[int, int]:
+    """File offsets of a segment's first record and of the end of its run.
+
+    Raises SlabError when the segment is not what it claims.  Whoever walks it checks each record against the end.
+    """
+    at, limit = _run_at(slab, segment.chunk, segment.run)
+    words = slab.words
+    if words[(at + lay.RUN_GENERATION) >> 2] != segment.generation:
+        raise SlabError(f"Chunk {segment.chunk} has been reused since generation {segment.generation}.")
+    end = at + words[(at + lay.RUN_SIZE) >> 2]
+    body = at + lay.RUN_HEADER + lay.align(words[(at + lay.RUN_NAME_LENGTH) >> 2] & 0xFFFF)
+    first = at - segment.run + segment.first
+    if not body <= first < end <= limit or segment.first & 7 or not segment.records:
+        raise SlabError(f"There are no {segment.records} records at byte {segment.first} of chunk {segment.chunk}.")
+    return first, end
 
 
 def _walk(slab: Slab, chunk: int, at: int, count: int, end: int) -> Iterator[tuple[int, Record]]:
@@ -180,10 +221,13 @@ def _walk(slab: Slab, chunk: int, at: int, count: int, end: int) -> Iterator[tup
         if at + lay.RECORD_HEADER > end:
             raise SlabError(f"The records of a run of chunk {chunk} go past its end.")
         record = read_record(slab, chunk, at)
-        if at + record.size > end:
-            raise SlabError(f"The record at byte {at} of chunk {chunk} goes past its run.")
+        if at + record.size > end or record.word & 0xFF not in _RECORD_STATES:
+            raise SlabError(f"The record at byte {at} of chunk {chunk} is damaged.")
         yield at, record
         at += record.size
+
+
+_RECORD_STATES: Final = _KNOWN_STATES - {State.SPLIT}
 
 
 def segment_of(chunk: int, offset: int, run: Run) -> Segment:
@@ -194,15 +238,18 @@ def segment_of(chunk: int, offset: int, run: Run) -> Segment:
 def segment_words(slab: Slab, segment: Segment) -> list[int]:
     """Indices into `slab.words` of the words that say who owns the segment: one, or one a record if it was split.
 
-    Raises SlabError when the segment is a part of a run that has not been split.
+    Raises SlabError when the segment is a part of a run that has not been split, or is not what it claims.
     """
-    at = (slab.chunk_at(segment.chunk) + segment.run) >> 2
-    if slab.words[at] & 0xFF != State.SPLIT:
-        if slab.words[at + (lay.RUN_COUNT >> 2)] != segment.records:
-            raise SlabError("A part of a run was taken for the whole; it must be split first.")
-        return [at]
+    first, _ = segment_bounds(slab, segment)
     base = slab.chunks_at + segment.chunk * lay.CHUNK_BYTES
-    return [(base + offset) >> 2 for offset, _ in segment_records(slab, segment)]
+    at = base + segment.run
+    if slab.words[at >> 2] & 0xFF == State.SPLIT:
+        return [(base + offset) >> 2 for offset, _ in segment_records(slab, segment)]
+    name = slab.words[(at + lay.RUN_NAME_LENGTH) >> 2] & 0xFFFF
+    starts_run = first == at + lay.RUN_HEADER + lay.align(name)
+    if not starts_run or slab.words[(at + lay.RUN_COUNT) >> 2] != segment.records:
+        raise SlabError("A part of a run was taken for the whole; it must be split first.")
+    return [at >> 2]
 
 
 def split(slab: Slab, chunk: int, offset: int) -> None:
@@ -221,7 +268,7 @@ def split(slab: Slab, chunk: int, offset: int) -> None:
         slab.view[base + at + lay.RECORD_FLAGS] = record.flags & lay.FLAG_PARTITION_KEY | flags
         slab.view[base + at + lay.RECORD_ATTEMPTS] = run.attempts
         _PLACEMENT.pack_into(slab.view, base + at + lay.RECORD_PARTITION, run.partition, sequence, run.epoch)
-        sequence = next_sequence(sequence, 1)
+        sequence = sequence if sequence < 0 else next_sequence(sequence, 1)
         flags &= ~lay.FLAG_BATCH_START
     slab.words[(base + offset) >> 2] = State.SPLIT
 

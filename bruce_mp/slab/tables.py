@@ -114,11 +114,10 @@ class PartitionTable:
         self._refresh()
         return True
 
-    def next_sequence(self, topic: int, partition: int, epoch: int) -> int:
-        """The next sequence number of a partition in a producer epoch; a new epoch starts at 0.  KeyError: no entry."""
-        at = self._require(topic, partition)
-        _, _, sequence, of_epoch = lay.PARTITION.unpack_from(self._slab.view, at)
-        return sequence if of_epoch == epoch else 0
+    def current(self, topic: int, partition: int) -> tuple[int, int]:
+        """(producer epoch, next sequence number) of a partition.  Raises KeyError when it has no entry."""
+        _, _, sequence, epoch = lay.PARTITION.unpack_from(self._slab.view, self._require(topic, partition))
+        return epoch, sequence
 
     def store_next_sequence(self, topic: int, partition: int, sequence: int, epoch: int) -> None:
         """Store it, with its epoch, in one instruction (the partition's dispatcher only)."""

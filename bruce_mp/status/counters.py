@@ -63,7 +63,7 @@ class CountersPage(Page, frozen=True, kw_only=True):
 
 
 class _Listed(NamedTuple):
-    index: int
+    number: int
     name: str
     always: bool = True
 
@@ -101,8 +101,8 @@ def _row_counters(slab: Slab, row: int) -> list[int]:
 
 
 def _line(listed: _Listed, rows: list[list[int]], *, by_process: bool) -> CounterLine:
-    location = [text for first, text in _LOCATIONS if listed.index >= first][-1]
-    parts = {row_name(row): counters[listed.index] for row, counters in enumerate(rows) if counters[listed.index]}
+    location = [text for first, text in _LOCATIONS if listed.number >= first][-1]
+    parts = {row_name(row): counters[listed.number] for row, counters in enumerate(rows) if counters[listed.number]}
     return CounterLine(location, listed.name, sum(parts.values()), parts if by_process else {})
 
 

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bruce_mp.errors import SlabError
-from bruce_mp.slab.chunks import all_runs
+from bruce_mp.slab.chunks import read_each
 from bruce_mp.slab.layout import State
-from bruce_mp.slab.runs import name_of, records_of
+from bruce_mp.slab.runs import name_of, records_of, runs_of
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.header import Page, header_lines, read_header
 from bruce_mp.status.text import topic_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Run
@@ -73,23 +72,26 @@ def read_queues(slab: Slab, now_ms: int) -> QueuesPage:
 def _count(slab: Slab) -> dict[bytes, Tally[str]]:
     topics = TopicTable(slab)
     by_topic: dict[bytes, Tally[str]] = {}
-    for chunk, offset, run in all_runs(slab):
-        try:
-            queues = _count_run(slab, chunk, offset, run)
-            topic = topics.name_of(run.topic) if run.topic else name_of(slab, chunk, offset, run)
-        except (SlabError, KeyError):
-            continue  # its chunk was used again while we read: what it held is settled
-        if queues:
-            by_topic.setdefault(topic, Tally()).update(queues)
+    for number, name, queues in read_each(slab, lambda chunk: _count_chunk(slab, chunk)):
+        topic = topics.name_of(number) if number else name
+        by_topic.setdefault(topic, Tally()).update(queues)
     return by_topic
 
 
+def _count_chunk(slab: Slab, chunk: int) -> Iterator[tuple[int, bytes, Tally[str]]]:
+    """(topic id, the name if that is 0, messages by queue) of each run that holds any."""
+    for offset, run in runs_of(slab, chunk):
+        queues = _count_run(slab, chunk, offset, run)
+        if queues:
+            yield run.topic, name_of(slab, chunk, offset, run), queues
+
+
 def _count_run(slab: Slab, chunk: int, offset: int, run: Run) -> Tally[str]:
-    if run.word & 0xFF != State.SPLIT:
-        queue = QUEUE_OF.get(run.word & 0xFF)
+    if run.state is not State.SPLIT:
+        queue = QUEUE_OF.get(run.state)
         return Tally({queue: run.records} if queue else {})
-    words = (QUEUE_OF.get(record.word & 0xFF) for _, record in records_of(slab, chunk, offset, run))
-    return Tally(queue for queue in words if queue)
+    states = (record.word & 0xFF for _, record in records_of(slab, chunk, offset, run))
+    return Tally(QUEUE_OF[state] for state in states if state in QUEUE_OF)
 
 
 def queues_plain(page: QueuesPage) -> str:
@@ -102,7 +104,7 @@ def queues_plain(page: QueuesPage) -> str:
         "ack_wait": sum(item.ack_wait for item in page.sending),
     }
     totals["total"] = sum(totals.values())
-    sums = [f"total {name}: {number}" for name, number in totals.items()]
+    sums = [f"{name}: {number}" for name, number in totals.items()]
     return "\n".join([*header_lines(page), *lines, *([""] if lines else []), *sums, ""])
 
 

@@ -57,6 +57,11 @@ class Child:
     def name(self) -> str:
         return self.start.name
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its present life should go on."""
+        return self.state in {State.BOOTING, State.RUNNING}
+
     def send(self, word: Word) -> None:
         """Say a word; nothing when there is no process."""
         if self.connection is not None:
@@ -92,15 +97,16 @@ class Child:
         self.state = advance(self.state, Event.READY)
         self.restarts.ready()
 
-    def act(self, now: float) -> None:
-        """What is due: begin a life, or end one by force.  OSError when no process can be spawned."""
+    def act(self, now: float) -> bool:
+        """What is due: begin a life (True), or end one by force.  OSError when no process can be spawned."""
         if self.due is None or now < self.due:
-            return
+            return False
         self.due = None
         if self.state is State.WAITING:
             self._spawn(now)
-        else:
-            self.kill()
+            return True
+        self._kill()
+        return False
 
     def _spawn(self, now: float) -> None:
         note_of(self.start).unlink(missing_ok=True)
@@ -122,8 +128,7 @@ class Child:
         if self._draining:
             self.send(Drain())
 
-    def kill(self) -> None:
-        """End it by force."""
+    def _kill(self) -> None:
         if self.process is not None:
             self._killed = True
             self.process.kill()
@@ -157,6 +162,6 @@ class Child:
             by_us = ", sent by the supervisor because it did not end in time" if self._killed else ""
             return f"signal {-code} ({strsignal(-code)}){by_us}"
         try:
-            return note_of(self.start).read_text("utf-8").strip()
+            return note_of(self.start).read_text("utf-8").strip().removesuffix(".")
         except OSError:
             return f"exit code {code}"

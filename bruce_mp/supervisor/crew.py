@@ -1,16 +1,17 @@
 """All processes of the daemon together: who there is, who is to be told what, who is started again.
 
-Input, router and status are always there.  Dispatchers come and go as the router says; a dispatcher is its *slot*, and
-a slot whose broker has another address gets a new process.
+Input, router and status are always there.  Dispatchers come and go as the router says: a dispatcher is a *slot*, and a
+slot whose broker has another address gets a new process.
 
-When a process died, its transaction is finished first (its row says how far it was), then it is started again, then
-the router hears of it, who looks what it left in the slab.  The router itself looks when it starts.
+When a process died, its transaction is finished first (its row in the slab says how far it was), then it is started
+again, then the router hears of it, who looks what it left.  The router looks by itself when it starts.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from bruce_mp.pipes.control import Control, Dispatchers, PeerDied, Ready, RefreshMetadata
@@ -18,13 +19,14 @@ from bruce_mp.pipes.start import Start
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import Row
 from bruce_mp.supervisor.children import Child
-from bruce_mp.supervisor.lifecycle import State
+from bruce_mp.supervisor.lifecycle import UNWANTED, State
 from bruce_mp.supervisor.policy import BOOTS_MAX
+from bruce_mp.supervisor.slab_setup import retire_row
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from socket import socket
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.supervisor.child import Inherited
     from bruce_mp.supervisor.programs import Programs
+    from bruce_mp.supervisor.sockets import Bound
 
 __all__ = ["Crew", "Equipment"]
 
@@ -40,42 +43,175 @@ log = logging.getLogger(__name__)
 
 
 class Equipment(NamedTuple):
-    """What the supervisor got hold of before it starts a process."""
+    """What the supervisor got hold of before it starts a process; `locks` live as long as any process."""
 
     config: Config
     run_dir: Path
     slab: Slab
     locks: Sequence[Inherited]
-    datagrams: socket
-    http: socket
+    datagrams: Bound
+    http: Bound
 
 
 class Crew:
     """The processes.  `failure` says why the daemon cannot go on, once it cannot."""
 
-    def __init__(self, programs: Programs, equipment: Equipment, row: Row, now: float) -> None:
+    def __init__(self, programs: Programs, equipment: Equipment, row: Row) -> None:
         self._programs = programs
         self._equipment = equipment
         self._row = row
-        self._to_introduce: list[Child] = []
+        self._bereft: set[Child] = set()
         self._draining = False
-        self._all_were_ready = False
+        self._stopping = False
         self.failure: str | None = None
-        router = Child(programs.router, self._start("router", lay.ROW_ROUTER), equipment.locks, now)
-        status = Child(
-            programs.status, self._start("status", lay.ROW_STATUS, equipment.http), equipment.locks, now
+        self.input = self._child(
+            programs.input, "input", lay.ROW_FIRST_INPUT, listener=equipment.datagrams.socket, ends_when_drained=True
         )
-        taker = self._start("input", lay.ROW_FIRST_INPUT, equipment.datagrams)
-        self.input = Child(programs.input, taker, equipment.locks, now, ends_when_drained=True)
-        self.router = router
-        self._fixed = (self.input, router, status)
+        self._router = self._child(programs.router, "router", lay.ROW_ROUTER)
+        self._status = self._child(programs.status, "status", lay.ROW_STATUS, listener=equipment.http.socket)
         self._dispatchers: dict[int, Child] = {}
 
-    def _start(
-        self, name: str, row: int, listener: socket | None = None, slot: int = 0, broker: Broker | None = None
-    ) -> Start:
+    def _child(
+        self,
+        program: str,
+        name: str,
+        row: int,
+        *,
+        listener: socket | None = None,
+        slot: int = 0,
+        broker: Broker | None = None,
+        ends_when_drained: bool = False,
+    ) -> Child:
         equipment = self._equipment
-        return Start(name, row, equipment.config, equipment.run_dir, equipment.slab.path, listener, slot, broker)
+        places = (equipment.config, equipment.run_dir, equipment.slab.path)
+        start = Start(name, row, *places, listener=listener, slot=slot, broker=broker)
+        return Child(program, start, equipment.locks, time.monotonic(), ends_when_drained=ends_when_drained)
 
-    def __iter__(self) -> Iterable[Child]:
-        ...
+    @property
+    def members(self) -> list[Child]:
+        """Everyone, those that ended included."""
+        return [self.input, self._router, self._status, *self._dispatchers.values()]
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody lives, or will."""
+        return all(child.state is State.ENDED for child in self.members)
+
+    @property
+    def due(self) -> float | None:
+        """When `act` has something to do."""
+        return min((child.due for child in self.members if child.due is not None), default=None)
+
+    def act(self) -> None:
+        """Start and end processes whose time has come."""
+        for child in self.members:
+            try:
+                if child.act(time.monotonic()):
+                    self._introduce(child)
+            except OSError as error:
+                self._mourn(child, f"it could not be started: {error.strerror}")
+
+    def _introduce(self, child: Child) -> None:
+        log.info("Process %s is started.", child.name, extra={"about": child.name})
+        if child in self._bereft:
+            self._bereft.remove(child)
+            self._row.add(Counter.ProcessRestarted)
+            if child is not self._router:
+                self._router.send(PeerDied(child.name))
+
+    def sources(self) -> dict[int, Callable[[], None]]:
+        """The descriptors to wait for, and what to do then."""
+        found: dict[int, Callable[[], None]] = {}
+        for child in self.members:
+            if child.connection is not None:
+                found[child.connection.fileno()] = partial(self._on_word, child)
+            if child.process is not None:
+                found[child.process.sentinel] = partial(self._on_end, child)
+        return found
+
+    def _on_word(self, child: Child) -> None:
+        if child.connection is None:
+            return
+        word = Control(child.connection).receive()
+        if word is None:
+            child.hung_up(time.monotonic())
+        else:
+            self._obey(child, word)
+
+    def _obey(self, child: Child, word: Word) -> None:
+        match word:
+            case Ready():
+                self._on_ready(child)
+            case Dispatchers(wanted):
+                self._arrange_dispatchers(wanted)
+            case RefreshMetadata():
+                self._router.send(word)
+            case _:
+                log.error("Process %s said %s, which only the supervisor says.", child.name, type(word).__name__)
+
+    def _on_ready(self, child: Child) -> None:
+        child.is_ready()
+        log.log(NOTICE, "Process %s is ready.", child.name, extra={"about": child.name})
+
+    def _arrange_dispatchers(self, wanted: dict[int, Broker]) -> None:
+        if self._stopping:
+            return
+        now = time.monotonic()
+        for slot, broker in wanted.items():
+            child = self._dispatchers.get(slot)
+            if child is None:
+                self._dispatchers[slot] = self._dispatcher(slot, broker)
+            elif child.state in UNWANTED or child.start.broker != broker:
+                child.replace(broker, now)
+        for slot, child in self._dispatchers.items():
+            if slot not in wanted and child.state not in UNWANTED:
+                child.stop(now)
+
+    def _dispatcher(self, slot: int, broker: Broker) -> Child:
+        row = lay.ROW_FIRST_DISPATCHER + slot
+        child = self._child(self._programs.dispatcher, f"dispatcher-{slot}", row, slot=slot, broker=broker)
+        if self._draining:
+            child.drain()
+        return child
+
+    def _on_end(self, child: Child) -> None:
+        while child.connection is not None and child.connection.poll():
+            self._on_word(child)
+        was_wanted = child.is_wanted
+        reason = child.bury()
+        Row(self._equipment.slab, child.start.row)  # finishes its transaction
+        if child.state is State.WAITING and was_wanted:
+            self._mourn(child, reason)
+        elif child.state is State.WAITING:
+            child.due = time.monotonic()
+            self._bereft.add(child)
+        else:
+            retire_row(self._equipment.slab, child.start.row)
+            log.info("Process %s has ended: %s.", child.name, reason, extra={"about": child.name})
+
+    def _mourn(self, child: Child, reason: str) -> None:
+        now = time.monotonic()
+        delay = child.restarts.died(now)
+        about = {"about": child.name}
+        if delay is None:
+            self.failure = f"Process {child.name} failed {BOOTS_MAX} times in a row before it was ready; last: {reason}"
+            return
+        self._bereft.add(child)
+        child.due = now + delay
+        log.warning("Process %s has died: %s. Next start in %g s.", child.name, reason, delay, extra=about)
+
+    def drain_input(self) -> None:
+        """Let the input hand on what it has, and end."""
+        self.input.drain()
+
+    def drain_others(self) -> None:
+        """Let everyone behind the input send what they have."""
+        self._draining = True
+        for child in (self._router, *self._dispatchers.values()):
+            child.drain()
+
+    def stop(self) -> None:
+        """Let everyone end, by force if need be."""
+        self._stopping = True
+        for child in self.members:
+            child.stop(time.monotonic())

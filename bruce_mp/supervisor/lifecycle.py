@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum, auto, unique
 from typing import Final
 
-__all__ = ["ALIVE", "TRANSITIONS", "Event", "State", "advance"]
+__all__ = ["ALIVE", "TRANSITIONS", "UNWANTED", "Event", "State", "advance"]
 
 
 @unique
@@ -39,6 +39,7 @@ class Event(Enum):
 
 
 ALIVE: Final = frozenset({State.BOOTING, State.RUNNING, State.REPLACING, State.STOPPING})
+UNWANTED: Final = frozenset({State.STOPPING, State.ENDED})
 
 TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
     State.WAITING: {

@@ -12,15 +12,17 @@ import msgspec
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import all_runs
+from bruce_mp.slab.chunks import read_each
 from bruce_mp.slab.layout import State
-from bruce_mp.slab.runs import name_of, records_of
+from bruce_mp.slab.runs import name_of, records_of, runs_of
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bruce_mp.slab.file import Slab
 
-__all__ = ["STAGES", "Books", "held_by_topic", "read_books"]
+__all__ = ["STAGES", "Books", "held_by_topic", "read_books", "total"]
 
 STAGES: Final[dict[State, str]] = {
     State.OPEN: "input",
@@ -66,7 +68,7 @@ def read_books(slab: Slab) -> Books:
 
 
 def _read_once(slab: Slab) -> Books:
-    before = _moving(slab)
+    before = _versions(slab)
     reasons = {reason.name: total(slab, discarded(reason)) for reason in DiscardReason}
     received, delivered = total(slab, Counter.MsgReceived), total(slab, Counter.MsgDelivered)
     held = _count_held(slab)
@@ -76,22 +78,24 @@ def _read_once(slab: Slab) -> Books:
         discarded={name: count for name, count in reasons.items() if count},
         held=held,
         possible_duplicates=total(slab, Counter.PossibleDuplicateMsg),
-        consistent=before == _moving(slab) and not any(version & 1 for version in before),
+        consistent=before == _versions(slab) and not any(version & 1 for version in before),
     )
 
 
-def _rows(slab: Slab) -> range:
-    first = slab.geometry.rows_at
-    return range(first, first + lay.ROW_COUNT * lay.ROW_BYTES, lay.ROW_BYTES)
+def _of_all_rows(slab: Slab, offset: int) -> list[int]:
+    """The 64-bit integer at byte `offset` of each process row."""
+    first = (slab.geometry.rows_at + offset) >> 3
+    step = lay.ROW_BYTES >> 3
+    return slab.longs[first : first + lay.ROW_COUNT * step : step].tolist()
 
 
-def _moving(slab: Slab) -> list[int]:
-    return [slab.longs[(row + lay.ROW_VERSION) >> 3] for row in _rows(slab)]
+def _versions(slab: Slab) -> list[int]:
+    return _of_all_rows(slab, lay.ROW_VERSION)
 
 
 def total(slab: Slab, counter: int) -> int:
     """A counter over all processes."""
-    return sum(slab.longs[(row + lay.ROW_COUNTERS + 8 * counter) >> 3] for row in _rows(slab))
+    return sum(_of_all_rows(slab, lay.ROW_COUNTERS + 8 * counter))
 
 
 def _count_held(slab: Slab) -> dict[str, int]:
@@ -105,17 +109,19 @@ def _count_held(slab: Slab) -> dict[str, int]:
 def held_by_topic(slab: Slab) -> dict[bytes | int, dict[str, int]]:
     """Records that the daemon holds: per topic (its number, or its name while it has none) and stage."""
     held: dict[bytes | int, dict[str, int]] = {}
-    for chunk, offset, run in all_runs(slab):
-        topic = run.topic or name_of(slab, chunk, offset, run)
-        if run.state in STAGES:
-            _add(held, topic, run.state, run.records)
-        elif run.state is State.SPLIT:
-            for _, record in records_of(slab, chunk, offset, run):
-                _add(held, topic, State(record.word & 0xFF), 1)
+    for topic, state, records in read_each(slab, lambda chunk: _counts_in(slab, chunk)):
+        if state in STAGES:
+            stages = held.setdefault(topic, {})
+            stages[STAGES[state]] = stages.get(STAGES[state], 0) + records
     return held
 
 
-def _add(held: dict[bytes | int, dict[str, int]], topic: bytes | int, state: State, records: int) -> None:
-    if state in STAGES:
-        stages = held.setdefault(topic, {})
-        stages[STAGES[state]] = stages.get(STAGES[state], 0) + records
+def _counts_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, State, int]]:
+    """Topic, state and number of records of each run of a chunk, or of each record if it was split."""
+    for offset, run in runs_of(slab, chunk):
+        topic = run.topic or name_of(slab, chunk, offset, run)
+        if run.state is not State.SPLIT:
+            yield topic, run.state, run.records
+            continue
+        for _, record in records_of(slab, chunk, offset, run):
+            yield topic, State(record.word & 0xFF), 1

@@ -17,12 +17,13 @@ import sys
 import time
 from logging.handlers import SysLogHandler, WatchedFileHandler
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO, cast
+from typing import TYPE_CHECKING, Final, TextIO
 
 from bruce_mp.errors import StartError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import TextIOWrapper
 
     from bruce_mp.config.sections import LogFile, Logging
 
@@ -91,14 +92,15 @@ class _LogFile(WatchedFileHandler):
         self._mode = config.mode
         super().__init__(config.path, encoding="utf-8", errors="backslashreplace")
 
-    def _open(self) -> TextIO:  # type: ignore[override]  # the base class says it more narrowly
-        return cast("TextIO", Path(self.baseFilename).open("a", encoding=self.encoding, errors=self.errors, opener=self._opener))
-
-    def _opener(self, path: str, flags: int) -> int:
-        descriptor = os.open(path, flags, 0o666 if self._mode is None else self._mode)
+    def _open(self) -> TextIOWrapper:
+        descriptor = os.open(
+            self.baseFilename,
+            os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC,
+            0o666 if self._mode is None else self._mode,
+        )
         if self._mode is not None:
             os.fchmod(descriptor, self._mode)  # the bits that the umask took
-        return descriptor
+        return os.fdopen(descriptor, "a", encoding=self.encoding, errors=self.errors)
 
 
 def _file(config: LogFile, line: logging.Formatter) -> logging.Handler:
@@ -135,11 +137,10 @@ class _TextFormatter(logging.Formatter):
 
 
 class _LineFormatter(_TextFormatter):
-    converter = time.gmtime
-
     def __init__(self, process: str) -> None:
         stamp = "%(asctime)s.%(msecs)03d UTC"
         super().__init__(f"{stamp} bruce[{process} %(process)d] %(levelname)s: %(message)s", "%Y-%m-%d %H:%M:%S")
+        self.converter = time.gmtime
 
 
 class RepeatFilter(logging.Filter):

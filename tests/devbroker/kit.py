@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
-from collections.abc import Iterable
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kafka.protocol.producer import ProduceRequest
 from kafka.record.memory_records import MemoryRecordsBuilder
@@ -17,6 +16,10 @@ from bruce_mp.devbroker.cluster import Cluster
 from bruce_mp.devbroker.faults import NO_FAULTS, Struck
 from bruce_mp.devbroker.statistics import Statistics
 from bruce_mp.devbroker.wire import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
 
 TopicData = ProduceRequest.TopicProduceData
 PartitionData = TopicData.PartitionProduceData
@@ -110,6 +113,10 @@ class RawClient:
     def receive(self, response_class: Any, version: int) -> Any:
         """The next answer, decoded, header and all."""
         return response_class.decode(self.frame(), version=version, header=True, framed=True)
+
+    def readable(self) -> bool:
+        """Is there anything to take at this moment?"""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def rest(self) -> bytes:
         """All bytes until the broker closes."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import google_crc32c
 import pytest
-from devbroker.kit import head_of, make_batch
 
 from bruce_mp.devbroker.batch import HEADER, BatchHead, Limits, read_batch, rebase, records_of
 from bruce_mp.devbroker.codes import Code, RefusedError
+from devbroker.kit import head_of, make_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LIMITS = Limits(message_max_bytes=2000, strict=False)
 

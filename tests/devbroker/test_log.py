@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from devbroker.kit import head_of, make_batch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from bruce_mp.devbroker.codes import Code, RefusedError
 from bruce_mp.devbroker.log import PartitionLog
 from bruce_mp.devbroker.records import decode_batches
 from bruce_mp.devbroker.retention import OVERHEAD, Retention
+from devbroker.kit import head_of, make_batch
 
 
 def filled(*counts: int, limit: int = 1 << 20) -> PartitionLog:
@@ -77,9 +77,7 @@ def test_a_log_whose_batches_are_all_gone_starts_at_its_end() -> None:
     assert contents(log, 6) == []
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5), st.booleans()), max_size=60), st.integers(1000, 5000)
-)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5), st.booleans()), max_size=60), st.integers(1000, 5000))
 def test_memory_is_bounded_whatever_happens(steps: list[tuple[int, int, bool]], limit: int) -> None:
     retention = Retention(limit)
     logs = [PartitionLog(retention) for _ in range(3)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from devbroker.kit import head_of, make_batch
 
 from bruce_mp.devbroker.codes import Code, RefusedError
 from bruce_mp.devbroker.log import PartitionLog, Placed
 from bruce_mp.devbroker.producers import REMEMBERED
 from bruce_mp.devbroker.retention import Retention
+from devbroker.kit import head_of, make_batch
 
 PRODUCER = 1000
 LAST = 2**31 - 1

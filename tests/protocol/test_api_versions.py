@@ -51,6 +51,7 @@ def test_a_broker_before_0_11_is_refused_with_a_clear_word() -> None:
         ({18: ApiRange(0, 4)}, "Produce v3 to v12, the broker does not offer it"),
         ({0: ApiRange(0, 9)}, "Metadata v0 to v12, the broker does not offer it"),
         ({0: ApiRange(9, 4), 3: ApiRange(0, 1)}, "offers v9 to v4"),
+        ({0: ApiRange(0, 9), 3: ApiRange(-2, -1)}, "offers v-2 to v-1"),
     ],
 )
 def test_names_the_api_without_a_common_version(apis: dict[int, ApiRange], complaint: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from typing import Any
 
@@ -118,17 +119,11 @@ def test_agrees_on_versions() -> None:
     connection = BrokerConnection("bruce", "b1:9092")
     connection.connecting(1.0)
     (asked,) = connection.connected(2.0)
-    header = RequestHeader.decode(memoryview_reader(asked[4:]), flexible=True)
+    header = RequestHeader.decode(io.BytesIO(asked[4:]), flexible=True)
     assert (header.request_api_key, header.request_api_version, header.correlation_id) == (18, 3, 1)
     assert connection.receive(versions(KAFKA_2_8), 3.0) == [Ready(BrokerAbilities(9, 11, 4))]
     assert connection.abilities == BrokerAbilities(9, 11, 4)
     assert connection.state is State.READY
-
-
-def memoryview_reader(data: bytes) -> Any:
-    import io  # noqa: PLC0415
-
-    return io.BytesIO(data)
 
 
 def test_asks_again_in_version_0_after_error_35_whatever_its_shape() -> None:

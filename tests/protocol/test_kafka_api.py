@@ -248,6 +248,19 @@ def test_a_refused_producer_id_has_a_code_and_no_id() -> None:
     assert api.decode_producer_id(frame, 4) == ProducerIdResponse(31, -1, -1)
 
 
+@pytest.mark.parametrize(("error", "again"), [(0, False), (14, True), (16, True), (31, False), (35, False)])
+def test_knows_when_to_ask_again_for_a_producer_id(error: int, again: bool) -> None:
+    assert ProducerIdResponse(error, -1, -1).ask_again is again
+
+
+def test_refuses_acks_for_a_topic_without_a_name() -> None:
+    frame = response(
+        ProduceResponse, 9, responses=[TopicAck(name=None, partition_responses=[hinted_ack()])], throttle_time_ms=0
+    )
+    with pytest.raises(RemoteProtocolError, match="does not follow"):
+        api.decode_produce(frame, 9)
+
+
 def test_refuses_a_producer_id_that_is_none() -> None:
     frame = response(InitProducerIdResponse, 4, throttle_time_ms=0, error_code=0, producer_id=-1, producer_epoch=0)
     with pytest.raises(RemoteProtocolError, match="producer id -1"):

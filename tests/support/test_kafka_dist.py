@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -12,7 +14,6 @@ from support import kafka_dist
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -68,25 +69,24 @@ def test_failure_says_what_failed_and_what_to_do(cache: Path, monkeypatch: pytes
     assert not (cache / "4.3.1").exists()
 
 
-def _count_and_fetch(coordinates: Sequence[str], staging: Path) -> None:
+COUNTING: Final = """
+from support import kafka_dist
+def count_and_fetch(coordinates, staging):
     with (staging.parent / "calls").open("a") as calls:
         calls.write("x")
-    _fetch_one_jar(coordinates, staging)
-
-
-def _ensure_in_child() -> None:
-    kafka_dist._fetchers = lambda: iter([("counting", _count_and_fetch)])
-    kafka_dist.ensure("4.3.1")
+kafka_dist._fetchers = lambda: [("counting", count_and_fetch)]
+kafka_dist.ensure("4.3.1")
+"""
 
 
 def test_of_several_processes_one_fetches(cache: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    children = [context.Process(target=_ensure_in_child) for _ in range(4)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(60)
-    assert [child.exitcode for child in children] == [0] * 4
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with kafka_dist._locked(cache / "4.3.1.lock"):
+        children = [subprocess.Popen([sys.executable, "-c", COUNTING], env=environment) for _ in range(3)]
+        with pytest.raises(subprocess.TimeoutExpired):  # they wait for the lock
+            children[0].wait(2)
+        assert not (cache / "calls").exists()
+    assert [child.wait(60) for child in children] == [0] * 3
     assert (cache / "calls").read_text() == "x"
 
 

@@ -1,8 +1,7 @@
 """Lanes: the open chunks of an input, one per busy topic (PartitionKey: per topic and partition index).
 
-A parsed batch is appended group by group.  A group's records are written behind the lane's open run and become part of
-it by one 8-byte store of the run's count and size, so that a crash leaves whole records or none.  A run is closed and
-handed to the router when its chunk is full or its linger is over.
+A parsed batch is appended group by group to the lanes' open runs.  A run is closed and handed to the router when its
+chunk is full or its linger is over.
 
 A topic that the router has not numbered yet, and any topic when there are too many lanes, goes through the *shared*
 lane: its runs carry the topic's name and are closed at the end of the batch, so that they are handed over before
@@ -13,10 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.kernels.pure.lane import Head, Lane, record_size
 from bruce_mp.kernels.pure.parse import parse
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
-from bruce_mp.slab.runs import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,12 +22,11 @@ if TYPE_CHECKING:
     from bruce_mp.kernels.pure.parse import Batch, Item
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import TopicTable
 
 __all__ = ["Ingested", "Lanes", "NoRoom"]
 
-_PADDING: Final = tuple(bytes(-length & 7) for length in range(8))
-_CHUNK_ROOM: Final = lay.CHUNK_BYTES - lay.CHUNK_HEADER
 IDLE_MS: Final = 1000
 """A lane that nothing was appended to for so long gives its chunk up."""
 _WAKE_SLACK_MS: Final = 2
@@ -52,35 +49,6 @@ class Ingested(NamedTuple):
     no_room: list[NoRoom]
 
 
-class _Lane:
-    """An open chunk and, while `records` > 0, the open run at its end.  Offsets are file offsets."""
-
-    __slots__ = (
-        "chunk", "chunk_at", "due_ms", "end", "generation", "largest", "limit", "min_timestamp", "payload", "records",
-        "run_at", "runs", "used_ms",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.chunk = -1
-        self.chunk_at = self.run_at = self.end = self.limit = 0
-        self.generation = self.runs = self.records = self.payload = self.largest = 0
-        self.min_timestamp = self.due_ms = self.used_ms = 0
-
-
-class _Head(NamedTuple):
-    """What the header of a run of a group says."""
-
-    topic: int
-    name: bytes
-    flags: int
-    partition_index: int
-    partition_count: int
-
-    @property
-    def size(self) -> int:
-        return lay.RUN_HEADER + lay.align(len(self.name))
-
-
 class Lanes:
     """The lanes of one input process.
 
@@ -94,8 +62,9 @@ class Lanes:
         self._topics_version = topics.version
         self._linger_ms = linger_ms
         self._lingers: dict[bytes, int] = {}
-        self._lanes: dict[LaneKey, _Lane] = {}
-        self._shared = _Lane()
+        self._partitions: dict[int, int] = {}
+        self._lanes: dict[LaneKey, Lane] = {}
+        self._shared = Lane(slab, Head(0, b"", 0, -1, 0))
         self._max_lanes = max(1, slab.geometry.chunks // 4)
         self._closed: list[Segment] = []
         self._next_due_ms: int | None = None
@@ -113,9 +82,9 @@ class Lanes:
         batch = parse(buffer, places, first_arrival, skip)
         no_room: list[NoRoom] = []
         for (topic, keyed), items in batch.groups.items():
-            for lane, head, members in self._assign(topic, items, keyed=keyed):
-                dropped = self._append(lane, head, buffer, members, now_ms)
-                no_room += [NoRoom(topic, item.timestamp) for item in dropped]
+            for lane, members in self._assign(topic, items, keyed=keyed):
+                dropped = self._append(lane, buffer, members, now_ms)
+                no_room += [NoRoom(topic, item[1]) for item in dropped]
                 self._after_append(lane, topic, now_ms)
         return Ingested(batch, no_room)
 
@@ -124,136 +93,93 @@ class Lanes:
         if self._topics.version != self._topics_version:
             self._topics_version = self._topics.version
             self._topics.refresh()
+            self._partitions.clear()
             self.close_all()
 
-    def _assign(self, topic: bytes, items: list[Item], *, keyed: bool) -> list[tuple[_Lane, _Head, list[Item]]]:
+    def _assign(self, topic: bytes, items: list[Item], *, keyed: bool) -> list[tuple[Lane, list[Item]]]:
         """Which lane each message of a group goes to."""
-        flags = lay.FLAG_PARTITION_KEY if keyed else 0
         number = self._topics.id_of(topic)
         if not number:
-            return [(self._shared, _Head(0, topic, flags, -1, 0), items)]
+            return [(self._share(0, topic, keyed=keyed), items)]
         if not keyed:
-            return [(self._lane((number, -1, 0)), _Head(number, b"", flags, -1, 0), items)]
-        count = self._topics.partitions_of(number)
+            return [(self._lane(number, -1, 0), items)]
+        count = self._partitions_of(number)
         if not count:
-            return [(self._shared, _Head(number, b"", flags, -1, 0), items)]
+            return [(self._share(number, b"", keyed=True), items)]
         members: dict[int, list[Item]] = {}
         for item in items:
-            members.setdefault(item.partition_key % count, []).append(item)
-        return [
-            (self._lane((number, index, count)), _Head(number, b"", flags, index, count), some)
-            for index, some in members.items()
-        ]
+            members.setdefault(item[2] % count, []).append(item)
+        return [(self._lane(number, index, count), some) for index, some in members.items()]
 
-    def _lane(self, key: LaneKey) -> _Lane:
+    def _partitions_of(self, topic: int) -> int:
+        """How many partitions a topic has, the same until the table's version is seen to have changed.
+
+        Else a key could be in two lanes at a time, and overtake itself.
+        """
+        count = self._partitions.get(topic)
+        if count is None:
+            count = self._partitions[topic] = self._topics.partitions_of(topic)
+        return count
+
+    def _lane(self, topic: int, index: int, count: int) -> Lane:
+        key = (topic, index, count)
         lane = self._lanes.get(key)
-        if lane is not None:
-            return lane
-        if len(self._lanes) >= self._max_lanes:
-            return self._shared
-        lane = self._lanes[key] = _Lane()
+        if lane is None:
+            if len(self._lanes) >= self._max_lanes:
+                return self._share(topic, b"", keyed=count > 0)
+            flags = lay.FLAG_PARTITION_KEY if count else 0
+            lane = self._lanes[key] = Lane(self._slab, Head(topic, b"", flags, index, count))
         return lane
 
-    def _after_append(self, lane: _Lane, topic: bytes, now_ms: int) -> None:
+    def _share(self, topic: int, name: bytes, *, keyed: bool) -> Lane:
+        """The shared lane, whose next run is for this topic."""
+        self._shared.head = Head(topic, name, lay.FLAG_PARTITION_KEY if keyed else 0, -1, 0)
+        return self._shared
+
+    def _after_append(self, lane: Lane, topic: bytes, now_ms: int) -> None:
         lane.used_ms = now_ms
         linger = self._lingers.get(topic)
         if linger is None:
             linger = self._lingers[topic] = self._linger_ms(topic)
         if lane is self._shared or linger == 0:
             self._close_run(lane)
+            self._wake_by(now_ms + IDLE_MS)
         elif lane.records and not lane.due_ms:
             lane.due_ms = now_ms + linger
             self._wake_by(lane.due_ms)
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
-    def _append(self, lane: _Lane, head: _Head, buffer: memoryview, items: list[Item], now_ms: int) -> list[Item]:
+    def _append(self, lane: Lane, buffer: memoryview, items: list[Item], now_ms: int) -> list[Item]:
         """Append messages to a lane; those for which there was no room come back."""
         dropped: list[Item] = []
-        pending: list[bytes] = []
-        room = self._room(lane, head)
-        for item in items:
-            record = _record(buffer, item, head.flags)
-            if len(record) > room:
-                self._commit(lane, pending)
-                pending = []
-                if not self._make_room(lane, head, len(record), item, now_ms):
-                    dropped.append(item)
-                    room = 0
-                    continue
-                room = self._room(lane, head)
-            elif not lane.records and not pending:
-                self._open_run(lane, head, item, now_ms)
-            pending.append(record)
-            room -= len(record)
-            _note(lane, item)
-        self._commit(lane, pending)
+        at = 0
+        while at < len(items):
+            if lane.has_room(items[at]) or self._make_room(lane, items[at], now_ms):
+                at = lane.append(buffer, items, at, now_ms)
+            else:
+                dropped.append(items[at])
+                at += 1
         return dropped
 
-    @staticmethod
-    def _room(lane: _Lane, head: _Head) -> int:
-        """Bytes for records in the open run, or, where none is open, in one that would be."""
-        if lane.chunk < 0:
-            return 0
-        return lane.limit - lane.end - (0 if lane.records else head.size)
-
-    def _make_room(self, lane: _Lane, head: _Head, size: int, item: Item, now_ms: int) -> bool:
-        """Give the lane a new chunk, or a span for a large record, with an open run in it."""
+    def _make_room(self, lane: Lane, item: Item, now_ms: int) -> bool:
+        """Give the lane a new chunk, or a span for a large message."""
         self._give_up(lane)
-        span = -(-(lay.CHUNK_HEADER + head.size + size) // lay.CHUNK_BYTES)
+        span = -(-(lay.CHUNK_HEADER + lane.head.size + record_size(item)) // lay.CHUNK_BYTES)
         chunk = self._pool.allocate(span, now_ms)
         if chunk is None:
             return False
-        lane.chunk, lane.chunk_at, lane.runs = chunk, self._slab.chunk_at(chunk), 0
-        lane.generation = self._slab.words[(lane.chunk_at + lay.CHUNK_GENERATION) >> 2]
-        lane.end, lane.limit = lane.chunk_at + lay.CHUNK_HEADER, lane.chunk_at + span * lay.CHUNK_BYTES
-        self._open_run(lane, head, item, now_ms)
+        lane.enter(chunk, span)
         return True
-
-    def _open_run(self, lane: _Lane, head: _Head, item: Item, now_ms: int) -> None:
-        lay.RUN.pack_into(
-            self._slab.view, lane.end, State.OPEN, lane.generation, 0, head.size, head.topic, -1, -1, -1, head.flags, 0,
-            now_ms, 0, head.partition_index, head.partition_count, len(head.name), 0, 0, 0, lay.RUN_MAGIC,
-            item.arrival, item.timestamp,
-        )  # fmt: skip
-        if head.name:
-            at = lane.end + lay.RUN_HEADER
-            self._slab.view[at : at + len(head.name)] = head.name
-        lane.run_at, lane.end = lane.end, lane.end + head.size
-        lane.records = lane.payload = lane.largest = 0
-        lane.min_timestamp = item.timestamp
-        lane.runs += 1
-        self._slab.words[(lane.chunk_at + lay.CHUNK_RUNS) >> 2] = lane.runs
-
-    def _commit(self, lane: _Lane, records: list[bytes]) -> None:
-        """Write records behind the open run and make them part of it."""
-        if not records:
-            return
-        view, longs = self._slab.view, self._slab.longs
-        data = b"".join(records)
-        view[lane.end : lane.end + len(data)] = data
-        lane.end += len(data)
-        lane.records += len(records)
-        self._slab.words[(lane.run_at + lay.RUN_PAYLOAD) >> 2] = lane.payload
-        self._slab.words[(lane.run_at + lay.RUN_LARGEST) >> 2] = lane.largest
-        self._slab.store_signed(lane.run_at + lay.RUN_MIN_TIMESTAMP, lane.min_timestamp)
-        longs[(lane.run_at + lay.RUN_COUNT) >> 3] = lane.records | (lane.end - lane.run_at) << 32
 
     # --- closing -----------------------------------------------------------------------------------------------------
 
-    def _close_run(self, lane: _Lane) -> None:
-        """Hand the lane's open run to the router."""
-        if not lane.records:
-            return
-        self._slab.words[lane.run_at >> 2] = State.FILLED
-        first = lane.run_at + lay.RUN_HEADER
-        name = self._slab.words[(lane.run_at + lay.RUN_NAME_LENGTH) >> 2] & 0xFFFF
-        at = lane.chunk_at
-        place = (lane.run_at - at, first + lay.align(name) - at)
-        self._closed.append(Segment(lane.chunk, lane.generation, *place, lane.records, lane.payload))
-        lane.records = lane.due_ms = 0
+    def _close_run(self, lane: Lane) -> None:
+        """Hand the lane's open run, if it has one, to the router."""
+        if lane.records:
+            self._closed.append(lane.close_run())
 
-    def _give_up(self, lane: _Lane) -> None:
+    def _give_up(self, lane: Lane) -> None:
         """Close the run and let the chunk go."""
         self._close_run(lane)
         if lane.chunk >= 0:
@@ -269,7 +195,7 @@ class Lanes:
         for key in idle:
             del self._lanes[key]
 
-    def _look(self, lane: _Lane, now_ms: int) -> bool:
+    def _look(self, lane: Lane, now_ms: int) -> bool:
         """Close what is due in a lane; True when the lane is idle and has given up its chunk."""
         if lane.records and lane.due_ms <= now_ms + _WAKE_SLACK_MS:
             self._close_run(lane)
@@ -303,22 +229,3 @@ class Lanes:
         self._pool.release_seals()
         closed, self._closed = self._closed, []
         return closed
-
-
-def _record(buffer: memoryview, item: Item, flags: int) -> bytes:
-    arrival, timestamp, partition_key, key_at, key_end, value_at, value_end = item
-    key_length, value_length = key_end - key_at, value_end - value_at
-    head = lay.RECORD.pack(
-        0, flags, 0, 0, 0, key_length, value_length, partition_key, -1, -1, -1, 0, timestamp, arrival
-    )  # fmt: skip
-    return b"".join(
-        (head, buffer[key_at:key_end], buffer[value_at:value_end], _PADDING[(key_length + value_length) & 7])
-    )
-
-
-def _note(lane: _Lane, item: Item) -> None:
-    """Keep the sums of the open run."""
-    size = item.key_end - item.key_at + item.value_end - item.value_at
-    lane.payload += size
-    lane.largest = max(lane.largest, size)
-    lane.min_timestamp = min(lane.min_timestamp, item.timestamp)

@@ -26,12 +26,11 @@ def take(slab: Slab, segments: Iterable[Segment], expected: int, word: int) -> l
 
 def _take_one(slab: Slab, segment: Segment, expected: int, word: int) -> bool:
     try:
-        if not is_current(slab, segment):
-            return False
         places = segment_words(slab, segment)
     except SlabError:
         return False
-    if any(slab.words[at] != expected for at in places):
+    # The generation is looked at after the words: its owner cannot reuse the chunk of a record that is ours.
+    if any(slab.words[at] != expected for at in places) or not is_current(slab, segment):
         return False
     for at in places:
         slab.words[at] = word

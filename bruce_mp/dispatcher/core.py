@@ -1,0 +1,346 @@
+"""A dispatcher without an operating system: parcels from the router in, batches for the broker out, answers in.
+
+It holds a queue per partition (`queues`), gathers batches (`gather`), builds and numbers them (`batches`), and does
+with each answer what the error table says (`protocol/error_actions`).  Everything that it holds is marked in the slab
+with its slot, so that its successor finds it by a sweep.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp import kernels
+from bruce_mp.config.topics import BatchingKind
+from bruce_mp.dispatcher.answers import Answers
+from bruce_mp.dispatcher.batches import BatchMaker
+from bruce_mp.dispatcher.gather import Gathering
+from bruce_mp.dispatcher.queues import PartitionQueue, QueueState
+from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.recovery import SentBatch, batches_of, find, sweep
+from bruce_mp.slab.tables import PartitionTable, TopicTable
+from bruce_mp.telemetry.counters import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.config.model import Config
+    from bruce_mp.protocol.kafka_types import PartitionAck
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.runs import Segment
+    from bruce_mp.telemetry.discards import DiscardReporter
+
+__all__ = ["Dispatcher"]
+
+RETRY_FIRST_S: Final = 0.1
+RETRY_LONGEST_S: Final = 10.0
+REMIND_S: Final = 1.0
+"""How often a pause is reported again: the router that heard of it may have died."""
+
+_COUNTED: Final = {
+    (BatchingKind.COMBINED, True): Counter.CombinedTopicsBatchPartitionKey,
+    (BatchingKind.COMBINED, False): Counter.CombinedTopicsBatchAnyPartition,
+    (BatchingKind.PER_TOPIC, True): Counter.PerTopicBatchPartitionKey,
+    (BatchingKind.NONE, True): Counter.NoBatchPartitionKey,
+    (BatchingKind.NONE, False): Counter.NoBatchAnyPartition,
+}
+
+_Key = tuple[int, int]
+
+
+class _Limits(NamedTuple):
+    request_bytes: int
+    max_in_flight: int
+
+
+class Dispatcher:
+    """See the module's text.  `now` is in seconds of a monotonic clock."""
+
+    def __init__(self, slab: Slab, row: Row, config: Config, slot: int, reporter: DiscardReporter) -> None:
+        self._slab = slab
+        self._row = row
+        self._slot = slot
+        self._limits = _Limits(config.batching.produce_request_data_limit, config.delivery.max_in_flight)
+        self._topics = TopicTable(slab)
+        self._queues: dict[_Key, PartitionQueue] = {}
+        self._turn: dict[_Key, None] = {}
+        self._gathering = Gathering(slab, lambda topic: config.batching_for(self._topics.name_of(topic)))
+        self.maker = BatchMaker(
+            slab,
+            PartitionTable(slab),
+            slot,
+            max_bytes=config.batching.message_max_bytes,
+            idempotent=slab.words[lay.SUPER_IDEMPOTENCE >> 2] == 1,
+        )
+        self._answers = Answers(slab, row, reporter, self.maker, config.delivery.attempt_limit)
+        self._outbox: list[Parcel] = []
+        self._paused = False
+        self._handing_back = False
+
+    # --- what the process asks ---------------------------------------------------------------------------------------
+
+    def drain_outbox(self) -> list[Parcel]:
+        """What the router has to hear, in order; the first parcel says who we are."""
+        if not self._outbox:
+            return []
+        outbox, self._outbox = [Parcel(Kind.FROM, self._slot), *self._outbox], []
+        return outbox
+
+    def topic_name(self, topic: int) -> bytes:
+        """The name of a topic by its number."""
+        return self._topics.name_of(topic)
+
+    @property
+    def wants_connection(self) -> bool:
+        """Whether there is anything to send."""
+        return not self._paused and any(self._queues[key].has_work for key in self._turn)
+
+    @property
+    def gather_due_ms(self) -> int | None:
+        """When a gathered batch is due."""
+        return self._gathering.due_ms
+
+    @property
+    def retry_at(self) -> float | None:
+        """When a queue that waits for its back-off may send again."""
+        waiting = (self._queues[key] for key in self._turn)
+        return min((q.not_before for q in waiting if q.not_before and q.state is QueueState.FLOWING), default=None)
+
+    # --- from the router ---------------------------------------------------------------------------------------------
+
+    def on_parcels(self, parcels: Iterable[Parcel], now_ms: int) -> None:
+        """Take what the router hands over, and do what it says."""
+        for kind, topic, partition, segments in parcels:
+            if kind is Kind.HAND_BACK:
+                self._hand_back(topic, partition)
+            elif kind is Kind.SENT:
+                self._take_sent(segments)
+            else:
+                self._take_fresh(kind, topic, partition, segments, now_ms)
+
+    def _take_fresh(self, kind: Kind, topic: int, partition: int, segments: Iterable[Segment], now_ms: int) -> None:
+        assigned, queued = word(State.ASSIGNED, self._slot), word(State.QUEUED, self._slot)
+        taken = kernels.take(self._slab, segments, assigned, queued)
+        if kind is Kind.BATCH:
+            self._make_ready(topic, partition, taken)
+            return
+        self._count(topic, taken)
+        for segment in self._gathering.add(topic, taken, now_ms):
+            self._sort_in(segment)
+
+    def _count(self, topic: int, segments: list[Segment]) -> None:
+        for segment in segments:
+            flags = self._slab.view[self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_FLAGS]
+            counter = _COUNTED.get((self._gathering.kind_of(topic), bool(flags & lay.FLAG_PARTITION_KEY)))
+            if counter is not None:
+                self._row.add(counter, segment.records)
+
+    def _sort_in(self, segment: Segment) -> None:
+        found = find(self._slab, segment)
+        self._make_ready(found.topic, found.partition, [segment])
+
+    def _make_ready(self, topic: int, partition: int, segments: list[Segment]) -> None:
+        queue = self._queue(topic, partition)
+        queue.ready += segments
+        self._schedule(queue)
+
+    def _take_sent(self, segments: Iterable[Segment]) -> None:
+        """Take over batches that another dispatcher built."""
+        assigned, in_flight = word(State.ASSIGNED_SENT, self._slot), word(State.IN_FLIGHT, self._slot)
+        taken = kernels.take(self._slab, segments, assigned, in_flight)
+        self._adopt(batches_of(find(self._slab, segment) for segment in taken))
+
+    def _adopt(self, batches: list[SentBatch]) -> None:
+        """Queue batches for sending; those of an older epoch go behind those of the present one, numbered anew."""
+        present = [batch for batch in batches if not self.maker.is_outdated(batch)]
+        outdated = [batch for batch in batches if self.maker.is_outdated(batch)]
+        for batch in present:
+            self.maker.note_recovered(batch)
+        for batch in [*present, *(self.maker.renumber(batch) for batch in outdated)]:
+            queue = self._queue(batch.topic, batch.partition)
+            queue.resend.append(batch)
+            self._schedule(queue)
+
+    def _queue(self, topic: int, partition: int) -> PartitionQueue:
+        queue = self._queues.get((topic, partition))
+        if queue is None:
+            queue = self._queues[topic, partition] = PartitionQueue(topic, partition)
+        return queue
+
+    def _schedule(self, queue: PartitionQueue) -> None:
+        if queue.has_work:
+            self._turn.setdefault((queue.topic, queue.partition))
+
+    def recover(self) -> None:
+        """Find in the slab what a predecessor held."""
+        held = sweep(self._slab, (State.ASSIGNED_SENT, State.IN_FLIGHT), self._slot)
+        kernels.mark(self._slab, [found.segment for found in held], word(State.IN_FLIGHT, self._slot))
+        self._adopt(batches_of(held))
+        for found in sweep(self._slab, (State.ASSIGNED, State.QUEUED), self._slot):
+            kernels.mark(self._slab, [found.segment], word(State.QUEUED, self._slot))
+            self._make_ready(found.topic, found.partition, [found.segment])
+
+    # --- to the broker -----------------------------------------------------------------------------------------------
+
+    def flush_due(self, now_ms: int) -> None:
+        """Make ready what has gathered long enough."""
+        for segment in self._gathering.flush_due(now_ms):
+            self._sort_in(segment)
+
+    def drain(self) -> None:
+        """From now on nothing waits for company."""
+        self._gathering.draining = True
+        for segment in self._gathering.flush():
+            self._sort_in(segment)
+
+    def next_request(self, in_flight: int, now: float) -> list[SentBatch]:
+        """The batches of the next request, one per partition at most; [] when there is nothing to send now."""
+        if self._paused or in_flight >= self._limits.max_in_flight:
+            return []
+        batches: list[SentBatch] = []
+        room = self._limits.request_bytes
+        for key in list(self._turn):
+            queue = self._queues[key]
+            if not queue.may_send(now, idempotent=self.maker.idempotent):
+                self._retire(key, queue)
+                continue
+            batch = self._next_batch(queue, room, first=not batches)
+            if batch is None:
+                break
+            queue.not_before = 0.0
+            queue.in_flight.append(batch)
+            batches.append(batch)
+            room -= sum(segment.payload for segment in batch.segments)
+            self._move_to_end(key, queue)
+            if room <= 0:
+                break
+        return batches
+
+    def _retire(self, key: _Key, queue: PartitionQueue) -> None:
+        if not queue.has_work:
+            del self._turn[key]
+
+    def _move_to_end(self, key: _Key, queue: PartitionQueue) -> None:
+        del self._turn[key]
+        if queue.has_work:
+            self._turn[key] = None
+
+    def _next_batch(self, queue: PartitionQueue, room: int, *, first: bool) -> SentBatch | None:
+        if queue.resend:
+            payload = sum(segment.payload for segment in queue.resend[0].segments)
+            return queue.resend.popleft() if first or payload <= room else None
+        if not first and queue.ready[0].payload > room:
+            return None
+        return self.maker.build(queue.topic, queue.partition, queue.ready, room)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def on_written(self, batches: Iterable[SentBatch]) -> None:
+        """With acks 0: written is delivered."""
+        for batch in batches:
+            self._queue(batch.topic, batch.partition).answered(batch)
+            self._answers.deliver(batch)
+            self._row.add(Counter.AckNotRequired, batch.records)
+
+    def on_ack(self, batch: SentBatch, ack: PartitionAck, now: float) -> None:
+        """The broker's answer for one batch."""
+        queue = self._queue(batch.topic, batch.partition)
+        queue.answered(batch)
+        self._answers.answer(queue, batch, ack, self.topic_name(batch.topic))
+        if queue.state is QueueState.DRAINING and not queue.in_flight:
+            self._drained(queue, now)
+        self._schedule(queue)
+        self._finish_handing_back()
+
+    def _drained(self, queue: PartitionQueue, now: float) -> None:
+        """Every answer is there: number anew if need be, then send again, or have the router decide."""
+        queue.gather()
+        self._answers.renumber(queue, self.topic_name(queue.topic))
+        queue.state = QueueState.FLOWING
+        if queue.hand_back:
+            self._return(queue)
+            self._outbox.append(Parcel(Kind.HANDED_BACK, queue.topic, queue.partition))
+            queue.hand_back = False
+        elif queue.pause:
+            queue.state = QueueState.PAUSED
+            self._outbox.append(Parcel(Kind.PAUSED, queue.topic, queue.partition))
+        else:
+            queue.retries += 1
+            delay = min(RETRY_LONGEST_S, RETRY_FIRST_S * 2 ** min(queue.retries - 1, 10))
+            queue.not_before = now + delay * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
+
+    # --- pauses ------------------------------------------------------------------------------------------------------
+
+    def on_lost(self) -> None:
+        """The connection failed: what was in flight is in doubt, and the router decides where all of it goes."""
+        for queue in self._queues.values():
+            doubtful = queue.lose()
+            self._answers.doubt(doubtful, self.topic_name(queue.topic) if doubtful else b"")
+            if queue.state is QueueState.DRAINING:
+                self._answers.renumber(queue, self.topic_name(queue.topic))
+                queue.state = QueueState.FLOWING
+            self._schedule(queue)
+        self._paused = True
+        self._outbox.append(Parcel(Kind.PAUSED, 0, EVERYTHING))
+        self._finish_handing_back()
+
+    def remind(self) -> bool:
+        """Say again what is paused; False when nothing is."""
+        paused = [queue for queue in self._queues.values() if queue.state is QueueState.PAUSED]
+        self._outbox += [Parcel(Kind.PAUSED, queue.topic, queue.partition) for queue in paused]
+        if self._paused:
+            self._outbox.append(Parcel(Kind.PAUSED, 0, EVERYTHING))
+        return self._paused or bool(paused)
+
+    def _hand_back(self, topic: int, partition: int) -> None:
+        if partition == EVERYTHING:
+            self._handing_back = True
+            self._paused = True
+            self._finish_handing_back()
+            return
+        queue = self._queue(topic, partition)
+        self.drain_gathered()
+        if queue.in_flight:
+            queue.drain()
+            queue.hand_back = True
+            return
+        self._return(queue)
+        queue.state = QueueState.FLOWING
+        self._outbox.append(Parcel(Kind.HANDED_BACK, topic, partition))
+
+    def drain_gathered(self) -> None:
+        """Make everything that gathers ready, so that it is found in its partition's queue."""
+        for segment in self._gathering.flush():
+            self._sort_in(segment)
+
+    def _finish_handing_back(self) -> None:
+        """Give everything back once no answer is awaited any more."""
+        if not self._handing_back or any(queue.in_flight for queue in self._queues.values()):
+            return
+        self.drain_gathered()
+        for queue in self._queues.values():
+            self._return(queue)
+            queue.state = QueueState.FLOWING
+        self._turn.clear()
+        self._handing_back = self._paused = False
+        self._outbox.append(Parcel(Kind.HANDED_BACK, 0, EVERYTHING))
+
+    def _return(self, queue: PartitionQueue) -> None:
+        """Hand a queue back: batches that were built first, in order."""
+        queue.gather()
+        sent = [segment for batch in queue.resend for segment in batch.segments]
+        fresh = list(queue.ready)
+        queue.resend.clear()
+        queue.ready.clear()
+        queue.pause = queue.bump = False
+        queue.retries, queue.not_before = 0, 0.0
+        self._give(Kind.RETURNED_SENT, State.RETURNED_SENT, queue, sent)
+        self._give(Kind.RETURNED, State.RETURNED, queue, fresh)
+
+    def _give(self, kind: Kind, state: State, queue: PartitionQueue, segments: list[Segment]) -> None:
+        if segments:
+            kernels.mark(self._slab, segments, word(state, self._slot))
+            self._outbox.append(Parcel(kind, queue.topic, queue.partition, segments))

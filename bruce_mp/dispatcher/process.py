@@ -1,0 +1,207 @@
+"""The dispatcher of one broker: its connection, and the loop around `core.Dispatcher`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.dispatcher.core import REMIND_S, Dispatcher
+from bruce_mp.dispatcher.encode import Encoder
+from bruce_mp.pipes.broker_socket import BrokerSocket
+from bruce_mp.pipes.control import Drain, Ready, Stop
+from bruce_mp.pipes.links import DISCARDS, ROUTER_FROM_DISPATCHERS, Links, dispatcher_link
+from bruce_mp.pipes.loop import Loop
+from bruce_mp.pipes.resolver import Resolver
+from bruce_mp.protocol.connection_events import Closed, Failed, ProduceAcked
+from bruce_mp.protocol.connection_events import Ready as ConnectionReady
+from bruce_mp.slab.rows import Row
+from bruce_mp.telemetry.clock import steady_ms, wall_ms
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.discards import DiscardReporter
+
+if TYPE_CHECKING:
+    from bruce_mp.pipes.control import Control
+    from bruce_mp.pipes.loop import Timer
+    from bruce_mp.pipes.start import Start
+    from bruce_mp.protocol.connection_events import Event
+    from bruce_mp.protocol.kafka_types import ProduceResponse
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.recovery import SentBatch
+
+__all__ = ["main"]
+
+_LOG = logging.getLogger(__name__)
+_MESSAGES_A_ROUND: Final = 64
+_REPORT_EVERY_S: Final = 0.5
+
+
+def main(start: Start, slab: Slab, control: Control) -> None:
+    """Serve one broker until told to stop."""
+    _Process(start, slab, control).run()
+
+
+class _Process:
+    def __init__(self, start: Start, slab: Slab, control: Control) -> None:
+        assert start.broker is not None
+        self._broker = start.broker
+        self._kafka = start.config.kafka
+        self._timeout_s = start.config.delivery.kafka_socket_timeout_s
+        self._control = control
+        self._row = Row(slab, start.row)
+        self._row.begin(os.getpid(), wall_ms())
+        self._loop = Loop()
+        self._resolver = Resolver(self._loop)
+        links = Links(start.run_dir)
+        self._router = links.sender(ROUTER_FROM_DISPATCHERS)
+        self._parcels = links.receiver(dispatcher_link(start.slot))
+        self._reporter = DiscardReporter(links.sender(DISCARDS), start.config.http.bad_msg_prefix_size)
+        self._core = Dispatcher(slab, self._row, start.config, start.slot, self._reporter)
+        self._encoder = Encoder(slab, self._row, start.config.compression_for, start.config.compression)
+        self._socket: BrokerSocket | None = None
+        self._is_ready = False
+        self._requests: dict[int, list[SentBatch]] = {}
+        self._alarm: Timer | None = None
+        self._alarm_at = 0.0
+        self._is_reminding = False
+        self._is_reporting = False
+
+    def run(self) -> None:
+        self._core.recover()
+        self._loop.watch(self._control, lambda _: self._on_control())
+        self._loop.watch(self._parcels.socket, lambda _: self._on_parcels())
+        self._row.start_heartbeat(self._loop.call_later, wall_ms)
+        self._control.send(Ready())
+        self._after_round()
+        self._loop.run(self._after_round)
+        self._reporter.flush()
+
+    def _on_control(self) -> None:
+        word = self._control.receive()
+        if isinstance(word, Drain):
+            self._core.drain()
+        elif word is None or isinstance(word, Stop):
+            self._loop.stop()
+
+    def _on_parcels(self) -> None:
+        for _ in range(_MESSAGES_A_ROUND):
+            parcels = self._parcels.receive()
+            if not parcels:
+                return
+            self._core.on_parcels(parcels, steady_ms())
+
+    # --- once a round ------------------------------------------------------------------------------------------------
+
+    def _after_round(self) -> None:
+        self._core.flush_due(steady_ms())
+        self._send_requests()
+        self._router.send(self._core.drain_outbox())
+        self._set_alarm()
+        if self._reporter.pending and not self._is_reporting:
+            self._is_reporting = True
+            self._loop.call_later(_REPORT_EVERY_S, self._report)
+
+    def _report(self) -> None:
+        self._is_reporting = False
+        self._reporter.flush()
+
+    def _set_alarm(self) -> None:
+        """Wake up for the next batch or retry; a timer that is there already and early enough serves."""
+        dues = [] if (due := self._core.gather_due_ms) is None else [time.monotonic() + (due - steady_ms()) / 1000]
+        if (retry := self._core.retry_at) is not None and retry > time.monotonic():
+            dues.append(retry)
+        if not dues or (self._alarm is not None and self._alarm_at <= min(dues)):
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = min(dues)
+        self._alarm = self._loop.call_at(self._alarm_at, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+
+    # --- the broker --------------------------------------------------------------------------------------------------
+
+    def _send_requests(self) -> None:
+        if self._socket is None:
+            if self._core.wants_connection:
+                self._connect()
+            return
+        while self._is_ready and not self._socket.is_writing:
+            batches = self._core.next_request(len(self._requests), time.monotonic())
+            if not batches:
+                return
+            self._send(batches)
+
+    def _connect(self) -> None:
+        self._row.add(Counter.ConnectorStartConnect)
+        self._socket = BrokerSocket(
+            self._loop,
+            self._resolver,
+            host=self._broker.host,
+            port=self._broker.port,
+            client_id=self._kafka.client_id,
+            timeout_s=self._timeout_s,
+            on_event=self._on_event,
+        )
+        self._socket.open()
+
+    def _send(self, batches: list[SentBatch]) -> None:
+        assert self._socket is not None
+        data = [self._encoder.encode(self._core.topic_name(batch.topic), batch) for batch in batches]
+        acks = self._kafka.required_acks
+        sent = self._socket.connection.send_produce(
+            data, time.monotonic(), acks=acks, timeout_ms=self._kafka.replication_timeout_ms
+        )
+        self._row.add(Counter.SendProduceRequestOk)
+        if acks != 0:
+            self._requests[sent.correlation_id] = batches
+        self._socket.send(sent.buffers)
+        if acks == 0:
+            self._core.on_written(batches)
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, ProduceAcked):
+            self._on_acked(event.correlation_id, event.response)
+        elif isinstance(event, ConnectionReady):
+            self._row.add(Counter.ConnectorConnectSuccess)
+            self._is_ready = True
+        elif isinstance(event, Closed):
+            _LOG.info("Broker %s closed an idle connection; the next message opens another.", self._broker.node)
+            self._row.add(Counter.ConnectorSocketBrokerClose)
+            self._forget_connection()
+        elif isinstance(event, Failed):
+            self._on_failed(event)
+
+    def _on_acked(self, correlation_id: int, response: ProduceResponse) -> None:
+        batches = self._requests.pop(correlation_id)
+        self._row.add(Counter.ConnectorGotOkProduceResponse)
+        acks = {(ack.topic, ack.partition): ack for ack in response.acks}
+        for batch in batches:
+            ack = acks[self._core.topic_name(batch.topic), batch.partition]
+            self._core.on_ack(batch, ack, time.monotonic())
+            if ack.error:
+                self._start_reminding()
+
+    def _on_failed(self, event: Failed) -> None:
+        _LOG.warning("%s The partitions that it leads pause; their messages are kept.", event.error)
+        self._row.add(Counter.ConnectorSocketError if self._is_ready else Counter.ConnectorConnectFail)
+        self._forget_connection()
+        self._core.on_lost()
+        self._start_reminding()
+
+    def _forget_connection(self) -> None:
+        self._socket = None
+        self._is_ready = False
+        self._requests.clear()
+
+    def _start_reminding(self) -> None:
+        if not self._is_reminding:
+            self._is_reminding = True
+            self._loop.call_later(REMIND_S, self._remind)
+
+    def _remind(self) -> None:
+        self._is_reminding = self._core.remind()
+        if self._is_reminding:
+            self._loop.call_later(REMIND_S, self._remind)

@@ -1,0 +1,105 @@
+"""The queue of one partition in a dispatcher.  A message stays in it until its ack.
+
+    ready      records free to join any batch
+    resend     batches that were built and have to be sent, again or (rerouted here) anew
+    in_flight  batches sent and not answered, in order
+    failed     batches answered with an error that have to be sent again, in order
+
+Life of a queue:
+
+    FLOWING   sends
+    DRAINING  an error was answered: nothing is sent until every batch in flight has its answer, so that what is sent
+              again goes in order; the broker refuses what was behind a refused batch
+    PAUSED    the router was told; what the queue holds will be handed back
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, unique
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.recovery import SentBatch
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["PER_PARTITION", "PartitionQueue", "QueueState"]
+
+PER_PARTITION: Final = 5
+"""Batches in flight per partition; a broker remembers as many of a producer."""
+
+
+@unique
+class QueueState(Enum):
+    """See the module's text."""
+
+    FLOWING = "flowing"
+    DRAINING = "draining"
+    PAUSED = "paused"
+
+
+class PartitionQueue:
+    """See the module's text.  `not_before` is on the clock of the process, in seconds."""
+
+    __slots__ = (
+        "bump", "failed", "hand_back", "in_flight", "not_before", "partition", "pause", "ready", "resend", "retries",
+        "state", "topic",
+    )  # fmt: skip
+
+    def __init__(self, topic: int, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.state = QueueState.FLOWING
+        self.ready: deque[Segment] = deque()
+        self.resend: deque[SentBatch] = deque()
+        self.in_flight: deque[SentBatch] = deque()
+        self.failed: list[SentBatch] = []
+        self.not_before = 0.0
+        self.retries = 0
+        self.bump = False
+        """Once drained, take the next producer epoch."""
+        self.pause = False
+        """Once drained, tell the router."""
+        self.hand_back = False
+        """Once drained, hand everything back: the router asked."""
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.ready or self.resend)
+
+    def may_send(self, now: float, *, idempotent: bool) -> bool:
+        """Whether a batch may go out now."""
+        window = PER_PARTITION if idempotent else 1
+        return (
+            self.state is QueueState.FLOWING
+            and self.has_work
+            and now >= self.not_before
+            and len(self.in_flight) < window
+        )
+
+    def drain(self) -> None:
+        """Send nothing more until all answers are there."""
+        if self.state is QueueState.FLOWING:
+            self.state = QueueState.DRAINING
+
+    def answered(self, batch: SentBatch) -> None:
+        """A batch in flight has its answer."""
+        self.in_flight.remove(batch)
+
+    def gather(self) -> None:
+        """After draining: what failed goes before what was waiting to be sent again."""
+        self.resend = deque([*self.failed, *self.resend])
+        self.failed = []
+
+    def lose(self) -> list[SentBatch]:
+        """The connection is gone: everything in flight is in doubt and has to be sent again.  What was in doubt."""
+        doubtful = list(self.in_flight)
+        # Failed ones are older than those still in flight behind them: answers come in order.
+        self.failed += doubtful
+        self.in_flight.clear()
+        self.gather()
+        return doubtful
+
+    @property
+    def holds_any(self) -> bool:
+        return bool(self.ready or self.resend or self.in_flight or self.failed)

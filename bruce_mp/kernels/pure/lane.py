@@ -1,0 +1,155 @@
+"""A lane: a chunk that an input is filling, and the open run at its end.
+
+Records are written behind the open run and become part of it by one 8-byte store of the run's count and size, so that
+a crash leaves whole records or none.  What else the header says of them (sums, the chunk's last arrival) is stored
+before: it may be ahead of the records after a crash, never behind.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.runs import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bruce_mp.kernels.pure.parse import Item
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["Head", "Lane", "record_size"]
+
+_RECORD: Final = Struct("<4xB3xIII10s2xqQ")
+"""`layout.RECORD` with what a new record says: flags, key length, value length, partition key, _UNPLACED, timestamp,
+arrival"""
+_UNPLACED: Final = b"\xff" * 10  # partition, sequence and epoch -1
+_PADDING: Final = tuple(bytes(-length & 7) for length in range(8))
+
+assert _RECORD.size == lay.RECORD_HEADER
+
+
+class Head(NamedTuple):
+    """What the header of a lane's runs says; `name` is that of a topic without a number."""
+
+    topic: int
+    name: bytes
+    flags: int
+    partition_index: int
+    partition_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes from the start of a run to its first record."""
+        return lay.RUN_HEADER + lay.align(len(self.name))
+
+
+def record_size(item: Item) -> int:
+    """Bytes that a message takes in a run."""
+    _, _, _, key_at, key_end, value_at, value_end = item
+    return lay.align(lay.RECORD_HEADER + key_end - key_at + value_end - value_at)
+
+
+class Lane:
+    """An open chunk (-1 = none) and, while `records` > 0, the open run at its end."""
+
+    __slots__ = (
+        "_end", "_generation", "_largest", "_limit", "_min_timestamp", "_payload", "_run_at", "_runs", "_slab", "_start",
+        "chunk", "due_ms", "head", "records", "used_ms",
+    )  # fmt: skip
+
+    def __init__(self, slab: Slab, head: Head) -> None:
+        self._slab = slab
+        self.head = head
+        self.chunk = -1
+        self.records = 0
+        self.due_ms = self.used_ms = 0
+        self._start = self._run_at = self._end = self._limit = 0  # file offsets
+        self._generation = self._runs = self._payload = self._largest = self._min_timestamp = 0
+
+    def enter(self, chunk: int, span: int) -> None:
+        """Go on in a new chunk."""
+        self.chunk = chunk
+        self._start = self._slab.chunk_at(chunk)
+        self._generation = self._slab.words[(self._start + lay.CHUNK_GENERATION) >> 2]
+        self._end, self._limit = self._start + lay.CHUNK_HEADER, self._start + span * lay.CHUNK_BYTES
+        self._runs = 0
+
+    def has_room(self, item: Item) -> bool:
+        """Whether a message fits in the open run, or, where none is open, in one that would be."""
+        if self.chunk < 0:
+            return False
+        return record_size(item) <= self._limit - self._end - (0 if self.records else self.head.size)
+
+    def append(self, buffer: memoryview, items: Sequence[Item], start: int, now_ms: int) -> int:
+        """Append messages from `start` on as far as they fit; the index of the first that does not.
+
+        The first must fit.
+        """
+        if not self.records:
+            self._open_run(items[start], now_ms)
+        parts: list[bytes | memoryview] = []
+        flags, room = self.head.flags, self._limit - self._end
+        largest, earliest, payload = self._largest, self._min_timestamp, self._payload
+        stop, last = start, 0
+        while stop < len(items):
+            arrival, timestamp, partition_key, key_at, key_end, value_at, value_end = items[stop]
+            key_length, value_length = key_end - key_at, value_end - value_at
+            size = key_length + value_length
+            room -= (lay.RECORD_HEADER + size + 7) & -8
+            if room < 0:
+                break
+            parts += (
+                _pack_record(flags, key_length, value_length, partition_key, _UNPLACED, timestamp, arrival),
+                buffer[key_at:key_end],
+                buffer[value_at:value_end],
+                _PADDING[size & 7],
+            )
+            payload += size
+            largest = size if size > largest else largest
+            earliest = timestamp if timestamp < earliest else earliest
+            last = arrival
+            stop += 1
+        self._payload, self._largest, self._min_timestamp = payload, largest, earliest
+        self._commit(b"".join(parts), stop - start, last)
+        return stop
+
+    def _open_run(self, item: Item, now_ms: int) -> None:
+        head, at = self.head, self._end
+        lay.RUN.pack_into(
+            self._slab.view, at, State.OPEN, self._generation, 0, head.size, head.topic, -1, -1, -1, head.flags, 0,
+            now_ms, 0, head.partition_index, head.partition_count, len(head.name), 0, 0, 0, lay.RUN_MAGIC,
+            item[0], item[1],
+        )  # fmt: skip
+        if head.name:
+            self._slab.view[at + lay.RUN_HEADER : at + lay.RUN_HEADER + len(head.name)] = head.name
+        self._run_at, self._end = at, at + head.size
+        self._payload = self._largest = 0
+        self._min_timestamp = item[1]
+        self._runs += 1
+        self._slab.words[(self._start + lay.CHUNK_RUNS) >> 2] = self._runs
+
+    def _commit(self, data: bytes, records: int, last_arrival: int) -> None:
+        """Write records behind the open run and make them part of it."""
+        view, words, longs, run_at = self._slab.view, self._slab.words, self._slab.longs, self._run_at
+        view[self._end : self._end + len(data)] = data
+        self._end += len(data)
+        self.records += records
+        longs[(self._start + lay.CHUNK_LAST_ARRIVAL) >> 3] = last_arrival
+        words[(run_at + lay.RUN_PAYLOAD) >> 2] = self._payload
+        words[(run_at + lay.RUN_LARGEST) >> 2] = self._largest
+        self._slab.store_signed(run_at + lay.RUN_MIN_TIMESTAMP, self._min_timestamp)
+        longs[(run_at + lay.RUN_COUNT) >> 3] = self.records | (self._end - run_at) << 32
+
+    def close_run(self) -> Segment:
+        """Hand the open run to the router."""
+        self._slab.words[self._run_at >> 2] = State.FILLED
+        run = self._run_at - self._start
+        segment = Segment(self.chunk, self._generation, run, run + self.head.size, self.records, self._payload)
+        self.records = self.due_ms = 0
+        return segment
+
+
+_pack_record: Final = _RECORD.pack

@@ -1,0 +1,134 @@
+"""Asking for metadata: one attempt goes through the known brokers and the bootstrap list until one answers.
+
+The first attempts of a slab's life also ask for a producer id, which then stays with the slab.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from bruce_mp.pipes.broker_socket import BrokerSocket
+from bruce_mp.protocol.connection_events import Closed, Failed, MetadataReceived, ProducerIdReceived, Ready
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterable
+
+    from bruce_mp.pipes.loop import Loop
+    from bruce_mp.pipes.resolver import Resolver
+    from bruce_mp.protocol.connection_events import Event
+    from bruce_mp.protocol.kafka_types import ClusterMetadata
+    from bruce_mp.router.cluster import Address
+
+__all__ = ["FetchResult", "Fetcher"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class FetchResult(NamedTuple):
+    """What a broker answered.
+
+    `producer` is (id, epoch) if one was asked for and given; `idempotent` says whether the broker knows producer ids.
+    """
+
+    metadata: ClusterMetadata
+    producer: tuple[int, int] | None
+    idempotent: bool
+
+
+class Fetcher:
+    """One fetch at a time.  `on_done` gets the result, or None when no broker answered."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        resolver: Resolver,
+        *,
+        client_id: str,
+        timeout_s: float,
+        rng: random.Random,
+        on_done: Callable[[FetchResult | None], None],
+    ) -> None:
+        self._loop = loop
+        self._resolver = resolver
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._rng = rng
+        self._on_done = on_done
+        self._left: list[Address] = []
+        self._socket: BrokerSocket | None = None
+        self._wants_producer = False
+        self._idempotent = False
+        self._metadata: ClusterMetadata | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a fetch is under way."""
+        return self._socket is not None
+
+    def start(self, known: Iterable[Address], bootstrap: Iterable[Address], *, wants_producer: bool) -> None:
+        """Begin: known brokers in random order first, then the bootstrap list, each once."""
+        first = list(known)
+        self._rng.shuffle(first)
+        self._left = list(dict.fromkeys([*first, *bootstrap]))
+        self._wants_producer = wants_producer
+        self._try_next()
+
+    def _try_next(self) -> None:
+        self._metadata = None
+        if not self._left:
+            self._finish(None)
+            return
+        address = self._left.pop(0)
+        self._socket = BrokerSocket(
+            self._loop,
+            self._resolver,
+            host=address.host,
+            port=address.port,
+            client_id=self._client_id,
+            timeout_s=self._timeout_s,
+            on_event=self._on_event,
+        )
+        self._socket.open()
+
+    def _on_event(self, event: Event) -> None:
+        assert self._socket is not None
+        if isinstance(event, Ready):
+            self._idempotent = event.abilities.idempotence
+            self._socket.send(self._socket.connection.request_metadata(None, time.monotonic()).buffers)
+        elif isinstance(event, MetadataReceived):
+            self._on_metadata(event.metadata)
+        elif isinstance(event, ProducerIdReceived):
+            self._on_producer(event)
+        elif isinstance(event, Failed | Closed):
+            _LOG.warning("No metadata: %s", event.error if isinstance(event, Failed) else "the connection was closed.")
+            self._try_next()
+
+    def _on_metadata(self, metadata: ClusterMetadata) -> None:
+        assert self._socket is not None
+        self._metadata = metadata
+        if self._wants_producer and self._idempotent:
+            self._socket.send(self._socket.connection.init_producer_id(time.monotonic()).buffers)
+        else:
+            self._finish(FetchResult(metadata, None, self._idempotent))
+
+    def _on_producer(self, event: ProducerIdReceived) -> None:
+        assert self._metadata is not None
+        answer = event.response
+        if answer.error:
+            _LOG.warning("A broker gave no producer id (error %d); the next one is asked.", answer.error)
+            self._drop_socket()
+            self._try_next()
+            return
+        self._finish(FetchResult(self._metadata, (answer.producer_id, answer.producer_epoch), self._idempotent))
+
+    def _drop_socket(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _finish(self, result: FetchResult | None) -> None:
+        self._drop_socket()
+        self._on_done(result)

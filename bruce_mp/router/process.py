@@ -1,0 +1,241 @@
+"""The router's process: the loop around `core.Router`, metadata, and the dispatchers that there should be."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.pipes.control import Broker, Dispatchers, Drain, PeerDied, Ready, RefreshMetadata, Stop
+from bruce_mp.pipes.links import (
+    DISCARDS,
+    ROUTER_FROM_DISPATCHERS,
+    ROUTER_FROM_INPUTS,
+    Links,
+    dispatcher_link,
+)
+from bruce_mp.pipes.loop import Loop
+from bruce_mp.pipes.resolver import Resolver
+from bruce_mp.router.backoff import PauseBackoff
+from bruce_mp.router.cluster import Address, view_of
+from bruce_mp.router.core import Router
+from bruce_mp.router.fetch import Fetcher
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.rows import Row
+from bruce_mp.telemetry.clock import steady_ms, wall_ms
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.discards import DiscardReporter
+
+if TYPE_CHECKING:
+    from bruce_mp.pipes.control import Control
+    from bruce_mp.pipes.frames import Parcel
+    from bruce_mp.pipes.links import Receiver, Sender
+    from bruce_mp.pipes.loop import Timer
+    from bruce_mp.pipes.start import Start
+    from bruce_mp.router.fetch import FetchResult
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["main"]
+
+_LOG = logging.getLogger(__name__)
+_MESSAGES_A_ROUND: Final = 64
+_REPORT_EVERY_S: Final = 0.5
+_IDEMPOTENT, _NOT_IDEMPOTENT = 1, 2
+_ACKS_ALL: Final = -1
+
+
+def main(start: Start, slab: Slab, control: Control) -> None:
+    """Route until told to stop."""
+    _Process(start, slab, control).run()
+
+
+class _Process:
+    def __init__(self, start: Start, slab: Slab, control: Control) -> None:
+        self._slab = slab
+        self._config = start.config
+        self._control = control
+        self._row = Row(slab, start.row)
+        incarnation = self._row.begin(os.getpid(), wall_ms())
+        self._loop = Loop()
+        self._links = Links(start.run_dir)
+        self._runs = self._links.receiver(ROUTER_FROM_INPUTS)
+        self._events = self._links.receiver(ROUTER_FROM_DISPATCHERS)
+        self._dispatchers: dict[int, Sender] = {}
+        self._reporter = DiscardReporter(self._links.sender(DISCARDS), start.config.http.bad_msg_prefix_size)
+        rng = random.Random()  # noqa: S311 - spreads load and back-offs; no secret depends on it
+        self._core = Router(slab, self._row, start.config, incarnation=incarnation, reporter=self._reporter, rng=rng)
+        delivery = start.config.delivery
+        self._retry = PauseBackoff(
+            delivery.pause_rate_limit_initial_ms,
+            delivery.pause_rate_limit_max_double,
+            delivery.min_pause_delay_ms,
+            rng,
+        )
+        self._rng = rng
+        self._fetcher = Fetcher(
+            self._loop,
+            Resolver(self._loop),
+            client_id=start.config.kafka.client_id,
+            timeout_s=delivery.kafka_socket_timeout_s,
+            rng=rng,
+            on_done=self._on_fetched,
+        )
+        self._brokers: list[Address] = []
+        self._fetch_started_ms = 0
+        self._announced: dict[int, Broker] = {}
+        self._alarm: Timer | None = None
+        self._alarm_ms = 0
+        self._periodic: Timer | None = None
+        self._is_reporting = False
+
+    def run(self) -> None:
+        self._core.recover(steady_ms())
+        self._loop.watch(self._control, lambda _: self._on_control())
+        self._loop.watch(self._runs.socket, lambda _: self._on_runs())
+        self._loop.watch(self._events.socket, lambda _: self._on_events())
+        self._row.start_heartbeat(self._loop.call_later, wall_ms)
+        self._control.send(Ready())
+        self._after_round()
+        self._loop.run(self._after_round)
+        self._reporter.flush()
+        self._links.close()
+
+    # --- what comes in -----------------------------------------------------------------------------------------------
+
+    def _on_control(self) -> None:
+        word = self._control.receive()
+        if isinstance(word, Drain):
+            self._core.drain(steady_ms())
+        elif isinstance(word, PeerDied):
+            self._core.on_peer_restarted(_slot_in(word.name), steady_ms())
+        elif isinstance(word, RefreshMetadata):
+            self._core.want_metadata(steady_ms())
+        elif word is None or isinstance(word, Stop):
+            self._loop.stop()
+
+    def _on_runs(self) -> None:
+        now_ms = steady_ms()
+        for parcels in _messages(self._runs):
+            for parcel in parcels:
+                self._core.on_runs(parcel.segments, now_ms)
+
+    def _on_events(self) -> None:
+        now_ms = steady_ms()
+        for parcels in _messages(self._events):
+            self._core.on_parcels(parcels, now_ms)
+
+    # --- once a round ------------------------------------------------------------------------------------------------
+
+    def _after_round(self) -> None:
+        now_ms = steady_ms()
+        self._core.flush_due(now_ms)
+        wanted = self._core.metadata_wanted_ms
+        if wanted is not None and wanted <= now_ms and not self._fetcher.is_busy:
+            self._fetch()
+        for slot, parcels in self._core.drain_outbox().items():
+            self._sender(slot).send(parcels)
+        self._announce()
+        self._set_alarm()
+        if self._reporter.pending and not self._is_reporting:
+            self._is_reporting = True
+            self._loop.call_later(_REPORT_EVERY_S, self._report)
+
+    def _report(self) -> None:
+        self._is_reporting = False
+        self._reporter.flush()
+
+    def _sender(self, slot: int) -> Sender:
+        sender = self._dispatchers.get(slot)
+        if sender is None:
+            sender = self._dispatchers[slot] = self._links.sender(dispatcher_link(slot))
+        return sender
+
+    def _announce(self) -> None:
+        """Tell the supervisor which dispatchers there should be, when that changed."""
+        wanted = {
+            slot: Broker(node, address.host, address.port)
+            for slot, (node, address) in self._core.wanted_dispatchers().items()
+        }
+        if wanted != self._announced:
+            self._announced = wanted
+            self._control.send(Dispatchers(wanted))
+
+    def _set_alarm(self) -> None:
+        """Wake up for the next batch or fetch; a timer that is there already and early enough serves."""
+        fetch = None if self._fetcher.is_busy else self._core.metadata_wanted_ms
+        dues = [due for due in (self._core.due_ms, fetch) if due is not None]
+        if not dues or (self._alarm is not None and self._alarm_ms <= min(dues)):
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_ms = min(dues)
+        self._alarm = self._loop.call_later(max(0, self._alarm_ms - steady_ms()) / 1000, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+
+    # --- metadata ----------------------------------------------------------------------------------------------------
+
+    def _fetch(self) -> None:
+        self._row.add(Counter.StartRefreshMetadata)
+        self._fetch_started_ms = steady_ms()
+        bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
+        wants_producer = (
+            self._config.kafka.required_acks == _ACKS_ALL and not self._slab.words[lay.SUPER_IDEMPOTENCE >> 2]
+        )
+        self._fetcher.start(self._brokers, bootstrap, wants_producer=wants_producer)
+
+    def _on_fetched(self, result: FetchResult | None) -> None:
+        now_ms = steady_ms()
+        if result is None:
+            self._row.add(Counter.GetMetadataFail)
+            self._core.put_off_metadata(now_ms + self._retry.next_delay_ms(now_ms))
+            return
+        self._row.add(Counter.GetMetadataSuccess)
+        self._note_producer(result)
+        view = view_of(result.metadata)
+        self._brokers = list(view.brokers.values())
+        changed = self._core.on_metadata(view, self._fetch_started_ms, now_ms)
+        self._row.add(Counter.MetadataChangedOnRefresh if changed else Counter.MetadataUnchangedOnRefresh)
+        self._slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, wall_ms())
+        if changed:
+            self._slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, wall_ms())
+        self._schedule_refresh()
+
+    def _note_producer(self, result: FetchResult) -> None:
+        """The producer id of the slab, before anything can be sent with it."""
+        if self._slab.words[lay.SUPER_IDEMPOTENCE >> 2]:
+            return
+        if result.producer is not None:
+            producer_id, epoch = result.producer
+            self._slab.store_signed(lay.SUPER_PRODUCER_ID, producer_id)
+            self._slab.words[lay.SUPER_PRODUCER_EPOCH >> 2] = epoch
+        can = result.producer is not None
+        self._slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _IDEMPOTENT if can else _NOT_IDEMPOTENT
+
+    def _schedule_refresh(self) -> None:
+        """The periodic refresh, 80 to 120 % of the interval after the last fetch."""
+        if self._periodic is not None:
+            self._periodic.cancel()
+        minutes = self._config.delivery.metadata_refresh_interval_min
+        if minutes:
+            delay = minutes * 60 * self._rng.uniform(0.8, 1.2)
+            self._periodic = self._loop.call_later(delay, lambda: self._core.want_metadata(steady_ms()))
+
+
+def _messages(receiver: Receiver) -> list[list[Parcel]]:
+    """The messages that wait at a link, up to a bound."""
+    messages = []
+    for _ in range(_MESSAGES_A_ROUND):
+        parcels = receiver.receive()
+        if not parcels:
+            break
+        messages.append(parcels)
+    return messages
+
+
+def _slot_in(name: str) -> int | None:
+    """The slot in a dispatcher's name, None for another process."""
+    _, _, slot = name.partition("dispatcher-")
+    return int(slot) if slot else None

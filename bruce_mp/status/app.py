@@ -1,0 +1,169 @@
+"""The status pages as a Flask application: which path shows what.
+
+A page is read from the slab on request and is a struct, whose fields are the JSON; the plain form is made from the
+same struct.  Only a POST changes anything, and only from a page of our own or from no page at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from flask import Flask, Response, abort, render_template, request
+from werkzeug.exceptions import HTTPException
+
+from bruce_mp.errors import SlabError
+from bruce_mp.status.counters import counters_plain, read_counters
+from bruce_mp.status.discards import discards_plain
+from bruce_mp.status.header import Page, header_lines, read_header
+from bruce_mp.status.health import read_health
+from bruce_mp.status.metadata import metadata_plain, read_metadata
+from bruce_mp.status.overview import read_overview
+from bruce_mp.status.queues import queues_plain, read_queues
+from bruce_mp.status.rows import read_processes
+from bruce_mp.status.text import stamp
+from bruce_mp.telemetry.books import read_books
+from bruce_mp.telemetry.counters import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.status.reports import Reports
+
+__all__ = ["Daemon", "create_app"]
+
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'",
+    "X-Content-Type-Options": "nosniff",
+}
+_FROM_ELSEWHERE: Final = frozenset({"cross-site", "same-site"})
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """What the pages show, and the little that they may do.  All of it may be called from several threads.
+
+    `metadata_max_age_ms` is None if metadata may have any age.  `now_ms` is the wall clock.
+    """
+
+    slab: Slab
+    reports: Reports
+    metadata_max_age_ms: int | None
+    count: Callable[[Counter], None]
+    refresh_metadata: Callable[[], None]
+    now_ms: Callable[[], int]
+
+
+class BooksPage(Page, frozen=True, kw_only=True):
+    """The JSON of `/books`: received = delivered + all discarded + all held, if `consistent`."""
+
+    received: int
+    delivered: int
+    discarded: dict[str, int]
+    held: dict[str, int]
+    possible_duplicates: int
+    consistent: bool
+
+
+def create_app(daemon: Daemon) -> Flask:
+    """The application."""
+    app = Flask(__name__, static_folder=None)
+    app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
+    for name, (read, plain) in _pages(daemon).items():
+        _add_page(app, name, read, plain)
+    app.add_url_rule("/healthz", "healthz", lambda: _healthz(daemon))
+    app.add_url_rule("/", "overview", lambda: _overview(daemon))
+    app.add_url_rule("/metadata_update", "metadata_update", lambda: _metadata_update(daemon), methods=["POST"])
+    app.before_request(lambda: daemon.count(Counter.HttpRequest))
+    app.after_request(_finish)
+    app.register_error_handler(HTTPException, _http_error)
+    app.register_error_handler(SlabError, _slab_error)
+    return app
+
+
+def _pages(daemon: Daemon) -> Mapping[str, tuple[Callable[[], Page], Callable[[Any], str] | None]]:
+    """The pages by name: how each is read, and its plain form if it has one."""
+    slab, now_ms = daemon.slab, daemon.now_ms
+    return {
+        "server_info": (lambda: Page(**read_header(slab, now_ms())), _server_info_plain),
+        "counters": (lambda: read_counters(slab, now_ms(), by_process=_wants("by", "process")), counters_plain),
+        "discards": (lambda: daemon.reports.page(now_ms()), discards_plain),
+        "queues": (lambda: read_queues(slab, now_ms()), queues_plain),
+        "metadata_fetch_time": (lambda: read_metadata(slab, now_ms()), metadata_plain),
+        "processes": (lambda: read_processes(slab, now_ms()), None),
+        "books": (lambda: _read_books(daemon), None),
+    }
+
+
+def _add_page(app: Flask, name: str, read: Callable[[], Page], plain: Callable[[Any], str] | None) -> None:
+    app.add_url_rule(f"/{name}/json", f"{name}_json", lambda: _json(read()))
+    if plain is not None:
+        app.add_url_rule(f"/{name}/plain", f"{name}_plain", lambda: _text(plain(read())))
+
+
+def _wants(parameter: str, value: str) -> bool:
+    return request.args.get(parameter) == value
+
+
+def _json(page: Page, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(page), status, mimetype="application/json")
+
+
+def _text(text: str, status: int = 200) -> Response:
+    return Response(text, status, mimetype="text/plain")
+
+
+def _server_info_plain(page: Page) -> str:
+    return "\n".join(header_lines(page))
+
+
+def _read_books(daemon: Daemon) -> BooksPage:
+    books = read_books(daemon.slab)
+    return BooksPage(**read_header(daemon.slab, daemon.now_ms()), **msgspec.structs.asdict(books))
+
+
+def _healthz(daemon: Daemon) -> Response:
+    page = read_health(daemon.slab, daemon.now_ms(), daemon.metadata_max_age_ms)
+    well = page.live if _wants("probe", "live") else page.ready
+    return _json(page, 200 if well else 503)
+
+
+def _overview(daemon: Daemon) -> str:
+    overview = read_overview(daemon.slab, daemon.reports, daemon.now_ms(), daemon.metadata_max_age_ms)
+    return render_template("index.html", it=overview)
+
+
+def _metadata_update(daemon: Daemon) -> Response:
+    # A web page from elsewhere that is open in a browser on this host can post here too; the browser says so.
+    if request.headers.get("Sec-Fetch-Site") in _FROM_ELSEWHERE:
+        abort(403, "A page of another site may not ask for this.")
+    daemon.refresh_metadata()
+    return _text(f"Metadata update initiated at {stamp(daemon.now_ms() // 1000)}\n")
+
+
+def _finish(response: Response) -> Response:
+    response.headers.update(_HEADERS)
+    return response
+
+
+_EXPLAINED: Final = {
+    404: "There is no such page here; / lists those that there are.",
+    405: "This page does not take this method; only /metadata_update takes POST, all others GET.",
+}
+
+
+def _http_error(error: HTTPException) -> Response:
+    code = error.code or 500
+    response = _text(_EXPLAINED.get(code) or str(error.description), code)
+    response.content_type = "text/plain; charset=utf-8"
+    for name, value in error.get_headers():
+        if name == "Allow":
+            response.headers[name] = value
+    return response
+
+
+def _slab_error(error: SlabError) -> Response:
+    return _text(f"The slab changed while it was read; try again.  {error}\n", 503)

@@ -1,0 +1,73 @@
+"""The front page: what a person wants to know first, read once for one view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.status.health import HealthPage, judge
+from bruce_mp.status.metadata import read_metadata
+from bruce_mp.status.queues import QueuesPage, TopicQueues, read_queues
+from bruce_mp.status.rows import ProcessLine, read_processes
+from bruce_mp.status.text import stamp, topic_text
+from bruce_mp.telemetry.books import Books, read_books
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.status.discards import Report
+    from bruce_mp.status.reports import Reports
+
+__all__ = ["Overview", "TopicLine", "read_overview"]
+
+TOPICS_SHOWN: Final = 100
+
+
+class TopicLine(msgspec.Struct, frozen=True):
+    """A topic; `partitions` is 0 while the router does not know it."""
+
+    name: str
+    partitions: int
+    queues: TopicQueues
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What the template is given.  `topics` are the fullest; `more_topics` says how many are left out."""
+
+    health: HealthPage
+    since: str
+    books: Books
+    processes: list[ProcessLine]
+    topics: list[TopicLine]
+    more_topics: int
+    report: Report
+
+
+def read_overview(slab: Slab, reports: Reports, now_ms: int, metadata_max_age_ms: int | None) -> Overview:
+    """The view as of now."""
+    processes, books = read_processes(slab, now_ms), read_books(slab)
+    topics = _topics(slab, read_queues(slab, now_ms))
+    return Overview(
+        health=judge(processes, read_metadata(slab, now_ms), books, metadata_max_age_ms),
+        since=stamp(processes.since).partition(" ")[2],
+        books=books,
+        processes=processes.processes,
+        topics=topics[:TOPICS_SHOWN],
+        more_topics=max(0, len(topics) - TOPICS_SHOWN),
+        report=reports.peek(now_ms),
+    )
+
+
+def _topics(slab: Slab, page: QueuesPage) -> list[TopicLine]:
+    queues = {item.topic: item for item in page.sending}
+    table = TopicTable(slab)
+    known = range(1, slab.words[lay.SUPER_TOPIC_COUNT >> 2])
+    partitions = {topic_text(table.name_of(topic)): table.partitions_of(topic) for topic in known}
+    lines = [
+        TopicLine(name, partitions.get(name, 0), queues.get(name) or TopicQueues(name)) for name in partitions | queues
+    ]
+    return sorted(lines, key=lambda line: (-line.queues.total, line.name))

@@ -1,0 +1,111 @@
+"""The status process: takes in discard events, serves the pages, and is on no message's path.
+
+The main thread runs the loop of all our processes; HTTP has threads of its own.  What they share is behind locks: the
+reports, the counters of our row, the sending end of the control pipe.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import BruceError, RemoteProtocolError
+from bruce_mp.pipes.control import Ready, RefreshMetadata, Stop
+from bruce_mp.pipes.links import DISCARDS, Links
+from bruce_mp.pipes.loop import Loop
+from bruce_mp.slab.rows import Row
+from bruce_mp.status.app import Daemon, create_app
+from bruce_mp.status.reports import Reports
+from bruce_mp.status.server import HttpServer
+from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.events import decode_events
+
+if TYPE_CHECKING:
+    from bruce_mp.config.model import Config
+    from bruce_mp.pipes.control import Control, Word
+    from bruce_mp.pipes.start import Start
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["main"]
+
+_LOG: Final = logging.getLogger(__name__)
+_TICK_S: Final = 1.0
+_EVENTS_A_ROUND: Final = 100
+_MINUTE_MS: Final = 60_000
+
+
+def main(start: Start, slab: Slab, control: Control) -> None:
+    """Serve the pages on `start.listener` until told to stop."""
+    _Status(start, slab, control).run()
+
+
+class _Status:
+    def __init__(self, start: Start, slab: Slab, control: Control) -> None:
+        assert start.listener is not None
+        self._row = Row(slab, start.row)
+        self._row.begin(os.getpid(), wall_ms())
+        self._control = control
+        self._row_lock = Lock()
+        self._control_lock = Lock()
+        self._links = Links(start.run_dir)
+        self._events = self._links.receiver(DISCARDS)
+        self._loop = Loop()
+        interval = start.config.http.discard_report_interval_s
+        self._reports = Reports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
+        self._server = HttpServer(create_app(self._daemon(slab, start.config)), start.listener)
+
+    def _daemon(self, slab: Slab, config: Config) -> Daemon:
+        return Daemon(
+            slab=slab,
+            reports=self._reports,
+            metadata_max_age_ms=2 * config.delivery.metadata_refresh_interval_min * _MINUTE_MS or None,
+            count=self._count,
+            refresh_metadata=lambda: self._tell(RefreshMetadata()),
+            now_ms=wall_ms,
+        )
+
+    def _count(self, counter: Counter) -> None:
+        with self._row_lock:
+            self._row.add(counter)
+
+    def _tell(self, word: Word) -> None:
+        with self._control_lock:
+            self._control.send(word)
+
+    def run(self) -> None:
+        self._loop.watch(self._events.socket, lambda _: self._take_events())
+        self._loop.watch(self._control, lambda _: self._on_control())
+        self._row.start_heartbeat(self._loop.call_later, wall_ms)
+        self._server.start()
+        self._tick()
+        self._tell(Ready())
+        self._loop.run()
+        self._server.stop()
+        self._links.close()
+
+    def _tick(self) -> None:
+        if not self._server.is_alive:
+            raise BruceError("The HTTP server ended by itself; its traceback stands above.")
+        self._reports.rotate(wall_ms())
+        self._loop.call_later(_TICK_S, self._tick)
+
+    def _on_control(self) -> None:
+        word = self._control.receive()
+        if word is None or isinstance(word, Stop):
+            self._loop.stop()
+
+    def _take_events(self) -> None:
+        for _ in range(_EVENTS_A_ROUND):
+            data = self._events.receive_bytes()
+            if not data:
+                return
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        try:
+            self._reports.record(decode_events(data), wall_ms())
+        except RemoteProtocolError as error:
+            _LOG.error("%s  It is left out of the discard report.", error)

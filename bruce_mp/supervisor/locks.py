@@ -1,0 +1,34 @@
+"""Locks that a daemon before us may hold for a moment more.
+
+A lock lasts as long as any process of its daemon lives.  Those of a supervisor that was killed die within
+milliseconds; a daemon that is shutting down takes longer.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from bruce_mp.errors import BruceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["patiently"]
+
+_Lock = TypeVar("_Lock")
+
+PATIENCE_S: Final = 5.0
+RETRY_S: Final = 0.05
+
+
+def patiently(take: Callable[[], _Lock]) -> _Lock:
+    """What `take` returns, as soon as it does not raise a BruceError any more; its last one after 5 s."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return take()
+        except BruceError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(RETRY_S)

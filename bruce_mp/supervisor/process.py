@@ -1,0 +1,189 @@
+"""The supervisor: gets hold of everything that the daemon needs, starts its processes, keeps them alive, ends them.
+
+Everything that can be refused is refused before the first process is started.  The order matters: the locks come
+first, so that two daemons never touch the same things; the datagram socket comes last, so that no client finds it
+before somebody is about to read.
+
+The loop waits for ends of processes, their words and signals; without any of these it wakes once a second, to leave
+its sign of life in the slab as all processes do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import time
+from multiprocessing.connection import wait
+from pathlib import Path
+from signal import Signals
+from typing import TYPE_CHECKING, cast
+
+from setproctitle import setproctitle
+
+from bruce_mp import __version__
+from bruce_mp.config.addresses import HostPort
+from bruce_mp.config.features import remarks
+from bruce_mp.errors import BruceError, ExitCode, StartError
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.rows import Row
+from bruce_mp.supervisor.child import Inherited
+from bruce_mp.supervisor.crew import Crew, Equipment
+from bruce_mp.supervisor.datagram_limits import check_datagram_size, warn_of_short_queue
+from bruce_mp.supervisor.programs import PROGRAMS
+from bruce_mp.supervisor.remains import held_messages, plural
+from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, take_run_dir
+from bruce_mp.supervisor.shutdown import Phase, Shutdown
+from bruce_mp.supervisor.signals import SignalPipe
+from bruce_mp.supervisor.slab_setup import take_slab
+from bruce_mp.supervisor.sockets import bind_datagrams, bind_http
+from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.logs import NOTICE, set_up_logging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bruce_mp.config.addresses import UnixPath
+    from bruce_mp.config.model import Config
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.supervisor.programs import Programs
+    from bruce_mp.supervisor.sockets import Bound
+
+__all__ = ["run"]
+
+log = logging.getLogger(__name__)
+
+
+def run(config: Config, config_path: Path, programs: Programs = PROGRAMS) -> int:
+    """Be the daemon until a signal ends it; the exit code.
+
+    Raises BruceError when it cannot start.  Must be called in the main thread: the processes die with it.
+    """
+    setproctitle("bruce: supervisor")
+    set_up_logging(config.logging, "supervisor")
+    log.log(NOTICE, "bruce %s starts with %s.", __version__, config_path)
+    for remark in remarks(config):
+        log.warning("%s", remark, extra={"about": remark})
+    try:
+        equipment = _equip(config)
+    except BruceError as error:
+        log.error("%s", error)  # noqa: TRY400 - we foresaw it: a traceback would only hide the sentence
+        raise
+    row = Row(equipment.slab, lay.ROW_SUPERVISOR)
+    row.begin(os.getpid(), wall_ms())
+    failure = _Supervisor(equipment, row, programs).serve()
+    _finish(equipment, failure)
+    return ExitCode.BOOT_LOOP if failure else ExitCode.OK
+
+
+def _equip(config: Config) -> Equipment:
+    """Get hold of everything.  Raises BruceError when something is not to be had."""
+    check_datagram_size(config.input.max_datagram_size, allow_large=config.input.allow_large_datagrams)
+    warn_of_short_queue()
+    run_dir = Path(config.daemon.run_dir)
+    run_lock = take_run_dir(run_dir)
+    slab, slab_lock = take_slab(Path(config.slab_path), config.slab.size, config.input.max_datagram_size)
+    try:
+        http = bind_http(config.http.address)
+        datagrams = bind_datagrams(config.input.unix_datagram)
+    except StartError:
+        _remove_if_empty(slab)
+        raise
+    _publish(run_dir, http, config.http.address)
+    return Equipment(config, run_dir, slab, (Inherited(run_lock), Inherited(slab_lock)), datagrams, http)
+
+
+def _publish(run_dir: Path, http: Bound, address: HostPort | UnixPath) -> None:
+    """Write down where the status pages are: with port 0 only the kernel knows."""
+    if isinstance(address, HostPort):
+        address = HostPort(address.host, http.socket.getsockname()[1])
+    (run_dir / HTTP_ADDRESS).write_text(str(address), "utf-8")
+    log.log(NOTICE, "Status pages are served at %s.", address)
+
+
+def _remove_if_empty(slab: Slab) -> None:
+    if not held_messages(slab):
+        slab.path.unlink()
+
+
+class _Supervisor:
+    def __init__(self, equipment: Equipment, row: Row, programs: Programs) -> None:
+        self._equipment = equipment
+        self._row = row
+        self._signals = SignalPipe()
+        self._crew = Crew(programs, equipment, row)
+        max_delay = equipment.config.delivery.shutdown_max_delay_ms / 1000
+        self._shutdown = Shutdown(self._crew, equipment.slab, max_delay, self._close_intake)
+        self._beat_due = 0.0
+        self._beat: Callable[[], None]
+        row.start_heartbeat(self._call_later, wall_ms)
+
+    def _call_later(self, seconds: float, beat: Callable[[], None]) -> None:
+        self._beat_due, self._beat = time.monotonic() + seconds, beat
+
+    def serve(self) -> str | None:
+        """Until the end; why the daemon could not go on, None when it was asked to end."""
+        while True:
+            if time.monotonic() >= self._beat_due:
+                self._beat()
+            self._crew.act()
+            self._shutdown.step()
+            if self._shutdown.phase is Phase.OVER:
+                return self._crew.failure
+            self._wait()
+
+    def _wait(self) -> None:
+        sources = {**self._crew.sources(), self._signals.fileno(): self._on_signals}
+        for ready in wait(list(sources), self._timeout()):
+            sources[cast("int", ready)]()
+
+    def _timeout(self) -> float:
+        dues = [due for due in (self._beat_due, self._crew.due, self._shutdown.due) if due is not None]
+        return max(0.0, min(dues) - time.monotonic())
+
+    def _on_signals(self) -> None:
+        for number in self._signals.read():
+            match number:
+                case Signals.SIGTERM | Signals.SIGINT:
+                    self._row.add(Counter.GotShutdownRequest)
+                    self._shutdown.request()
+                case Signals.SIGUSR1:  # the log file is opened anew whenever it was moved away
+                    self._row.add(Counter.GotLogfileReopenRequest)
+                case _:
+                    log.warning("%s is ignored: a changed configuration needs a restart.", number.name)
+
+    def _close_intake(self) -> None:
+        """Let senders know that nobody receives any more; what the kernel has already can still be read."""
+        self._equipment.datagrams.remove_file()
+        self._equipment.datagrams.socket.shutdown(socket.SHUT_RD)
+
+
+def _finish(equipment: Equipment, failure: str | None) -> None:
+    """All processes are gone: clean up, and say what is left."""
+    equipment.datagrams.remove_file()
+    equipment.http.remove_file()
+    if failure:
+        _tell(equipment, f"{failure}. The daemon has ended.")
+    held = held_messages(equipment.slab)
+    if held:
+        _tell(equipment, _report(held, equipment.slab))
+    elif not failure:
+        equipment.slab.path.unlink()
+    log.log(NOTICE, "bruce has ended.")
+
+
+def _report(held: dict[str, int], slab: Slab) -> str:
+    topics = "\n".join(f"  {topic}: {count:,}" for topic, count in sorted(held.items()))
+    return (
+        f"{plural(sum(held.values()), 'message')} could not be delivered. The slab {slab.path} keeps them, and the "
+        f"next start delivers them. By topic:\n{topics}"
+    )
+
+
+def _tell(equipment: Equipment, text: str) -> None:
+    """What whoever ended the daemon should see, whether the log goes to standard error or not."""
+    log.error("%s", text, extra={"about": text})
+    if not equipment.config.logging.stdout_stderr:
+        sys.stderr.write(f"bruce: {text}\n")

@@ -1,0 +1,41 @@
+"""What the slab holds: the question of every start and every end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.slab.landing import landed_lengths
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.books import held_by_topic
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["held_messages", "plural"]
+
+LANDED: Final = "(not yet examined)"
+
+
+def held_messages(slab: Slab) -> dict[str, int]:
+    """How many messages the slab holds, by topic; those that no topic is known of are `LANDED`.  {} = it is empty."""
+    table = TopicTable(slab)
+    held: dict[str, int] = {}
+    for topic, stages in held_by_topic(slab).items():
+        name = _name(table, topic)
+        held[name] = held.get(name, 0) + sum(stages.values())
+    held[LANDED] = len(landed_lengths(slab))
+    return {name: count for name, count in held.items() if count}
+
+
+def _name(table: TopicTable, topic: bytes | int) -> str:
+    if isinstance(topic, bytes):
+        return topic.decode("utf-8", "backslashreplace")
+    try:
+        return table.name_of(topic).decode("utf-8", "backslashreplace")
+    except KeyError:
+        return f"(topic number {topic})"
+
+
+def plural(count: int, noun: str) -> str:
+    """ "1 message", "2 messages"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,67 @@
+"""The run directory: where the daemon's processes meet, closed to everybody else, and for one daemon at a time.
+
+Whoever can connect to a socket in it can make the daemon settle messages that were never delivered, so it is refused
+when others can enter it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import StartError
+from bruce_mp.supervisor.locks import patiently
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["HTTP_ADDRESS", "take_run_dir"]
+
+HTTP_ADDRESS: Final = "http.address"
+"""The file that says where the status pages are served, as `http.listen` does."""
+
+
+def take_run_dir(path: Path) -> int:
+    """Make the directory if there is none, and lock it; the descriptor that holds the lock.
+
+    Raises StartError when it cannot be made, is not ours alone, or belongs to a living daemon.
+    """
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise StartError(
+            f"The run directory {path} cannot be made: {error.strerror}. Make the directory {path.parent}, with write "
+            "permission for the daemon's user, or set another daemon.run_dir."
+        ) from error
+    _check(path, found)
+    return patiently(lambda: _lock(path))
+
+
+def _check(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISDIR(found.st_mode):
+        raise StartError(f"The run directory {path} is not a directory; remove it or set another daemon.run_dir.")
+    if found.st_uid != os.geteuid():
+        raise StartError(
+            f"The run directory {path} belongs to user {found.st_uid}, and the daemon runs as user {os.geteuid()}; "
+            f"change its owner (chown) or set another daemon.run_dir."
+        )
+    if found.st_mode & 0o077:
+        raise StartError(
+            f"The run directory {path} has mode {stat.S_IMODE(found.st_mode):04o}: others can enter it and tamper with "
+            f"the daemon. Close it (chmod 0700 {path}) or set another daemon.run_dir."
+        )
+
+
+def _lock(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise StartError(
+            f"The run directory {path} belongs to a daemon that is running; stop it or set another daemon.run_dir."
+        ) from error
+    return descriptor

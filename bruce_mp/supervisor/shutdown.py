@@ -1,0 +1,115 @@
+"""The end of the daemon, in phases: take in no more, deliver what there is, stop.
+
+    RUNNING ──SIGTERM──▶ INTAKE ──input is done──▶ DELIVERY ──slab is empty──▶ STOPPING ──all are gone──▶ OVER
+       └──────────── the daemon cannot go on, or the time is over: straight to ────────▲
+
+First the datagram socket takes no new messages; those that the kernel has already are still received.  Whether
+everything is delivered is counted in the slab, not asked of the processes: they may die meanwhile, and are started
+again as ever.  `step` is called after every event and when `due` has come; it never waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from enum import Enum, auto, unique
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.supervisor.lifecycle import State
+from bruce_mp.supervisor.remains import held_messages
+from bruce_mp.telemetry.logs import NOTICE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.supervisor.crew import Crew
+
+__all__ = ["Phase", "Shutdown"]
+
+INTAKE_PATIENCE_S: Final = 2.0
+LOOK_EVERY_S: Final = 0.05
+LOOK_SHARE: Final = 4
+"""A look may take 1 of so many parts of the time: a large slab takes long to count."""
+
+log = logging.getLogger(__name__)
+
+
+@unique
+class Phase(Enum):
+    RUNNING = auto()
+    INTAKE = auto()
+    DELIVERY = auto()
+    STOPPING = auto()
+    OVER = auto()
+
+
+class Shutdown:
+    """Leads the crew through the phases.  `close_intake` makes the sockets take no new messages."""
+
+    def __init__(self, crew: Crew, slab: Slab, max_delay_s: float, close_intake: Callable[[], None]) -> None:
+        self._crew = crew
+        self._slab = slab
+        self._max_delay = max_delay_s
+        self._close_intake = close_intake
+        self._deadline = 0.0
+        self._intake_until = 0.0
+        self.phase = Phase.RUNNING
+        self.due: float | None = None
+
+    def request(self) -> None:
+        """Begin; or, when it was requested before, hurry."""
+        now = time.monotonic()
+        if self.phase is Phase.RUNNING:
+            log.log(NOTICE, "Shutting down; delivery of what is left may take %g s.", self._max_delay)
+            self._deadline = now + self._max_delay
+            self._intake_until = min(now + INTAKE_PATIENCE_S, self._deadline)
+            self._close_intake()
+            self._crew.drain_input()
+            self.phase = Phase.INTAKE
+        elif self.phase in {Phase.INTAKE, Phase.DELIVERY}:
+            log.log(NOTICE, "Asked again to shut down: not waiting for deliveries any longer.")
+            self._deadline = now
+
+    def step(self) -> None:
+        """Do what the phase has to do now."""
+        if self._crew.failure and self.phase in {Phase.RUNNING, Phase.INTAKE, Phase.DELIVERY}:
+            log.critical("%s.", self._crew.failure)
+            self._stop()
+        match self.phase:
+            case Phase.INTAKE:
+                self._take_in()
+            case Phase.DELIVERY:
+                self._deliver()
+            case Phase.STOPPING:
+                self._wait_for_all()
+
+    def _take_in(self) -> None:
+        now = time.monotonic()
+        self.due = self._intake_until
+        if self._input_is_done or now >= min(self._intake_until, self._deadline):
+            self._crew.drain_others()
+            self.phase = Phase.DELIVERY
+            self._deliver()
+
+    @property
+    def _input_is_done(self) -> bool:
+        return self._crew.input.state is State.ENDED
+
+    def _deliver(self) -> None:
+        now = time.monotonic()
+        if now >= self._deadline or (self._input_is_done and not held_messages(self._slab)):
+            self._stop()
+            return
+        took = time.monotonic() - now
+        self.due = min(self._deadline, now + max(LOOK_EVERY_S, LOOK_SHARE * took))
+
+    def _stop(self) -> None:
+        self._crew.stop()
+        self.due = time.monotonic()
+        self.phase = Phase.STOPPING
+
+    def _wait_for_all(self) -> None:
+        self.due = None
+        if self._crew.is_gone:
+            self.phase = Phase.OVER

@@ -1,0 +1,156 @@
+"""The slab at the start: made new, or adopted from the daemon before us, or moved out of the way.
+
+What a slab holds was accepted and is owed.  So a slab is only replaced when it holds nothing; one that we cannot read
+keeps its bytes under another name; one that another daemon writes is left alone.  Under the lock nobody else writes,
+and what a killed process left half done in its row is finished before anybody looks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from bruce_mp.errors import SlabError, StartError
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import chunk_heads
+from bruce_mp.slab.file import Geometry, Slab, create, lock
+from bruce_mp.slab.layout import ChunkState, State
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.runs import records_of, runs_of
+from bruce_mp.supervisor.locks import patiently
+from bruce_mp.supervisor.remains import held_messages, plural
+from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.logs import NOTICE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["OwnSlab", "retire_row", "take_slab"]
+
+log = logging.getLogger(__name__)
+
+
+class OwnSlab(NamedTuple):
+    """A slab that is ours as long as a copy of the descriptor `lock` is open."""
+
+    slab: Slab
+    lock: int
+
+
+def take_slab(path: Path, size: int, largest_datagram: int) -> OwnSlab:
+    """Lock and map the slab at `path`, one with `size` bytes for messages if it has to be made.
+
+    Raises SlabError when a living daemon has it or there is no room for it, StartError when it is not ours to use.
+    """
+    wanted = Geometry.for_size(size, largest_datagram)
+    while True:
+        _check_owner(path)
+        descriptor = patiently(lambda: _open_locked(path))
+        if descriptor is None:
+            _create(path, wanted)
+            continue
+        slab = _adopt(path, wanted) if _is_at(path, descriptor) else None
+        if slab is not None:
+            return OwnSlab(slab, descriptor)
+        os.close(descriptor)
+
+
+def _create(path: Path, geometry: Geometry) -> None:
+    try:
+        create(path, geometry, wall_ms())
+    except SlabError:
+        if not path.exists():  # else somebody was faster
+            raise
+
+
+def _check_owner(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found.st_mode):
+        raise StartError(f"The slab {path} is not a file; remove it or set another slab.path.")
+    if found.st_uid != os.geteuid():
+        raise StartError(
+            f"The slab {path} belongs to user {found.st_uid}, and the daemon runs as user {os.geteuid()}; change its "
+            "owner (chown) or set another slab.path."
+        )
+
+
+def _open_locked(path: Path) -> int | None:
+    """The descriptor that holds the lock; None when there is no file, or no longer."""
+    try:
+        return lock(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StartError(f"The slab {path} cannot be opened: {error.strerror}.") from error
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether the file is still the one of that name: the daemon that we waited for may have removed it."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _adopt(path: Path, wanted: Geometry) -> Slab | None:
+    """The slab, in a state to work with; None when there is none any more."""
+    try:
+        slab = Slab(path)
+        for row in range(lay.ROW_COUNT):
+            retire_row(slab, row)
+        _check_chunks(slab)
+        held = sum(held_messages(slab).values())
+    except (SlabError, ValueError, IndexError, struct.error) as error:
+        _move_aside(path, str(error))
+        return None
+    if held:
+        log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held, "message"))
+    if slab.geometry != wanted and held:
+        log.warning(
+            "The slab %s keeps its old size until it is empty: slab.size and input.max_datagram_size take effect after "
+            "a shutdown that delivered everything.",
+            path,
+        )
+    elif slab.geometry != wanted:
+        path.unlink()
+        return None
+    return slab
+
+
+def retire_row(slab: Slab, row: int) -> None:
+    """Nobody has the row any more: finish the transaction of whoever had it; no process is to be there."""
+    Row(slab, row)
+    slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_PID) >> 2] = 0
+
+
+def _check_chunks(slab: Slab) -> None:
+    """Walk everything that the processes will walk.  SlabError or ValueError where they would fail."""
+    for chunk, state, _, _ in chunk_heads(slab):
+        if state is ChunkState.FREE:
+            continue
+        for offset, run in runs_of(slab, chunk):
+            if run.state in {State.SPLIT, State.OPEN}:
+                for _, record in records_of(slab, chunk, offset, run):
+                    State(record.word & 0xFF)
+
+
+def _move_aside(path: Path, reason: str) -> None:
+    version = _version_of(path)
+    label = "damaged" if version in {None, lay.LAYOUT_VERSION} else f"version-{version}"
+    aside = path.with_name(f"{path.name}.{label}-{wall_ms()}")
+    path.rename(aside)
+    log.error("%s It was moved to %s, and a new slab is made; what is in the old one is not delivered.", reason, aside)
+
+
+def _version_of(path: Path) -> int | None:
+    """The layout version that the file claims; None when it is no slab."""
+    with path.open("rb") as file:
+        head = file.read(len(lay.SUPER_MAGIC) + 4)
+    magic, version = head[: len(lay.SUPER_MAGIC)], head[len(lay.SUPER_MAGIC) :]
+    return int.from_bytes(version, "little") if magic == lay.SUPER_MAGIC else None

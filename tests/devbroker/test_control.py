@@ -1,0 +1,136 @@
+"""The client `DevBroker`: what it starts, reads back, waits for and damages."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import psutil
+import pytest
+
+from bruce_mp.devbroker.control import CommandError, DevBroker
+from bruce_mp.devbroker.records import StoredRecord
+from bruce_mp.errors import StartError
+from devbroker.kit import RawClient, make_batch, produce
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(topics={"hits": 2}, strict=True, message_max_bytes=5_000_000) as started:
+        yield started
+
+
+def send(broker: DevBroker, topic: str, partition: int, *batches: bytes) -> None:
+    with RawClient(broker.bootstrap) as client:
+        for batch in batches:
+            client.send(produce([(topic, partition, batch)]))
+            client.frame()
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_records_come_back_whole(broker: DevBroker, codec: int) -> None:
+    topic = f"codec-{codec}"
+    broker.add_topic(topic, 2)
+    send(broker, topic, 1, make_batch(2, producer=(5, 1, 2**31 - 1), codec=codec), make_batch(1, codec=codec))
+    first, second = broker.fetch(topic)
+    common: dict[str, Any] = {"value": b"value", "headers": (("header", b"h"),)}
+    assert first == []
+    assert second == [
+        StoredRecord(0, 1000, b"key0", producer_id=5, producer_epoch=1, sequence=2**31 - 1, **common),
+        StoredRecord(1, 1001, b"key1", producer_id=5, producer_epoch=1, sequence=0, **common),
+        StoredRecord(2, 1000, b"key0", producer_id=-1, producer_epoch=-1, sequence=-1, **common),
+    ]
+
+
+def test_much_is_read_in_pieces(broker: DevBroker) -> None:
+    broker.add_topic("much", 1)
+    send(broker, "much", 0, *(make_batch(2, value=b"x" * 700_000) for _ in range(4)))
+    assert [record.offset for record in broker.fetch("much")[0]] == list(range(8))
+
+
+def test_damage_on_purpose(broker: DevBroker) -> None:
+    broker.add_topic("damaged", 1)
+    send(broker, "damaged", 0, *(make_batch(1, value=b"%d" % number) for number in range(4)))
+    broker.drop_batch("damaged", 0, 1)
+    broker.double_batch("damaged", 0, 0)
+    broker.swap_batches("damaged", 0, 2)
+    assert [(r.offset, r.value) for r in broker.fetch("damaged")[0]] == [(0, b"0"), (2, b"3"), (3, b"2"), (4, b"0")]
+
+
+def test_waiting_for_what_is_there_and_for_what_never_comes(broker: DevBroker) -> None:
+    before = broker.statistics().records
+    send(broker, "hits", 0, make_batch(3))
+    assert broker.wait_until(records=before + 3).records == before + 3
+    with pytest.raises(TimeoutError, match="did not get to"):
+        broker.wait_until(records=before + 4, within=0.05)
+
+
+def test_statistics_count(broker: DevBroker) -> None:
+    before = broker.statistics()
+    batch = make_batch(3, producer=(77, 0, 0))
+    send(broker, "hits", 0, batch, batch, make_batch(1, producer=(77, 0, 9)))
+    after = broker.statistics()
+    assert after.batches - before.batches == 1
+    assert after.records - before.records == 3
+    assert after.bytes - before.bytes == len(batch)
+    assert after.duplicates - before.duplicates == 1
+    assert after.sequence_errors - before.sequence_errors == 1
+    assert after.errors.get(45, 0) - before.errors.get(45, 0) == 1
+    assert after.requests["Produce"] - before.requests.get("Produce", 0) == 3
+
+
+def test_what_cannot_be_done_is_said(broker: DevBroker) -> None:
+    with pytest.raises(CommandError, match="no topic 'nothing'"):
+        broker.fetch("nothing")
+    with pytest.raises(CommandError, match="There is no broker 9"):
+        broker.broker_down(9)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(CommandError, match="in use"):
+            broker.broker_up(1, port=taken.getsockname()[1])
+    broker.broker_up(1)
+
+
+def test_the_control_channel_takes_lines_of_json(broker: DevBroker) -> None:
+    with socket.create_connection(broker._socket.getpeername(), 10) as channel, channel.makefile("rb") as lines:
+        channel.sendall(b'{"do":"add_topic","topic":"by-hand","partitions":3}\n{"do":"nonsense"}\nno json\n')
+        answers = [msgspec.json.decode(lines.readline()) for _ in range(3)]
+    assert [answer["ok"] for answer in answers] == [True, False, False]
+    assert "nonsense" in answers[1]["error"]
+    assert len(broker.fetch("by-hand")) == 3
+
+
+def test_memory_is_bounded_as_the_process_sees_it() -> None:
+    with DevBroker(topics={"hits": 1}, max_bytes=8 << 20) as broker:
+        batch = make_batch(10, value=b"x" * 10_000)
+        send(broker, "hits", 0, *([batch] * 20))
+        memory = psutil.Process(broker.pid).memory_info
+        before = memory().rss
+        send(broker, "hits", 0, *([batch] * 600))
+        statistics = broker.statistics()
+        assert statistics.held_bytes <= 8 << 20
+        assert statistics.dropped_batches > 500
+        assert memory().rss - before < 24 << 20
+        assert broker.fetch("hits")[0][-1].offset == 6199
+
+
+def test_the_process_ends_with_close_and_leaves_nothing() -> None:
+    broker = DevBroker()
+    process = psutil.Process(broker.pid)
+    broker.close()
+    assert not process.is_running()
+    assert broker._process.returncode == 0
+    broker.close()
+
+
+def test_a_broker_that_cannot_start_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(StartError):
+        DevBroker(topics={"a/b": 1})
+    assert "'a/b' is not a topic name" in capfd.readouterr().err

@@ -1,0 +1,106 @@
+"""`python -m bruce_mp.devbroker`: arguments, signals, exit status."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from bruce_mp.devbroker.process import main, natural, size, topic
+
+pytestmark = pytest.mark.process
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a broker; whatever still runs at the end is killed."""
+    with ExitStack() as stack:
+
+        def run(*arguments: str) -> subprocess.Popen[str]:
+            command = [sys.executable, "-m", "bruce_mp.devbroker", *arguments]
+            pipe = subprocess.PIPE
+            process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
+            stack.callback(process.kill)
+            return process
+
+        yield run
+
+
+def ready(process: subprocess.Popen[str]) -> tuple[str, str]:
+    assert process.stdout is not None
+    return process.stdout.readline(), process.stdout.readline()
+
+
+def test_it_says_where_it_is_and_ends_on_a_signal(start: Start) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process = start("--brokers", "3", "--topic", "hits:4")
+        bootstrap, control = ready(process)
+        assert bootstrap.startswith("BOOTSTRAP 127.0.0.1:")
+        assert bootstrap.count(",") == 2
+        assert control.startswith("CONTROL 127.0.0.1:")
+        for address in (*bootstrap.split()[1].split(","), control.split()[1]):
+            host, port = address.split(":")
+            socket.create_connection((host, int(port)), 5).close()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=10)
+        assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_it_ends_with_clients_connected(start: Start) -> None:
+    process = start()
+    host, port = ready(process)[0].split()[1].split(":")
+    with socket.create_connection((host, int(port)), 5):
+        process.terminate()
+        assert process.communicate(timeout=10) == ("", "")
+    assert process.returncode == 0
+
+
+def test_it_ends_at_the_end_of_its_input_where_asked(start: Start) -> None:
+    process = start("--until-eof")
+    ready(process)
+    process.communicate("not the end yet\n", timeout=10)
+    assert process.returncode == 0
+
+
+def test_a_port_that_is_taken(start: Start) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        process = start("--port", str(taken.getsockname()[1]))
+        _, err = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert "cannot start" in err
+    assert "in use" in err
+
+
+def test_the_first_port_can_be_chosen(start: Start) -> None:
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        assert ready(start("--brokers", "2", "--port", str(port)))[0].startswith(f"BOOTSTRAP 127.0.0.1:{port},")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--topic", "hits"], ["--topic", "hits:x"], ["--brokers", "0"], ["--max-bytes", "1t"], ["--odd"]]
+)
+def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_values() -> None:
+    assert [size(text) for text in ("7", "64k", "256m", "1G")] == [7, 65536, 256 << 20, 1 << 30]
+    assert topic("a.b:12") == ("a.b", 12)
+    for parse, text in ((size, "0"), (size, "-1"), (topic, ":"), (natural, "0"), (natural, "-3")):
+        with pytest.raises(argparse.ArgumentTypeError):
+            parse(text)

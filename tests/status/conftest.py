@@ -1,0 +1,20 @@
+"""Fixtures of the status tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.fake_daemon import FakeDaemon
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
+    fake = FakeDaemon(tmp_path / "slab")
+    yield fake
+    fake.filled.close()

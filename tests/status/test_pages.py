@@ -1,0 +1,496 @@
+"""What the pages say, read through the application."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp import __version__
+from bruce_mp.errors import DiscardReason
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.runs import split
+from bruce_mp.status.queues import QUEUE_OF
+from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent
+from support.filled_slab import NOW_MS
+
+if TYPE_CHECKING:
+    from support.fake_daemon import FakeDaemon
+
+NASTY = b'\xff"\\\n\x00<b>]'
+NASTY_TEXT = r'\xff"\\\x0a\x00<b>]'
+SINCE = NOW_MS // 1000 - 100
+HEADER = {"pid": os.getpid(), "version": __version__, "since": SINCE, "now": NOW_MS // 1000}
+JSON_PAGES = ("server_info", "counters", "discards", "queues", "metadata_fetch_time", "processes", "books")
+PLAIN_PAGES = JSON_PAGES[:5]
+
+
+# --- all pages --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in JSON_PAGES if name != "metadata_fetch_time"])
+def test_every_page_says_which_daemon_it_is_about(daemon: FakeDaemon, name: str) -> None:
+    page = daemon.json(f"/{name}/json")
+    assert {key: page[key] for key in HEADER} == HEADER
+
+
+@pytest.mark.parametrize("name", PLAIN_PAGES)
+def test_every_plain_page_says_so_too(daemon: FakeDaemon, name: str) -> None:
+    lines = daemon.text(f"/{name}/plain").splitlines()
+    since = f"since: {SINCE} {time.ctime(SINCE)}"
+    assert lines[:3] == [f"pid: {os.getpid()}", f"version: {__version__}", since]
+
+
+def test_a_request_is_counted(daemon: FakeDaemon) -> None:
+    daemon.client.get("/books/json")
+    daemon.client.get("/nowhere")
+    assert daemon.counted == [Counter.HttpRequest] * 2
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/counters", "/counters/json/", "/books/plain", "/static/index.html"])
+def test_an_unknown_path_is_not_found(daemon: FakeDaemon, path: str) -> None:
+    response = daemon.client.get(path)
+    assert (response.status_code, response.mimetype) == (404, "text/plain")
+    assert "/ lists" in response.get_data(as_text=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/counters/json"),
+        ("POST", "/"),
+        ("DELETE", "/books/json"),
+        ("OPTIONS", "/"),
+        ("GET", "/metadata_update"),
+    ],
+)
+def test_a_wrong_method_is_refused(daemon: FakeDaemon, method: str, path: str) -> None:
+    response = daemon.client.open(path, method=method)
+    assert (response.status_code, response.mimetype) == (405, "text/plain")
+    assert response.headers["Allow"]
+    assert daemon.refreshes == 0
+
+
+def test_answers_are_not_kept_by_caches(daemon: FakeDaemon) -> None:
+    assert daemon.client.get("/books/json").headers["Cache-Control"] == "no-store"
+
+
+# --- counters ---------------------------------------------------------------------------------------------------------
+
+
+def counters(daemon: FakeDaemon, query: str = "") -> dict[str, int]:
+    return {line["name"]: line["value"] for line in daemon.json(f"/counters/json{query}")["counters"]}
+
+
+def test_counters_are_summed_over_processes(daemon: FakeDaemon) -> None:
+    Row(daemon.slab, lay.ROW_FIRST_DISPATCHER).add(Counter.SerializeMsg, 3)
+    Row(daemon.slab, lay.ROW_FIRST_DISPATCHER + 4).add(Counter.SerializeMsg, 4)
+    assert counters(daemon)["SerializeMsg"] == 7
+    lines = daemon.json("/counters/json?by=process")["counters"]
+    line = next(line for line in lines if line["name"] == "SerializeMsg")
+    assert line == {
+        "location": "[dispatcher]",
+        "name": "SerializeMsg",
+        "value": 7,
+        "processes": {"dispatcher-0": 3, "dispatcher-4": 4},
+    }
+
+
+def test_every_counter_is_there_once_and_at_first_zero(daemon: FakeDaemon) -> None:
+    lines = daemon.json("/counters/json")["counters"]
+    names = [line["name"] for line in lines]
+    assert len(set(names)) == len(names)
+    assert {line["value"] for line in lines} == {0}
+    assert set(names) >= {counter.name for counter in Counter if counter is not Counter.AckErrorFirst}
+    assert "processes" not in lines[0]
+
+
+def test_discards_have_a_counter_for_each_reason(daemon: FakeDaemon) -> None:
+    Row(daemon.slab, lay.ROW_ROUTER).add(discarded(DiscardReason.NO_AVAILABLE_PARTITIONS), 2)
+    page = counters(daemon)
+    assert page["MsgDiscardedNoAvailablePartitions"] == 2
+    assert sum(name.startswith("MsgDiscarded") for name in page) == len(DiscardReason)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (-1, "AckErrorUnknown"),
+        (0, "AckOk"),
+        (2, "AckErrorCorruptMessage"),
+        (6, "AckErrorNotLeaderForPartition"),
+        (7, "AckErrorRequestTimedOut"),
+        (14, "AckErrorGroupLoadInProgress"),
+        (17, "AckErrorInvalidTopicException"),
+        (34, "AckErrorIllegalSaslState"),
+        (43, "AckErrorUnsupportedForMessageFormat"),
+        (87, "AckErrorInvalidRecord"),
+        (135, "AckErrorUndocumented"),
+    ],
+)
+def test_answers_have_a_counter_for_each_code(daemon: FakeDaemon, code: int, name: str) -> None:
+    Row(daemon.slab, lay.ROW_FIRST_DISPATCHER).add(Counter.AckErrorFirst + 1 + code, 5)
+    assert counters(daemon)[name] == 5
+
+
+def test_codes_newer_than_the_old_names_show_up_when_they_come(daemon: FakeDaemon) -> None:
+    names = set(counters(daemon))
+    assert sum(name.startswith("AckError") for name in names) == 1 + 43 + 1
+    assert "AckErrorInvalidRecord" not in names
+
+
+def test_plain_counters(daemon: FakeDaemon) -> None:
+    Row(daemon.slab, lay.ROW_ROUTER).add(Counter.PauseStarted, 2)
+    lines = daemon.text("/counters/plain").splitlines()
+    assert lines[4] == ""
+    assert "[router].PauseStarted=2" in lines
+    assert all(re.fullmatch(r"\[[a-z, ]+\]\.[A-Za-z0-9]+=\d+", line) for line in lines[5:])
+
+
+# --- discards ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_daemon_has_no_finished_report(daemon: FakeDaemon) -> None:
+    page = daemon.json("/discards/json")
+    assert page["interval"] == 600
+    assert "finished_report" not in page
+    assert page["finished_reports"] == []
+    assert page["unfinished_report"] == {
+        "id": 0,
+        "start_time": SINCE,
+        "malformed_msg_count": 0,
+        "unix_stream_unclean_disconnect_count": 0,
+        "tcp_unclean_disconnect_count": 0,
+        "unsupported_api_key_msg_count": 0,
+        "unsupported_version_msg_count": 0,
+        "bad_topic_msg_count": 0,
+        "recent_malformed": [],
+        "unix_stream_unclean_disconnect": [],
+        "tcp_unclean_disconnect": [],
+        "unsupported_msg_version": [],
+        "unsupported_msg_api_key": [],
+        "recent_bad_topic": [],
+        "recent_too_long_msg": [],
+        "rate_limit_discard": [],
+        "discard_topic": [],
+        "possible_duplicate_topic": [],
+    }
+
+
+EVENTS = (
+    DiscardEvent(DiscardReason.MALFORMED, b"", 2, 0, 0, (b"\xff\x00", b"new")),
+    DiscardEvent(DiscardReason.UNSUPPORTED_VERSION, b"", 3, 0, 0, (), version=7),
+    DiscardEvent(DiscardReason.UNSUPPORTED_API_KEY, b"", 4, 0, 0, (), api_key=300),
+    DiscardEvent(DiscardReason.BAD_TOPIC, NASTY, 5, 0, 0),
+    DiscardEvent(DiscardReason.RATE_LIMIT, NASTY, 6, 10, 20),
+    DiscardEvent(DiscardReason.LONG_MSG, NASTY, 1, 5, 5, (b"t val",)),
+    DuplicateEvent(NASTY, 8, -1, 1),
+)
+
+
+def test_a_report(daemon: FakeDaemon) -> None:
+    daemon.reports.record(EVENTS, daemon.now_ms)
+    report = daemon.json("/discards/json")["unfinished_report"]
+    assert {name: value for name, value in report.items() if value} == {
+        "start_time": SINCE,
+        "malformed_msg_count": 2,
+        "unsupported_api_key_msg_count": 4,
+        "unsupported_version_msg_count": 3,
+        "bad_topic_msg_count": 5,
+        "recent_malformed": ["bmV3", "/wA="],
+        "unsupported_msg_version": [{"version": 7, "count": 3}],
+        "unsupported_msg_api_key": [{"api_key": 300, "count": 4}],
+        "recent_bad_topic": [NASTY_TEXT],
+        "recent_too_long_msg": ["dCB2YWw="],
+        "rate_limit_discard": [{"topic": NASTY_TEXT, "count": 6}],
+        "discard_topic": [
+            {
+                "topic": NASTY_TEXT,
+                "min_timestamp": 5,
+                "max_timestamp": 20,
+                "count": 7,
+                "reasons": {"RATE_LIMIT": 6, "LONG_MSG": 1},
+            }
+        ],
+        "possible_duplicate_topic": [{"topic": NASTY_TEXT, "min_timestamp": -1, "max_timestamp": 1, "count": 8}],
+    }
+
+
+def test_a_plain_report(daemon: FakeDaemon) -> None:
+    daemon.reports.record(EVENTS, daemon.now_ms)
+    lines = daemon.text("/discards/plain").splitlines()
+    topic = f"{len(NASTY_TEXT)}[{NASTY_TEXT}]"
+    assert lines[5:9] == [
+        "report interval in seconds: 600",
+        "",
+        "current (unfinished) reporting period:",
+        "    report ID: 0",
+    ]
+    assert lines[10:16] == [
+        "    malformed msg count: 2",
+        "    UNIX stream unclean disconnect count: 0",
+        "    TCP unclean disconnect count: 0",
+        "    unsupported API key msg count: 4",
+        "    unsupported version msg count: 3",
+        "    bad topic msg count: 5",
+    ]
+    assert [line for line in lines[16:] if line] == [
+        "    recent malformed msg: 4[bmV3]",
+        "    recent malformed msg: 4[/wA=]",
+        "    unsupported msg version: 7 count: 3",
+        "    unsupported msg API key: 300 count: 4",
+        f"    recent bad topic: {topic}",
+        "    recent too long msg: 8[dCB2YWw=]",
+        f"    rate limit discard topic: {topic} count 6",
+        f"    discard topic: {topic} begin [5] end [20] count 7 RATE_LIMIT 6 LONG_MSG 1",
+        f"    possible duplicate topic: {topic} begin [-1] end [1] count 8",
+    ]
+
+
+def test_finished_reports(daemon: FakeDaemon) -> None:
+    for period in range(6):
+        daemon.now_ms = (SINCE + 600 * period + 1) * 1000
+        daemon.reports.record([DiscardEvent(DiscardReason.NO_MEM, b"t", period + 1, 0, 0)], daemon.now_ms)
+    page = daemon.json("/discards/json")
+    assert page["unfinished_report"]["id"] == 5
+    assert [report["id"] for report in page["finished_reports"]] == [4, 3, 2, 1]
+    assert page["finished_report"] == page["finished_reports"][0]
+    assert page["finished_report"]["discard_topic"][0]["count"] == 5
+    assert "latest finished reporting period:\n    report ID: 4\n" in daemon.text("/discards/plain")
+
+
+def test_a_period_without_a_reader_is_noticed(daemon: FakeDaemon) -> None:
+    daemon.json("/discards/json")
+    daemon.now_ms += 600_000
+    daemon.reports.rotate(daemon.now_ms)
+    assert daemon.unread == []
+    daemon.client.get("/")
+    daemon.now_ms += 600_000
+    daemon.reports.rotate(daemon.now_ms)
+    assert daemon.unread == [daemon.now_ms]
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+def test_messages_are_listed_by_how_far_they_have_come(daemon: FakeDaemon) -> None:
+    filled = daemon.filled
+    filled.receive(b"news", 2, State.ROUTED)
+    filled.receive(b"news", 3, State.QUEUED)
+    filled.receive(b"news", 5, State.IN_FLIGHT)
+    filled.receive(b"clicks", 7, State.RETURNED_SENT)
+    filled.receive(b"clicks", 11, State.DELIVERED)
+    filled.receive(NASTY, 13, State.ROUTED)
+    filled.receive(b"news", 17, State.FILLED)
+    filled.receive(b"clicks", 19, None)
+    page = daemon.json("/queues/json")
+    assert page["new"] == 36
+    assert page["sending"] == [
+        {"topic": "clicks", "batch": 0, "send_wait": 7, "ack_wait": 0},
+        {"topic": "news", "batch": 2, "send_wait": 3, "ack_wait": 5},
+        {"topic": NASTY_TEXT, "batch": 13, "send_wait": 0, "ack_wait": 0},
+    ]
+
+
+def test_each_record_of_a_split_run_counts_for_itself(daemon: FakeDaemon) -> None:
+    (segment,) = daemon.filled.receive(b"news", 4, State.IN_FLIGHT)
+    split(daemon.slab, segment.chunk, segment.run)
+    at = (daemon.slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_WORD) >> 2
+    daemon.slab.words[at] = State.DELIVERED
+    assert daemon.json("/queues/json")["sending"] == [{"topic": "news", "batch": 0, "send_wait": 0, "ack_wait": 3}]
+
+
+def test_every_state_that_is_not_settled_has_a_queue() -> None:
+    assert set(QUEUE_OF) == set(State) - lay.SETTLED - {State.SPLIT}
+
+
+def test_plain_queues(daemon: FakeDaemon) -> None:
+    daemon.filled.receive(b"news", 2, State.ROUTED)
+    daemon.filled.receive(b"news", 9, State.IN_FLIGHT)
+    daemon.filled.receive(b"news", 1)
+    assert daemon.text("/queues/plain").splitlines()[5:] == [
+        "batch:          2  send_wait:          0  ack_wait:          9  topic: [news]",
+        "",
+        "new: 1",
+        "batch: 2",
+        "send_wait: 0",
+        "ack_wait: 9",
+        "total: 12",
+    ]
+
+
+# --- metadata ---------------------------------------------------------------------------------------------------------
+
+
+def test_metadata_times(daemon: FakeDaemon) -> None:
+    assert daemon.json("/metadata_fetch_time/json") == HEADER | {"now": NOW_MS, "last_updated": 0, "last_modified": 0}
+    daemon.fetch_metadata(NOW_MS - 5, NOW_MS - 10)
+    page = daemon.json("/metadata_fetch_time/json")
+    assert (page["last_updated"], page["last_modified"]) == (NOW_MS - 5, NOW_MS - 10)
+    text = daemon.text("/metadata_fetch_time/plain")
+    assert f"last_updated: {NOW_MS - 5} {time.ctime(NOW_MS // 1000 - 1)}\n" in text
+
+
+def test_an_update_of_the_metadata(daemon: FakeDaemon) -> None:
+    response = daemon.client.post("/metadata_update")
+    seconds = NOW_MS // 1000
+    assert response.status_code == 200
+    assert response.get_data(as_text=True) == f"Metadata update initiated at {seconds} {time.ctime(seconds)}\n"
+    assert daemon.refreshes == 1
+
+
+def test_another_site_may_not_ask_for_one(daemon: FakeDaemon) -> None:
+    response = daemon.client.post("/metadata_update", headers={"Sec-Fetch-Site": "cross-site"})
+    assert response.status_code == 403
+    assert daemon.client.post("/metadata_update", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
+    assert daemon.refreshes == 1
+
+
+# --- books and processes ----------------------------------------------------------------------------------------------
+
+
+def test_books(daemon: FakeDaemon) -> None:
+    segments = daemon.filled.receive(b"news", 3, State.IN_FLIGHT)
+    Row(daemon.slab, lay.ROW_FIRST_DISPATCHER).settle(segments, State.DELIVERED, 0, {Counter.MsgDelivered: 3})
+    daemon.filled.receive(b"news", 2)
+    lost = daemon.filled.receive(b"news", 1, State.ROUTED)
+    Row(daemon.slab, lay.ROW_ROUTER).settle(
+        lost, State.DISCARDED, DiscardReason.BAD_TOPIC, {discarded(DiscardReason.BAD_TOPIC): 1}
+    )
+    assert daemon.json("/books/json") == HEADER | {
+        "received": 6,
+        "delivered": 3,
+        "discarded": {"BAD_TOPIC": 1},
+        "held": {"input": 0, "router": 2, "queued": 0, "in_flight": 0},
+        "possible_duplicates": 0,
+        "consistent": True,
+    }
+
+
+def test_books_in_motion_say_so(daemon: FakeDaemon) -> None:
+    daemon.filled.input.open_books()
+    assert daemon.json("/books/json")["consistent"] is False
+
+
+def test_processes(daemon: FakeDaemon) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    daemon.begin(lay.ROW_ROUTER)
+    daemon.begin(lay.ROW_ROUTER, silent_ms=20_000)
+    daemon.begin(lay.ROW_FIRST_INPUT, pid=process.pid)
+    daemon.begin(lay.ROW_FIRST_DISPATCHER + 2, pid=0)
+    lines = {line["name"]: line for line in daemon.json("/processes/json")["processes"]}
+    assert {name: (line["state"], line["restarts"]) for name, line in lines.items()} == {
+        "supervisor": ("running", 0),
+        "router": ("stalled", 1),
+        "input-0": ("dead", 0),
+        "dispatcher-2": ("stopped", 0),
+    }
+    assert lines["router"]["heartbeat_age_ms"] == 20_000
+    assert lines["router"]["incarnation"] == 2
+    assert lines["supervisor"]["pss"] > 1_000_000
+    assert lines["supervisor"]["uss"] > 1_000_000
+    assert lines["supervisor"]["cpu_seconds"] > 0
+    assert lines["input-0"]["pss"] is None
+
+
+# --- health -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_daemon(daemon: FakeDaemon) -> None:
+    daemon.fetch_metadata(NOW_MS - 1000, NOW_MS - 1000)
+    assert daemon.json("/healthz") == HEADER | {
+        "live": True,
+        "ready": True,
+        "problems": [],
+        "processes": {"supervisor": "running"},
+        "metadata_age_ms": 1000,
+        "balanced": True,
+    }
+
+
+def test_without_metadata_it_is_live_and_not_ready(daemon: FakeDaemon) -> None:
+    page = daemon.json("/healthz", 503)
+    assert (page["live"], page["ready"], page["metadata_age_ms"]) == (True, False, None)
+    assert len(page["problems"]) == 1
+    assert daemon.json("/healthz?probe=live") == page
+
+
+def test_old_metadata_is_not_ready(daemon: FakeDaemon) -> None:
+    daemon.fetch_metadata(NOW_MS - 60_001, NOW_MS - 90_000)
+    assert "60 s old" in daemon.json("/healthz", 503)["problems"][0]
+
+
+def test_a_process_that_does_not_answer_is_not_live(daemon: FakeDaemon) -> None:
+    daemon.fetch_metadata(NOW_MS, NOW_MS)
+    daemon.begin(lay.ROW_ROUTER, silent_ms=20_000)
+    page = daemon.json("/healthz?probe=live", 503)
+    assert (page["live"], page["ready"], page["processes"]["router"]) == (False, False, "stalled")
+    assert "The process router" in page["problems"][0]
+
+
+def test_a_process_that_was_stopped_on_purpose_is_no_problem(daemon: FakeDaemon) -> None:
+    daemon.fetch_metadata(NOW_MS, NOW_MS)
+    daemon.begin(lay.ROW_FIRST_DISPATCHER, pid=0)
+    assert daemon.json("/healthz")["processes"]["dispatcher-0"] == "stopped"
+
+
+def test_books_that_do_not_balance_are_not_ready(daemon: FakeDaemon) -> None:
+    daemon.fetch_metadata(NOW_MS, NOW_MS)
+    Row(daemon.slab, lay.ROW_FIRST_DISPATCHER).settle([], State.DELIVERED, 0, {Counter.MsgDelivered: 1})
+    page = daemon.json("/healthz", 503)
+    assert (page["balanced"], page["live"]) == (False, True)
+    daemon.filled.input.open_books()
+    assert daemon.json("/healthz")["balanced"] is None
+
+
+# --- front page -------------------------------------------------------------------------------------------------------
+
+
+def test_the_front_page(daemon: FakeDaemon) -> None:
+    daemon.filled.receive(NASTY, 1234, State.ROUTED)
+    daemon.reports.record(EVENTS, daemon.now_ms)
+    response = daemon.client.get("/")
+    html = response.get_data(as_text=True)
+    assert (response.status_code, response.mimetype) == (200, "text/html")
+    assert "not well" in html
+    assert "No metadata has been fetched" in html
+    assert "The books balance." in html
+    assert html.count("1,234") == 3  # received, held, in the topic's line
+    assert "&lt;b&gt;" in html
+    assert "<b>" not in html
+    assert not re.search(r"https?://|<script|src=", html)
+
+
+def test_the_front_page_links_to_pages_that_are_there(daemon: FakeDaemon) -> None:
+    daemon.fetch_metadata(NOW_MS, NOW_MS)
+    links = set(re.findall(r'href="([^"]+)"', daemon.client.get("/").get_data(as_text=True)))
+    assert links >= {f"/{name}/json" for name in JSON_PAGES} | {f"/{name}/plain" for name in PLAIN_PAGES}
+    assert {daemon.client.get(link).status_code for link in links} == {200}
+
+
+def test_the_front_page_shows_the_fullest_topics(daemon: FakeDaemon) -> None:
+    for index in range(150):
+        daemon.filled.topics.add(b"topic-%d" % index, 1)
+    daemon.filled.receive(b"topic-149", 1, State.ROUTED)
+    html = daemon.client.get("/").get_data(as_text=True)
+    assert "topic-149" in html
+    assert "topic-99<" not in html
+    assert "and 52 more" in html
+
+
+def test_pages_are_json_whatever_the_clients_send(daemon: FakeDaemon) -> None:
+    for topic in (NASTY, b"\xed\xa0\x80", b"\xc3", "\u2028\U0001f600".encode(), b"\x80" * 249):
+        daemon.filled.receive(topic, 1, State.ROUTED)
+        daemon.reports.record([DiscardEvent(DiscardReason.BAD_TOPIC, topic, 1, 0, 0)], daemon.now_ms)
+    for name in JSON_PAGES:
+        json.loads(daemon.client.get(f"/{name}/json").data.decode("utf-8", "strict"))

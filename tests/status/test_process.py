@@ -1,0 +1,163 @@
+"""The status process, started for real: its sockets, its pipes, its end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.pipes.control import Drain, Ready, RefreshMetadata, Stop
+from bruce_mp.pipes.links import DISCARDS, Links
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.rows import Row
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.discards import DiscardReporter
+from support.filled_slab import FilledSlab
+from support.processes import wait_until
+from support.status_process import StatusProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+TIMEOUT_S = 20.0
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[FilledSlab]:
+    slab = FilledSlab(tmp_path / "slab", known=(b"news",))
+    yield slab
+    slab.close()
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def status(filled: FilledSlab, tmp_path: Path, listener: socket.socket) -> Iterator[StatusProcess]:
+    with StatusProcess(filled.slab.path, tmp_path, listener) as started:
+        assert started.connection.poll(TIMEOUT_S)
+        assert started.control.receive() == Ready()
+        yield started
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a UNIX socket."""
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(TIMEOUT_S)
+        self.sock.connect(self.host)
+
+
+def connect(listener: socket.socket) -> http.client.HTTPConnection:
+    if listener.family == socket.AF_UNIX:
+        return UnixConnection(listener.getsockname())
+    host, port = listener.getsockname()
+    return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+
+
+def ask(listener: socket.socket, path: str, method: str = "GET") -> tuple[int, bytes]:
+    connection = connect(listener)
+    try:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def ask_json(listener: socket.socket, path: str) -> Any:
+    status, body = ask(listener, path)
+    assert status == 200, body
+    return json.loads(body)
+
+
+def test_it_serves_pages_and_marks_its_row(filled: FilledSlab, status: StatusProcess, listener: socket.socket) -> None:
+    filled.receive(b"news", 3, State.QUEUED)
+    assert ask_json(listener, "/books/json")["held"]["queued"] == 3
+    (line,) = ask_json(listener, "/processes/json")["processes"]
+    assert (line["name"], line["pid"], line["state"]) == ("status", status.process.pid, "running")
+    wait_until(lambda: Row(filled.slab, lay.ROW_STATUS).counters[Counter.HttpRequest] == 2, "both requests counted")
+
+
+def test_its_heart_beats(filled: FilledSlab, status: StatusProcess) -> None:
+    at = filled.slab.geometry.rows_at + lay.ROW_STATUS * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS
+    first = filled.slab.signed(at)
+    assert abs(first - time.time() * 1000) < 60_000
+    wait_until(lambda: filled.slab.signed(at) > first, "another heartbeat")
+
+
+def test_discards_get_from_a_reporter_to_the_page(
+    status: StatusProcess, listener: socket.socket, tmp_path: Path
+) -> None:
+    links = Links(tmp_path)
+    reporter = DiscardReporter(links.sender(DISCARDS), prefix_size=4)
+    links.sender(DISCARDS).send_bytes(b"no events")
+    reporter.note(DiscardReason.MALFORMED, sample=b"rubbish", count=3)
+    reporter.flush()
+
+    def report() -> Any:
+        return ask_json(listener, "/discards/json")["unfinished_report"]
+
+    wait_until(lambda: report()["malformed_msg_count"] == 3, "the discards are on the page")
+    assert report()["recent_malformed"] == ["cnViYg=="]
+    links.close()
+
+
+def test_a_refresh_is_asked_of_the_supervisor(status: StatusProcess, listener: socket.socket) -> None:
+    assert ask(listener, "/metadata_update", "POST")[0] == 200
+    assert status.connection.poll(TIMEOUT_S)
+    assert status.control.receive() == RefreshMetadata()
+
+
+def test_it_ends_when_told_and_the_socket_lives_on(status: StatusProcess, listener: socket.socket) -> None:
+    status.control.send(Drain())
+    assert ask(listener, "/server_info/json")[0] == 200  # Drain is not for us
+    status.control.send(Stop())
+    status.process.join(TIMEOUT_S)
+    assert status.process.exitcode == 0
+    waiting = connect(listener)
+    waiting.connect()  # for the next process
+    waiting.close()
+
+
+def test_it_ends_when_the_supervisor_does(status: StatusProcess) -> None:
+    status.connection.close()
+    status.process.join(TIMEOUT_S)
+    assert status.process.exitcode == 0
+
+
+def test_a_second_one_goes_on_where_a_killed_one_was(
+    filled: FilledSlab, status: StatusProcess, listener: socket.socket, tmp_path: Path
+) -> None:
+    ask(listener, "/counters/json")
+    status.process.kill()
+    status.process.join(TIMEOUT_S)
+    with StatusProcess(filled.slab.path, tmp_path, listener) as second:
+        (line,) = ask_json(listener, "/processes/json")["processes"]
+        assert (line["pid"], line["restarts"]) == (second.process.pid, 1)
+        counters = {line["name"]: line["value"] for line in ask_json(listener, "/counters/json")["counters"]}
+        assert counters["HttpRequest"] >= 2
+
+
+def test_it_serves_a_unix_socket(filled: FilledSlab, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "http"))
+        listener.listen()
+        with StatusProcess(filled.slab.path, tmp_path, listener) as status:
+            assert ask_json(listener, "/server_info/json")["version"]
+            status.control.send(Stop())
+            status.process.join(TIMEOUT_S)
+            assert status.process.exitcode == 0
+        assert (tmp_path / "http").exists()

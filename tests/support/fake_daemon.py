@@ -1,0 +1,70 @@
+"""A daemon that is not there: a slab with messages, a clock that stands still, and the pages over it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.rows import Row
+from bruce_mp.status.app import Daemon, create_app
+from bruce_mp.status.reports import Reports
+from support.filled_slab import NOW_MS, FilledSlab
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flask.testing import FlaskClient
+
+    from bruce_mp.telemetry.counters import Counter
+
+STARTED_MS = NOW_MS - 100_000
+METADATA_MAX_AGE_MS = 60_000
+
+
+class FakeDaemon:
+    """What the pages show and do, in one place."""
+
+    def __init__(self, path: Path) -> None:
+        self.filled = FilledSlab(path, known=(b"news", b"clicks"))
+        self.slab = self.filled.slab
+        self.now_ms = NOW_MS
+        self.counted: list[Counter] = []
+        self.refreshes = 0
+        self.begin(lay.ROW_SUPERVISOR)
+        self.reports = Reports(self.slab, 600, NOW_MS, lambda: self.unread.append(self.now_ms))
+        self.unread: list[int] = []
+        self.client: FlaskClient = create_app(self._daemon()).test_client()
+
+    def _daemon(self) -> Daemon:
+        return Daemon(
+            slab=self.slab,
+            reports=self.reports,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
+            count=self.counted.append,
+            refresh_metadata=self._refresh,
+            now_ms=lambda: self.now_ms,
+        )
+
+    def _refresh(self) -> None:
+        self.refreshes += 1
+
+    def begin(self, row: int, pid: int | None = None, silent_ms: int = 0) -> None:
+        """Start the process of a row, whose last heartbeat was `silent_ms` ago."""
+        Row(self.slab, row).begin(os.getpid() if pid is None else pid, STARTED_MS)
+        at = self.slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS
+        self.slab.store_signed(at, self.now_ms - silent_ms)
+
+    def fetch_metadata(self, updated_ms: int, modified_ms: int) -> None:
+        self.slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, updated_ms)
+        self.slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, modified_ms)
+
+    def json(self, path: str, status: int = 200) -> Any:
+        response = self.client.get(path)
+        assert (response.status_code, response.mimetype) == (status, "application/json")
+        return response.get_json()
+
+    def text(self, path: str) -> str:
+        response = self.client.get(path)
+        assert (response.status_code, response.mimetype) == (200, "text/plain")
+        return response.get_data(as_text=True)

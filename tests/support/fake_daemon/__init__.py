@@ -1,0 +1,141 @@
+"""A daemon whose processes do nothing but obey the supervisor: what the supervisor's tests run.
+
+The processes are real; only their mains are fake.  `FakeDaemon` starts one, a main writes down what it is told, and
+says to the supervisor what the test has it say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import psutil
+
+from support.processes import spawn, wait_until
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from bruce_mp.pipes.control import Word
+
+RUNNER: Final = Path(__file__).with_name("run.py")
+OBEDIENT: Final = "support.fake_daemon.obedient"
+ROLES: Final = ("input", "router", "dispatcher", "status")
+
+
+class FakeDaemon:
+    """A daemon in `directory`; `settings` are lines of its configuration, `mains` the modules of single roles.
+
+    As a context manager it kills what is left of the daemon at the end.
+    """
+
+    def __init__(self, directory: Path, settings: str = "", **mains: str) -> None:
+        self.directory = directory
+        self.run_dir = directory / "run"
+        self.slab_path = directory / "slab"
+        self.socket_path = directory / "dgram"
+        self.log = directory / "log"
+        self._mains = [mains.get(role, OBEDIENT) for role in ROLES]
+        self.config = directory / "bruce.toml"
+        self.config.write_text(
+            f"""
+            kafka.bootstrap_servers = ["127.0.0.1:1"]
+            daemon.run_dir = "{self.run_dir}"
+            slab.path = "{self.slab_path}"
+            slab.size = "8m"
+            http.listen = "127.0.0.1:0"
+            logging.level = "INFO"
+            input.unix_datagram.path = "{self.socket_path}"
+            {settings}
+            """
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+        self._seen: set[psutil.Process] = set()
+
+    def __enter__(self) -> FakeDaemon:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self._seen.update(self._all())
+            self.process.kill()
+            self.process.wait(10)
+        for process in self._seen:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.wait(10)
+
+    def start(self) -> None:
+        """Start it, and do not wait."""
+        with self.log.open("ab") as log:
+            self.process = spawn([sys.executable, RUNNER, self.config, *self._mains], output=log)
+
+    def start_ready(self) -> None:
+        """Start it, and wait until its processes are ready."""
+        before = self.text().count("is ready")
+        self.start()
+        wait_until(lambda: self.text().count("is ready") >= before + 3, f"ready; {self.log} says why")
+
+    def text(self) -> str:
+        """What it wrote so far."""
+        return self.log.read_text() if self.log.exists() else ""
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        wait_until(lambda: self.text().count(text) >= times, f"{text!r} in the log")
+
+    def _all(self) -> list[psutil.Process]:
+        assert self.process is not None
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def pid_of(self, name: str) -> int:
+        """The process of this title; waits until there is one."""
+        title = f"bruce: {name}"
+        found: list[psutil.Process] = []
+
+        def is_there() -> bool:
+            children = self._all()
+            self._seen.update(children)
+            found[:] = [child for child in children if title in _title(child)]
+            return bool(found)
+
+        wait_until(is_there, f"a process {title!r}")
+        return found[0].pid
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+    def wait(self, timeout: float = 20) -> int:
+        """Its exit code."""
+        assert self.process is not None
+        return self.process.wait(timeout)
+
+    def end(self) -> int:
+        """SIGTERM, and its exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def heard(self, name: str) -> list[str]:
+        """The words that a process was told, in all its lives."""
+        path = self.run_dir / f"{name}.heard"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def say(self, name: str, word: Word) -> None:
+        """Let a process say a word to the supervisor."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(msgspec.msgpack.encode(word), str(self.run_dir / f"{name}.say"))
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

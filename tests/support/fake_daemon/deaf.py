@@ -1,0 +1,17 @@
+"""A main that hears nothing."""
+
+from __future__ import annotations
+
+import select
+from typing import TYPE_CHECKING
+
+from bruce_mp.pipes.control import Control, Ready
+
+if TYPE_CHECKING:
+    from bruce_mp.pipes.start import Start
+    from bruce_mp.slab.file import Slab
+
+
+def main(start: Start, slab: Slab, control: Control) -> None:
+    control.send(Ready())
+    select.poll().poll()

@@ -1,0 +1,48 @@
+"""A main that is ready at once, writes down what it hears, and ends as the real ones do."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bruce_mp.pipes.control import Control, Drain, Ready, Stop, Word
+from bruce_mp.slab.rows import Row
+
+if TYPE_CHECKING:
+    from bruce_mp.pipes.start import Start
+    from bruce_mp.slab.file import Slab
+
+
+def main(start: Start, slab: Slab, control: Control) -> None:
+    Row(slab, start.row).begin(os.getpid(), 0)
+    said = _listen(start)
+    control.send(Ready())
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    poll.register(said, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor == said.fileno():
+                control.send(msgspec.msgpack.decode(said.recv(65536), type=Word))
+            elif ends(start, control.receive()):
+                return
+
+
+def _listen(start: Start) -> socket.socket:
+    path = start.run_dir / f"{start.name}.say"
+    path.unlink(missing_ok=True)
+    said = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    said.bind(str(path))
+    return said
+
+
+def ends(start: Start, word: Word | None) -> bool:
+    """Write the word down; whether it ends the process."""
+    broker = f" as broker {start.broker.node} at {start.broker.host}" if start.broker else ""
+    with (start.run_dir / f"{start.name}.heard").open("a") as heard:
+        heard.write(f"{word}{broker}\n")
+    return word is None or isinstance(word, Stop) or (isinstance(word, Drain) and start.name == "input")

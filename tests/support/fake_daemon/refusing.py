@@ -1,0 +1,16 @@
+"""A main that cannot start, and knows why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bruce_mp.errors import StartError
+
+if TYPE_CHECKING:
+    from bruce_mp.pipes.control import Control
+    from bruce_mp.pipes.start import Start
+    from bruce_mp.slab.file import Slab
+
+
+def main(start: Start, slab: Slab, control: Control) -> None:
+    raise StartError("The moon is in the wrong phase; wait a week.")

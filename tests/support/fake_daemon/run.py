@@ -1,0 +1,25 @@
+"""`python run.py CONFIG INPUT ROUTER DISPATCHER STATUS`: the supervisor with other mains."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from bruce_mp.config.load import load_config
+from bruce_mp.errors import BruceError
+from bruce_mp.supervisor.process import run
+from bruce_mp.supervisor.programs import Programs
+
+
+def main() -> int:
+    config_path, *programs = sys.argv[1:]
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    try:
+        return run(load_config(Path(config_path)), Path(config_path), Programs(*programs))
+    except BruceError as error:
+        print(f"bruce: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""A small slab with messages in it, put there by the same kernels that the daemon uses."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp import kernels
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import ChunkPool
+from bruce_mp.slab.file import Geometry, Slab, create
+from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.counters import Counter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["FilledSlab", "any_partition"]
+
+NOW_MS: Final = 1_800_000_000_000
+GEOMETRY: Final = Geometry(chunks=32, topics=256, partitions=64, landing_slots=4, landing_slot_size=1024)
+
+
+def any_partition(topic: bytes, value: bytes, timestamp: int = NOW_MS) -> bytes:
+    """An AnyPartition message with an empty key."""
+    body = struct.pack(">hh", 0, len(topic)) + topic + struct.pack(">qii", timestamp, 0, len(value)) + value
+    return struct.pack(">ihh", 8 + len(body), 256, 0) + body
+
+
+class FilledSlab:
+    """A new slab at `path`; `known` topics have numbers, with 3 partitions each."""
+
+    def __init__(self, path: Path, known: tuple[bytes, ...] = ()) -> None:
+        create(path, GEOMETRY, NOW_MS)
+        self.slab = Slab(path)
+        self.topics = TopicTable(self.slab)
+        for topic in known:
+            self.topics.add(topic, 3)
+        self.input = Row(self.slab, lay.ROW_FIRST_INPUT)
+        self._lanes = kernels.Lanes(
+            self.slab, ChunkPool(self.slab, lay.ROW_FIRST_INPUT), self.topics, lambda _topic: 1000
+        )
+        self._arrival = 0
+
+    def receive(self, topic: bytes, count: int, state: State | None = State.FILLED) -> list[Segment]:
+        """Put `count` messages in, as one run in `state`; None leaves the run open."""
+        message = any_partition(topic, b"value")
+        data = memoryview(message * count)
+        places = [(index * len(message), len(message)) for index in range(count)]
+        ingested = self._lanes.ingest(data, places, self._arrival, NOW_MS)
+        assert not ingested.no_room, "the slab of the test is too small"
+        self._arrival += count
+        self.input.land(0, {Counter.MsgReceived: count})
+        if state is None:
+            return []
+        self._lanes.close_all()
+        segments = self._lanes.drain_closed()
+        kernels.mark(self.slab, segments, word(state, 1))
+        return segments
+
+    def close(self) -> None:
+        """Unmap."""
+        self.input.counters.release()
+        self.slab.close()
