@@ -207,7 +207,7 @@ class Cluster:
         """The picture for one Metadata answer."""
         if self._frozen is None or self._frozen_answers == 0:
             return self.view()
-        pass
+        self._frozen_answers -= 1
         return self._frozen
 
     def _view_of(self, topic: Topic) -> TopicView:

@@ -52,10 +52,16 @@ class Child:
         self._ends_when_drained = ends_when_drained
         self._draining = False
         self._killed = False
+        self._lives = 0
 
     @property
     def name(self) -> str:
         return self.start.name
+
+    @property
+    def about(self) -> dict[str, object]:
+        """For the log: each life is worth a line of its own."""
+        return {"about": (self.name, self._lives)}
 
     @property
     def is_wanted(self) -> bool:
@@ -111,6 +117,7 @@ class Child:
     def _spawn(self, now: float) -> None:
         note_of(self.start).unlink(missing_ok=True)
         self.restarts.started(now)
+        self._lives += 1
         self._killed = False
         self.connection, theirs = _SPAWN.Pipe()
         arguments = (self._program, self.start, theirs, self._locks)

@@ -112,7 +112,7 @@ class Crew:
                 self._mourn(child, f"it could not be started: {error.strerror}")
 
     def _introduce(self, child: Child) -> None:
-        log.info("Process %s is started.", child.name, extra={"about": child.name})
+        log.info("Process %s is started.", child.name, extra=child.about)
         if child in self._bereft:
             self._bereft.remove(child)
             self._row.add(Counter.ProcessRestarted)
@@ -151,7 +151,7 @@ class Crew:
 
     def _on_ready(self, child: Child) -> None:
         child.is_ready()
-        log.log(NOTICE, "Process %s is ready.", child.name, extra={"about": child.name})
+        log.log(NOTICE, "Process %s is ready.", child.name, extra=child.about)
 
     def _arrange_dispatchers(self, wanted: dict[int, Broker]) -> None:
         if self._stopping:
@@ -187,18 +187,17 @@ class Crew:
             self._bereft.add(child)
         else:
             retire_row(self._equipment.slab, child.start.row)
-            log.info("Process %s has ended: %s.", child.name, reason, extra={"about": child.name})
+            log.info("Process %s has ended: %s.", child.name, reason, extra=child.about)
 
     def _mourn(self, child: Child, reason: str) -> None:
         now = time.monotonic()
         delay = child.restarts.died(now)
-        about = {"about": child.name}
         if delay is None:
             self.failure = f"Process {child.name} failed {BOOTS_MAX} times in a row before it was ready; last: {reason}"
             return
         self._bereft.add(child)
         child.due = now + delay
-        log.warning("Process %s has died: %s. Next start in %g s.", child.name, reason, delay, extra=about)
+        log.warning("Process %s has died: %s. Next start in %g s.", child.name, reason, delay, extra=child.about)
 
     def drain_input(self) -> None:
         """Let the input hand on what it has, and end."""

@@ -24,7 +24,7 @@ from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
-    from support.fake_daemon import FakeDaemon
+    from support.status_pages import PagesOfNoDaemon
 
 NASTY = b'\xff"\\\n\x00<b>]'
 NASTY_TEXT = r'\xff"\\\x0a\x00<b>]'
@@ -38,26 +38,26 @@ PLAIN_PAGES = JSON_PAGES[:5]
 
 
 @pytest.mark.parametrize("name", [name for name in JSON_PAGES if name != "metadata_fetch_time"])
-def test_every_page_says_which_daemon_it_is_about(daemon: FakeDaemon, name: str) -> None:
+def test_every_page_says_which_daemon_it_is_about(daemon: PagesOfNoDaemon, name: str) -> None:
     page = daemon.json(f"/{name}/json")
     assert {key: page[key] for key in HEADER} == HEADER
 
 
 @pytest.mark.parametrize("name", PLAIN_PAGES)
-def test_every_plain_page_says_so_too(daemon: FakeDaemon, name: str) -> None:
+def test_every_plain_page_says_so_too(daemon: PagesOfNoDaemon, name: str) -> None:
     lines = daemon.text(f"/{name}/plain").splitlines()
     since = f"since: {SINCE} {time.ctime(SINCE)}"
     assert lines[:3] == [f"pid: {os.getpid()}", f"version: {__version__}", since]
 
 
-def test_a_request_is_counted(daemon: FakeDaemon) -> None:
+def test_a_request_is_counted(daemon: PagesOfNoDaemon) -> None:
     daemon.client.get("/books/json")
     daemon.client.get("/nowhere")
     assert daemon.counted == [Counter.HttpRequest] * 2
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/counters", "/counters/json/", "/books/plain", "/static/index.html"])
-def test_an_unknown_path_is_not_found(daemon: FakeDaemon, path: str) -> None:
+def test_an_unknown_path_is_not_found(daemon: PagesOfNoDaemon, path: str) -> None:
     response = daemon.client.get(path)
     assert (response.status_code, response.mimetype) == (404, "text/plain")
     assert "/ lists" in response.get_data(as_text=True)
@@ -73,25 +73,25 @@ def test_an_unknown_path_is_not_found(daemon: FakeDaemon, path: str) -> None:
         ("GET", "/metadata_update"),
     ],
 )
-def test_a_wrong_method_is_refused(daemon: FakeDaemon, method: str, path: str) -> None:
+def test_a_wrong_method_is_refused(daemon: PagesOfNoDaemon, method: str, path: str) -> None:
     response = daemon.client.open(path, method=method)
     assert (response.status_code, response.mimetype) == (405, "text/plain")
     assert response.headers["Allow"]
     assert daemon.refreshes == 0
 
 
-def test_answers_are_not_kept_by_caches(daemon: FakeDaemon) -> None:
+def test_answers_are_not_kept_by_caches(daemon: PagesOfNoDaemon) -> None:
     assert daemon.client.get("/books/json").headers["Cache-Control"] == "no-store"
 
 
 # --- counters ---------------------------------------------------------------------------------------------------------
 
 
-def counters(daemon: FakeDaemon, query: str = "") -> dict[str, int]:
+def counters(daemon: PagesOfNoDaemon, query: str = "") -> dict[str, int]:
     return {line["name"]: line["value"] for line in daemon.json(f"/counters/json{query}")["counters"]}
 
 
-def test_counters_are_summed_over_processes(daemon: FakeDaemon) -> None:
+def test_counters_are_summed_over_processes(daemon: PagesOfNoDaemon) -> None:
     Row(daemon.slab, lay.ROW_FIRST_DISPATCHER).add(Counter.SerializeMsg, 3)
     Row(daemon.slab, lay.ROW_FIRST_DISPATCHER + 4).add(Counter.SerializeMsg, 4)
     assert counters(daemon)["SerializeMsg"] == 7
@@ -105,7 +105,7 @@ def test_counters_are_summed_over_processes(daemon: FakeDaemon) -> None:
     }
 
 
-def test_every_counter_is_there_once_and_at_first_zero(daemon: FakeDaemon) -> None:
+def test_every_counter_is_there_once_and_at_first_zero(daemon: PagesOfNoDaemon) -> None:
     lines = daemon.json("/counters/json")["counters"]
     names = [line["name"] for line in lines]
     assert len(set(names)) == len(names)
@@ -114,7 +114,7 @@ def test_every_counter_is_there_once_and_at_first_zero(daemon: FakeDaemon) -> No
     assert "processes" not in lines[0]
 
 
-def test_discards_have_a_counter_for_each_reason(daemon: FakeDaemon) -> None:
+def test_discards_have_a_counter_for_each_reason(daemon: PagesOfNoDaemon) -> None:
     Row(daemon.slab, lay.ROW_ROUTER).add(discarded(DiscardReason.NO_AVAILABLE_PARTITIONS), 2)
     page = counters(daemon)
     assert page["MsgDiscardedNoAvailablePartitions"] == 2
@@ -137,18 +137,18 @@ def test_discards_have_a_counter_for_each_reason(daemon: FakeDaemon) -> None:
         (135, "AckErrorUndocumented"),
     ],
 )
-def test_answers_have_a_counter_for_each_code(daemon: FakeDaemon, code: int, name: str) -> None:
+def test_answers_have_a_counter_for_each_code(daemon: PagesOfNoDaemon, code: int, name: str) -> None:
     Row(daemon.slab, lay.ROW_FIRST_DISPATCHER).add(Counter.AckErrorFirst + 1 + code, 5)
     assert counters(daemon)[name] == 5
 
 
-def test_codes_newer_than_the_old_names_show_up_when_they_come(daemon: FakeDaemon) -> None:
+def test_codes_newer_than_the_old_names_show_up_when_they_come(daemon: PagesOfNoDaemon) -> None:
     names = set(counters(daemon))
     assert sum(name.startswith("AckError") for name in names) == 1 + 43 + 1
     assert "AckErrorInvalidRecord" not in names
 
 
-def test_plain_counters(daemon: FakeDaemon) -> None:
+def test_plain_counters(daemon: PagesOfNoDaemon) -> None:
     Row(daemon.slab, lay.ROW_ROUTER).add(Counter.PauseStarted, 2)
     lines = daemon.text("/counters/plain").splitlines()
     assert lines[4] == ""
@@ -159,7 +159,7 @@ def test_plain_counters(daemon: FakeDaemon) -> None:
 # --- discards ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_daemon_has_no_finished_report(daemon: FakeDaemon) -> None:
+def test_a_new_daemon_has_no_finished_report(daemon: PagesOfNoDaemon) -> None:
     page = daemon.json("/discards/json")
     assert page["interval"] == 600
     assert "finished_report" not in page
@@ -197,7 +197,7 @@ EVENTS = (
 )
 
 
-def test_a_report(daemon: FakeDaemon) -> None:
+def test_a_report(daemon: PagesOfNoDaemon) -> None:
     daemon.reports.record(EVENTS, daemon.now_ms)
     report = daemon.json("/discards/json")["unfinished_report"]
     assert {name: value for name, value in report.items() if value} == {
@@ -225,7 +225,7 @@ def test_a_report(daemon: FakeDaemon) -> None:
     }
 
 
-def test_a_plain_report(daemon: FakeDaemon) -> None:
+def test_a_plain_report(daemon: PagesOfNoDaemon) -> None:
     daemon.reports.record(EVENTS, daemon.now_ms)
     lines = daemon.text("/discards/plain").splitlines()
     topic = f"{len(NASTY_TEXT)}[{NASTY_TEXT}]"
@@ -256,7 +256,7 @@ def test_a_plain_report(daemon: FakeDaemon) -> None:
     ]
 
 
-def test_finished_reports(daemon: FakeDaemon) -> None:
+def test_finished_reports(daemon: PagesOfNoDaemon) -> None:
     for period in range(6):
         daemon.now_ms = (SINCE + 600 * period + 1) * 1000
         daemon.reports.record([DiscardEvent(DiscardReason.NO_MEM, b"t", period + 1, 0, 0)], daemon.now_ms)
@@ -268,7 +268,7 @@ def test_finished_reports(daemon: FakeDaemon) -> None:
     assert "latest finished reporting period:\n    report ID: 4\n" in daemon.text("/discards/plain")
 
 
-def test_a_period_without_a_reader_is_noticed(daemon: FakeDaemon) -> None:
+def test_a_period_without_a_reader_is_noticed(daemon: PagesOfNoDaemon) -> None:
     daemon.json("/discards/json")
     daemon.now_ms += 600_000
     daemon.reports.rotate(daemon.now_ms)
@@ -282,7 +282,7 @@ def test_a_period_without_a_reader_is_noticed(daemon: FakeDaemon) -> None:
 # --- queues -----------------------------------------------------------------------------------------------------------
 
 
-def test_messages_are_listed_by_how_far_they_have_come(daemon: FakeDaemon) -> None:
+def test_messages_are_listed_by_how_far_they_have_come(daemon: PagesOfNoDaemon) -> None:
     filled = daemon.filled
     filled.receive(b"news", 2, State.ROUTED)
     filled.receive(b"news", 3, State.QUEUED)
@@ -301,7 +301,7 @@ def test_messages_are_listed_by_how_far_they_have_come(daemon: FakeDaemon) -> No
     ]
 
 
-def test_each_record_of_a_split_run_counts_for_itself(daemon: FakeDaemon) -> None:
+def test_each_record_of_a_split_run_counts_for_itself(daemon: PagesOfNoDaemon) -> None:
     (segment,) = daemon.filled.receive(b"news", 4, State.IN_FLIGHT)
     split(daemon.slab, segment.chunk, segment.run)
     at = (daemon.slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_WORD) >> 2
@@ -313,7 +313,7 @@ def test_every_state_that_is_not_settled_has_a_queue() -> None:
     assert set(QUEUE_OF) == set(State) - lay.SETTLED - {State.SPLIT}
 
 
-def test_plain_queues(daemon: FakeDaemon) -> None:
+def test_plain_queues(daemon: PagesOfNoDaemon) -> None:
     daemon.filled.receive(b"news", 2, State.ROUTED)
     daemon.filled.receive(b"news", 9, State.IN_FLIGHT)
     daemon.filled.receive(b"news", 1)
@@ -331,7 +331,7 @@ def test_plain_queues(daemon: FakeDaemon) -> None:
 # --- metadata ---------------------------------------------------------------------------------------------------------
 
 
-def test_metadata_times(daemon: FakeDaemon) -> None:
+def test_metadata_times(daemon: PagesOfNoDaemon) -> None:
     assert daemon.json("/metadata_fetch_time/json") == HEADER | {"now": NOW_MS, "last_updated": 0, "last_modified": 0}
     daemon.fetch_metadata(NOW_MS - 5, NOW_MS - 10)
     page = daemon.json("/metadata_fetch_time/json")
@@ -340,7 +340,7 @@ def test_metadata_times(daemon: FakeDaemon) -> None:
     assert f"last_updated: {NOW_MS - 5} {time.ctime(NOW_MS // 1000 - 1)}\n" in text
 
 
-def test_an_update_of_the_metadata(daemon: FakeDaemon) -> None:
+def test_an_update_of_the_metadata(daemon: PagesOfNoDaemon) -> None:
     response = daemon.client.post("/metadata_update")
     seconds = NOW_MS // 1000
     assert response.status_code == 200
@@ -348,7 +348,7 @@ def test_an_update_of_the_metadata(daemon: FakeDaemon) -> None:
     assert daemon.refreshes == 1
 
 
-def test_another_site_may_not_ask_for_one(daemon: FakeDaemon) -> None:
+def test_another_site_may_not_ask_for_one(daemon: PagesOfNoDaemon) -> None:
     response = daemon.client.post("/metadata_update", headers={"Sec-Fetch-Site": "cross-site"})
     assert response.status_code == 403
     assert daemon.client.post("/metadata_update", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
@@ -358,7 +358,7 @@ def test_another_site_may_not_ask_for_one(daemon: FakeDaemon) -> None:
 # --- books and processes ----------------------------------------------------------------------------------------------
 
 
-def test_books(daemon: FakeDaemon) -> None:
+def test_books(daemon: PagesOfNoDaemon) -> None:
     segments = daemon.filled.receive(b"news", 3, State.IN_FLIGHT)
     Row(daemon.slab, lay.ROW_FIRST_DISPATCHER).settle(segments, State.DELIVERED, 0, {Counter.MsgDelivered: 3})
     daemon.filled.receive(b"news", 2)
@@ -376,12 +376,12 @@ def test_books(daemon: FakeDaemon) -> None:
     }
 
 
-def test_books_in_motion_say_so(daemon: FakeDaemon) -> None:
+def test_books_in_motion_say_so(daemon: PagesOfNoDaemon) -> None:
     daemon.filled.input.open_books()
     assert daemon.json("/books/json")["consistent"] is False
 
 
-def test_processes(daemon: FakeDaemon) -> None:
+def test_processes(daemon: PagesOfNoDaemon) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     daemon.begin(lay.ROW_ROUTER)
@@ -406,7 +406,7 @@ def test_processes(daemon: FakeDaemon) -> None:
 # --- health -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_healthy_daemon(daemon: FakeDaemon) -> None:
+def test_a_healthy_daemon(daemon: PagesOfNoDaemon) -> None:
     daemon.fetch_metadata(NOW_MS - 1000, NOW_MS - 1000)
     assert daemon.json("/healthz") == HEADER | {
         "live": True,
@@ -418,19 +418,19 @@ def test_a_healthy_daemon(daemon: FakeDaemon) -> None:
     }
 
 
-def test_without_metadata_it_is_live_and_not_ready(daemon: FakeDaemon) -> None:
+def test_without_metadata_it_is_live_and_not_ready(daemon: PagesOfNoDaemon) -> None:
     page = daemon.json("/healthz", 503)
     assert (page["live"], page["ready"], page["metadata_age_ms"]) == (True, False, None)
     assert len(page["problems"]) == 1
     assert daemon.json("/healthz?probe=live") == page
 
 
-def test_old_metadata_is_not_ready(daemon: FakeDaemon) -> None:
+def test_old_metadata_is_not_ready(daemon: PagesOfNoDaemon) -> None:
     daemon.fetch_metadata(NOW_MS - 60_001, NOW_MS - 90_000)
     assert "60 s old" in daemon.json("/healthz", 503)["problems"][0]
 
 
-def test_a_process_that_does_not_answer_is_not_live(daemon: FakeDaemon) -> None:
+def test_a_process_that_does_not_answer_is_not_live(daemon: PagesOfNoDaemon) -> None:
     daemon.fetch_metadata(NOW_MS, NOW_MS)
     daemon.begin(lay.ROW_ROUTER, silent_ms=20_000)
     page = daemon.json("/healthz?probe=live", 503)
@@ -438,13 +438,13 @@ def test_a_process_that_does_not_answer_is_not_live(daemon: FakeDaemon) -> None:
     assert "The process router" in page["problems"][0]
 
 
-def test_a_process_that_was_stopped_on_purpose_is_no_problem(daemon: FakeDaemon) -> None:
+def test_a_process_that_was_stopped_on_purpose_is_no_problem(daemon: PagesOfNoDaemon) -> None:
     daemon.fetch_metadata(NOW_MS, NOW_MS)
     daemon.begin(lay.ROW_FIRST_DISPATCHER, pid=0)
     assert daemon.json("/healthz")["processes"]["dispatcher-0"] == "stopped"
 
 
-def test_books_that_do_not_balance_are_not_ready(daemon: FakeDaemon) -> None:
+def test_books_that_do_not_balance_are_not_ready(daemon: PagesOfNoDaemon) -> None:
     daemon.fetch_metadata(NOW_MS, NOW_MS)
     Row(daemon.slab, lay.ROW_FIRST_DISPATCHER).settle([], State.DELIVERED, 0, {Counter.MsgDelivered: 1})
     page = daemon.json("/healthz", 503)
@@ -456,7 +456,7 @@ def test_books_that_do_not_balance_are_not_ready(daemon: FakeDaemon) -> None:
 # --- front page -------------------------------------------------------------------------------------------------------
 
 
-def test_the_front_page(daemon: FakeDaemon) -> None:
+def test_the_front_page(daemon: PagesOfNoDaemon) -> None:
     daemon.filled.receive(NASTY, 1234, State.ROUTED)
     daemon.reports.record(EVENTS, daemon.now_ms)
     response = daemon.client.get("/")
@@ -471,14 +471,14 @@ def test_the_front_page(daemon: FakeDaemon) -> None:
     assert not re.search(r"https?://|<script|src=", html)
 
 
-def test_the_front_page_links_to_pages_that_are_there(daemon: FakeDaemon) -> None:
+def test_the_front_page_links_to_pages_that_are_there(daemon: PagesOfNoDaemon) -> None:
     daemon.fetch_metadata(NOW_MS, NOW_MS)
     links = set(re.findall(r'href="([^"]+)"', daemon.client.get("/").get_data(as_text=True)))
     assert links >= {f"/{name}/json" for name in JSON_PAGES} | {f"/{name}/plain" for name in PLAIN_PAGES}
     assert {daemon.client.get(link).status_code for link in links} == {200}
 
 
-def test_the_front_page_shows_the_fullest_topics(daemon: FakeDaemon) -> None:
+def test_the_front_page_shows_the_fullest_topics(daemon: PagesOfNoDaemon) -> None:
     for index in range(150):
         daemon.filled.topics.add(b"topic-%d" % index, 1)
     daemon.filled.receive(b"topic-149", 1, State.ROUTED)
@@ -488,7 +488,7 @@ def test_the_front_page_shows_the_fullest_topics(daemon: FakeDaemon) -> None:
     assert "and 52 more" in html
 
 
-def test_pages_are_json_whatever_the_clients_send(daemon: FakeDaemon) -> None:
+def test_pages_are_json_whatever_the_clients_send(daemon: PagesOfNoDaemon) -> None:
     for topic in (NASTY, b"\xed\xa0\x80", b"\xc3", "\u2028\U0001f600".encode(), b"\x80" * 249):
         daemon.filled.receive(topic, 1, State.ROUTED)
         daemon.reports.record([DiscardEvent(DiscardReason.BAD_TOPIC, topic, 1, 0, 0)], daemon.now_ms)

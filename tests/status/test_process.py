@@ -102,8 +102,9 @@ def test_discards_get_from_a_reporter_to_the_page(
     status: StatusProcess, listener: socket.socket, tmp_path: Path
 ) -> None:
     links = Links(tmp_path)
-    reporter = DiscardReporter(links.sender(DISCARDS), prefix_size=4)
-    links.sender(DISCARDS).send_bytes(b"no events")
+    sender = links.sender(DISCARDS)
+    sender.send_bytes(b"no events")
+    reporter = DiscardReporter(sender, prefix_size=4)
     reporter.note(DiscardReason.MALFORMED, sample=b"rubbish", count=3)
     reporter.flush()
 

@@ -6,10 +6,13 @@ timestamp delta, varint offset delta, key and value each with a varint length (-
 
 from __future__ import annotations
 
+from struct import Struct, error
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.errors import SlabError
+from bruce_mp.protocol.varints import encode_varint, wrap_int64
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.runs import segment_records
+from bruce_mp.slab.runs import segment_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["Encoded", "encode"]
+
+_LOOK: Final = Struct("<8xII14xHq8x")
+"""Of `layout.RECORD`: key length, value length, record headers length, timestamp."""
+assert _LOOK.size == lay.RECORD_HEADER
 
 
 class Encoded(NamedTuple):
@@ -34,52 +41,47 @@ def encode(slab: Slab, segments: Iterable[Segment]) -> Encoded:
 
     Raises SlabError when a segment is not what it claims.
     """
-    view, chunks_at = slab.view, slab.chunks_at
     parts: list[bytes | memoryview] = []
-    count = first = latest = 0
+    timestamps: list[int] = []
     for segment in segments:
-        base = chunks_at + segment.chunk * lay.CHUNK_BYTES + lay.RECORD_HEADER
-        for offset, record in segment_records(slab, segment):
-            if not count:
-                first = latest = record.timestamp
-            latest = max(latest, record.timestamp)
-            at = base + offset
-            key_end = at + record.key_length
-            value_end = key_end + record.value_length
-            prefix = b"\0" + varint(_wrap(record.timestamp - first)) + varint(count)
-            prefix += varint(record.key_length or -1)
-            middle = varint(record.value_length or -1)
-            parts += (
-                varint(len(prefix) + len(middle) + value_end - at + 1),
-                prefix,
-                view[at:key_end],
-                middle,
-                view[key_end:value_end],
-                b"\0",
-            )
-            count += 1
-    return Encoded(b"".join(parts), count, first, latest)
+        try:
+            _encode_segment(slab, segment, parts, timestamps)
+        except error as cause:
+            raise SlabError(f"The records of a run of chunk {segment.chunk} go past its end.") from cause
+    if not timestamps:
+        return Encoded(b"", 0, 0, 0)
+    return Encoded(b"".join(parts), len(timestamps), timestamps[0], max(timestamps))
 
 
-def _zigzag(value: int) -> bytes:
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+def _encode_segment(slab: Slab, segment: Segment, parts: list[bytes | memoryview], timestamps: list[int]) -> None:
+    at, end = segment_bounds(slab, segment)
+    source: bytes | memoryview = slab.view[at:end]
+    if len(source) <= lay.CHUNK_BYTES:
+        source = bytes(source)  # many small slices of bytes cost less than of a view
+    at, end, varint = 0, len(source), _VARINTS
+    for count in range(len(timestamps), len(timestamps) + segment.records):
+        key_length, value_length, headers_length, timestamp = _LOOK.unpack_from(source, at)
+        key_at = at + lay.RECORD_HEADER
+        value_at = key_at + key_length
+        value_end = value_at + value_length
+        at = (value_end + headers_length + 7) & -8
+        if at > end:
+            raise SlabError(f"A record of a run of chunk {segment.chunk} goes past the run's end.")
+        timestamps.append(timestamp)
+        head = b"\0" + varint[timestamp - timestamps[0]] + varint[count]
+        head += varint[key_length] + source[key_at:value_at] if key_length else _NULL
+        head += varint[value_length] if value_length else _NULL
+        parts += (varint[len(head) + value_length + 1], head, source[value_at:value_end], _NO_HEADERS)
+
+
+class _Varints(dict[int, bytes]):
+    """Signed integers as zig-zag varints: small ones are looked up, the others made."""
+
+    def __missing__(self, value: int) -> bytes:
+        return encode_varint(wrap_int64(value))
 
 
 _SMALL: Final = 8192
-_CACHE: Final = tuple(_zigzag(value) for value in range(-1, _SMALL))
-
-
-def varint(value: int) -> bytes:
-    """A signed 64-bit integer as zig-zag varint."""
-    return _CACHE[value + 1] if -1 <= value < _SMALL else _zigzag(value)
-
-
-def _wrap(delta: int) -> int:
-    """A difference of two 64-bit timestamps as a reader with 64-bit arithmetic adds it up again."""
-    return (delta + (1 << 63)) % (1 << 64) - (1 << 63)
+_VARINTS: Final = _Varints((value, encode_varint(value)) for value in range(-1, _SMALL))
+_NULL: Final = _VARINTS[-1]
+_NO_HEADERS: Final = _VARINTS[0]

@@ -56,8 +56,8 @@ class Lane:
     """An open chunk (-1 = none) and, while `records` > 0, the open run at its end."""
 
     __slots__ = (
-        "_end", "_generation", "_largest", "_limit", "_min_timestamp", "_payload", "_run_at", "_runs", "_slab", "_start",
-        "chunk", "due_ms", "head", "records", "used_ms",
+        "_end", "_generation", "_largest", "_limit", "_min_timestamp", "_payload", "_run_at", "_runs", "_slab",
+        "_start", "chunk", "due_ms", "head", "records", "used_ms",
     )  # fmt: skip
 
     def __init__(self, slab: Slab, head: Head) -> None:
@@ -92,8 +92,8 @@ class Lane:
             self._open_run(items[start], now_ms)
         parts: list[bytes | memoryview] = []
         flags, room = self.head.flags, self._limit - self._end
-        largest, earliest, payload = self._largest, self._min_timestamp, self._payload
-        stop, last = start, 0
+        sizes: list[int] = []
+        stop = start
         while stop < len(items):
             arrival, timestamp, partition_key, key_at, key_end, value_at, value_end = items[stop]
             key_length, value_length = key_end - key_at, value_end - value_at
@@ -107,14 +107,16 @@ class Lane:
                 buffer[value_at:value_end],
                 _PADDING[size & 7],
             )
-            payload += size
-            largest = size if size > largest else largest
-            earliest = timestamp if timestamp < earliest else earliest
-            last = arrival
+            sizes.append(size)
             stop += 1
-        self._payload, self._largest, self._min_timestamp = payload, largest, earliest
-        self._commit(b"".join(parts), stop - start, last)
+        self._sum_up(sizes, [item[1] for item in items[start:stop]])
+        self._commit(b"".join(parts), stop - start, items[stop - 1][0])
         return stop
+
+    def _sum_up(self, sizes: list[int], timestamps: list[int]) -> None:
+        self._payload += sum(sizes)
+        self._largest = max(self._largest, *sizes)
+        self._min_timestamp = min(self._min_timestamp, *timestamps)
 
     def _open_run(self, item: Item, now_ms: int) -> None:
         head, at = self.head, self._end

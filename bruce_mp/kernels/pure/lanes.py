@@ -191,6 +191,7 @@ class Lanes:
         if self._next_due_ms is None or now_ms < self._next_due_ms:
             return
         self._next_due_ms = None
+        self._look(self._shared, now_ms)
         idle = [key for key, lane in self._lanes.items() if self._look(lane, now_ms)]
         for key in idle:
             del self._lanes[key]

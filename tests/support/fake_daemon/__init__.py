@@ -6,7 +6,6 @@ says to the supervisor what the test has it say.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -32,7 +31,8 @@ ROLES: Final = ("input", "router", "dispatcher", "status")
 class FakeDaemon:
     """A daemon in `directory`; `settings` are lines of its configuration, `mains` the modules of single roles.
 
-    As a context manager it kills what is left of the daemon at the end.
+    As a context manager it kills what is left of the daemon at the end.  To start it again is to start a new daemon
+    with the same configuration.
     """
 
     def __init__(self, directory: Path, settings: str = "", **mains: str) -> None:
@@ -56,19 +56,14 @@ class FakeDaemon:
             """
         )
         self.process: subprocess.Popen[bytes] | None = None
-        self._seen: set[psutil.Process] = set()
 
     def __enter__(self) -> FakeDaemon:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.process is not None and self.process.poll() is None:
-            self._seen.update(self._all())
             self.process.kill()
             self.process.wait(10)
-        for process in self._seen:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.wait(10)
 
     def start(self) -> None:
         """Start it, and do not wait."""
@@ -101,9 +96,7 @@ class FakeDaemon:
         found: list[psutil.Process] = []
 
         def is_there() -> bool:
-            children = self._all()
-            self._seen.update(children)
-            found[:] = [child for child in children if title in _title(child)]
+            found[:] = [child for child in self._all() if title in _title(child)]
             return bool(found)
 
         wait_until(is_there, f"a process {title!r}")

@@ -1,4 +1,4 @@
-"""A daemon that is not there: a slab with messages, a clock that stands still, and the pages over it."""
+"""A daemon that is not there: a slab with messages, a clock that stands still, and the status pages over it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STARTED_MS = NOW_MS - 100_000
 METADATA_MAX_AGE_MS = 60_000
 
 
-class FakeDaemon:
+class PagesOfNoDaemon:
     """What the pages show and do, in one place."""
 
     def __init__(self, path: Path) -> None:
@@ -30,10 +30,10 @@ class FakeDaemon:
         self.slab = self.filled.slab
         self.now_ms = NOW_MS
         self.counted: list[Counter] = []
+        self.unread: list[int] = []
         self.refreshes = 0
         self.begin(lay.ROW_SUPERVISOR)
         self.reports = Reports(self.slab, 600, NOW_MS, lambda: self.unread.append(self.now_ms))
-        self.unread: list[int] = []
         self.client: FlaskClient = create_app(self._daemon()).test_client()
 
     def _daemon(self) -> Daemon:

@@ -1,0 +1,300 @@
+"""Real processes with fake mains: who is started, told, restarted and ended when."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from bruce_mp.pipes.control import Broker, Dispatchers, Drain, PeerDied, RefreshMetadata, Stop
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Slab
+from bruce_mp.slab.rows import Row
+from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.counters import Counter
+from support.fake_daemon import FakeDaemon
+from support.filled_slab import FilledSlab
+from support.processes import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+FIRST = Broker(1, "kafka1", 9092)
+SECOND = Broker(2, "kafka2", 9092)
+
+
+def fill(path: Path, count: int = 3, topic: bytes = b"clicks") -> None:
+    slab = FilledSlab(path, known=(topic,))
+    slab.receive(topic, count)
+    slab.close()
+
+
+def test_sigterm_with_nothing_left_removes_everything_and_exits_0(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        assert daemon.socket_path.is_socket()
+        assert daemon.slab_path.is_file()
+        assert daemon.end() == 0
+        assert not daemon.socket_path.exists()
+        assert not daemon.slab_path.exists()
+        assert daemon.heard("input") == [str(Drain())]
+        assert daemon.heard("router") == [str(Drain()), str(Stop())]
+        assert daemon.heard("status") == [str(Stop())]
+
+
+def test_sigint_ends_it_as_well(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        daemon.signal(signal.SIGINT)
+        assert daemon.wait() == 0
+
+
+@pytest.mark.parametrize("name", ["input", "router", "status"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_that_died_is_started_again_and_the_router_hears_of_it(
+    tmp_path: Path, name: str, number: signal.Signals
+) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        before = daemon.pid_of(name)
+        os.kill(before, number)
+        daemon.wait_for(f"Process {name} is ready", times=2)
+        assert daemon.pid_of(name) != before
+        assert f"Process {name} has died: signal {number.value}" in daemon.text()
+        wait_until(lambda: name == "router" or daemon.heard("router") == [str(PeerDied(name))], "PeerDied")
+        slab = Slab(daemon.slab_path)
+        assert total(slab, Counter.ProcessRestarted) == 1
+        assert daemon.end() == 0
+        assert str(PeerDied("router")) not in daemon.heard("router")
+
+
+def test_signals_of_the_terminal_do_not_end_a_process(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        router = daemon.pid_of("router")
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            os.kill(router, number)
+        daemon.say("status", RefreshMetadata())
+        wait_until(lambda: str(RefreshMetadata()) in daemon.heard("router"), "the forwarded word")
+        assert daemon.pid_of("router") == router
+        assert daemon.end() == 0
+
+
+def test_dispatchers_come_move_and_go_as_the_router_says(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        daemon.say("router", Dispatchers({0: FIRST, 7: SECOND}))
+        daemon.wait_for("Process dispatcher-0 is ready")
+        daemon.wait_for("Process dispatcher-7 is ready")
+        kept = daemon.pid_of("dispatcher-7")
+
+        moved = Broker(1, "elsewhere", 9092)
+        daemon.say("router", Dispatchers({0: moved, 7: SECOND}))
+        daemon.wait_for("Process dispatcher-0 is ready", times=2)
+        assert daemon.heard("dispatcher-0") == [f"{Stop()} as broker 1 at kafka1"]
+        wait_until(lambda: daemon.heard("router") == [str(PeerDied("dispatcher-0"))], "PeerDied")
+        assert daemon.pid_of("dispatcher-7") == kept
+
+        daemon.say("router", Dispatchers({7: SECOND}))
+        daemon.wait_for("Process dispatcher-0 has ended")
+        assert daemon.heard("dispatcher-0")[1:] == [f"{Stop()} as broker 1 at elsewhere"]
+        slab = Slab(daemon.slab_path)
+        assert Row(slab, lay.ROW_FIRST_DISPATCHER).pid == 0
+        assert Row(slab, lay.ROW_FIRST_DISPATCHER + 7).pid == kept
+
+        daemon.say("router", Dispatchers({0: moved, 7: SECOND}))
+        daemon.wait_for("Process dispatcher-0 is ready", times=3)
+        assert daemon.end() == 0
+        assert daemon.heard("dispatcher-7") == [f"{word} as broker 2 at kafka2" for word in (Drain(), Stop())]
+
+
+def test_a_dispatcher_that_died_comes_back_to_its_broker(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        daemon.say("router", Dispatchers({3: FIRST}))
+        daemon.wait_for("Process dispatcher-3 is ready")
+        os.kill(daemon.pid_of("dispatcher-3"), signal.SIGKILL)
+        daemon.wait_for("Process dispatcher-3 is ready", times=2)
+        wait_until(lambda: daemon.heard("router") == [str(PeerDied("dispatcher-3"))], "PeerDied")
+        assert daemon.end() == 0
+
+
+def test_five_failed_boots_end_the_daemon_with_the_reason(tmp_path: Path) -> None:
+    started = time.monotonic()
+    with FakeDaemon(tmp_path, router="support.fake_daemon.refusing") as daemon:
+        daemon.start()
+        assert daemon.wait() == 70
+        assert time.monotonic() - started < 15
+        assert daemon.text().count("Process router has died") == 4
+        reason = "Process router failed 5 times in a row before it was ready; last: The moon is in the wrong phase"
+        assert reason in daemon.text()
+        assert "Traceback" not in daemon.text()
+        assert daemon.slab_path.exists()
+
+
+def test_a_main_that_is_not_there_is_a_failed_boot_with_a_traceback(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path, status="support.fake_daemon.nowhere") as daemon:
+        daemon.start()
+        assert daemon.wait() == 70
+        assert "Process status failed 5 times in a row" in daemon.text()
+        assert "last: ModuleNotFoundError" in daemon.text()
+        assert "Traceback" in daemon.text()
+
+
+def test_what_is_not_delivered_stays_and_is_named(tmp_path: Path) -> None:
+    fill(tmp_path / "slab")
+    settings = "delivery.shutdown_max_delay_ms = 200\nlogging.stdout_stderr = false\n"
+    with FakeDaemon(
+        tmp_path, f'{settings}logging.file = {{enable = true, path = "{tmp_path / "file.log"}"}}'
+    ) as daemon:
+        daemon.start()
+        wait_until(lambda: (tmp_path / "file.log").exists(), "the log")
+        wait_until(lambda: (tmp_path / "file.log").read_text().count("is ready") == 3, "ready")
+        assert daemon.end() == 0
+        assert "bruce: 3 messages could not be delivered." in daemon.text()
+        assert "  clicks: 3\n" in daemon.text()
+        assert "  clicks: 3\n" in (tmp_path / "file.log").read_text()
+        assert daemon.slab_path.exists()
+
+
+def test_delivery_ends_the_shutdown_before_its_time_is_over(tmp_path: Path) -> None:
+    fill(tmp_path / "slab")
+    with FakeDaemon(tmp_path, router="support.fake_daemon.delivering") as daemon:
+        daemon.start_ready()
+        assert "Adopted the slab" in daemon.text()
+        started = time.monotonic()
+        assert daemon.end() == 0
+        assert time.monotonic() - started < 10  # of 30
+        assert not daemon.slab_path.exists()
+
+
+def test_a_second_sigterm_hurries(tmp_path: Path) -> None:
+    fill(tmp_path / "slab")
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        daemon.signal(signal.SIGTERM)
+        wait_until(lambda: str(Drain()) in daemon.heard("router"), "draining")
+        started = time.monotonic()
+        assert daemon.end() == 0
+        assert time.monotonic() - started < 10  # of 30
+        assert daemon.slab_path.exists()
+
+
+def test_a_process_that_dies_while_draining_is_started_again_and_drains(tmp_path: Path) -> None:
+    fill(tmp_path / "slab")
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        daemon.signal(signal.SIGTERM)
+        wait_until(lambda: daemon.heard("router") == [str(Drain())], "draining")
+        os.kill(daemon.pid_of("router"), signal.SIGKILL)
+        wait_until(lambda: daemon.heard("router") == [str(Drain())] * 2, "draining again")
+        assert daemon.end() == 0
+
+
+def test_a_process_that_does_not_listen_is_ended_by_force(tmp_path: Path) -> None:
+    deaf = "support.fake_daemon.deaf"
+    with FakeDaemon(tmp_path, input=deaf, status=deaf) as daemon:
+        daemon.start_ready()
+        assert daemon.end() == 0
+        assert daemon.text().count("signal 9 (Killed), sent by the supervisor because it did not end in time") == 2
+        assert not daemon.slab_path.exists()
+
+
+def test_senders_learn_at_once_that_nobody_takes_more(tmp_path: Path) -> None:
+    fill(tmp_path / "slab")
+    with FakeDaemon(tmp_path) as daemon, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        daemon.start_ready()
+        sender.connect(str(daemon.socket_path))
+        sender.send(b"taken")
+        daemon.signal(signal.SIGTERM)
+        wait_until(lambda: str(Drain()) in daemon.heard("router"), "draining")
+        assert not daemon.socket_path.exists()
+        with pytest.raises(BrokenPipeError):
+            sender.send(b"not taken")
+        assert daemon.end() == 0
+
+
+def test_the_processes_die_with_the_supervisor_and_a_new_one_adopts_the_slab(tmp_path: Path) -> None:
+    fill(tmp_path / "slab", count=5)
+    with FakeDaemon(tmp_path, router="support.fake_daemon.delivering") as daemon:
+        daemon.start_ready()
+        orphans = [psutil.Process(daemon.pid_of(name)) for name in ("input", "router", "status")]
+        daemon.signal(signal.SIGKILL)
+        daemon.start_ready()
+        assert not psutil.wait_procs(orphans, timeout=5)[1]
+        assert daemon.text().count("with 5 messages to deliver") == 2
+        assert daemon.end() == 0
+        assert not daemon.slab_path.exists()
+
+
+def test_a_second_daemon_is_refused(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        with FakeDaemon(tmp_path, "http.discard_report_interval_s = 10") as second:
+            second.start()
+            assert second.wait() == 1
+            assert f"The run directory {tmp_path / 'run'} belongs to a daemon that is running" in second.text()
+        assert daemon.end() == 0
+
+
+def test_a_second_daemon_with_the_same_slab_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        with FakeDaemon(tmp_path / "other") as second:
+            second.config.write_text(second.config.read_text().replace(str(second.slab_path), str(daemon.slab_path)))
+            second.start()
+            assert second.wait() == 1
+            assert f"The slab {daemon.slab_path} belongs to a daemon that is running" in second.text()
+        assert daemon.end() == 0
+
+
+def test_a_start_that_fails_leaves_no_empty_slab(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.socket_path.mkdir()
+        daemon.start()
+        assert daemon.wait() == 1
+        assert "input.unix_datagram.path" in daemon.text()
+        assert not daemon.slab_path.exists()
+
+
+def test_sighup_and_sigusr1_leave_it_running(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for("SIGHUP is ignored")
+        daemon.signal(signal.SIGUSR1)
+        slab = Slab(daemon.slab_path)
+        wait_until(lambda: total(slab, Counter.GotLogfileReopenRequest) == 1, "the counter")
+        assert daemon.end() == 0
+
+
+def test_an_idle_supervisor_sleeps(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        assert daemon.process is not None
+        process = psutil.Process(daemon.process.pid)
+        before = process.num_ctx_switches().voluntary
+        beat = lay.ROW_HEARTBEAT_MS
+        slab = Slab(daemon.slab_path)
+        at = slab.geometry.rows_at + lay.ROW_SUPERVISOR * lay.ROW_BYTES + beat
+        for _ in range(2):
+            last = slab.signed(at)
+            wait_until(lambda last=last: slab.signed(at) != last, "a heartbeat")
+        assert process.num_ctx_switches().voluntary - before < 20
+        assert daemon.end() == 0
+
+
+def test_the_address_of_the_status_pages_can_be_found(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        host, _, port = (daemon.run_dir / "http.address").read_text().rpartition(":")
+        socket.create_connection((host, int(port))).close()
+        assert daemon.end() == 0
