@@ -140,6 +140,7 @@ class Listener:
         self._reserved: socket.socket | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._silent_until = 0.0
+        self._life = 0  # one more at each `close`
 
     async def open(self, port: int | None) -> int:
         """Listen on `port` (0: any, None: that of before); returns the port.  Raises OSError if it is taken."""
@@ -149,7 +150,8 @@ class Listener:
             self._reserved = reserved
         self._silent_until = 0.0  # a broker that was started anew has nothing to be silent about
         number: int = self._reserved.getsockname()[1]
-        self._socket = await asyncio.start_server(self._connected, HOST, number, limit=READ_AHEAD, reuse_address=True)
+        connected = partial(self._connected, self._life)
+        self._socket = await asyncio.start_server(connected, HOST, number, limit=READ_AHEAD, reuse_address=True)
         return number
 
     def release_port(self) -> None:
@@ -160,6 +162,7 @@ class Listener:
 
     async def close(self) -> None:
         """Stop listening and drop all connections; may be called again and again."""
+        self._life += 1
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -168,7 +171,10 @@ class Listener:
             task.cancel()
         await asyncio.gather(*tasks)
 
-    async def _connected(self, reader: StreamReader, writer: StreamWriter) -> None:
+    async def _connected(self, life: int, reader: StreamReader, writer: StreamWriter) -> None:
+        if life != self._life:  # accepted, and before this task ran the broker went down
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)

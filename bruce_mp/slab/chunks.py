@@ -15,7 +15,7 @@ from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import ChunkState, State
-from bruce_mp.slab.runs import records_of, runs_of
+from bruce_mp.slab.runs import read_run, records_of, runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -230,14 +230,27 @@ def all_runs(slab: Slab) -> Iterator[tuple[int, int, Run]]:
 
 # --- settled or not --------------------------------------------------------------------------------------------------
 def is_settled(slab: Slab, chunk: int) -> bool:
-    """Whether every record of the chunk is delivered or discarded.  A damaged chunk never is: it is left alone."""
+    """Whether every record of the chunk is delivered or discarded.  A damaged chunk never is: it is left alone.
+
+    It is asked several times for every chunk that is filled, so it reads no more than the runs' words and sizes.
+    """
+    words, start = slab.words, slab.chunk_at(chunk)
+    at, end = start + lay.CHUNK_HEADER, start + words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES
+    for _ in range(words[(start + lay.CHUNK_RUNS) >> 2]):
+        if at > end - lay.RUN_HEADER or words[(at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
+            return False
+        state, size = words[at >> 2] & 0xFF, words[(at + lay.RUN_SIZE) >> 2]
+        if state not in lay.SETTLED and not (state == State.SPLIT and _is_split_settled(slab, chunk, at - start)):
+            return False
+        if size < lay.RUN_HEADER:
+            return False
+        at += size
+    return True
+
+
+def _is_split_settled(slab: Slab, chunk: int, offset: int) -> bool:
     try:
-        return all(_run_is_settled(slab, chunk, offset, run) for offset, run in runs_of(slab, chunk))
+        records = records_of(slab, chunk, offset, read_run(slab, chunk, offset))
+        return all(record.word & 0xFF in lay.SETTLED for _, record in records)
     except SlabError:
         return False
-
-
-def _run_is_settled(slab: Slab, chunk: int, offset: int, run: Run) -> bool:
-    if run.state is not State.SPLIT:
-        return run.state in lay.SETTLED
-    return all(record.word & 0xFF in lay.SETTLED for _, record in records_of(slab, chunk, offset, run))

@@ -87,7 +87,7 @@ class _Status:
         self._links.close()
 
     def _tick(self) -> None:
-        if not self._server.is_alive:
+        if not self._server.is_alive():
             raise BruceError("The HTTP server ended by itself; its traceback stands above.")
         self._reports.rotate(wall_ms())
         self._loop.call_later(_TICK_S, self._tick)

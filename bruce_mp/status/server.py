@@ -44,12 +44,12 @@ class HttpServer:
         """Begin to serve."""
         self._thread.start()
 
-    @property
     def is_alive(self) -> bool:
+        """Whether it serves; False before `start`, and after `stop` or an error."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
         """Answer what is being answered, then close."""
         self._server.task_dispatcher.shutdown(timeout=_STOP_S)
-        pass
+        self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._map))
         self._thread.join(_STOP_S)

@@ -85,20 +85,25 @@ class Shutdown:
                 self._wait_for_all()
 
     def _take_in(self) -> None:
-        now = time.monotonic()
         self.due = self._intake_until
-        if self._input_is_done or now >= min(self._intake_until, self._deadline):
+        if self._crew.input.state is State.ENDED or self._is_late:
             self._crew.drain_others()
             self.phase = Phase.DELIVERY
             self._deliver()
 
     @property
-    def _input_is_done(self) -> bool:
-        return self._crew.input.state is State.ENDED
+    def _is_late(self) -> bool:
+        return time.monotonic() >= self._intake_until
+
+    @property
+    def _more_may_come(self) -> bool:
+        """Whether the input may bring more.  One that runs and did not end in time hangs: nobody waits for it."""
+        hangs = self._crew.input.state is State.RUNNING and self._is_late
+        return self._crew.input.state is not State.ENDED and not hangs
 
     def _deliver(self) -> None:
         now = time.monotonic()
-        if now >= self._deadline or (self._input_is_done and not held_messages(self._slab)):
+        if now >= self._deadline or not (self._more_may_come or held_messages(self._slab)):
             self._stop()
             return
         took = time.monotonic() - now

@@ -93,24 +93,20 @@ class Lane:
         parts: list[bytes | memoryview] = []
         flags, room = self.head.flags, self._limit - self._end
         sizes: list[int] = []
-        stop = start
-        while stop < len(items):
-            arrival, timestamp, partition_key, key_at, key_end, value_at, value_end = items[stop]
+        for arrival, timestamp, partition_key, key_at, key_end, value_at, value_end in items[start:]:
             key_length, value_length = key_end - key_at, value_end - value_at
             size = key_length + value_length
             room -= (lay.RECORD_HEADER + size + 7) & -8
             if room < 0:
                 break
-            parts += (
-                _pack_record(flags, key_length, value_length, partition_key, _UNPLACED, timestamp, arrival),
-                buffer[key_at:key_end],
-                buffer[value_at:value_end],
-                _PADDING[size & 7],
-            )
+            parts.append(_pack_record(flags, key_length, value_length, partition_key, _UNPLACED, timestamp, arrival))
+            if key_length:
+                parts.append(buffer[key_at:key_end])
+            parts += (buffer[value_at:value_end], _PADDING[size & 7])
             sizes.append(size)
-            stop += 1
+        stop = start + len(sizes)
         self._sum_up(sizes, [item[1] for item in items[start:stop]])
-        self._commit(b"".join(parts), stop - start, items[stop - 1][0])
+        self._commit(b"".join(parts), len(sizes), items[stop - 1][0])
         return stop
 
     def _sum_up(self, sizes: list[int], timestamps: list[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bruce_mp.errors import SlabError
-from bruce_mp.slab.runs import Segment, is_current, segment_records, segment_words, split
+from bruce_mp.slab.runs import Segment, is_current, read_run, segment_records, segment_words, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,8 +47,12 @@ def mark(slab: Slab, segments: Iterable[Segment], word: int) -> None:
 def by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> list[tuple[int, Segment]]:
     """Cut a PartitionKey segment by the partitions that its keys designate, in order.
 
-    `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  The run is split if it has to be.
+    `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  The run is split if it has to be, which a
+    lane of its own spares it: there all keys have one index.
     """
+    run = read_run(slab, segment.chunk, segment.run)
+    if run.partition_count == len(partitions) and 0 <= run.partition_index < len(partitions):
+        return [(partitions[run.partition_index], segment)]
     parts: list[tuple[int, list[tuple[int, int]]]] = []
     for offset, record in segment_records(slab, segment):
         partition = partitions[record.partition_key % len(partitions)]

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 import psutil
@@ -57,7 +57,7 @@ class FakeDaemon:
         )
         self.process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> FakeDaemon:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,57 @@
+"""The server on an event loop of the test, where the order of events can be chosen."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from bruce_mp.devbroker.cluster import Cluster
+from bruce_mp.devbroker.server import DevServer, Pulse
+
+
+async def closed(client: socket.socket) -> bool:
+    """Does the broker close this connection?"""
+    try:
+        return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1), 5) == b""
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize("steps", range(8))
+@pytest.mark.parametrize("up_again", [False, True])
+def test_a_connection_dies_with_its_broker_however_young_it_is(steps: int, up_again: bool) -> None:
+    """Between the kernel's accept and the first line of our own code lie some rounds of the loop."""
+
+    async def scenario() -> None:
+        server = DevServer(Cluster(1, max_bytes=1000))
+        await server.start()
+        node = server.cluster.node(1)
+        assert node is not None
+        with socket.create_connection((node.host, node.port)) as client:
+            client.setblocking(False)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            await server.broker_down(1)
+            if up_again:
+                await server.broker_up(1)
+            assert await closed(client)
+        await server.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_pulse_wakes_all_and_only_once() -> None:
+    async def scenario() -> list[float]:
+        pulse, loop = Pulse(), asyncio.get_running_loop()
+        waiters = [asyncio.ensure_future(pulse.wait(60)) for _ in range(3)]
+        await asyncio.sleep(0)
+        pulse.beat()
+        pulse.beat()
+        await asyncio.gather(*waiters)
+        started = loop.time()
+        await pulse.wait(0.05)
+        return [loop.time() - started]
+
+    assert asyncio.run(scenario())[0] >= 0.049

@@ -1,0 +1,67 @@
+"""The whole daemon against the embedded broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.devbroker.control import DevBroker
+from support.daemon import Daemon
+from support.traffic import Load, Seen, assert_all_there, start_senders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from support.traffic import Message  # noqa: F401
+
+pytestmark = pytest.mark.process
+
+TOPICS = tuple(f"topic-{number}" for number in range(6))
+
+
+@pytest.fixture
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(brokers=3, topics=dict.fromkeys(TOPICS, 4)) as running:
+        yield running
+
+
+def read_back(broker: DevBroker, topics: tuple[str, ...] = TOPICS) -> dict[str, list[Seen]]:
+    """Everything in the broker."""
+    return {
+        topic: [
+            Seen(partition, record.key, record.value, record.timestamp)
+            for partition, records in enumerate(broker.fetch(topic))
+            for record in records
+        ]
+        for topic in topics
+    }
+
+
+def finish(load: Load, daemon: Daemon, broker: DevBroker, senders: list) -> None:  # type: ignore[type-arg]
+    """Wait for the senders and for the daemon, then compare."""
+    for sender in senders:
+        assert sender.wait(120) == 0
+    books = daemon.wait_settled(load.total)
+    assert books.received == books.delivered == load.total
+    assert_all_there(load, read_back(broker))
+
+
+def test_everything_arrives_once_and_in_order(tmp_path: Path, broker: DevBroker) -> None:
+    load = Load(TOPICS, senders=3, messages=4000, largest=50_000)
+    with Daemon(tmp_path, broker.bootstrap) as daemon:
+        finish(load, daemon, broker, start_senders(load, daemon.socket_path))
+        assert daemon.terminate() == 0
+    assert not daemon.slab_path.exists()
+
+
+@pytest.mark.parametrize("victim", ["input", "router", "dispatcher-0", "status"])
+def test_a_killed_process_comes_back_and_nothing_is_lost(tmp_path: Path, broker: DevBroker, victim: str) -> None:
+    load = Load(TOPICS, senders=2, messages=20_000, largest=500)
+    with Daemon(tmp_path, broker.bootstrap) as daemon:
+        senders = start_senders(load, daemon.socket_path)
+        for share in (1, 2, 3):
+            daemon.wait_for(lambda share=share: daemon.books().received > load.total * share // 5, "traffic", 60)
+            daemon.kill(victim)
+        finish(load, daemon, broker, senders)

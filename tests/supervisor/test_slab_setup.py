@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.errors import SlabError, StartError
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Geometry, Slab, create
+from bruce_mp.slab.file import lock as take_lock
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.runs import runs_of
+from bruce_mp.supervisor import locks
+from bruce_mp.supervisor.remains import held_messages
+from bruce_mp.supervisor.slab_setup import take_slab
+from bruce_mp.telemetry.counters import Counter
+from support.filled_slab import FilledSlab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SIZE = 1 << 20
+DATAGRAM = 1024
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(locks, "PATIENCE_S", 0.0)
+    return tmp_path / "slab"
+
+
+def take(path: Path) -> Slab:
+    """Take it, and let it go again, as a daemon does that was killed."""
+    slab, lock = take_slab(path, SIZE, DATAGRAM)
+    os.close(lock)
+    return slab
+
+
+def others(path: Path) -> Iterator[str]:
+    return (file.name for file in path.parent.iterdir() if file != path)
+
+
+def test_a_new_slab_has_the_configured_size_and_is_locked(path: Path) -> None:
+    slab, lock = take_slab(path, SIZE, DATAGRAM)
+    assert slab.geometry == Geometry.for_size(SIZE, DATAGRAM)
+    with pytest.raises(SlabError, match="belongs to a daemon that is running"):
+        take_slab(path, SIZE, DATAGRAM)
+    os.close(lock)
+
+
+def test_what_a_slab_holds_is_adopted_whatever_its_size(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled = FilledSlab(path, known=(b"clicks",))
+    filled.receive(b"clicks", 3)
+    filled.receive(b"unknown", 2)
+    filled.close()
+    slab = take(path)
+    assert held_messages(slab) == {"clicks": 3, "unknown": 2}
+    assert slab.geometry != Geometry.for_size(SIZE, DATAGRAM)
+    assert "keeps its old size until it is empty" in caplog.text
+    assert not list(others(path))
+
+
+def test_an_empty_slab_of_the_configured_size_goes_on_with_its_counters(path: Path) -> None:
+    Row(take(path), lay.ROW_ROUTER).add(Counter.GetMetadataSuccess)
+    assert Row(take(path), lay.ROW_ROUTER).counters[Counter.GetMetadataSuccess] == 1
+
+
+def test_an_empty_slab_of_another_size_is_replaced(path: Path) -> None:
+    create(path, Geometry(chunks=16), 0)
+    assert take(path).geometry == Geometry.for_size(SIZE, DATAGRAM)
+    assert not list(others(path))
+
+
+def test_what_has_only_landed_is_held(path: Path) -> None:
+    filled = FilledSlab(path)
+    geometry = filled.slab.geometry
+    filled.slab.words[(geometry.landing_at + lay.LANDING_HEADERS + lay.MMSGHDR_LENGTH) >> 2] = 100
+    filled.close()
+    assert held_messages(take(path)) == {"(not yet examined)": 1}
+
+
+def test_a_transaction_that_was_cut_short_is_finished(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled = FilledSlab(path, known=(b"clicks",))
+    segments = filled.receive(b"clicks", 3)
+    row = Row(filled.slab, lay.ROW_FIRST_DISPATCHER)
+    row.begin(4711, 0)
+    row._redo = lambda: None  # type: ignore[method-assign]  # it dies when the record is valid
+    row.settle(segments, State.DELIVERED, 0, {Counter.MsgDelivered: 3})
+    row.counters.release()
+    filled.close()
+    slab = take(path)
+    assert held_messages(slab) == {}
+    assert Row(slab, lay.ROW_FIRST_DISPATCHER).pid == 0
+
+
+def damage_magic(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"XXXX")
+
+
+def damage_size(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 1)
+
+
+def damage_run(path: Path) -> None:
+    slab = Slab(path)
+    offset, _ = next(runs_of(slab, 0))
+    slab.words[(slab.chunk_at(0) + offset + lay.RUN_MAGIC_AT) >> 2] = 0
+    slab.close()
+
+
+def damage_state(path: Path) -> None:
+    slab = Slab(path)
+    offset, _ = next(runs_of(slab, 0))
+    slab.words[(slab.chunk_at(0) + offset) >> 2] = 99
+    slab.close()
+
+
+def damage_redo(path: Path) -> None:
+    slab = Slab(path)
+    at = slab.geometry.rows_at + lay.ROW_REDO
+    slab.words[at >> 2] = 1
+    slab.words[(at >> 2) + 1] = 99
+    slab.words[(at >> 2) + 4] = 1
+    slab.close()
+
+
+@pytest.mark.parametrize("damage", [damage_magic, damage_size, damage_run, damage_state, damage_redo])
+def test_a_damaged_slab_keeps_its_bytes_under_another_name(
+    path: Path, caplog: pytest.LogCaptureFixture, damage: object
+) -> None:
+    filled = FilledSlab(path, known=(b"clicks",))
+    filled.receive(b"clicks", 3)
+    filled.close()
+    assert callable(damage)
+    damage(path)
+    before = path.read_bytes()
+    assert held_messages(take(path)) == {}
+    (aside,) = others(path)
+    assert aside.startswith("slab.damaged-")
+    assert len((path.parent / aside).read_bytes()) == len(before)
+    assert aside in caplog.text
+
+
+def test_a_slab_of_another_layout_is_kept_under_its_version(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    FilledSlab(path).close()
+    version = lay.LAYOUT_VERSION + 1
+    with path.open("r+b") as file:
+        file.seek(len(lay.SUPER_MAGIC))
+        file.write(version.to_bytes(4, "little"))
+    caplog.set_level(logging.ERROR)
+    take(path)
+    (aside,) = others(path)
+    assert aside.startswith(f"slab.version-{version}-")
+    assert aside in caplog.text
+
+
+def test_a_slab_of_a_living_daemon_is_left_alone_even_if_we_cannot_read_it(path: Path) -> None:
+    FilledSlab(path).close()
+    lock = take_lock(path)
+    damage_magic(path)
+    with pytest.raises(SlabError, match="belongs to a daemon that is running"):
+        take(path)
+    assert not list(others(path))
+    os.close(lock)
+
+
+def test_the_lock_of_a_file_that_was_removed_meanwhile_is_not_enough(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FilledSlab(path).close()
+
+    def lock_after_removal(place: Path) -> int:
+        monkeypatch.undo()
+        descriptor = take_lock(place)
+        place.unlink()
+        return descriptor
+
+    monkeypatch.setattr("bruce_mp.supervisor.slab_setup.lock", lock_after_removal)
+    slab = take(path)
+    assert slab.geometry == Geometry.for_size(SIZE, DATAGRAM)
+    assert path.exists()
+
+
+def test_what_is_no_file_is_not_touched(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(StartError, match="is not a file"):
+        take(path)
+
+
+def test_a_slab_of_somebody_else_is_not_touched(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FilledSlab(path).close()
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(StartError, match=r"belongs to user \d+, and the daemon runs as user 4711"):
+        take(path)
+
+
+def test_a_slab_without_a_directory_says_so(path: Path) -> None:
+    with pytest.raises(SlabError, match="cannot be made"):
+        take(path.parent / "nowhere" / "slab")

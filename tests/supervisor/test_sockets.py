@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.config.addresses import HostPort, UnixPath
+from bruce_mp.config.sections import UnixDatagram
+from bruce_mp.errors import StartError
+from bruce_mp.supervisor.sockets import bind_datagrams, bind_http
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from socket import SocketKind
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "dgram"
+
+
+def leave(path: Path, kind: SocketKind = socket.SOCK_DGRAM) -> None:
+    """A socket file whose process is dead."""
+    with socket.socket(socket.AF_UNIX, kind) as dead:
+        dead.bind(str(path))
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o620, 0o666, 0o777])
+def test_the_mode_is_the_configured_one(path: Path, mode: int) -> None:
+    umask = os.umask(0o022)
+    with bind_datagrams(UnixDatagram(path=str(path), mode=mode)).socket:
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert os.umask(umask) == 0o022
+
+
+def test_without_a_mode_the_umask_decides(path: Path) -> None:
+    umask = os.umask(0o027)
+    with bind_datagrams(UnixDatagram(path=str(path))).socket:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o750
+    os.umask(umask)
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
+def test_what_a_dead_process_left_is_replaced(path: Path, kind: SocketKind) -> None:
+    leave(path, kind)
+    with (
+        bind_datagrams(UnixDatagram(path=str(path))).socket as bound,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
+    ):
+        sender.sendto(b"hello", str(path))
+        assert bound.recv(10) == b"hello"
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
+def test_what_a_living_process_serves_is_not_stolen(path: Path, kind: SocketKind) -> None:
+    with socket.socket(socket.AF_UNIX, kind) as living:
+        living.bind(str(path))
+        if kind == socket.SOCK_STREAM:
+            living.listen()
+        with pytest.raises(StartError, match=r"input.unix_datagram.path = .*another program receives there"):
+            bind_datagrams(UnixDatagram(path=str(path)))
+    assert path.is_socket()
+
+
+def test_a_file_that_is_no_socket_is_not_removed(path: Path) -> None:
+    path.write_text("precious")
+    with pytest.raises(StartError, match="no socket"):
+        bind_datagrams(UnixDatagram(path=str(path)))
+    assert path.read_text() == "precious"
+
+
+def test_a_missing_directory_is_named(path: Path) -> None:
+    with pytest.raises(StartError, match=f"there is no directory {path}; make it"):
+        bind_datagrams(UnixDatagram(path=str(path / "dgram")))
+
+
+def test_only_our_own_file_is_removed(path: Path) -> None:
+    bound = bind_datagrams(UnixDatagram(path=str(path)))
+    with bound.socket:
+        path.rename(path.with_name("moved"))
+        leave(path)
+        bound.remove_file()
+        assert path.exists()
+        path.with_name("moved").rename(path)
+        bound.remove_file()
+        assert not path.exists()
+        bound.remove_file()
+
+
+def test_a_port_that_is_in_use_is_named() -> None:
+    with bind_http(HostPort("127.0.0.1", 0)).socket as first:
+        port = first.getsockname()[1]
+        with pytest.raises(StartError, match=rf'http.listen = "127.0.0.1:{port}" cannot be used: another program'):
+            bind_http(HostPort("127.0.0.1", port))
+
+
+def test_an_address_of_another_host_is_refused() -> None:
+    with pytest.raises(StartError, match=r'http.listen = "192.0.2.1:0" cannot be used: .*assign'):
+        bind_http(HostPort("192.0.2.1", 0))
+
+
+def test_the_pages_can_be_served_on_a_unix_socket(path: Path) -> None:
+    bound = bind_http(UnixPath(str(path)))
+    with bound.socket, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        bound.remove_file()
+    assert not path.exists()

@@ -1,0 +1,211 @@
+"""The daemon under test: started as a user starts it, watched through its status pages, ended by pid.
+
+    with Daemon(tmp_path, bootstrap="127.0.0.1:9092") as daemon:
+        ...
+        books = daemon.wait_settled()
+
+Every test that uses it ends with balanced books: leaving the `with` block asserts the law
+`received = delivered + discarded + held`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Slab
+from bruce_mp.supervisor.run_dir import HTTP_ADDRESS
+from bruce_mp.telemetry.books import Books, read_books
+from support import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Self
+
+__all__ = ["Daemon"]
+
+START_S: Final = 30.0
+QUICK_PAUSES: Final = {
+    "delivery.min_pause_delay_ms": 50,
+    "delivery.pause_rate_limit_initial_ms": 100,
+    "delivery.pause_rate_limit_max_double": 4,
+}
+
+
+class Daemon:
+    """One daemon with its files below `directory`; `settings` are `--set` overrides."""
+
+    def __init__(self, directory: Path, bootstrap: str, settings: Mapping[str, object] | None = None) -> None:
+        self.directory = directory
+        self.run_dir = directory / "run"
+        self.socket_path = directory / "in.dgram"
+        self.slab_path = directory / "slab"
+        self.config_path = directory / "bruce.toml"
+        self.log_path = directory / "log"
+        self._settings = {**QUICK_PAUSES, **(settings or {})}
+        servers = json.dumps(bootstrap.split(","))
+        self.config_path.write_text(
+            f"[kafka]\nbootstrap_servers = {servers}\n"
+            f'[daemon]\nrun_dir = "{self.run_dir}"\n'
+            f'[slab]\npath = "{self.slab_path}"\nsize = "64m"\n'
+            f'[input.unix_datagram]\npath = "{self.socket_path}"\n'
+            '[http]\nlisten = "127.0.0.1:0"\n'
+            '[logging]\nlevel = "INFO"\n'
+        )
+        tomllib.loads(self.config_path.read_text())
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start it, and wait until all its processes are there."""
+        (self.run_dir / HTTP_ADDRESS).unlink(missing_ok=True)
+        overrides = [f"--set={key}={value}" for key, value in self._settings.items()]
+        command = [sys.executable, "/tmp/runner.py", "run", "--config", self.config_path, *overrides]
+        with self.log_path.open("ab") as log:
+            self._process = processes.spawn([str(word) for word in command], output=log)
+        processes.long_lived.add(self._process.pid)
+        self.wait_for(lambda: self._is_up(), "the daemon to start", START_S)
+        return self
+
+    def _is_up(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise AssertionError(f"The daemon ended at once:\n{self.log()}")
+        address = self.run_dir / HTTP_ADDRESS
+        return address.exists() and {"input", "router", "status"} <= self.pids().keys() and self._answers()
+
+    def _answers(self) -> bool:
+        try:
+            self.get("/server_info/json")
+        except OSError:
+            return False
+        return True
+
+    def terminate(self, timeout: float = 40.0) -> int:
+        """SIGTERM; the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout)
+
+    def kill_all(self) -> None:
+        """SIGKILL to every process in the same instant."""
+        assert self._process is not None
+        everybody = [self._process.pid, *self.pids().values()]
+        for pid in everybody:
+            os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        self.wait_for(lambda: not any(psutil.pid_exists(pid) for pid in everybody), "the killed processes to go", 10)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        assert self._process is not None
+        try:
+            if kind is None and self._process.poll() is None:
+                books = self.wait_consistent()
+                assert books.balanced, books
+        finally:
+            self._end()
+            if kind is not None:
+                sys.stderr.write(self.log())
+
+    def _end(self) -> None:
+        assert self._process is not None
+        for process in psutil.Process(self._process.pid).children(recursive=True) if self._process.poll() is None else []:
+            processes.long_lived.add(process.pid)
+        if self._process.poll() is None:
+            try:
+                self.terminate(timeout=15)
+            except subprocess.TimeoutExpired:
+                self.kill_all()
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def log(self) -> str:
+        """What it logged."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def pids(self) -> dict[str, int]:
+        """The pids of its processes, by name, as the process table shows them."""
+        assert self._process is not None
+        try:
+            children = psutil.Process(self._process.pid).children()
+            titles = {child.pid: " ".join(child.cmdline()).strip() for child in children}
+        except psutil.Error:
+            return {}
+        return {title.removeprefix("bruce: "): pid for pid, title in titles.items() if title.startswith("bruce: ")}
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's pid."""
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to a process, and wait for its successor."""
+        self.wait_for(lambda: name in self.pids(), f"{name} to be there", 20)
+        old = self.pids()[name]
+        os.kill(old, signal.SIGKILL)
+        self.wait_for(lambda: self.pids().get(name, old) != old, f"{name} to come back", 20)
+
+    def get(self, path: str) -> Any:
+        """A status page, decoded."""
+        address = (self.run_dir / HTTP_ADDRESS).read_text().strip()
+        url = address if address.startswith("http") else f"http://{address}"
+        with urllib.request.urlopen(url.rstrip("/") + path, timeout=10) as answer:
+            return json.load(answer)
+
+    def books(self) -> Books:
+        """The books, read from the slab itself."""
+        slab = Slab(self.slab_path)
+        try:
+            return read_books(slab)
+        finally:
+            slab.close()
+
+    def wait_consistent(self) -> Books:
+        """A consistent reading of the books."""
+        self.wait_for(lambda: self.books().consistent, "the books to be consistent", 10)
+        return self.books()
+
+    def wait_settled(self, received: int, timeout: float = 60.0) -> Books:
+        """Wait until so many messages were received and nothing is held any more."""
+
+        def settled() -> bool:
+            books = self.books()
+            return books.received >= received and books.consistent and not sum(books.held.values())
+
+        self.wait_for(settled, f"{received} messages to be settled", timeout)
+        books = self.books()
+        assert books.balanced, books
+        return books
+
+    def restarts(self, row: int) -> int:
+        """How often the process of a row was started."""
+        slab = Slab(self.slab_path)
+        try:
+            return slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_INCARNATION) >> 2]
+        finally:
+            slab.close()
+
+    def wait_for(self, condition: Callable[[], bool], what: str, timeout: float) -> None:
+        """Poll until a condition holds; AssertionError with the log and the books if it does not in time."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if time.monotonic() > deadline:
+                books = self.books() if self.slab_path.exists() else "no slab"
+                raise AssertionError(f"Waited {timeout:g} s for {what}.\n{books}\n{self.log()[-6000:]}")
+            time.sleep(0.02)

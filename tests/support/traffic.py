@@ -1,0 +1,156 @@
+"""Traffic that can be checked: senders in processes of their own, and a comparison message by message.
+
+A sender's messages follow from its number and a seed alone, so that the checker knows every byte without being told:
+message i of sender s has the value `s:i:` and filler, the key and the topic that `message` says.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.client import DatagramClient
+from support import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+__all__ = ["Load", "Message", "Seen", "assert_all_there", "send_all", "start_senders"]
+
+FILLER: Final = random.Random(7).randbytes(128 * 1024)
+EPOCH_MS: Final = 1_700_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the senders send.  `keyed` is the share of PartitionKey messages in percent."""
+
+    topics: tuple[str, ...]
+    senders: int
+    messages: int
+    smallest: int = 10
+    largest: int = 2000
+    keyed: int = 30
+    seed: int = 1
+
+    @property
+    def total(self) -> int:
+        return self.senders * self.messages
+
+
+class Message(NamedTuple):
+    """One message of a load."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    partition_key: int | None
+    timestamp_ms: int
+
+
+class Seen(NamedTuple):
+    """A record as it was read back."""
+
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+
+
+def messages_of(load: Load, sender: int) -> Iterator[Message]:
+    """The messages of a sender, in order."""
+    rng = random.Random(load.seed * 1000 + sender)
+    for number in range(load.messages):
+        # Sizes spread over magnitudes: most small, some large, both ends present.
+        size = int(load.smallest * (load.largest / load.smallest) ** rng.random())
+        head = b"%d:%d:" % (sender, number)
+        at = rng.randrange(1024)
+        yield Message(
+            topic=load.topics[rng.randrange(len(load.topics))],
+            key=b"" if rng.random() < 0.5 else b"k%d" % rng.randrange(100),
+            value=head + FILLER[at : at + max(0, size - len(head))],
+            partition_key=rng.randrange(-(1 << 31), 1 << 32) if rng.randrange(100) < load.keyed else None,
+            timestamp_ms=EPOCH_MS + number,
+        )
+
+
+def send_all(load: Load, sender: int, path: Path) -> None:
+    """Send the messages of a sender."""
+    with DatagramClient(str(path), timeout=60) as client:
+        for message in messages_of(load, sender):
+            client.send(
+                message.topic,
+                message.value,
+                key=message.key,
+                partition_key=message.partition_key,
+                timestamp_ms=message.timestamp_ms,
+            )
+
+
+def start_senders(load: Load, path: Path) -> list[subprocess.Popen[bytes]]:
+    """Start a process for each sender; the caller waits for them."""
+    here = Path(__file__).resolve()
+    arguments = [",".join(load.topics), *map(str, (load.senders, load.messages, load.smallest, load.largest, load.keyed))]
+    env = {**os.environ, "PYTHONPATH": str(here.parents[1])}
+    return [
+        processes.spawn(
+            [sys.executable, str(here), str(path), str(sender), *arguments, str(load.seed)],
+            output=sys.stderr.fileno(),
+            env=env,
+        )
+        for sender in range(load.senders)
+    ]
+
+
+def assert_all_there(load: Load, records: Mapping[str, Iterable[Seen]]) -> None:
+    """Compare what was read back with what was sent: none lost, none doubled, nothing changed, in order.
+
+    `records` has for each topic the records of all partitions, each partition's in order of offset.  The order holds
+    per sender, partition and kind of message: AnyPartition messages may be passed by PartitionKey messages.
+    """
+    sent = {
+        (sender, number): message
+        for sender in range(load.senders)
+        for number, message in enumerate(messages_of(load, sender))
+    }
+    last: dict[tuple[str, int, int, bool], int] = {}
+    read: set[tuple[int, int]] = set()
+    for topic, some in records.items():
+        for seen in some:
+            name = _name_of(seen)
+            message = sent[name]
+            assert name not in read, f"Message {name[1]} of sender {name[0]} was read twice."
+            read.add(name)
+            assert _agrees(topic, seen, message), f"{seen} is not what was sent: {message}"
+            place = (topic, seen.partition, name[0], message.partition_key is None)
+            assert last.get(place, -1) < name[1], f"{topic}-{seen.partition}: message {name} is out of order."
+            last[place] = name[1]
+    missing = sorted(sent.keys() - read)
+    assert not missing, f"{len(missing)} of {len(sent)} messages were not read, such as {missing[:5]}."
+
+
+def _name_of(seen: Seen) -> tuple[int, int]:
+    assert seen.value is not None
+    sender, number = seen.value.split(b":", 2)[:2]
+    return int(sender), int(number)
+
+
+def _agrees(topic: str, seen: Seen, message: Message) -> bool:
+    found = (topic, seen.key or b"", seen.value, seen.timestamp_ms)
+    return found == (message.topic, message.key, message.value, message.timestamp_ms)
+
+
+def _main(arguments: Sequence[str]) -> None:
+    path, sender, topics, *numbers = arguments
+    senders, messages, smallest, largest, keyed, seed = map(int, numbers)
+    load = Load(tuple(topics.split(",")), senders, messages, smallest, largest, keyed, seed)
+    send_all(load, int(sender), Path(path))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
