@@ -76,6 +76,13 @@ class UnixDatagram(Section, frozen=True):
 
     enable: Annotated[bool, fields.switch("Receive on this socket.")] = True
     path: Annotated[str, fields.path("The socket's place in the file system.", Kind.SOCKET_PATH)] = "/run/bruce.dgram"
+    when_full: Annotated[
+        Literal["discard", "block"],
+        fields.choice(
+            "What happens to new messages when the slab is full: they are discarded and counted, or their senders "
+            "wait until there is room."
+        ),
+    ] = "discard"
     mode: (
         Annotated[int, fields.mode("Permission bits of the socket; senders need write. Absent: the umask decides.")]
         | None

@@ -32,22 +32,23 @@ READ_AHEAD: Final = 1 << 20  # bytes of a connection that wait in memory before 
 log = logging.getLogger(__name__)
 
 
-def reserve(port: int) -> socket.socket:
-    """A socket that is bound to the port and never listens: the port stays ours while the broker is down.
+def bound(port: int) -> socket.socket:
+    """A socket on the port.  One that never listens keeps the port ours while the broker is down.
 
     Otherwise the kernel could lend it to anybody, even to the client that tries to connect to it.
 
     Raises:
         OSError: somebody has the port.
     """
-    reserved = socket.socket()
+    made = socket.socket()
     try:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind((HOST, port))
+        made.setblocking(False)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((HOST, port))
     except OSError:
-        reserved.close()
+        made.close()
         raise
-    return reserved
+    return made
 
 
 class Pulse:
@@ -104,7 +105,7 @@ class DevServer:
         """
         listener = self._listeners[self.cluster.known(broker)]
         await listener.close()
-        got = await listener.open(port)
+        got = listener.open(port)
         self.cluster.set_up(broker, HOST, got)
         return got
 
@@ -131,27 +132,31 @@ class DevServer:
 
 
 class Listener:
-    """One broker: its listening socket, its connections, and its silence."""
+    """One broker: its listening socket, its connections, and its silence.
+
+    It accepts by itself: a connection that `asyncio.Server` has accepted but not yet handed out when it is closed
+    stays open for ever, and its client with it.
+    """
 
     def __init__(self, broker: int, server: DevServer) -> None:
         self._broker = broker
         self._server = server
-        self._socket: asyncio.Server | None = None
+        self._socket: socket.socket | None = None
         self._reserved: socket.socket | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._connections: dict[asyncio.Task[None], socket.socket] = {}
         self._silent_until = 0.0
-        self._life = 0  # one more at each `close`
 
-    async def open(self, port: int | None) -> int:
+    def open(self, port: int | None) -> int:
         """Listen on `port` (0: any, None: that of before); returns the port.  Raises OSError if it is taken."""
         if self._reserved is None or port is not None:
-            reserved = reserve(port or 0)
+            reserved = bound(port or 0)
             self.release_port()
             self._reserved = reserved
-        self._silent_until = 0.0  # a broker that was started anew has nothing to be silent about
         number: int = self._reserved.getsockname()[1]
-        connected = partial(self._connected, self._life)
-        self._socket = await asyncio.start_server(connected, HOST, number, limit=READ_AHEAD, reuse_address=True)
+        self._socket = bound(number)
+        self._socket.listen()
+        asyncio.get_running_loop().add_reader(self._socket, self._accept, self._socket)
+        self._silent_until = 0.0  # a broker that was started anew has nothing to be silent about
         return number
 
     def release_port(self) -> None:
@@ -162,23 +167,30 @@ class Listener:
 
     async def close(self) -> None:
         """Stop listening and drop all connections; may be called again and again."""
-        self._life += 1
         if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
             self._socket = None
-        tasks = list(self._tasks)
-        for task in tasks:
+        connections = dict(self._connections)
+        for task in connections:
             task.cancel()
-        await asyncio.gather(*tasks)
+        await asyncio.gather(*connections, return_exceptions=True)
+        for connection in connections.values():
+            connection.close()  # where the task was cancelled before its first line, nobody else does it
 
-    async def _connected(self, life: int, reader: StreamReader, writer: StreamWriter) -> None:
-        if life != self._life:  # accepted, and before this task ran the broker went down
-            writer.transport.abort()
-            return
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            connection, _ = listening.accept()
+        except (BlockingIOError, ConnectionError):
+            return  # the client was gone before we looked
+        connection.setblocking(False)
         self._server.count_connection()
+        task = asyncio.get_running_loop().create_task(self._serve(connection))
+        self._connections[task] = connection
+        task.add_done_callback(self._connections.pop)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=connection, limit=READ_AHEAD)
         try:
             await self._converse(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -186,9 +198,9 @@ class Listener:
         except RemoteProtocolError as error:
             log.warning("Broker %d closes a connection: %s", self._broker, error)
         except asyncio.CancelledError:
-            writer.transport.abort()  # the broker goes down; nobody waits for this task but `close`
+            writer.transport.abort()  # the broker goes down: what waits to be sent is not sent
+            raise
         finally:
-            self._tasks.discard(task)
             writer.close()
 
     async def _converse(self, reader: StreamReader, writer: StreamWriter) -> None:

@@ -71,7 +71,8 @@ class Admission:
         at, length = place
         sample = bytes(self._slab.view[at : at + min(length, self._sample_size)])
         version = rejection.version if rejection.failure is Failure.UNSUPPORTED_VERSION else None
-        self._reporter.note(DiscardReason(rejection.failure), sample=sample, version=version)
+        api_key = rejection.api_key if rejection.failure is Failure.UNSUPPORTED_API_KEY else None
+        self._reporter.note(DiscardReason(rejection.failure), sample=sample, version=version, api_key=api_key)
 
     def recover(self, owner: int, now_ms: int) -> list[Segment]:
         """Finish what a dead predecessor left: its open runs, its landing zone.  The runs that the router must hear of.

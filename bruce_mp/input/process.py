@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.datagrams import Admission
 from bruce_mp.input.linger import linger_ms
+from bruce_mp.input.pressure import Pressure
 from bruce_mp.kernels import Lanes, Receiver
 from bruce_mp.pipes.control import Drain, Ready, Stop
 from bruce_mp.pipes.frames import Kind, Parcel
@@ -54,11 +55,14 @@ class _Input:
         self._router = self._links.sender(ROUTER_FROM_INPUTS)
         self._reporter = DiscardReporter(self._links.sender(DISCARDS), start.config.http.bad_msg_prefix_size)
         config = start.config
-        self._lanes = Lanes(
-            slab,
-            ChunkPool(slab, start.row),
-            TopicTable(slab),
-            lambda topic: linger_ms(config.batching_for(topic)),
+        pool = ChunkPool(slab, start.row)
+        self._lanes = Lanes(slab, pool, TopicTable(slab), lambda topic: linger_ms(config.batching_for(topic)))
+        self._pressure = Pressure(
+            pool,
+            slab.geometry.chunks,
+            largest=slab.geometry.landing_slot_size,
+            batch=slab.geometry.landing_slots,
+            blocks=config.input.unix_datagram.when_full == "block",
         )
         self._receiver = Receiver(slab)
         sample_size = config.http.bad_msg_prefix_size
@@ -71,7 +75,7 @@ class _Input:
     def run(self) -> None:
         self._hand_on(self._admission.recover(self._row_index, steady_ms()))
         self._loop.watch(self._control, lambda _: self._on_control())
-        self._loop.watch(self._descriptor, lambda _: self._on_datagrams())
+        self._watch_socket()
         self._row.start_heartbeat(self._loop.call_later, wall_ms)
         self._control.send(Ready())
         self._loop.run(self._after_round)
@@ -81,25 +85,40 @@ class _Input:
     def _on_control(self) -> None:
         word = self._control.receive()
         if isinstance(word, Drain):
-            self._receive(batches=None)
-            self._lanes.close_all()
-            self._hand_on(self._lanes.drain_closed())
+            self._drain()
             self._loop.stop()
         elif word is None or isinstance(word, Stop):
             self._loop.stop()
 
     def _on_datagrams(self) -> None:
-        self._receive(_BATCHES_A_ROUND)
-
-    def _receive(self, batches: int | None) -> None:
-        """Take in what waits at the socket, at most so many batches."""
-        while batches is None or batches > 0:
-            count = self._receiver.receive(self._descriptor)
-            if not count:
+        """Take in what waits, a bounded number of batches; rest when the slab fills up."""
+        for _ in range(_BATCHES_A_ROUND):
+            allowance = self._pressure.allowance()
+            more = self._receive(allowance.messages)
+            if allowance.rest_s:
+                self._loop.forget(self._descriptor)
+                self._loop.call_later(allowance.rest_s, self._watch_socket)
                 return
+            if not more:
+                return
+
+    def _watch_socket(self) -> None:
+        self._loop.watch(self._descriptor, lambda _: self._on_datagrams())
+
+    def _receive(self, limit: int) -> bool:
+        """Take in one batch of at most `limit` messages; False when nothing waited."""
+        count = self._receiver.receive(self._descriptor, limit) if limit else 0
+        if count:
             self._admission.admit(count, steady_ms())
             self._hand_on(self._lanes.drain_closed())
-            batches = None if batches is None else batches - 1
+        return count > 0
+
+    def _drain(self) -> None:
+        """Take in all that waits at the socket and hand everything on; the senders know that nobody listens."""
+        while self._receive(self._slab.geometry.landing_slots):
+            pass
+        self._lanes.close_all()
+        self._hand_on(self._lanes.drain_closed())
 
     def _hand_on(self, segments: list[Segment]) -> None:
         if segments:

@@ -33,7 +33,7 @@ __all__ = [
 ROUTER_FROM_INPUTS: Final = "router-runs"
 ROUTER_FROM_DISPATCHERS: Final = "router-events"
 DISCARDS: Final = "status-discards"
-_DISCARDS_LIMIT: Final = 10_000  # samples for the discard report may be dropped; counters are kept elsewhere
+_DISCARDS_LIMIT: Final = 100  # sums for the discard report that status does not take stay with their sender
 
 
 def dispatcher_link(slot: int) -> str:

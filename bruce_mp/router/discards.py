@@ -42,4 +42,11 @@ class Discards:
     def _report(self, segment: Segment, reason: DiscardReason, topic: bytes) -> None:
         span = kernels.time_span(self._slab, segment)
         sample = kernels.sample(self._slab, segment, _SAMPLE)
-        self._reporter.note(reason, topic=topic, count=segment.records, timestamp=span.earliest, sample=sample)
+        self._reporter.note(
+            reason,
+            topic=topic,
+            timestamp=span.earliest,
+            max_timestamp=span.latest,
+            sample=sample,
+            count=segment.records,
+        )

@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 LOOKS_PER_ALLOCATION: Final = 4
 LOOKS_WHEN_EMPTY: Final = 256
+LOOKS_UNDER_PRESSURE: Final = 512
+LOOKS_AT_ONCE: Final = 32
 DRY_MS: Final = 5
 
 
@@ -128,6 +130,20 @@ class ChunkPool:
         """
         self._sealed += self._fresh
         self._fresh = []
+
+    def reclaim(self, target_free: int) -> None:
+        """Look at sealed chunks, each once at the most, until so many chunks are free or a bound is reached."""
+        looks = min(len(self._sealed), LOOKS_UNDER_PRESSURE)
+        while looks > 0 and self.free_count < target_free:
+            self._reclaim(min(looks, LOOKS_AT_ONCE))
+            looks -= LOOKS_AT_ONCE
+
+    def free_spans(self, span: int, limit: int) -> int:
+        """How many spans of neighbouring free chunks there are side by side; counts up to `limit`."""
+        wanted, found, at = bytes(span), 0, 0
+        while found < limit and (at := self._used.find(wanted, at)) >= 0:
+            found, at = found + 1, at + span
+        return found
 
     def _reclaim(self, looks: int) -> int:
         """Look at the oldest sealed chunks and free those that are settled; how many chunks came free."""

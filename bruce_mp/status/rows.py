@@ -18,11 +18,16 @@ __all__ = ["STALLED_MS", "ProcessLine", "ProcessesPage", "read_processes", "row_
 STALLED_MS: Final = 15_000
 """A process that beats once a second and was silent for so long does not do its work."""
 
-_SINGLE: Final = {lay.ROW_SUPERVISOR: "supervisor", lay.ROW_ROUTER: "router", lay.ROW_STATUS: "status"}
+_SINGLE: Final = {
+    lay.ROW_SUPERVISOR: "supervisor",
+    lay.ROW_ROUTER: "router",
+    lay.ROW_STATUS: "status",
+    lay.ROW_FIRST_INPUT: "input",
+}
 
 
 def row_name(row: int) -> str:
-    """The name of the process that a row belongs to."""
+    """The name of the process that a row belongs to, as `ps` shows it."""
     if row in _SINGLE:
         return _SINGLE[row]
     if row < lay.ROW_FIRST_DISPATCHER:

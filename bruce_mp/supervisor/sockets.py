@@ -64,22 +64,19 @@ def bind_http(address: HostPort | UnixPath) -> Bound:
 def _listen_tcp(address: HostPort) -> socket.socket:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, place = found[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
-        listener.listen(_BACKLOG)
+        family, _, _, _, place = found[0]
+        return socket.create_server(place, family=family, backlog=_BACKLOG)
     except OSError as error:
         raise StartError(f'{HTTP_SETTING} = "{address}" cannot be used: {_tcp_remedy(error)}') from error
-    return listener
 
 
 def _tcp_remedy(error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return "another program listens there; stop it or choose another port."
-    if error.errno == errno.EACCES:
-        return "ports below 1024 need a privilege; choose a higher one."
-    return f"{error.strerror}."
+    remedies = {
+        errno.EADDRINUSE: "another program listens there; stop it or choose another port.",
+        errno.EADDRNOTAVAIL: "this host has no such address; choose one that it has, as 127.0.0.1.",
+        errno.EACCES: "a port below 1024 needs a privilege; choose a higher one.",
+    }
+    return remedies.get(error.errno or 0, f"{error.strerror}.")
 
 
 def _bind_unix(path: Path, kind: SocketKind, mode: int | None, setting: str) -> Bound:

@@ -52,7 +52,7 @@ _SYSLOG: Final = Path("/dev/log")
 def set_up_logging(config: Logging, process: str) -> None:
     """Let the root logger write as configured, in the name of `process` ("router").
 
-    Raises StartError when the file cannot be opened or there is no syslog.
+    Raises StartError when the file cannot be opened.  A syslog that is not there may come: lines are lost until then.
     """
     for name, number in _LEVELS.items():
         logging.addLevelName(number, name)
@@ -64,6 +64,8 @@ def set_up_logging(config: Logging, process: str) -> None:
         handler.addFilter(RepeatFilter())
         root.addHandler(handler)
     root.setLevel(_LEVELS[config.level])
+    if config.syslog and not _SYSLOG.is_socket():
+        root.warning("There is no syslog at %s: until it comes, what is to go there is lost.", _SYSLOG)
 
 
 def _outlets(config: Logging, process: str) -> Iterator[logging.Handler]:
@@ -118,14 +120,12 @@ def _file(config: LogFile, line: logging.Formatter) -> logging.Handler:
 class _SysLog(SysLogHandler):
     priority_map = {name: name.lower() for name in _LEVELS}  # noqa: RUF012 - as the base class has it
 
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
+        """Lose the line: syslog may be back for the next one."""
+
 
 def _syslog(process: str) -> logging.Handler:
-    try:
-        handler = _SysLog(str(_SYSLOG), SysLogHandler.LOG_DAEMON)
-    except OSError as error:
-        raise StartError(
-            f"There is no syslog at {_SYSLOG}: {error.strerror}. Start one, or set logging.syslog = false."
-        ) from error
+    handler = _SysLog(str(_SYSLOG), SysLogHandler.LOG_DAEMON)
     handler.setFormatter(_TextFormatter(f"bruce[%(process)d]: {process}: %(message)s"))
     return handler
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -65,3 +66,18 @@ def test_a_killed_process_comes_back_and_nothing_is_lost(tmp_path: Path, broker:
             daemon.wait_for(lambda share=share: daemon.books().received > load.total * share // 5, "traffic", 60)
             daemon.kill(victim)
         finish(load, daemon, broker, senders)
+
+
+def test_killing_everything_at_once_loses_and_doubles_nothing(tmp_path: Path, broker: DevBroker) -> None:
+    load = Load(TOPICS, senders=2, messages=10_000, largest=500)
+    with Daemon(tmp_path, broker.bootstrap) as daemon:
+        received = 0
+        for seed in (1, 2, 3):
+            senders = start_senders(replace(load, seed=seed), daemon.socket_path)
+            daemon.wait_for(lambda at=received: daemon.books().received > at + 5000, "traffic", 60)
+            daemon.kill_all()
+            for sender in senders:
+                sender.wait(60)
+            daemon.start()
+            received = daemon.wait_settled(received).received
+        assert daemon.books().delivered == daemon.books().received

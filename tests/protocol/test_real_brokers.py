@@ -50,7 +50,8 @@ class Client:
     def wait(self, kind: type[E]) -> E:
         while True:
             while not self._waiting:
-                self._waiting += self.connection.receive(self._socket.recv(1 << 16), time.monotonic())
+                data = self._socket.recv(1 << 16)
+                self._waiting += self.connection.receive(data, time.monotonic()) if data else self.connection.eof()
             event = self._waiting.pop(0)
             if isinstance(event, Send):
                 self._socket.sendall(event.data)

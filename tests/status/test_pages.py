@@ -392,7 +392,7 @@ def test_processes(daemon: PagesOfNoDaemon) -> None:
     assert {name: (line["state"], line["restarts"]) for name, line in lines.items()} == {
         "supervisor": ("running", 0),
         "router": ("stalled", 1),
-        "input-0": ("dead", 0),
+        "input": ("dead", 0),
         "dispatcher-2": ("stopped", 0),
     }
     assert lines["router"]["heartbeat_age_ms"] == 20_000
@@ -400,7 +400,7 @@ def test_processes(daemon: PagesOfNoDaemon) -> None:
     assert lines["supervisor"]["pss"] > 1_000_000
     assert lines["supervisor"]["uss"] > 1_000_000
     assert lines["supervisor"]["cpu_seconds"] > 0
-    assert lines["input-0"]["pss"] is None
+    assert lines["input"]["pss"] is None
 
 
 # --- health -----------------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class Daemon:
         """Start it, and wait until all its processes are there."""
         (self.run_dir / HTTP_ADDRESS).unlink(missing_ok=True)
         overrides = [f"--set={key}={value}" for key, value in self._settings.items()]
-        command = [sys.executable, "/tmp/runner.py", "run", "--config", self.config_path, *overrides]
+        command = [sys.executable, "-m", "bruce_mp", "run", "--config", self.config_path, *overrides]
         with self.log_path.open("ab") as log:
             self._process = processes.spawn([str(word) for word in command], output=log)
         processes.long_lived.add(self._process.pid)

@@ -47,12 +47,14 @@ class Receiver:
         header = geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES
         _HEADER.pack_into(slab.view, header, 0, 0, 0, base + iovec, 1, 0, 0, 0, 0)
 
-    def receive(self, descriptor: int) -> int:
-        """Receive what waits at a datagram socket; how many datagrams, 0 when none.  The landing zone must be empty.
+    def receive(self, descriptor: int, limit: int) -> int:
+        """Receive at most `limit` datagrams that wait at a socket; how many, 0 when none.
+
+        The landing zone must be empty.
 
         Raises OSError when the socket is broken.
         """
-        count: int = self._recvmmsg(descriptor, self._headers, self._slots, _MSG_DONTWAIT, None)
+        count: int = self._recvmmsg(descriptor, self._headers, min(limit, self._slots), _MSG_DONTWAIT, None)
         if count >= 0:
             return count
         error = ctypes.get_errno()

@@ -1,0 +1,55 @@
+"""`bruce check`: whether every message that a daemon received is accounted for.
+
+Exit status: 0 if the books balance, 3 if they do not, 4 if they could not be read, or only while they were moving.
+"""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.cli.balance import balance_line
+from bruce_mp.cli.pages import UnreadableError, add_address, pages_of
+from bruce_mp.errors import ExitCode
+from bruce_mp.telemetry.books import Books
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bruce_mp.cli.pages import Pages
+
+__all__ = ["main"]
+
+PATIENCE_S: Final = 5.0
+RETRY_S: Final = 0.1
+
+
+def main(argv: Sequence[str]) -> int:
+    """Read the books, and print the balance."""
+    parser = ArgumentParser(prog="bruce check", description="Check that a daemon's books balance.")
+    add_address(parser)
+    books = _read_consistent(pages_of(parser.parse_args(argv)))
+    print(balance_line(books))
+    return ExitCode.OK if books.balanced else ExitCode.UNBALANCED
+
+
+def _read_consistent(pages: Pages) -> Books:
+    """The books at a moment when nobody wrote them.  Raises UnreadableError when there is none for 5 s."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return _read(pages)
+        except UnreadableError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(RETRY_S)
+
+
+def _read(pages: Pages) -> Books:
+    books = pages.get("books", Books)
+    if not books.consistent:
+        raise UnreadableError(
+            f"The books moved whenever they were read; try again with less traffic. Last seen: {balance_line(books)}"
+        )
+    return books

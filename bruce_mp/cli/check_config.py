@@ -1,0 +1,47 @@
+"""`bruce check-config`: whether the daemon would start with a configuration, and what it would do.
+
+Exit status: 0 if the configuration is right, 1 if it is not.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bruce_mp.cli.configuration import add_overrides, load_usable_config
+from bruce_mp.config.features import remarks
+from bruce_mp.config.sizes import format_size
+from bruce_mp.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bruce_mp.config.model import Config
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Check, and print a summary."""
+    parser = ArgumentParser(prog="bruce check-config", description="Check a configuration file.")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the configuration")
+    add_overrides(parser)
+    args = parser.parse_args(argv)
+    config = load_usable_config(args.file, args.overrides)
+    print(f"{args.file}: OK")
+    for name, value in _summary(config).items():
+        print(f"  {name:14}{value}")
+    for remark in remarks(config):
+        print(f"Note: {remark}")
+    return ExitCode.OK
+
+
+def _summary(config: Config) -> dict[str, str]:
+    return {
+        "brokers": ", ".join(config.kafka.bootstrap_servers),
+        "datagrams": f"{config.input.unix_datagram.path}, up to {format_size(config.input.max_datagram_size)} each",
+        "slab": f"{config.slab_path}, {format_size(config.slab.size)}",
+        "run directory": config.daemon.run_dir,
+        "status pages": config.http.listen,
+    }

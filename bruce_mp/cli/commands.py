@@ -1,0 +1,62 @@
+"""Which subcommands there are, and the way into them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from signal import SIGINT
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from bruce_mp import __version__
+from bruce_mp.errors import BruceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["COMMANDS", "main"]
+
+
+class Command(NamedTuple):
+    """A module with `main(argv) -> int`, and what it does in a few words."""
+
+    module: str
+    summary: str
+
+
+COMMANDS: Final = {
+    "run": Command("bruce_mp.cli.run", "run the daemon"),
+    "check-config": Command("bruce_mp.cli.check_config", "check a configuration file"),
+    "send": Command("bruce_mp.cli.send", "send messages to a daemon"),
+    "status": Command("bruce_mp.cli.status", "show what a daemon does"),
+    "check": Command("bruce_mp.cli.check", "check that a daemon's books balance"),
+    "dev-broker": Command("bruce_mp.devbroker.process", "run an embedded Kafka broker for demos and tests"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand; its exit status."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if not arguments or arguments[0] not in COMMANDS:
+        _parser().parse_args(arguments)  # --help, --version, or an error: it exits
+    command = importlib.import_module(COMMANDS[arguments[0]].module)
+    try:
+        return cast("Callable[[Sequence[str]], int]", command.main)(arguments[1:])
+    except BruceError as error:
+        sys.stderr.write(f"bruce: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 128 + SIGINT
+
+
+def _parser() -> ArgumentParser:
+    summaries = "\n".join(f"  {name:14}{command.summary}" for name, command in COMMANDS.items())
+    parser = ArgumentParser(
+        prog="bruce",
+        description="A host's daemon for Kafka.",
+        epilog=f"commands:\n{summaries}\n\n`bruce COMMAND --help` tells more.",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"bruce {__version__}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="what to do")
+    return parser

@@ -1,0 +1,132 @@
+"""A daemon's status pages, read by `bruce status` and `bruce check`.
+
+Where they are is said by `--url`, or by the configuration that the daemon runs with; with port 0 the daemon has written
+the address into its run directory.  Proxies of the environment are not asked: the daemon is on this host.
+"""
+
+from __future__ import annotations
+
+import socket
+from argparse import ArgumentTypeError
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from bruce_mp.config.addresses import HostPort, UnixPath, parse_listen
+from bruce_mp.config.load import load_config
+from bruce_mp.config.sections import Http
+from bruce_mp.errors import BruceError, ExitCode
+from bruce_mp.supervisor.run_dir import HTTP_ADDRESS
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from bruce_mp.config.model import Config
+
+__all__ = ["Pages", "UnreadableError", "add_address", "pages_of"]
+
+_Page = TypeVar("_Page")
+
+TIMEOUT_S: Final = 5.0
+_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to connect if the daemon listens there
+
+
+class UnreadableError(BruceError):
+    """The daemon does not answer, or not as it should."""
+
+    exit_code = ExitCode.UNREADABLE
+
+
+def add_address(parser: ArgumentParser) -> None:
+    """The options that say which daemon is meant."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--url",
+        type=_address,
+        metavar="URL",
+        help=f"its status pages: http://HOST:PORT or unix:/PATH (default http://{Http().listen})",
+    )
+    where.add_argument("--config", type=Path, metavar="FILE", help="its configuration")
+
+
+def _address(text: str) -> HostPort | UnixPath:
+    try:
+        return parse_listen(text.removeprefix("http://").rstrip("/"))
+    except ValueError as error:
+        raise ArgumentTypeError(f"{error}; give http://HOST:PORT or unix:/PATH") from error
+
+
+def pages_of(args: Namespace) -> Pages:
+    """The pages of the daemon that the options mean.  Raises ConfigError, or UnreadableError when it cannot be told."""
+    if args.config is not None:
+        return Pages(_address_in(load_config(args.config)))
+    return Pages(args.url or Http().address)
+
+
+def _address_in(config: Config) -> HostPort | UnixPath:
+    address = config.http.address
+    if isinstance(address, UnixPath) or address.port:
+        return address
+    place = Path(config.daemon.run_dir, HTTP_ADDRESS)
+    try:
+        return parse_listen(place.read_text("utf-8"))
+    except OSError as error:
+        raise UnreadableError(
+            f"http.listen has port 0, and {place}, where a running daemon notes the port that it got, cannot be read: "
+            f"{error.strerror}. Start the daemon, or give --url."
+        ) from error
+
+
+class Pages:
+    """The pages at an address."""
+
+    def __init__(self, address: HostPort | UnixPath) -> None:
+        self._address = address
+
+    def get(self, page: str, shape: type[_Page]) -> _Page:
+        """The JSON page `/page/json` as a `shape`.  Raises UnreadableError."""
+        try:
+            return msgspec.json.decode(self._fetch(f"/{page}/json"), type=shape)
+        except msgspec.DecodeError as error:
+            raise UnreadableError(
+                f"What answers at {self._address} is not a bruce daemon of this version: /{page}/json: {error}."
+            ) from error
+
+    def _fetch(self, path: str) -> bytes:
+        connection = _connection(self._address)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body = answer.read()
+        except OSError as error:
+            raise UnreadableError(
+                f"No daemon answers at {self._address}: {error.strerror or error}. Start it, or say with --url or "
+                "--config where it is."
+            ) from error
+        except HTTPException as error:
+            raise UnreadableError(f"What answers at {self._address} does not speak HTTP: {error!r}.") from error
+        finally:
+            connection.close()
+        if answer.status != 200:
+            text = body.decode("utf-8", "replace").strip()
+            raise UnreadableError(f"{self._address} answered {path} with {answer.status}: {text}")
+        return body
+
+
+def _connection(address: HostPort | UnixPath) -> HTTPConnection:
+    if isinstance(address, UnixPath):
+        return _UnixConnection(address.path)
+    return HTTPConnection(_ANY_ADDRESS.get(address.host, address.host), address.port, timeout=TIMEOUT_S)
+
+
+class _UnixConnection(HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(TIMEOUT_S)
+        self.sock.connect(self._path)

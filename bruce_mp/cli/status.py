@@ -1,0 +1,80 @@
+"""`bruce status`: what a daemon does, as tables for people or as JSON.
+
+Exit status: 0, or 4 if the daemon does not answer.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from bruce_mp.cli.balance import balance_line
+from bruce_mp.cli.pages import add_address, pages_of
+from bruce_mp.errors import ExitCode
+from bruce_mp.status.queues import QueuesPage
+from bruce_mp.status.rows import ProcessesPage
+from bruce_mp.telemetry.books import Books
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from bruce_mp.cli.pages import Pages
+    from bruce_mp.status.header import Page
+    from bruce_mp.status.rows import ProcessLine
+
+__all__ = ["main"]
+
+PAGES = ("server_info", "books", "processes", "queues")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Read the pages, and print them."""
+    parser = ArgumentParser(prog="bruce status", description="Show what a daemon does.")
+    add_address(parser)
+    parser.add_argument("--json", action="store_true", help="print the JSON of the pages, by page")
+    args = parser.parse_args(argv)
+    pages = pages_of(args)
+    print(_json(pages) if args.json else "\n".join(_tables(pages)))
+    return ExitCode.OK
+
+
+def _json(pages: Pages) -> str:
+    read: dict[str, Any] = {page: pages.get(page, dict) for page in PAGES}
+    return msgspec.json.format(msgspec.json.encode(read)).decode()
+
+
+def _tables(pages: Pages) -> Iterator[str]:
+    processes, queues = pages.get("processes", ProcessesPage), pages.get("queues", QueuesPage)
+    yield _headline(processes)
+    yield balance_line(pages.get("books", Books))
+    yield ""
+    yield from _table(("PROCESS", "PID", "STATE", "RESTARTS", "MEMORY", "CPU"), map(_process, processes.processes))
+    if queues.new:
+        yield f"\nNot yet taken by the router: {queues.new}"
+    if queues.sending:
+        yield ""
+        rows = ((item.topic, str(item.batch), str(item.send_wait), str(item.ack_wait)) for item in queues.sending)
+        yield from _table(("TOPIC", "BATCH", "SEND WAIT", "ACK WAIT"), rows)
+
+
+def _headline(page: Page) -> str:
+    since = datetime.fromtimestamp(page.since, UTC)
+    return f"bruce {page.version}, process {page.pid}, since {since:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _process(line: ProcessLine) -> tuple[str, ...]:
+    memory = "-" if line.pss is None else f"{line.pss / 2**20:.1f} MiB"
+    cpu = "-" if line.cpu_seconds is None else f"{line.cpu_seconds:.1f} s"
+    return (line.name, str(line.pid), line.state, str(line.restarts), memory, cpu)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """Lines with the columns aligned: the first to the left, the others to the right."""
+    lines = [head, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    for first, *others in lines:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+        yield "  ".join(cells).rstrip()

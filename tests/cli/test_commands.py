@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bruce_mp
+from bruce_mp.cli import main
+from bruce_mp.cli.commands import COMMANDS
+
+CONF = Path(bruce_mp.__file__).parents[1] / "conf"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: bruce {name} ")
+    assert callable(importlib.import_module(COMMANDS[name].module).main)
+
+
+def test_the_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in COMMANDS)
+
+
+def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"bruce {bruce_mp.__version__}\n"
+
+
+@pytest.mark.parametrize("argv", [[], ["nonsense"], ["run"], ["check", "--url", "nowhere"]])
+def test_wrong_usage_is_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(argv)
+    assert end.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_a_foreseen_error_is_a_sentence_and_its_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-config", "nowhere.toml"]) == 1
+    assert capsys.readouterr().err == "bruce: nowhere.toml: cannot read the configuration: No such file or directory.\n"
+
+
+def test_the_command_alone_loads_nothing_heavy() -> None:
+    heavy = "{'kafka', 'flask', 'zmq', 'waitress', 'psutil', 'bruce_mp.supervisor'}"
+    script = f"import sys, bruce_mp.cli; sys.exit(bool({heavy} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_the_supervisor_loads_nothing_of_its_processes() -> None:
+    heavy = "{'kafka', 'flask', 'zmq', 'waitress', 'psutil'}"
+    script = f"import sys, bruce_mp.cli.run; sys.exit(bool({heavy} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["bruce.toml", "bruce.minimal.toml"])
+def test_our_configurations_are_right(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-config", str(CONF / name)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{CONF / name}: OK\n")
+    assert "/run/bruce.dgram, up to 64k each" in out
+
+
+def test_check_config_takes_overrides(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["check-config", str(CONF / "bruce.toml"), "--set", "slab.size=64m", "--set", "kafka.required_acks=0"])
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert "64m" in out
+    assert "Note: kafka.required_acks = 0" in out
+    assert main(["check-config", str(CONF / "bruce.toml"), "--set", "slab.size=huge"]) == 1
+    assert "slab.size" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["check-config"], ["run", "--config"]])
+def test_a_feature_that_would_be_ignored_is_refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, str(CONF / "bruce.toml"), "--set", "input.tcp.enable=true"]) == 1
+    assert "input.tcp.enable = true: this version does not have that yet; remove it." in capsys.readouterr().err

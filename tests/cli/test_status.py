@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.cli import main
+from support.fake_daemon import FakeDaemon
+from support.filled_slab import FilledSlab
+from support.json_pages import JsonPages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEAD = {"pid": 4711, "version": "0.1.0", "since": 0, "now": 60}
+PAGES = {
+    "/server_info/json": HEAD,
+    "/books/json": HEAD
+    | {
+        "received": 8,
+        "delivered": 1,
+        "discarded": {},
+        "held": {"queued": 7},
+        "possible_duplicates": 0,
+        "consistent": True,
+    },
+    "/processes/json": HEAD
+    | {
+        "processes": [
+            {
+                "name": "router",
+                "pid": 4712,
+                "state": "running",
+                "incarnation": 3,
+                "restarts": 2,
+                "heartbeat_age_ms": 5,
+                "pss": 3 << 20,
+                "cpu_seconds": 1.25,
+            },
+            {
+                "name": "dispatcher-0",
+                "pid": 0,
+                "state": "stopped",
+                "incarnation": 1,
+                "restarts": 0,
+                "heartbeat_age_ms": 5,
+            },
+        ]
+    },
+    "/queues/json": HEAD | {"sending": [{"topic": "clicks", "batch": 1, "send_wait": 20, "ack_wait": 3}], "new": 4},
+}
+EXPECTED = """\
+bruce 0.1.0, process 4711, since 1970-01-01 00:00:00 UTC
+received 8 = delivered 1 + discarded 0 + held 7 (queued 7)
+
+PROCESS        PID    STATE  RESTARTS   MEMORY    CPU
+router        4712  running         2  3.0 MiB  1.2 s
+dispatcher-0     0  stopped         0        -      -
+
+Not yet taken by the router: 4
+
+TOPIC   BATCH  SEND WAIT  ACK WAIT
+clicks      1         20         3
+"""
+
+
+def serve() -> JsonPages:
+    return JsonPages({path: lambda page=page: page for path, page in PAGES.items()})  # type: ignore[misc]
+
+
+def test_the_tables_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    with serve() as pages:
+        assert main(["status", "--url", pages.url]) == 0
+    assert capsys.readouterr().out == EXPECTED
+
+
+def test_the_json_is_that_of_the_pages(capsys: pytest.CaptureFixture[str]) -> None:
+    with serve() as pages:
+        assert main(["status", "--json", "--url", pages.url]) == 0
+    assert json.loads(capsys.readouterr().out) == {path.split("/")[1]: page for path, page in PAGES.items()}
+
+
+@pytest.mark.process
+def test_a_real_status_process_is_understood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slab = FilledSlab(tmp_path / "slab", known=(b"clicks",))
+    slab.receive(b"clicks", 3)
+    slab.close()
+    settings = "delivery.shutdown_max_delay_ms = 0"
+    with FakeDaemon(tmp_path, settings, status="bruce_mp.status.process") as daemon:
+        daemon.start_ready()
+        assert main(["check", "--config", str(daemon.config)]) == 0
+        assert capsys.readouterr().out == "received 3 = delivered 0 + discarded 0 + held 3 (router 3)\n"
+        assert main(["status", "--config", str(daemon.config)]) == 0
+        out = capsys.readouterr().out
+        assert "supervisor" in out
+        assert "Not yet taken by the router: 3" in out
+        assert daemon.end() == 0

@@ -1,0 +1,63 @@
+"""The whole daemon against real Kafka brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.daemon import Daemon
+from support.traffic import Load, Seen, assert_all_there, start_senders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from support.kafka_cluster import KafkaCluster
+
+pytestmark = pytest.mark.process
+
+PARTITIONS = 4
+
+
+def make_topics(cluster: KafkaCluster, prefix: str, count: int, replication: int = 1) -> tuple[str, ...]:
+    topics = tuple(f"{prefix}-{number}" for number in range(count))
+    for topic in topics:
+        cluster.create_topic(topic, PARTITIONS, replication)
+    return topics
+
+
+def read_back(cluster: KafkaCluster, topics: Iterable[str]) -> dict[str, list[Seen]]:
+    """Everything in these topics, a topic at a time, each partition's records in order."""
+    records: dict[str, list[Seen]] = {}
+    for topic in topics:
+        records[topic] = [
+            Seen(partition, record.key, record.value, record.timestamp)
+            for partition, some in sorted(cluster.read_all(topic).items())
+            for record in some
+        ]
+    return records
+
+
+def run_load(load: Load, daemon: Daemon, timeout: float) -> None:
+    """Send a load and wait until the daemon has delivered all of it."""
+    for sender in start_senders(load, daemon.socket_path):
+        assert sender.wait(timeout) == 0
+    books = daemon.wait_settled(load.total, timeout)
+    assert books.received == books.delivered == load.total
+
+
+def test_two_hundred_thousand_datagrams_on_three_brokers(tmp_path: Path, kafka_3: KafkaCluster) -> None:
+    """20 topics, 4 senders, 10 B to 60 KB: none lost, none doubled, in order; key, timestamp and value intact."""
+    load = Load(make_topics(kafka_3, "many", 20), senders=4, messages=50_000, largest=60_000)
+    with Daemon(tmp_path, kafka_3.bootstrap, {"input.unix_datagram.when_full": "block"}) as daemon:
+        run_load(load, daemon, timeout=300)
+        assert daemon.terminate() == 0
+    assert_all_there(load, read_back(kafka_3, load.topics))
+
+
+def test_the_same_bytes_in_are_the_same_records_out(tmp_path: Path, kafka_versions: KafkaCluster) -> None:
+    load = Load(make_topics(kafka_versions, "same", 3), senders=2, messages=2000, largest=30_000)
+    with Daemon(tmp_path, kafka_versions.bootstrap) as daemon:
+        run_load(load, daemon, timeout=120)
+    assert_all_there(load, read_back(kafka_versions, load.topics))

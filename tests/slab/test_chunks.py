@@ -1,0 +1,257 @@
+"""The chunk pool against a small model, over crashes; what it must never do is hand out a chunk that is in use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from bruce_mp.kernels.pure.lane import Head, Lane
+from bruce_mp.kernels.pure.segments import mark
+from bruce_mp.slab import landing
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import DRY_MS, ChunkPool, chunk_heads, is_settled
+from bruce_mp.slab.file import Slab
+from bruce_mp.slab.layout import ChunkState, State
+from bruce_mp.slab.runs import Segment, segment_words, split
+from support.examples import examples
+from support.slabs import INPUT_ROW, SMALL, new_slab, slab_file
+
+CHUNKS = SMALL.chunks
+
+
+@dataclass
+class Allocation:
+    """What the model knows of a chunk or span in use."""
+
+    span: int
+    generation: int
+    lane: Lane
+    last_arrival: int = 0
+    runs: list[tuple[Segment, set[int]]] = field(default_factory=list)
+    """Each run with the places of its words that are not settled."""
+
+    @property
+    def settled(self) -> bool:
+        return not any(unsettled for _, unsettled in self.runs)
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Allocates, fills, seals, settles, crashes; the model says what is in use and what must be possible."""
+
+    @initialize()
+    def start(self) -> None:
+        self.file = slab_file()
+        self.path = self.file.__enter__()
+        self.slab = Slab(self.path)
+        self.pool = ChunkPool(self.slab, INPUT_ROW)
+        self.open: dict[int, Allocation] = {}
+        self.fresh: dict[int, Allocation] = {}
+        self.sealed: dict[int, Allocation] = {}
+        self.arrival = 0
+        self.now_ms = 0
+        self.generation = 0
+
+    def teardown(self) -> None:
+        if not hasattr(self, "slab"):
+            return
+        self.everything_comes_back()
+        self.slab.close()
+        self.file.__exit__(None, None, None)
+
+    def everything_comes_back(self) -> None:
+        for chunk in list(self.open):
+            self.seal(chunk)
+        for allocation in (*self.fresh.values(), *self.sealed.values()):
+            mark(self.slab, [segment for segment, _ in allocation.runs], State.DELIVERED)
+        self.pool.release_seals()
+        self.now_ms += DRY_MS
+        assert [self.pool.allocate(1, self.now_ms) is not None for _ in range(CHUNKS)] == [True] * CHUNKS
+        assert self.pool.allocate(1, self.now_ms) is None
+        assert self.pool.free_count == 0
+
+    @property
+    def used(self) -> dict[int, Allocation]:
+        return {**self.open, **self.fresh, **self.sealed}
+
+    def room_for(self, span: int) -> bool:
+        """Whether there is a gap, were all that is settled reclaimed."""
+        taken = bytearray(CHUNKS)
+        pinned = {**self.open, **self.fresh, **{c: a for c, a in self.sealed.items() if not a.settled}}
+        for chunk, allocation in pinned.items():
+            taken[chunk : chunk + allocation.span] = b"\1" * allocation.span
+        return bytes(span) in taken
+
+    @rule(span=st.integers(1, 5), step_ms=st.sampled_from([0, DRY_MS]))
+    def allocate(self, span: int, step_ms: int) -> None:
+        self.now_ms += step_ms
+        possible = self.room_for(span)
+        chunk = self.pool.allocate(span, self.now_ms)
+        self.forget_reclaimed()
+        if chunk is None:
+            assert not possible or not step_ms  # it does not look again in the same moment
+            return
+        assert possible
+        new = set(range(chunk, chunk + span))
+        assert new <= set(range(CHUNKS))
+        for at, allocation in self.used.items():
+            assert new.isdisjoint(range(at, at + allocation.span))
+        generation = self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_GENERATION) >> 2]
+        assert generation > self.generation  # unique for ever
+        self.generation = generation
+        lane = Lane(self.slab, Head(1, b"", 0, -1, 0))
+        lane.enter(chunk, span)
+        self.open[chunk] = Allocation(span, generation, lane)
+
+    def forget_reclaimed(self) -> None:
+        """What the pool reclaimed must have been sealed, released and settled."""
+        heads = {chunk: generation for chunk, state, _, generation in chunk_heads(self.slab) if state}
+        for chunk, allocation in list(self.sealed.items()):
+            if heads.get(chunk) != allocation.generation:
+                assert allocation.settled
+                del self.sealed[chunk]
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=4))
+    def append_run(self, data: st.DataObject, sizes: list[int]) -> None:
+        chunk = data.draw(st.sampled_from(sorted(self.open)))
+        allocation = self.open[chunk]
+        items = [(self.arrival + index, 0, 0, 0, 0, 0, size) for index, size in enumerate(sizes)]
+        if not allocation.lane.has_room(items[0]):
+            return
+        stop = allocation.lane.append(memoryview(bytes(3000)), items, 0, self.now_ms)
+        segment = allocation.lane.close_run()
+        allocation.runs.append((segment, set(segment_words(self.slab, segment))))
+        allocation.last_arrival = self.arrival + stop - 1
+        self.arrival += stop
+
+    @precondition(lambda self: any(allocation.runs for allocation in self.used.values()))
+    @rule(data=st.data(), outcome=st.sampled_from(sorted(lay.SETTLED)), cut=st.booleans())
+    def settle(self, data: st.DataObject, outcome: State, cut: bool) -> None:
+        runs = [run for allocation in self.used.values() for run in allocation.runs if run[1]]
+        if not runs:
+            return
+        segment, unsettled = data.draw(st.sampled_from(runs))
+        if cut and len(unsettled) == 1:
+            split(self.slab, segment.chunk, segment.run)
+            unsettled.clear()
+            unsettled.update(segment_words(self.slab, segment))
+        for at in data.draw(st.sets(st.sampled_from(sorted(unsettled)))):
+            self.slab.words[at] = outcome
+            unsettled.remove(at)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def seal_one(self, data: st.DataObject) -> None:
+        self.seal(data.draw(st.sampled_from(sorted(self.open))))
+
+    def seal(self, chunk: int) -> None:
+        self.pool.seal(chunk)
+        self.fresh[chunk] = self.open.pop(chunk)
+
+    @rule()
+    def land(self) -> None:
+        """The batch in the landing zone is done with."""
+        self.slab.longs[landing.base_at(self.slab) >> 3] = self.arrival
+        self.pool.release_seals()
+        self.sealed.update(self.fresh)
+        self.fresh = {}
+
+    @rule()
+    def crash(self) -> None:
+        self.slab.close()
+        self.slab = Slab(self.path)
+        self.pool = ChunkPool(self.slab, INPUT_ROW)
+        base = self.slab.longs[landing.base_at(self.slab) >> 3]
+        used, self.open, self.fresh, self.sealed = self.used, {}, {}, {}
+        for chunk, allocation in used.items():
+            (self.fresh if allocation.last_arrival >= base else self.sealed)[chunk] = allocation
+
+    @invariant()
+    def headers_and_pool_agree(self) -> None:
+        if not hasattr(self, "slab"):
+            return
+        self.forget_reclaimed()
+        spans = {chunk: (span, generation) for chunk, state, span, generation in chunk_heads(self.slab) if state}
+        assert spans == {chunk: (known.span, known.generation) for chunk, known in self.used.items()}
+        assert self.pool.free_count == CHUNKS - sum(span for span, _ in spans.values())
+        for chunk, known in self.used.items():
+            assert is_settled(self.slab, chunk) == known.settled
+
+
+PoolMachine.TestCase.settings = examples(60, steps=60)
+TestPool = PoolMachine.TestCase
+
+
+def test_a_full_pool_looks_again_only_after_a_while() -> None:
+    with new_slab() as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        chunks = [pool.allocate(1, 0) for _ in range(CHUNKS)]
+        assert pool.allocate(1, 0) is None
+        for chunk in chunks:
+            assert chunk is not None
+            pool.seal(chunk)
+        pool.release_seals()
+        assert pool.allocate(CHUNKS, DRY_MS - 1) is None
+        assert pool.allocate(CHUNKS, DRY_MS) == 0
+
+
+def test_what_the_landing_zone_still_holds_is_not_reclaimed_after_a_crash() -> None:
+    """Else a second crash would find no trace of a copy that was delivered already, and deliver it twice."""
+    with slab_file() as path:
+        slab = Slab(path)
+        pool = ChunkPool(slab, INPUT_ROW)
+        for arrival in range(CHUNKS):
+            chunk = pool.allocate(1, 0)
+            assert chunk is not None
+            lane = Lane(slab, Head(1, b"", 0, -1, 0))
+            lane.enter(chunk, 1)
+            lane.append(memoryview(b""), [(arrival, 0, 0, 0, 0, 0, 0)], 0, 0)
+            mark(slab, [lane.close_run()], State.DELIVERED)
+        slab.longs[landing.base_at(slab) >> 3] = 10
+        slab.close()
+
+        slab = Slab(path)
+        pool = ChunkPool(slab, INPUT_ROW)
+        assert {pool.allocate(1, 0) for _ in range(11)} == {*range(10), None}
+        pool.release_seals()
+        assert pool.allocate(1, DRY_MS) in range(10, CHUNKS)
+        slab.close()
+
+
+def test_generations_go_on_after_the_last_number() -> None:
+    with new_slab() as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        chunk = pool.allocate(1, 0)
+        assert chunk == 0
+        slab.words[(slab.chunk_at(0) + lay.CHUNK_GENERATION) >> 2] = 0xFFFFFFFF
+        pool = ChunkPool(slab, INPUT_ROW)
+        assert pool.allocate(1, 0) == 1
+        assert slab.words[(slab.chunk_at(1) + lay.CHUNK_GENERATION) >> 2] == 1
+
+
+@pytest.mark.parametrize("bodies_cleared", [0, 1, 2, 3])
+def test_a_crash_while_a_span_is_released_leaves_it_to_be_released_again(bodies_cleared: int) -> None:
+    """Also where a record's header lies at a place that is cleared."""
+    with new_slab() as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        chunk = pool.allocate(4, 0)
+        assert chunk == 0
+        lane = Lane(slab, Head(1, b"", 0, -1, 0))
+        lane.enter(0, 4)
+        at_edge = 2 * lay.CHUNK_BYTES - lay.CHUNK_HEADER - lay.RUN_HEADER - lay.RECORD_HEADER
+        items = [(0, 0, 0, 0, 0, 0, at_edge), (1, 0, 0, 0, 0, 0, 100)]
+        lane.append(memoryview(bytes(3 * lay.CHUNK_BYTES)), items, 0, 0)
+        segment = lane.close_run()
+        split(slab, 0, segment.run)
+        mark(slab, [segment], State.DELIVERED)
+        slab.words[lay.CHUNK_RUNS + slab.chunk_at(0) >> 2] = 0
+        for body in range(1, 1 + bodies_cleared):
+            at = slab.chunk_at(body)
+            slab.view[at : at + lay.CHUNK_HEADER] = bytes(lay.CHUNK_HEADER)
+        pool = ChunkPool(slab, INPUT_ROW)
+        pool.release_seals()
+        assert pool.allocate(CHUNKS, 0) == 0
+        assert [state for _, state, _, _ in chunk_heads(slab)] == [ChunkState.OPEN]

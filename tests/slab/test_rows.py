@@ -1,0 +1,230 @@
+"""Transactions of process rows: killed at any store, they are whole or not there after the row is made again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.errors import SlabError
+from bruce_mp.kernels import by_partition, mark
+from bruce_mp.slab import landing
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS, Row
+from bruce_mp.slab.runs import Segment, read_record, read_run, segment_records, segment_words, split
+from support.crash_images import CrashImages, crash_images
+from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab, put_in_landing_zone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bruce_mp.slab.file import Slab
+
+DELIVERED, REASON = 1, 14
+NESTED_EVERY = 5
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab() as made:
+        yield made
+
+
+def regions(slab: Slab, row: int) -> list[range]:
+    """What a transaction of a row may write."""
+    geometry = slab.geometry
+    row_at = geometry.rows_at + row * lay.ROW_BYTES
+    return [
+        range(row_at, row_at + lay.ROW_BYTES),
+        range(geometry.landing_at, geometry.landing_slots_at),
+        range(geometry.chunks_at, geometry.file_size),
+    ]
+
+
+def in_flight(slab: Slab) -> list[Segment]:
+    """A whole run, a part of a split one, a whole one that was split."""
+    sender = Input(slab, topics=[(b"t1", 3), (b"t2", 2)])
+    sender.receive([datagram(b"t1", b"a"), datagram(b"t1", b"b"), datagram(b"t2", b"c"), datagram(b"t2", b"d")])
+    sender.receive([datagram(b"t1", b"x", partition_key=key) for key in (0, 1, 0)])
+    segments = sender.close_all()
+    parts = [part for segment in segments[:2] for part in (segment,)]
+    split(slab, segments[1].chunk, segments[1].run)
+    keyed = [part for segment in segments[2:] for _, part in by_partition(slab, segment, [4, 5])]
+    mark(slab, [*parts, *keyed[1:]], word(State.IN_FLIGHT, 0))
+    return [*parts, *keyed[1:]]
+
+
+def words(slab: Slab, segments: list[Segment]) -> list[int]:
+    return [slab.words[at] for segment in segments for at in segment_words(slab, segment)]
+
+
+def reasons(slab: Slab, segments: list[Segment]) -> set[int]:
+    found = set()
+    for segment in segments:
+        run = read_run(slab, segment.chunk, segment.run)
+        if run.state is State.SPLIT:
+            found |= {read_record(slab, segment.chunk, at).reason for at, _ in segment_records(slab, segment)}
+        else:
+            found.add(run.reason)
+    return found
+
+
+def check_each_image(slab: Slab, row: int, images: CrashImages, check: Callable[[], object]) -> None:
+    """In each image, the row is made again, also by a process that is itself killed at any store."""
+    for count in images:
+        if count % NESTED_EVERY == 0:
+            nested = crash_images(slab, regions(slab, row), lambda: Row(slab, row))
+            for _ in nested:
+                Row(slab, row)
+                check()
+            images.restore(count)
+        Row(slab, row)
+        check()
+
+
+def test_settle_is_whole_or_not_at_all(slab: Slab) -> None:
+    segments = in_flight(slab)
+    row = Row(slab, DISPATCHER_ROW)
+    row.counters[DELIVERED] = 100
+    before = set(words(slab, segments))
+    raises = {DELIVERED: sum(segment.records for segment in segments), 3: 7}
+    outcomes = []
+
+    def check() -> None:
+        again = Row(slab, DISPATCHER_ROW)
+        assert again.version % 2 == 0
+        settled = set(words(slab, segments)) == {State.DISCARDED}
+        assert settled or set(words(slab, segments)) == before
+        assert (again.counters[DELIVERED], again.counters[3]) == ((100 + raises[DELIVERED], 7) if settled else (100, 0))
+        assert not settled or reasons(slab, segments) == {REASON}
+        outcomes.append(settled)
+
+    images = crash_images(
+        slab, regions(slab, DISPATCHER_ROW), lambda: row.settle(segments, State.DISCARDED, REASON, raises)
+    )
+    assert len(images) > 15
+    check_each_image(slab, DISPATCHER_ROW, images, check)
+    assert outcomes[0] is False
+    assert outcomes[-1] is True
+    assert outcomes == sorted(outcomes)
+
+
+def test_land_is_whole_or_not_at_all(slab: Slab) -> None:
+    row = Row(slab, INPUT_ROW)
+    slab.longs[landing.base_at(slab) >> 3] = 1000
+    put_in_landing_zone(slab, [b"a", b"bb", b"", b"dddd"])
+    outcomes = []
+
+    def check() -> None:
+        again = Row(slab, INPUT_ROW)
+        done = not landing.landed_lengths(slab)
+        assert landing.landed_lengths(slab) in ([1, 2, 0, 4], [])
+        assert slab.longs[landing.base_at(slab) >> 3] == (1004 if done else 1000)
+        assert again.counters[0] == (4 if done else 0)
+        assert again.version % 2 == (not done and outcome_of_open_books)
+        outcomes.append(done)
+
+    def act() -> None:
+        row.open_books()
+        row.land(4, {0: 4})
+
+    images = crash_images(slab, regions(slab, INPUT_ROW), act)
+    # Until the batch is landed the books stay open, over a crash as well.
+    outcome_of_open_books = False
+    images.restore(0)
+    check()
+    outcome_of_open_books = True
+    first = 1
+    for count in range(first, len(images)):
+        images.restore(count)
+        Row(slab, INPUT_ROW)
+        check()
+    assert outcomes[0] is False
+    assert outcomes[-1] is True
+    assert outcomes == sorted(outcomes)
+
+
+def test_books_opened_for_a_batch_that_never_came_are_closed(slab: Slab) -> None:
+    row = Row(slab, INPUT_ROW)
+    row.open_books()
+    assert row.version % 2 == 1
+    assert Row(slab, INPUT_ROW).version % 2 == 0
+
+
+def test_the_version_changes_with_every_transaction(slab: Slab) -> None:
+    row = Row(slab, DISPATCHER_ROW)
+    versions = [row.version]
+    for _ in range(3):
+        row.settle([], State.DELIVERED, 0, {DELIVERED: 1})
+        versions.append(row.version)
+    assert versions == [0, 2, 4, 6]
+
+
+def test_what_was_reclaimed_since_is_not_touched_when_a_transaction_is_done_again(slab: Slab) -> None:
+    """A chunk whose records were settled before the crash may belong to somebody else by now."""
+    [segment] = _filled(slab, b"old")
+    row = Row(slab, DISPATCHER_ROW)
+    images = crash_images(slab, regions(slab, DISPATCHER_ROW), lambda: row.settle([segment], State.DELIVERED, 0, {1: 1}))
+    settled = next(count for count in images if words(slab, [segment]) == [State.DELIVERED])
+    images.restore(settled)
+    chunk_at = slab.chunk_at(segment.chunk)
+    slab.words[(chunk_at + lay.CHUNK_GENERATION) >> 2] += 1
+    slab.words[(chunk_at + segment.run + lay.RUN_GENERATION) >> 2] += 1
+    slab.words[(chunk_at + segment.run) >> 2] = State.FILLED
+    assert Row(slab, DISPATCHER_ROW).counters[1] == 1
+    assert slab.words[(chunk_at + segment.run) >> 2] == State.FILLED
+
+
+def _filled(slab: Slab, value: bytes) -> list[Segment]:
+    sender = Input(slab, topics=[(b"t1", 3)])
+    sender.receive([datagram(b"t1", value)])
+    return sender.close_all()
+
+
+def test_a_refused_transaction_changes_nothing(slab: Slab) -> None:
+    [segment] = _filled(slab, b"x")
+    row = Row(slab, DISPATCHER_ROW)
+    before = bytes(slab.view[slab.geometry.rows_at : slab.geometry.file_size])
+    bad = [
+        segment._replace(chunk=10**6),
+        segment._replace(run=8),
+        segment._replace(first=segment.first + 1),
+        segment._replace(records=2),
+        segment._replace(generation=99),
+    ]
+    for some in bad:
+        with pytest.raises(SlabError):
+            row.settle([segment, some], State.DELIVERED, 0, {DELIVERED: 2})
+    with pytest.raises(SlabError, match=f"at most {MAX_SETTLED_SEGMENTS} segments"):
+        row.settle([segment] * (MAX_SETTLED_SEGMENTS + 1), State.DELIVERED, 0, {})
+    with pytest.raises(SlabError, match="at most 32 counters"):
+        row.settle([segment], State.DELIVERED, 0, dict.fromkeys(range(33), 1))
+    assert bytes(slab.view[slab.geometry.rows_at : slab.geometry.file_size]) == before
+
+
+def test_the_largest_transaction(slab: Slab) -> None:
+    [segment] = _filled(slab, b"x")
+    row = Row(slab, DISPATCHER_ROW)
+    row.settle([segment] * MAX_SETTLED_SEGMENTS, State.DELIVERED, 0, dict.fromkeys(range(32), 5))
+    assert list(row.counters[:33]) == [5] * 32 + [0]
+    assert words(slab, [segment]) == [State.DELIVERED]
+
+
+def test_a_process_notes_its_start(slab: Slab) -> None:
+    row = Row(slab, DISPATCHER_ROW)
+    assert row.begin(pid=4711, now_ms=-1) == 1
+    assert Row(slab, DISPATCHER_ROW).begin(pid=4712, now_ms=2) == 2
+    assert row.pid == 4712
+
+
+def test_the_heartbeat_goes_on(slab: Slab) -> None:
+    row = Row(slab, DISPATCHER_ROW)
+    calls: list[Callable[[], None]] = []
+    times = iter([10, 11])
+    row.start_heartbeat(lambda _, callback: calls.append(callback), lambda: next(times))
+    at = slab.geometry.rows_at + DISPATCHER_ROW * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS
+    assert slab.signed(at) == 10
+    calls[0]()
+    assert slab.signed(at) == 11
+    assert len(calls) == 2

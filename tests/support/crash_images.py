@@ -1,0 +1,95 @@
+"""What is left in a slab when a process is killed at any instruction.
+
+`crash_images` runs an action once under a tracer that looks at the memory after every bytecode instruction, and so
+records every store.  Each prefix of the stores is what a SIGKILL at that point would leave.  A store of more than one
+word is not one machine instruction: some prefixes of its 4-byte words are left as well, except that an aligned 8-byte
+word stays whole.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+    from bruce_mp.slab.file import Slab
+
+_TEARS: Final = 4
+"""How many prefixes of one store are tried."""
+
+Store = list[tuple[int, int]]
+"""File offsets of 8-byte words and their new values, in order of place."""
+
+
+class CrashImages:
+    """The images of one action; `restore(n)` puts the slab into the n-th."""
+
+    def __init__(self, slab: Slab, before: dict[range, bytes], images: list[Store]) -> None:
+        self._slab = slab
+        self._before = before
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images) + 1
+
+    def restore(self, count: int) -> None:
+        """The first `count` stores are in the slab, the others are not."""
+        for region, data in self._before.items():
+            self._slab.view[region.start : region.stop] = data
+        for store in self._images[:count]:
+            for at, value in store:
+                self._slab.longs[at >> 3] = value
+
+    def __iter__(self) -> Iterator[int]:
+        """Put the slab into each image in turn."""
+        for count in range(len(self)):
+            self.restore(count)
+            yield count
+
+
+def crash_images(slab: Slab, regions: Sequence[range], action: Callable[[], object]) -> CrashImages:
+    """Run an action; the images that it may leave in `regions` of the file (multiples of 8), the whole one last."""
+    recorder = _Recorder(slab, regions)
+    before = dict(recorder.seen)
+    previous = sys.gettrace()
+    sys.settrace(recorder.trace)
+    try:
+        action()
+    finally:
+        sys.settrace(previous)
+    recorder.look()
+    return CrashImages(slab, before, recorder.images)
+
+
+class _Recorder:
+    def __init__(self, slab: Slab, regions: Sequence[range]) -> None:
+        self._slab = slab
+        self.seen = {region: self._read(region) for region in regions}
+        self.images: list[Store] = []
+
+    def _read(self, region: range) -> bytes:
+        return bytes(self._slab.view[region.start : region.stop])
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if "bruce_mp" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes = True
+        self.look()
+        return self.trace
+
+    def look(self) -> None:
+        for region, before in self.seen.items():
+            now = self._read(region)
+            if now != before:
+                self.seen[region] = now
+                self._note(region, before, now)
+
+    def _note(self, region: range, before: bytes, now: bytes) -> None:
+        pairs = enumerate(zip(memoryview(before).cast("Q"), memoryview(now).cast("Q"), strict=True))
+        store = [(region.start + 8 * index, new) for index, (old, new) in pairs if old != new]
+        cuts = sorted({len(store) * tear // _TEARS for tear in range(1, _TEARS)} - {0, len(store)})
+        edges = [0, *cuts, len(store)]
+        self.images += [store[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]

@@ -1,0 +1,150 @@
+"""Slabs for tests: small ones, datagrams in their landing zone, an input without a socket, and what records say."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.kernels import Lanes
+from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
+from bruce_mp.slab import landing
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import ChunkPool, all_runs
+from bruce_mp.slab.file import Geometry, Slab, create
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.recovery import arrivals_from, close_open_runs
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.runs import records_of
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.errors import DiscardReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bruce_mp.kernels import Ingested
+    from bruce_mp.slab.runs import Segment
+
+SMALL: Final = Geometry(chunks=16, topics=16, partitions=16, landing_slots=16, landing_slot_size=4096)
+INPUT_ROW: Final = lay.ROW_FIRST_INPUT
+DISPATCHER_ROW: Final = lay.ROW_FIRST_DISPATCHER
+CAPACITY: Final = lay.CHUNK_BYTES - lay.CHUNK_HEADER - lay.RUN_HEADER - lay.RECORD_HEADER
+"""Key and value bytes of the largest record that fits in one chunk."""
+
+
+@contextmanager
+def slab_file(geometry: Geometry = SMALL) -> Iterator[Path]:
+    """A new slab file, gone at the end."""
+    with TemporaryDirectory(prefix="bruce-slab-") as directory:
+        path = Path(directory) / "slab"
+        create(path, geometry, now_ms=0)
+        yield path
+
+
+@contextmanager
+def new_slab(geometry: Geometry = SMALL) -> Iterator[Slab]:
+    """A new slab, mapped."""
+    with slab_file(geometry) as path:
+        slab = Slab(path)
+        yield slab
+        slab.close()
+
+
+def datagram(
+    topic: bytes = b"t1", value: bytes = b"", key: bytes = b"", partition_key: int | None = None, timestamp: int = 0
+) -> bytes:
+    """A good message."""
+    if partition_key is None:
+        return encode_any_partition(topic, value, key, timestamp_ms=timestamp)
+    return encode_partition_key(partition_key, topic, value, key, timestamp_ms=timestamp)
+
+
+def put_in_landing_zone(slab: Slab, datagrams: Sequence[bytes]) -> None:
+    """What `recvmmsg()` would do."""
+    for slot, data in enumerate(datagrams):
+        at = landing.slot_at(slab, slot)
+        slab.view[at : at + len(data)] = data
+        length_at = slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES + lay.MMSGHDR_LENGTH
+        slab.words[length_at >> 2] = len(data)
+
+
+class Input:
+    """An input process without a socket.  Making one recovers what its predecessor left, as the real one does."""
+
+    def __init__(self, slab: Slab, *, linger_ms: int = 1000, topics: Sequence[tuple[bytes, int]] = ()) -> None:
+        self.slab = slab
+        table = TopicTable(slab)
+        for name, partitions in topics:
+            table.add(name, partitions)
+        self.row = Row(slab, INPUT_ROW)
+        self.pool = ChunkPool(slab, INPUT_ROW)
+        self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms)
+        self.now_ms = 1
+        close_open_runs(slab, INPUT_ROW)
+        if landing.landed_lengths(slab):
+            self.admit(arrivals_from(slab, self.base))
+
+    @property
+    def base(self) -> int:
+        return self.slab.longs[landing.base_at(self.slab) >> 3]
+
+    def receive(self, datagrams: Sequence[bytes]) -> Ingested:
+        """Take datagrams in, at most as many as the landing zone has slots."""
+        put_in_landing_zone(self.slab, datagrams)
+        return self.admit()
+
+    def admit(self, skip: frozenset[int] = frozenset()) -> Ingested:
+        """Take in what is in the landing zone."""
+        places = landing.landed_places(self.slab)
+        self.row.open_books()
+        ingested = self.lanes.ingest(self.slab.view, places, self.base, self.now_ms, skip)
+        raises = {int(Counter.MsgReceived): len(places)}
+        if ingested.no_room:
+            raises[discarded(DiscardReason.NO_MEM)] = len(ingested.no_room)
+        if ingested.batch.rejections:
+            raises[discarded(DiscardReason.MALFORMED)] = len(ingested.batch.rejections)
+        self.row.land(len(places), raises)
+        return ingested
+
+    def close_all(self) -> list[Segment]:
+        """Close all runs; those handed over since the last time."""
+        self.lanes.close_all()
+        return self.lanes.drain_closed()
+
+
+class Content(NamedTuple):
+    """A record as it stands in the slab."""
+
+    topic: int
+    arrival: int
+    state: State
+    holder: int
+    timestamp: int
+    partition_key: int
+    key: bytes
+    value: bytes
+
+
+def contents(slab: Slab) -> list[Content]:
+    """All records, in order of place."""
+    found: list[Content] = []
+    for chunk, offset, run in all_runs(slab):
+        for at, record in records_of(slab, chunk, offset, run):
+            word = record.word if run.state is State.SPLIT else run.word
+            key_at = slab.chunk_at(chunk) + at + lay.RECORD_HEADER
+            value_at = key_at + record.key_length
+            found.append(
+                Content(
+                    run.topic,
+                    record.arrival,
+                    State(word & 0xFF),
+                    word >> 8,
+                    record.timestamp,
+                    record.partition_key,
+                    bytes(slab.view[key_at:value_at]),
+                    bytes(slab.view[value_at : value_at + record.value_length]),
+                )
+            )
+    return found

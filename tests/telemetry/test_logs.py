@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.config.sections import LogFile, Logging
+from bruce_mp.errors import StartError
+from bruce_mp.telemetry import logs
+from bruce_mp.telemetry.logs import NOTICE, RepeatFilter, set_up_logging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+log = logging.getLogger("bruce_mp.test")
+
+
+@pytest.fixture(autouse=True)
+def restore_root() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers = []
+    yield
+    for handler in root.handlers:
+        handler.close()
+    root.handlers, root.level = handlers, level
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "bruce.log"
+
+
+def to_file(path: Path, mode: int | None = None, level: str = "NOTICE") -> Logging:
+    return Logging(level=level, stdout_stderr=False, file=LogFile(enable=True, path=str(path), mode=mode))  # type: ignore[arg-type]
+
+
+def test_a_line_says_when_who_and_how_bad(path: Path) -> None:
+    set_up_logging(to_file(path), "router")
+    log.warning("Broker %d is gone.", 3)
+    line = (
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC " + rf"bruce\[router {os.getpid()}\] WARNING: Broker 3 is gone\.\n"
+    )
+    assert re.fullmatch(line, path.read_text())
+
+
+def test_times_are_utc(path: Path) -> None:
+    set_up_logging(to_file(path), "router")
+    record = logging.makeLogRecord({"msg": "x", "levelno": 40, "levelname": "ERR", "created": 1.5, "msecs": 500.0})
+    logging.getLogger().handle(record)
+    assert path.read_text().startswith("1970-01-01 00:00:01.500 UTC ")
+
+
+@pytest.mark.parametrize(
+    ("level", "written"),
+    [
+        ("EMERG", []),
+        ("CRIT", ["CRIT"]),
+        ("ERR", ["CRIT", "ERR"]),
+        ("WARNING", ["CRIT", "ERR", "WARNING"]),
+        ("NOTICE", ["CRIT", "ERR", "WARNING", "NOTICE"]),
+        ("INFO", ["CRIT", "ERR", "WARNING", "NOTICE", "INFO"]),
+        ("DEBUG", ["CRIT", "ERR", "WARNING", "NOTICE", "INFO", "DEBUG"]),
+    ],
+)
+def test_levels_have_the_names_of_syslog(path: Path, level: str, written: list[str]) -> None:
+    set_up_logging(to_file(path, level=level), "router")
+    log.critical("c")
+    log.error("e")
+    log.warning("w")
+    log.log(NOTICE, "n")
+    log.info("i")
+    log.debug("d")
+    assert re.findall(r"\] (\w+):", path.read_text()) == written
+
+
+def test_warnings_go_to_stderr_and_the_rest_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(Logging(), "router")
+    log.warning("bad")
+    log.log(NOTICE, "good")
+    out, err = capsys.readouterr()
+    assert "bad" in err
+    assert "bad" not in out
+    assert "good" in out
+    assert "good" not in err
+
+
+def test_a_daemon_without_a_log_still_warns(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(Logging(stdout_stderr=False), "router")
+    log.warning("bad")
+    log.log(NOTICE, "good")
+    out, err = capsys.readouterr()
+    assert "bad" in err
+    assert "good" not in out + err
+
+
+def test_a_log_in_a_file_leaves_stderr_alone(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(to_file(path), "router")
+    log.warning("bad")
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(None, 0o640), (0o666, 0o666), (0o600, 0o600)])
+def test_the_file_has_the_configured_mode(path: Path, mode: int | None, expected: int) -> None:
+    umask = os.umask(0o027)
+    set_up_logging(to_file(path, mode), "router")
+    os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == expected
+
+
+def test_a_file_that_was_moved_away_is_opened_anew(path: Path) -> None:
+    set_up_logging(to_file(path), "router")
+    log.warning("first")
+    path.rename(path.with_name("old"))
+    log.warning("second")
+    assert "second" in path.read_text()
+
+
+def test_a_file_that_cannot_be_opened_is_named(path: Path) -> None:
+    with pytest.raises(StartError, match=r"The log file .* cannot be opened: No such file"):
+        set_up_logging(to_file(path / "nowhere"), "router")
+
+
+def test_syslog_gets_its_own_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_SYSLOG", tmp_path / "devlog")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as syslog:
+        syslog.bind(str(tmp_path / "devlog"))
+        set_up_logging(Logging(syslog=True, stdout_stderr=False), "router")
+        log.log(NOTICE, "good")
+        assert syslog.recv(1000) == b"<29>bruce[%d]: router: good\0" % os.getpid()
+
+
+def test_a_missing_syslog_is_told_once_and_not_fatal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logs, "_SYSLOG", tmp_path / "devlog")
+    set_up_logging(Logging(syslog=True), "router")
+    log.warning("bad")
+    err = capsys.readouterr().err.splitlines()
+    assert len(err) == 2
+    assert "There is no syslog at" in err[0]
+
+
+def record(created: float, line: int = 1, about: object = None) -> logging.LogRecord:
+    return logging.makeLogRecord({"created": created, "pathname": "x.py", "lineno": line, "about": about})
+
+
+def test_one_of_a_flood_is_written_in_30_s_and_the_next_counts_the_others() -> None:
+    repeats = RepeatFilter()
+    assert [repeats.filter(record(when)) for when in (0, 1, 29.9)] == [True, False, False]
+    late = record(30)
+    assert repeats.filter(late)
+    assert late.more == 2  # type: ignore[attr-defined]
+    assert not repeats.filter(record(59))
+
+
+def test_other_places_and_other_subjects_are_not_held_back() -> None:
+    repeats = RepeatFilter()
+    items = [record(0), record(0, line=2), record(0, about="a"), record(0, about="b"), record(0, about="a")]
+    assert [repeats.filter(item) for item in items] == [True, True, True, True, False]
+
+
+def test_a_clock_that_is_set_back_silences_nothing() -> None:
+    repeats = RepeatFilter()
+    assert repeats.filter(record(1000))
+    assert repeats.filter(record(10))
+
+
+def test_it_does_not_grow_without_bounds() -> None:
+    repeats = RepeatFilter()
+    for line in range(3000):
+        repeats.filter(record(0, line))
+    assert len(repeats._places) == 1000
+
+
+def test_the_line_says_how_many_were_left_out(path: Path) -> None:
+    set_up_logging(to_file(path), "router")
+    for created in (0.0, 1.0, 2.0, 31.0):
+        logging.getLogger().handle(
+            logging.makeLogRecord({"created": created, "msg": "Broker is gone.", "levelno": 40, "levelname": "ERR"})
+        )
+    assert [line.partition("ERR: ")[2] for line in path.read_text().splitlines()] == [
+        "Broker is gone.",
+        "Broker is gone. (2 more like this)",
+    ]
