@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import psutil
 import pytest
 
 from support import processes
@@ -19,8 +20,6 @@ from support.kafka_dist import NEWEST, TESTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from psutil import Process
 
 KAFKA_FIXTURES: Final = frozenset({"kafka_3", "kafka_versions"})
 LEFT_OUT: Final = pytest.StashKey[int]()
@@ -66,13 +65,14 @@ def no_process_left_by_session() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_process_left_by_test() -> Iterator[None]:
-    before = processes.descendants()
+    before = frozenset(psutil.Process().children(recursive=True))
     yield
     after = processes.descendants() - before
+    processes.reap_orphans(before)
     _fail_if_left([process for process in after if process.pid not in processes.long_lived], "The test")
 
 
-def _fail_if_left(found: Iterable[Process], who: str) -> None:
+def _fail_if_left(found: Iterable[psutil.Process], who: str) -> None:
     if left := processes.still_alive(found):
         report = processes.describe(left)
         processes.kill(left)

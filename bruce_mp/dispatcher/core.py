@@ -79,6 +79,7 @@ class Dispatcher:
         self._outbox: list[Parcel] = []
         self._paused = False
         self._handing_back = False
+        self._is_synced = False
 
     # --- what the process asks ---------------------------------------------------------------------------------------
 
@@ -114,7 +115,11 @@ class Dispatcher:
     def on_parcels(self, parcels: Iterable[Parcel], now_ms: int) -> None:
         """Take what the router hands over, and do what it says."""
         for kind, topic, partition, segments in parcels:
-            if kind is Kind.HAND_BACK:
+            if kind is Kind.RESYNC:
+                self._resync()
+            elif not self._is_synced:
+                continue  # from before the router knew of us; it will say all of it again
+            elif kind is Kind.HAND_BACK:
                 self._hand_back(topic, partition)
             elif kind is Kind.SENT:
                 self._take_sent(segments)
@@ -175,13 +180,24 @@ class Dispatcher:
             self._turn.setdefault((queue.topic, queue.partition))
 
     def recover(self) -> None:
-        """Find in the slab what a predecessor held."""
-        held = sweep(self._slab, (State.ASSIGNED_SENT, State.IN_FLIGHT), self._slot)
-        kernels.mark(self._slab, [found.segment for found in held], word(State.IN_FLIGHT, self._slot))
-        self._adopt(batches_of(held))
-        for found in sweep(self._slab, (State.ASSIGNED, State.QUEUED), self._slot):
-            kernels.mark(self._slab, [found.segment], word(State.QUEUED, self._slot))
+        """Find in the slab what a predecessor held.
+
+        What was only assigned to it the router will say again: while it goes on assigning, a sweep could find a
+        segment and miss an older one.
+        """
+        self._adopt(batches_of(sweep(self._slab, {State.IN_FLIGHT}, self._slot)))
+        for found in sweep(self._slab, {State.QUEUED}, self._slot):
             self._make_ready(found.topic, found.partition, [found.segment])
+        self._outbox.append(Parcel(Kind.HELLO))
+
+    def _resync(self) -> None:
+        """The router asks what we returned; whoever we said it to may have died."""
+        self._is_synced = True
+        states = {State.RETURNED: Kind.RETURNED, State.RETURNED_SENT: Kind.RETURNED_SENT}
+        for found in sweep(self._slab, states, self._slot):
+            self._outbox.append(Parcel(states[found.state], found.topic, found.partition, [found.segment]))
+        self._outbox.append(Parcel(Kind.SYNCED))
+        self.remind()
 
     # --- to the broker -----------------------------------------------------------------------------------------------
 

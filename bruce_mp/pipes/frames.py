@@ -50,6 +50,12 @@ class Kind(IntEnum):
     """Dispatcher to router: that was all of it."""
     FROM = 10
     """Dispatcher to router, first in each message: what follows comes from the slot that stands in `topic`."""
+    HELLO = 11
+    """Dispatcher to router: I have started, and take nothing before you say RESYNC."""
+    RESYNC = 12
+    """Router to dispatcher: what follows is everything that is assigned to you; first say again what you returned."""
+    SYNCED = 13
+    """Dispatcher to router: said; from now on I take what comes."""
 
 
 class Parcel(NamedTuple):

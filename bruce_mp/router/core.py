@@ -20,7 +20,7 @@ from bruce_mp.router.slots import SlotTable
 from bruce_mp.router.topics import Topic
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
-from bruce_mp.slab.recovery import sweep
+from bruce_mp.slab.recovery import sweep, sweep_filled
 from bruce_mp.slab.runs import name_of, place, read_run
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.router.cluster import ClusterView, TopicView
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.recovery import Found
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Run, Segment
     from bruce_mp.telemetry.discards import DiscardReporter
@@ -47,7 +48,7 @@ NOWHERE: Final = Address("", 0)
 """The address of a broker that is in no metadata: its dispatcher fails to connect and hands back what it holds."""
 
 _DISPATCHERS: Final = (State.ASSIGNED, State.ASSIGNED_SENT, State.QUEUED, State.IN_FLIGHT)
-_ROUTERS: Final = (State.FILLED, State.ROUTED, State.ROUTED_SENT, State.RETURNED, State.RETURNED_SENT)
+_ROUTED: Final = (State.ROUTED, State.ROUTED_SENT)
 
 
 class Router:
@@ -113,7 +114,7 @@ class Router:
         in_service = self._view.in_service
         return {
             slot: (node, self._addresses.get(node, NOWHERE))
-            for node, slot in self._slots.items()
+            for node, slot in self._slots.pairs()
             if node in in_service or slot in used
         }
 
@@ -239,7 +240,7 @@ class Router:
     def _scope(self, slot: int) -> Scope:
         scope = self._scopes.get(slot)
         if scope is None:
-            scope = self._scopes[slot] = Scope(self._new_backoff())
+            scope = self._scopes[slot] = Scope(self._new_backoff(), ScopeState.SYNCING)
         return scope
 
     def _new_backoff(self) -> PauseBackoff:
@@ -287,7 +288,7 @@ class Router:
     def drain(self, now_ms: int) -> None:
         """From now on nothing waits for company."""
         self._draining = True
-        self._sweep_in(now_ms)
+        self.take_filled(now_ms)
         for topic in self._topics.values():
             if topic.batch is not None:
                 self._send_any(topic, topic.batch.flush(), Kind.BATCH, now_ms)
@@ -356,16 +357,15 @@ class Router:
                 else:
                     self.want_metadata(scope.not_before_ms)
         for (topic, partition), route in self._routes.items():
-            slot = self._slot_for(topic, partition)
-            if route.flowing and route.slot is not None and slot not in {None, route.slot}:
-                self._follow_leader(topic, partition, route, now_ms)
-            if route.state is ScopeState.WAITING or (route.flowing and route.holds_any):
-                self._move_route((topic, partition), route, slot, started_ms, now_ms)
+            self._move_route(topic, partition, route, started_ms, now_ms)
 
-    def _move_route(
-        self, place_: tuple[int, int], route: Route, slot: int | None, started_ms: int, now_ms: int
-    ) -> None:
+    def _move_route(self, topic: int, partition: int, route: Route, started_ms: int, now_ms: int) -> None:
         """Send what a route holds to the leader's dispatcher, or see to it that somebody asks again."""
+        slot = self._slot_for(topic, partition)
+        if route.flowing and route.slot is not None and slot not in {None, route.slot}:
+            self._follow_leader(topic, partition, route, now_ms)
+        if route.state is ScopeState.HANDING_BACK or (route.flowing and not route.holds_any):
+            return
         if started_ms < route.not_before_ms:
             self.want_metadata(route.not_before_ms)
         elif slot is None:
@@ -375,7 +375,7 @@ class Router:
             if not route.flowing:
                 route.step(ScopeEvent.RESUME)
                 self._row.add(Counter.PauseFinished)
-            self._send_held(*place_, route, slot)
+            self._send_held(topic, partition, route, slot)
 
     def _follow_leader(self, topic: int, partition: int, route: Route, now_ms: int) -> None:
         """The leader moved without an error: have the old one's dispatcher hand the partition back."""
@@ -413,6 +413,10 @@ class Router:
                 self._pause(slot, topic, partition, now_ms)
             elif kind is Kind.HANDED_BACK:
                 self._handed_back(slot, topic, partition, now_ms)
+            elif kind is Kind.HELLO:
+                self._resync(slot)
+            elif kind is Kind.SYNCED:
+                self._synced(slot, now_ms)
             else:
                 self._take_back(slot, kind, topic, partition, segments)
 
@@ -450,35 +454,51 @@ class Router:
     # --- after a death -----------------------------------------------------------------------------------------------
 
     def recover(self, now_ms: int) -> None:
-        """Find in the slab what a predecessor held, and ring again for what may have been lost in a pipe."""
+        """Find in the slab what a predecessor held, and agree anew with every dispatcher."""
         for found in sweep(self._slab, _DISPATCHERS):
             self._route_for(found.topic, found.partition).slot = found.holder
-            if found.state in {State.ASSIGNED, State.ASSIGNED_SENT}:
-                kind = Kind.SENT if found.state is State.ASSIGNED_SENT else Kind.BATCH
-                parcel = Parcel(kind, found.topic, found.partition, [found.segment])
-                self._outbox.setdefault(found.holder, []).append(parcel)
+        for _, slot in self._slots.pairs():
+            self._resync(slot)
         self._sweep_in(now_ms)
 
-    def on_peer_restarted(self, slot: int | None, now_ms: int) -> None:
-        """A process died: take what it had handed over, and say again what it may have missed."""
-        self._sweep_in(now_ms)
-        if slot is None:
-            return
-        if not self._scope(slot).flowing:
-            self._post(slot, Parcel(Kind.HAND_BACK, 0, EVERYTHING))
+    def _resync(self, slot: int) -> None:
+        """Agree with a dispatcher on what it holds.
+
+        Frames may have been lost, so the dispatcher is told of everything that is assigned to it, in order.  Until it
+        has answered nothing more is sent to it: what it returned to somebody who died comes first.
+        """
+        self._scope(slot).step(ScopeEvent.HELLO)
+        self._outbox[slot] = [Parcel(Kind.RESYNC)]
+        assigned = sweep(self._slab, (State.ASSIGNED, State.ASSIGNED_SENT), slot)
+        sent = [found for found in assigned if found.state is State.ASSIGNED_SENT]
+        for (topic, partition), some in _by_partition(sent).items():
+            self._outbox[slot].append(Parcel(Kind.SENT, topic, partition, some))
+        for found in assigned:
+            if found.state is State.ASSIGNED:
+                self._outbox[slot].append(Parcel(Kind.BATCH, found.topic, found.partition, [found.segment]))
+
+    def _synced(self, slot: int, now_ms: int) -> None:
+        scope = self._scope(slot)
+        scope.step(ScopeEvent.SYNCED)
         for (topic, partition), route in self._routes.items():
             if route.slot == slot and route.state is ScopeState.HANDING_BACK:
                 self._post(slot, Parcel(Kind.HAND_BACK, topic, partition))
+            elif route.holds_any:
+                self._move_route(topic, partition, route, now_ms, now_ms)
+        self._unpark(now_ms)
 
     def _sweep_in(self, now_ms: int) -> None:
-        mine = {self._mine, self._mine_sent}
-        for found in sweep(self._slab, _ROUTERS):
-            if found.word in mine:
-                continue
-            sent = found.state in {State.ROUTED_SENT, State.RETURNED_SENT}
+        """Take over what the router before held; of what inputs handed over only a snapshot."""
+        held = [found for found in sweep(self._slab, _ROUTED) if found.word not in {self._mine, self._mine_sent}]
+        for found in sorted([*held, *sweep_filled(self._slab)], key=lambda item: item.arrival):
+            sent = found.state is State.ROUTED_SENT
             to = self._mine_sent if sent else self._mine
             for segment in kernels.take(self._slab, [found.segment], found.word, to):
                 self._adopt(segment, found.topic, found.partition, now_ms, sent=sent)
+
+    def take_filled(self, now_ms: int) -> None:
+        """Take what an input handed over that died before its doorbell was heard."""
+        self.on_runs([found.segment for found in sweep_filled(self._slab)], now_ms)
 
     def _adopt(self, segment: Segment, topic: int, partition: int, now_ms: int, *, sent: bool) -> None:
         """Take over a segment: bound ones to their route, others as if they came from the input."""
@@ -488,3 +508,11 @@ class Router:
         route = self._route_for(topic, partition)
         (route.returned_sent if sent else route.returned).append(segment)
         self.want_metadata(now_ms)
+
+
+def _by_partition(found: Iterable[Found]) -> dict[tuple[int, int], list[Segment]]:
+    """Segments by topic and partition, in order."""
+    parts: dict[tuple[int, int], list[Segment]] = {}
+    for item in found:
+        parts.setdefault((item.topic, item.partition), []).append(item.segment)
+    return parts

@@ -108,7 +108,7 @@ class _Process:
         if isinstance(word, Drain):
             self._core.drain(steady_ms())
         elif isinstance(word, PeerDied):
-            self._core.on_peer_restarted(_slot_in(word.name), steady_ms())
+            self._core.take_filled(steady_ms())
         elif isinstance(word, RefreshMetadata):
             self._core.want_metadata(steady_ms())
         elif word is None or isinstance(word, Stop):
@@ -233,9 +233,3 @@ def _messages(receiver: Receiver) -> list[list[Parcel]]:
             break
         messages.append(parcels)
     return messages
-
-
-def _slot_in(name: str) -> int | None:
-    """The slot in a dispatcher's name, None for another process."""
-    _, _, slot = name.partition("dispatcher-")
-    return int(slot) if slot else None

@@ -2,6 +2,7 @@
 
 A *scope* is a partition or a whole dispatcher.  Its life is a table:
 
+    SYNCING       a dispatcher and the router have not agreed yet on what the dispatcher holds: one of them is new
     FLOWING       messages go to the dispatcher of the leader
     HANDING_BACK  the dispatcher was told to give back what it holds; what comes in waits here
     WAITING       everything is back; new metadata decides where it goes
@@ -28,6 +29,7 @@ __all__ = ["TRANSITIONS", "Route", "Scope", "ScopeEvent", "ScopeState"]
 class ScopeState(Enum):
     """See the module's text."""
 
+    SYNCING = "syncing"
     FLOWING = "flowing"
     HANDING_BACK = "handing back"
     WAITING = "waiting"
@@ -37,12 +39,21 @@ class ScopeState(Enum):
 class ScopeEvent(Enum):
     """What happens to a scope."""
 
+    HELLO = "hello"
+    SYNCED = "synced"
     PAUSE = "pause"
     HANDED_BACK = "handed back"
     RESUME = "resume"
 
 
 TRANSITIONS: Final[dict[tuple[ScopeState, ScopeEvent], ScopeState]] = {
+    **{(state, ScopeEvent.HELLO): ScopeState.SYNCING for state in ScopeState},
+    (ScopeState.SYNCING, ScopeEvent.SYNCED): ScopeState.FLOWING,
+    (ScopeState.SYNCING, ScopeEvent.PAUSE): ScopeState.HANDING_BACK,
+    (ScopeState.SYNCING, ScopeEvent.HANDED_BACK): ScopeState.SYNCING,
+    (ScopeState.FLOWING, ScopeEvent.SYNCED): ScopeState.FLOWING,
+    (ScopeState.HANDING_BACK, ScopeEvent.SYNCED): ScopeState.HANDING_BACK,
+    (ScopeState.WAITING, ScopeEvent.SYNCED): ScopeState.WAITING,
     (ScopeState.FLOWING, ScopeEvent.PAUSE): ScopeState.HANDING_BACK,
     (ScopeState.HANDING_BACK, ScopeEvent.PAUSE): ScopeState.HANDING_BACK,
     (ScopeState.WAITING, ScopeEvent.PAUSE): ScopeState.HANDING_BACK,
@@ -59,8 +70,8 @@ class Scope:
 
     __slots__ = ("backoff", "not_before_ms", "state")
 
-    def __init__(self, backoff: PauseBackoff) -> None:
-        self.state = ScopeState.FLOWING
+    def __init__(self, backoff: PauseBackoff, state: ScopeState = ScopeState.FLOWING) -> None:
+        self.state = state
         self.backoff = backoff
         self.not_before_ms = 0
 
@@ -76,8 +87,8 @@ class Scope:
         return self.state is ScopeState.FLOWING
 
     def pause(self, now_ms: int) -> bool:
-        """Pause; True when it was flowing before."""
-        news = self.flowing
+        """Pause; True when it was not paused before."""
+        news = self.state in {ScopeState.FLOWING, ScopeState.SYNCING}
         self.step(ScopeEvent.PAUSE)
         if news:
             self.put_off(now_ms)

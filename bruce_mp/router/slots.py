@@ -52,6 +52,6 @@ class SlotTable:
         if slot is not None:
             self._slab.words[self._at(slot)] = 0
 
-    def items(self) -> list[tuple[int, int]]:
+    def pairs(self) -> list[tuple[int, int]]:
         """(broker, slot) of all that have one."""
         return list(self._slots.items())

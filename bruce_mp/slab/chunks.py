@@ -39,7 +39,7 @@ class ChunkPool:
 
     def __init__(self, slab: Slab, owner: int) -> None:
         self._slab = slab
-        self._owner = owner
+        self.owner = owner
         self._used = bytearray(slab.geometry.chunks)  # 1 = not free
         self._free: list[int] = []
         self._sealed: deque[int] = deque()
@@ -113,7 +113,7 @@ class ChunkPool:
     def _open(self, chunk: int, span: int, now_ms: int) -> None:
         at = self._slab.chunk_at(chunk)
         generation, self._next_generation = self._next_generation, _generation_after(self._next_generation)
-        head = (lay.CHUNK_MAGIC, generation, ChunkState.FREE, self._owner, 0, span, 0, 0, now_ms, 0)
+        head = (lay.CHUNK_MAGIC, generation, ChunkState.FREE, self.owner, 0, span, 0, 0, now_ms, 0)
         lay.CHUNK_HEAD.pack_into(self._slab.view, at, *head)
         self._slab.view[at + lay.CHUNK_STATE] = ChunkState.OPEN
 

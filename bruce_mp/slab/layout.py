@@ -69,6 +69,7 @@ ROW_HEARTBEAT_MS: Final = 8  # i64
 ROW_VERSION: Final = 16  # u64, odd while the counters change: a reader that saw it odd or changed reads again
 ROW_STARTED_MS: Final = 24  # i64
 ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
+ROW_TICKET: Final = 40  # u64, of an input: the ticket of the last run that it handed over
 ROW_COUNTERS: Final = 64
 ROW_COUNTER_CAPACITY: Final = 448
 ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, see slab/rows.py
@@ -118,11 +119,12 @@ class ChunkState(IntEnum):
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
-RUN_HEADER: Final = 80
+RUN_HEADER: Final = 88
 RUN_MAGIC: Final = 0x214E5552  # "RUN!"
-RUN: Final = Struct("<IIIIIiihBBqIiIHBBIIQq")
+RUN: Final = Struct("<IIIIIiihBBqIiIHBBIIQqQ")
 """word, generation, count, size, topic id, partition, sequence, epoch, flags, attempts, arrived ms, payload bytes,
-partition index, partition count, name length, reason, 0, largest payload, magic, first arrival, smallest timestamp"""
+partition index, partition count, name length, reason, 0, largest payload, magic, first arrival, smallest timestamp,
+ticket"""
 RUN_WORD: Final = 0  # u32: state | holder << 8
 RUN_GENERATION: Final = 4
 RUN_COUNT: Final = 8  # with the size behind it one aligned 8-byte store: the commit of an append
@@ -143,6 +145,7 @@ RUN_LARGEST: Final = 56  # key + value of the largest record
 RUN_MAGIC_AT: Final = 60
 RUN_FIRST_ARRIVAL: Final = 64
 RUN_MIN_TIMESTAMP: Final = 72  # i64, the smallest client timestamp in the run
+RUN_TICKET: Final = 80  # u64, counts the runs in the order in which an input handed them over
 
 # --- records ---------------------------------------------------------------------------------------------------------
 RECORD_HEADER: Final = 48

@@ -24,6 +24,7 @@ from bruce_mp.slab.runs import (
     segment_of,
     segment_records,
 )
+from bruce_mp.slab.tickets import TicketOffice, last_tickets
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Record, Run
 
-__all__ = ["Found", "SentBatch", "arrivals_from", "batches_of", "close_open_runs", "find", "sweep"]
+__all__ = ["Found", "SentBatch", "arrivals_from", "batches_of", "close_open_runs", "find", "sweep", "sweep_filled"]
 
 
 class Found(NamedTuple):
@@ -89,6 +90,18 @@ def sweep(slab: Slab, states: Collection[State], holder: int | None = None) -> l
     ]
     found.sort(key=lambda item: item.arrival)
     return found
+
+
+def sweep_filled(slab: Slab) -> list[Found]:
+    """Runs that inputs have handed over: a snapshot, in which no run misses an older one of its lane."""
+    last = last_tickets(slab)
+    return [found for found in sweep(slab, {State.FILLED}) if _is_within(slab, found.segment, last)]
+
+
+def _is_within(slab: Slab, segment: Segment, last: dict[int, int]) -> bool:
+    at = slab.chunk_at(segment.chunk)
+    ticket = slab.longs[(at + segment.run + lay.RUN_TICKET) >> 3]
+    return ticket <= last.get(slab.view[at + lay.CHUNK_OWNER], 0)
 
 
 def _parts_in(slab: Slab, chunk: int) -> Iterator[Found]:
@@ -160,14 +173,16 @@ def _cut_at_starts(members: list[Found]) -> Iterator[list[Found]]:
 
 def close_open_runs(slab: Slab, owner: int) -> None:
     """Hand over what a dead input of row `owner` left open; its sums are counted again from the records."""
-    for chunk, offset, run in all_runs(slab):
-        at = slab.chunk_at(chunk)
-        if run.state is State.OPEN and slab.view[at + lay.CHUNK_OWNER] == owner:
+    mine = [place for place in all_runs(slab) if slab.view[slab.chunk_at(place[0]) + lay.CHUNK_OWNER] == owner]
+    tickets = TicketOffice(slab, owner)
+    tickets.catch_up(max((run.ticket for _, _, run in mine), default=0))
+    for chunk, offset, run in mine:
+        if run.state is State.OPEN:
             with suppress(SlabError):  # a damaged run stays open: it cannot be delivered
-                _close_run(slab, chunk, offset, run)
+                _close_run(slab, tickets, chunk, offset, run)
 
 
-def _close_run(slab: Slab, chunk: int, offset: int, run: Run) -> None:
+def _close_run(slab: Slab, tickets: TicketOffice, chunk: int, offset: int, run: Run) -> None:
     records = [record for _, record in records_of(slab, chunk, offset, run)]
     sizes = [record.key_length + record.value_length for record in records]
     at = slab.chunk_at(chunk) + offset
@@ -177,7 +192,7 @@ def _close_run(slab: Slab, chunk: int, offset: int, run: Run) -> None:
     slab.words[(at + lay.RUN_PAYLOAD) >> 2] = sum(sizes)
     slab.words[(at + lay.RUN_LARGEST) >> 2] = max(sizes)
     slab.store_signed(at + lay.RUN_MIN_TIMESTAMP, min(record.timestamp for record in records))
-    slab.words[at >> 2] = State.FILLED
+    tickets.hand_over(at)
 
 
 def arrivals_from(slab: Slab, base: int) -> frozenset[int]:

@@ -82,6 +82,7 @@ class Run(NamedTuple):
     magic: int
     first_arrival: int
     min_timestamp: int
+    ticket: int
 
     @property
     def state(self) -> State:

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from bruce_mp.pipes.start import Start
     from bruce_mp.supervisor.child import Inherited
 
-__all__ = ["STOP_PATIENCE_S", "Child"]
+__all__ = ["PROPER_END", "Child"]
 
 STOP_PATIENCE_S: Final = 2.0
 """So long may a process take to end when it is told to."""
+
+PROPER_END: Final = "exit code 0"
 
 _SPAWN: Final = multiprocessing.get_context("spawn")
 

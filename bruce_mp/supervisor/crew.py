@@ -18,7 +18,7 @@ from bruce_mp.pipes.control import Control, Dispatchers, PeerDied, Ready, Refres
 from bruce_mp.pipes.start import Start
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import Row
-from bruce_mp.supervisor.children import Child
+from bruce_mp.supervisor.children import PROPER_END, Child
 from bruce_mp.supervisor.lifecycle import UNWANTED, State
 from bruce_mp.supervisor.policy import BOOTS_MAX
 from bruce_mp.supervisor.slab_setup import retire_row
@@ -187,7 +187,8 @@ class Crew:
             self._bereft.add(child)
         else:
             retire_row(self._equipment.slab, child.start.row)
-            log.info("Process %s has ended: %s.", child.name, reason, extra=child.about)
+            level = logging.INFO if reason == PROPER_END else logging.WARNING
+            log.log(level, "Process %s has ended: %s.", child.name, reason, extra=child.about)
 
     def _mourn(self, child: Child, reason: str) -> None:
         now = time.monotonic()

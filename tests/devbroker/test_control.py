@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -119,6 +120,13 @@ def test_memory_is_bounded_as_the_process_sees_it() -> None:
         assert statistics.dropped_batches > 500
         assert memory().rss - before < 24 << 20
         assert broker.fetch("hits")[0][-1].offset == 6199
+
+
+def test_acks_can_be_slow_in_general() -> None:
+    with DevBroker(topics={"hits": 1}, ack_delay_ms=150) as broker:
+        started = time.monotonic()
+        send(broker, "hits", 0, make_batch(), make_batch())
+        assert time.monotonic() - started >= 0.3
 
 
 def test_the_process_ends_with_close_and_leaves_nothing() -> None:

@@ -265,6 +265,12 @@ def test_a_broker_goes_down_and_comes_back_on_its_port(broker: DevBroker, client
         assert leaders(again) == ([1, 2], [1])
 
 
+def test_a_dead_broker_stays_in_stale_metadata(broker: DevBroker, client: RawClient) -> None:
+    broker.broker_down(2, stale=1)
+    assert [leaders(client)[0] for _ in range(2)] == [[1, 2], [1]]
+    broker.broker_up(2)
+
+
 def test_a_broker_comes_back_on_another_port(broker: DevBroker, client: RawClient) -> None:
     old = int(broker.bootstrap.rpartition(":")[2])
     broker.broker_down(2)

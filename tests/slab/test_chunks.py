@@ -16,6 +16,7 @@ from bruce_mp.slab.chunks import DRY_MS, ChunkPool, chunk_heads, is_settled
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.layout import ChunkState, State
 from bruce_mp.slab.runs import Segment, segment_words, split
+from bruce_mp.slab.tickets import TicketOffice
 from support.examples import examples
 from support.slabs import INPUT_ROW, SMALL, new_slab, slab_file
 
@@ -122,7 +123,7 @@ class PoolMachine(RuleBasedStateMachine):
         if not allocation.lane.has_room(items[0]):
             return
         stop = allocation.lane.append(memoryview(bytes(3000)), items, 0, self.now_ms)
-        segment = allocation.lane.close_run()
+        segment = allocation.lane.close_run(TicketOffice(self.slab, INPUT_ROW))
         allocation.runs.append((segment, set(segment_words(self.slab, segment))))
         allocation.last_arrival = self.arrival + stop - 1
         self.arrival += stop
@@ -209,7 +210,7 @@ def test_what_the_landing_zone_still_holds_is_not_reclaimed_after_a_crash() -> N
             lane = Lane(slab, Head(1, b"", 0, -1, 0))
             lane.enter(chunk, 1)
             lane.append(memoryview(b""), [(arrival, 0, 0, 0, 0, 0, 0)], 0, 0)
-            mark(slab, [lane.close_run()], State.DELIVERED)
+            mark(slab, [lane.close_run(TicketOffice(slab, INPUT_ROW))], State.DELIVERED)
         slab.longs[landing.base_at(slab) >> 3] = 10
         slab.close()
 
@@ -244,7 +245,7 @@ def test_a_crash_while_a_span_is_released_leaves_it_to_be_released_again(bodies_
         at_edge = 2 * lay.CHUNK_BYTES - lay.CHUNK_HEADER - lay.RUN_HEADER - lay.RECORD_HEADER
         items = [(0, 0, 0, 0, 0, 0, at_edge), (1, 0, 0, 0, 0, 0, 100)]
         lane.append(memoryview(bytes(3 * lay.CHUNK_BYTES)), items, 0, 0)
-        segment = lane.close_run()
+        segment = lane.close_run(TicketOffice(slab, INPUT_ROW))
         split(slab, 0, segment.run)
         mark(slab, [segment], State.DELIVERED)
         slab.words[lay.CHUNK_RUNS + slab.chunk_at(0) >> 2] = 0

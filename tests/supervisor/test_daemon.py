@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 import pytest
@@ -20,9 +20,6 @@ from bruce_mp.telemetry.counters import Counter
 from support.fake_daemon import FakeDaemon
 from support.filled_slab import FilledSlab
 from support.processes import wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 
@@ -221,18 +218,35 @@ def test_senders_learn_at_once_that_nobody_takes_more(tmp_path: Path) -> None:
         assert daemon.end() == 0
 
 
-def test_the_processes_die_with_the_supervisor_and_a_new_one_adopts_the_slab(tmp_path: Path) -> None:
-    fill(tmp_path / "slab", count=5)
-    with FakeDaemon(tmp_path, router="support.fake_daemon.delivering") as daemon:
+def test_the_processes_die_with_the_supervisor_even_if_they_do_not_listen(tmp_path: Path) -> None:
+    deaf = "support.fake_daemon.deaf"
+    with FakeDaemon(tmp_path, input=deaf, router=deaf, status=deaf) as daemon:
         daemon.start_ready()
         orphans = [psutil.Process(daemon.pid_of(name)) for name in ("input", "router", "status")]
         daemon.signal(signal.SIGKILL)
         assert daemon.wait() == -signal.SIGKILL
-        daemon.start_ready()
         assert not psutil.wait_procs(orphans, timeout=5)[1]
+
+
+def test_a_new_daemon_adopts_the_slab_of_one_that_was_killed(tmp_path: Path) -> None:
+    fill(tmp_path / "slab", count=5)
+    with FakeDaemon(tmp_path, router="support.fake_daemon.delivering") as daemon:
+        daemon.start_ready()
+        daemon.signal(signal.SIGKILL)
+        assert daemon.wait() == -signal.SIGKILL
+        daemon.start_ready()
         assert daemon.text().count("with 5 messages to deliver") == 2
         assert daemon.end() == 0
         assert not daemon.slab_path.exists()
+
+
+def test_every_process_holds_the_locks_as_long_as_it_lives(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        for name in ("input", "router", "status"):
+            descriptors = Path(f"/proc/{daemon.pid_of(name)}/fd").iterdir()
+            assert {daemon.slab_path, daemon.run_dir} <= {path.readlink() for path in descriptors}
+        assert daemon.end() == 0
 
 
 def test_a_second_daemon_is_refused(tmp_path: Path) -> None:

@@ -102,11 +102,11 @@ class Daemon:
     def kill_all(self) -> None:
         """SIGKILL to every process in the same instant."""
         assert self._process is not None
-        everybody = [self._process.pid, *self.pids().values()]
-        for pid in everybody:
-            os.kill(pid, signal.SIGKILL)
+        everybody = [psutil.Process(pid) for pid in (self._process.pid, *self.pids().values())]
+        for process in everybody:
+            process.kill()
         self._process.wait()
-        self.wait_for(lambda: not any(psutil.pid_exists(pid) for pid in everybody), "the killed processes to go", 10)
+        self.wait_for(lambda: not processes.still_alive(everybody), "the killed processes to go", 10)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -124,7 +124,9 @@ class Daemon:
 
     def _end(self) -> None:
         assert self._process is not None
-        for process in psutil.Process(self._process.pid).children(recursive=True) if self._process.poll() is None else []:
+        for process in (
+            psutil.Process(self._process.pid).children(recursive=True) if self._process.poll() is None else []
+        ):
             processes.long_lived.add(process.pid)
         if self._process.poll() is None:
             try:

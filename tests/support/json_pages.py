@@ -11,10 +11,11 @@ import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from socket import socket
 
 
 class _UnixServer(socketserver.UnixStreamServer):
-    def get_request(self) -> tuple[object, tuple[str, int]]:
+    def get_request(self) -> tuple[socket, tuple[str, int]]:
         request, _ = super().get_request()
         return request, ("unix", 0)  # the handler wants an address with a host
 

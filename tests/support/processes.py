@@ -2,7 +2,8 @@
 
 * `spawn` starts a command that dies with this process, however this process ends.
 * `become_subreaper` makes orphans our children: a process whose parent was killed (that is what our tests do) still
-  shows up in `descendants`, where it would otherwise hide below process 1.
+  shows up in `descendants`, where it would otherwise hide below process 1.  When it ends it stays a zombie until the
+  test is over, so ask `descendants` or `still_alive`, and not whether the number of the process is gone.
 * `descendants` is what the leak checks of `conftest.py` compare; it leaves out the helpers that `multiprocessing` keeps
   until the interpreter ends, and zombies, which have ended and only wait for somebody to ask how.
 * `long_lived` names the processes that may be started during one test and used by the next: a restarted broker of a
@@ -23,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Final
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 PR_SET_CHILD_SUBREAPER: Final = 36
 WRAPPER: Final = Path(__file__).with_name("die_with_parent.py")
@@ -50,6 +51,17 @@ def become_subreaper() -> None:
 def descendants() -> set[psutil.Process]:
     """The living processes below this one."""
     return {process for process in psutil.Process().children(recursive=True) if _counts(process)}
+
+
+def reap_orphans(known: Collection[psutil.Process]) -> None:
+    """Forget the dead that were adopted and that nobody will ask about, so that their numbers stop looking alive.
+
+    `known` are left to the `Popen` that started them.
+    """
+    for process in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess, ChildProcessError):
+            if process not in known and process.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(process.pid, os.WNOHANG)
 
 
 def _counts(process: psutil.Process) -> bool:

@@ -63,7 +63,8 @@ def datagram(
 
 def put_in_landing_zone(slab: Slab, datagrams: Sequence[bytes]) -> None:
     """What `recvmmsg()` would do."""
-    for slot, data in enumerate(datagrams):
+    for slot, whole in enumerate(datagrams):
+        data = whole[: slab.geometry.landing_slot_size]
         at = landing.slot_at(slab, slot)
         slab.view[at : at + len(data)] = data
         length_at = slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES + lay.MMSGHDR_LENGTH

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import psutil
 import pytest
 from confluent_kafka import Producer
 
 from support.kafka_cluster import KafkaCluster
 from support.kafka_reader import Record
-from support.processes import wait_until
+from support.processes import descendants, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,7 +107,7 @@ def test_a_partition_can_be_moved(hurt: tuple[KafkaCluster, str]) -> None:
 @pytest.mark.kafka
 def test_close_leaves_no_process_and_no_data(tmp_path: Path) -> None:
     with KafkaCluster("2.8.2", directory=tmp_path / "kafka") as kafka:
-        started = [process for process in psutil.Process().children() if str(tmp_path) in " ".join(process.cmdline())]
+        started = [process for process in descendants() if str(tmp_path) in " ".join(process.cmdline())]
         assert len(started) == 2  # with its ZooKeeper
         assert kafka.pid(1) in {process.pid for process in started}
     assert not any(process.is_running() for process in started)

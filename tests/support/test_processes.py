@@ -35,18 +35,32 @@ def test_a_spawned_process_dies_with_the_one_that_spawned_it() -> None:
     assert not processes.still_alive([child])
 
 
-def test_an_orphan_becomes_our_descendant() -> None:
+def start_orphan() -> psutil.Process:
     script = (
         "import subprocess, sys; "
         f"print(subprocess.Popen([sys.executable, '-c', {SLEEP!r}], stdout=subprocess.DEVNULL).pid, flush=True)"
     )
     done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True, timeout=60)
-    orphan = psutil.Process(int(done.stdout))
+    return psutil.Process(int(done.stdout))
+
+
+def test_an_orphan_becomes_our_descendant() -> None:
+    orphan = start_orphan()
     try:
         assert orphan in processes.descendants()
     finally:
         processes.kill([orphan])
     assert orphan not in processes.descendants()
+
+
+def test_a_dead_orphan_is_reaped_unless_it_is_known() -> None:
+    orphan = start_orphan()
+    orphan.kill()
+    os.waitid(os.P_PID, orphan.pid, os.WEXITED | os.WNOWAIT)
+    processes.reap_orphans({orphan})
+    assert psutil.pid_exists(orphan.pid)
+    processes.reap_orphans(())
+    assert not psutil.pid_exists(orphan.pid)
 
 
 def test_a_process_that_ended_is_no_descendant() -> None:

@@ -96,7 +96,10 @@ def send_all(load: Load, sender: int, path: Path) -> None:
 def start_senders(load: Load, path: Path) -> list[subprocess.Popen[bytes]]:
     """Start a process for each sender; the caller waits for them."""
     here = Path(__file__).resolve()
-    arguments = [",".join(load.topics), *map(str, (load.senders, load.messages, load.smallest, load.largest, load.keyed))]
+    arguments = [
+        ",".join(load.topics),
+        *map(str, (load.senders, load.messages, load.smallest, load.largest, load.keyed)),
+    ]
     env = {**os.environ, "PYTHONPATH": str(here.parents[1])}
     return [
         processes.spawn(

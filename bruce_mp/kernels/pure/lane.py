@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.kernels.pure.parse import Item
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.tickets import TicketOffice
 
 __all__ = ["Head", "Lane", "record_size"]
 
@@ -119,7 +120,7 @@ class Lane:
         lay.RUN.pack_into(
             self._slab.view, at, State.OPEN, self._generation, 0, head.size, head.topic, -1, -1, -1, head.flags, 0,
             now_ms, 0, head.partition_index, head.partition_count, len(head.name), 0, 0, 0, lay.RUN_MAGIC,
-            item[0], item[1],
+            item[0], item[1], 0,
         )  # fmt: skip
         if head.name:
             self._slab.view[at + lay.RUN_HEADER : at + lay.RUN_HEADER + len(head.name)] = head.name
@@ -141,9 +142,9 @@ class Lane:
         self._slab.store_signed(run_at + lay.RUN_MIN_TIMESTAMP, self._min_timestamp)
         longs[(run_at + lay.RUN_COUNT) >> 3] = self.records | (self._end - run_at) << 32
 
-    def close_run(self) -> Segment:
+    def close_run(self, tickets: TicketOffice) -> Segment:
         """Hand the open run to the router."""
-        self._slab.words[self._run_at >> 2] = State.FILLED
+        tickets.hand_over(self._run_at)
         run = self._run_at - self._start
         segment = Segment(self.chunk, self._generation, run, run + self.head.size, self.records, self._payload)
         self.records = self.due_ms = 0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.kernels.pure.lane import Head, Lane, record_size
 from bruce_mp.kernels.pure.parse import parse
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.tickets import TicketOffice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,6 +68,7 @@ class Lanes:
         self._shared = Lane(slab, Head(0, b"", 0, -1, 0))
         self._max_lanes = max(1, slab.geometry.chunks // 4)
         self._closed: list[Segment] = []
+        self._tickets = TicketOffice(slab, pool.owner)
         self._next_due_ms: int | None = None
 
     def ingest(
@@ -177,7 +179,7 @@ class Lanes:
     def _close_run(self, lane: Lane) -> None:
         """Hand the lane's open run, if it has one, to the router."""
         if lane.records:
-            self._closed.append(lane.close_run())
+            self._closed.append(lane.close_run(self._tickets))
 
     def _give_up(self, lane: Lane) -> None:
         """Close the run and let the chunk go."""

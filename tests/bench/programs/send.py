@@ -33,13 +33,6 @@ def send_all(sock: socket.socket, datagrams: Sequence[bytes], first: int, messag
         send(datagram)
 
 
-def run_sender(path: str, go: int, sender: int, messages: int, rate: float, datagrams: Sequence[bytes]) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.connect(path)
-        os.read(go, 1)  # the end of the pipe is the starting signal
-        send_all(sock, datagrams, sender * 7, messages, rate)
-
-
 def main() -> None:
     path, file, *numbers = sys.argv[1:]
     messages, senders, rate = int(numbers[0]), int(numbers[1]), float(numbers[2])
@@ -50,8 +43,11 @@ def main() -> None:
         child = os.fork()
         if not child:
             os.close(start_signal)
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            sock.connect(path)
+            os.read(go, 1)  # the end of the pipe is the starting signal
             share = messages * (sender + 1) // senders - messages * sender // senders
-            run_sender(path, go, sender, share, rate / senders, datagrams)
+            send_all(sock, datagrams, sender * 7, share, rate / senders)
             os._exit(0)
         children.append(child)
     start = time.monotonic()

@@ -1,0 +1,45 @@
+"""A real Kafka broker that is used like `bruce dev-broker`: `scripts/demo --kafka` starts it.
+
+    demo_kafka.py DIRECTORY TOPIC:PARTITIONS ...      (with tests/ on the path)
+
+It fetches Kafka where that is not in the cache yet, keeps its data below DIRECTORY, prints `BOOTSTRAP host:port` when
+the topics are there, and runs until SIGTERM or the end of standard input.  The broker dies with this process, however
+that ends.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support.kafka_cluster import KafkaCluster
+from support.kafka_dist import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def serve(directory: Path, topics: Sequence[str]) -> None:
+    """Raises UnavailableError when Kafka or a Java runtime cannot be had."""
+    with KafkaCluster(directory=directory) as cluster:
+        for topic in topics:
+            name, _, partitions = topic.rpartition(":")
+            cluster.create_topic(name, partitions=int(partitions))
+        print("BOOTSTRAP", cluster.bootstrap, flush=True)
+        sys.stdin.buffer.read()
+
+
+def main(arguments: Sequence[str]) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        serve(Path(arguments[0]), arguments[1:])
+    except UnavailableError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

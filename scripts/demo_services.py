@@ -1,0 +1,223 @@
+"""The processes of scripts/demo: a Kafka broker and the daemon, each ended when its `with` block is left.
+
+They run in sessions of their own, so that Ctrl-C reaches the demo alone, which then ends the daemon before the broker
+that it still delivers to.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.cli.pages import Pages, UnreadableError
+from bruce_mp.config.addresses import parse_listen
+from bruce_mp.status.rows import ProcessesPage
+from bruce_mp.supervisor.run_dir import HTTP_ADDRESS
+from bruce_mp.telemetry.books import Books
+from scripts.demo_input import ROOT, DemoError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Self
+
+__all__ = ["BRUCE", "PARTITIONS", "Daemon", "Interrupts", "Service", "bootstrap_of", "broker", "bruce"]
+
+BRUCE: Final = Path(sys.executable).with_name("bruce")
+PARTITIONS: Final = 3
+EMBEDDED_BROKERS: Final = 3
+
+CONFIG: Final = """\
+[kafka]
+bootstrap_servers = [{servers}]
+[input.unix_datagram]
+path = "{directory}/bruce.dgram"
+[daemon]
+run_dir = "{directory}/run"
+[slab]
+path = "{directory}/slab"
+size = "64m"
+[http]
+listen = "127.0.0.1:0"
+[delivery]
+shutdown_max_delay_ms = 10000
+"""
+
+
+class Interrupts:
+    """SIGINT, SIGTERM and SIGHUP as KeyboardInterrupt: once, so that nothing cuts the clean-up short."""
+
+    def __init__(self) -> None:
+        self._held = self._came = self._raised = False
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        self._came = True
+        if not self._held:
+            self._raise()
+
+    def _raise(self) -> None:
+        if self._came and not self._raised:
+            self._raised = True
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What comes is raised at the end of the block: a process that is started in it has been noted down by then."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        self._raise()
+
+
+class Service:
+    """A process whose output goes to a file.  Some end also when their standard input does."""
+
+    def __init__(self, name: str, command: Sequence[str | Path], log: Path) -> None:
+        self.name = name
+        self._command = command
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self, patience_s: float = 20.0) -> int:
+        """SIGTERM, and SIGKILL if that is not enough; the exit status.  May be called again."""
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return self._process.returncode
+
+    def wait(self) -> None:
+        """Until it ends by itself, which it should not: raises DemoError then."""
+        assert self._process is not None
+        self._process.wait()
+        self._raise_if_ended()
+
+    def said(self) -> str:
+        """Its output so far."""
+        return self._log.read_text("utf-8", "replace")
+
+    def _raise_if_ended(self) -> None:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise DemoError(f"{self.name} has ended with status {self._process.returncode}:\n{self.said()[-3000:]}")
+
+    def wait_for(self, condition: Callable[[], bool], what: str, patience_s: float) -> None:
+        """Raises DemoError with the end of its output when it dies, or when the condition does not hold in time."""
+        deadline = time.monotonic() + patience_s
+        while not condition():
+            self._raise_if_ended()
+            if time.monotonic() > deadline:
+                raise DemoError(f"Waited {patience_s:g} s for {what}. {self.name} said:\n{self.said()[-3000:]}")
+            time.sleep(0.02)
+
+
+def bruce(*words: str | Path) -> str:
+    """Run a subcommand to its end; its output.  Raises DemoError with what it said when it fails."""
+    done = subprocess.run([BRUCE, *words], capture_output=True, text=True, check=False, start_new_session=True)
+    if done.returncode:
+        raise DemoError(f"bruce {words[0]} failed with status {done.returncode}: {done.stderr or done.stdout}")
+    return done.stdout
+
+
+class Daemon(Service):
+    """`bruce run` with all its files in `directory`."""
+
+    def __init__(self, directory: Path, bootstrap: str) -> None:
+        self.config = directory / "bruce.toml"
+        self.socket = directory / "bruce.dgram"
+        self._address = directory / "run" / HTTP_ADDRESS
+        self._brokers = bootstrap.split(",")
+        servers = ", ".join(f'"{server}"' for server in self._brokers)
+        self.config.write_text(CONFIG.format(servers=servers, directory=directory), "utf-8")
+        super().__init__("The daemon", [BRUCE, "run", "--config", self.config], directory / "daemon.log")
+
+    @property
+    def address(self) -> str:
+        """Where the status pages are, as host:port."""
+        return self._address.read_text("utf-8").strip()
+
+    def processes(self) -> list[str]:
+        """The names of those that run; none while the status pages do not answer."""
+        if not self._address.exists():
+            return []
+        try:
+            page = Pages(parse_listen(self.address)).get("processes", ProcessesPage)
+        except UnreadableError:
+            return []
+        return [line.name for line in page.processes if line.state == "running"]
+
+    def wait_started(self) -> list[str]:
+        """Until there is a dispatcher for each broker; the names of its processes."""
+
+        def is_complete() -> bool:
+            return sum("dispatcher" in name for name in self.processes()) == len(self._brokers)
+
+        self.wait_for(is_complete, "the daemon to find Kafka", 60)
+        return self.processes()
+
+    def wait_delivered(self, messages: int) -> None:
+        """Until Kafka has acknowledged so many."""
+
+        def is_delivered() -> bool:
+            books = Pages(parse_listen(self.address)).get("books", Books)
+            return books.received >= messages and books.consistent and not sum(books.held.values())
+
+        self.wait_for(is_delivered, f"{messages} messages to be delivered", 120)
+
+    def balance(self) -> str:
+        """What `bruce check` says.  Raises DemoError when the books do not balance."""
+        return bruce("check", "--config", self.config).strip()
+
+
+def broker(directory: Path, topics: Iterable[str], *, real: bool) -> Service:
+    """A Kafka broker with these topics."""
+    names = [f"{topic}:{PARTITIONS}" for topic in topics]
+    command: list[str | Path]
+    if real:
+        command = [sys.executable, ROOT / "scripts" / "demo_kafka.py", directory / "kafka", *names]
+        return Service("The Kafka broker", command, directory / "kafka.log")
+    command = [BRUCE, "dev-broker", "--until-eof", f"--brokers={EMBEDDED_BROKERS}"]
+    command += [f"--topic={name}" for name in names]
+    return Service("The embedded broker", command, directory / "broker.log")
+
+
+def bootstrap_of(service: Service) -> str:
+    """The addresses of a broker, once it can be used.  Fetching a real one takes its time."""
+    found: list[str] = []
+
+    def is_ready() -> bool:
+        found[:] = re.findall(r"^BOOTSTRAP (\S+)\n", service.said(), re.MULTILINE)
+        return bool(found)
+
+    service.wait_for(is_ready, "the broker to be ready", 900)
+    return found[0]

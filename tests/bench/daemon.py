@@ -1,0 +1,142 @@
+"""The daemon that is measured: its start, its idleness, and one run under each load.
+
+The slab and the sockets lie in shared memory, where the slab lies by default.  While a load runs nothing looks at the
+daemon but a few counters in the slab; the books are read before and after.  The broker behind it is the embedded one;
+its CPU is reported by itself and belongs to no figure.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from bench import cost
+from bench.cases import PARTITIONS, TOPICS
+from bench.first_message import FirstMessage
+from bench.results import DaemonRun, Idle, Life
+from bench.tools import run_sender
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.errors import DiscardReason
+from bruce_mp.slab.file import Slab
+from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.counters import Counter, discarded
+from support.daemon import Daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from bench.cases import Case
+    from bench.cost import Usage
+    from bench.tools import Tools
+
+__all__ = ["MeasuredDaemon", "measured_daemon"]
+
+SETTLE_TIMEOUT_S: Final = 45.0
+CALM_S: Final = 1.0
+"""After this long everything that belongs to the start, or to the load before, is over."""
+SETTINGS: Final[Mapping[str, object]] = {"slab.size": "128m", "logging.level": "NOTICE"}
+DISCARDED: Final = tuple(discarded(reason) for reason in DiscardReason)
+
+
+class MeasuredDaemon:
+    """A running daemon and its broker."""
+
+    def __init__(self, daemon: Daemon, broker: DevBroker, first: FirstMessage) -> None:
+        self._daemon = daemon
+        self._broker = broker
+        self._first = first
+        self._pids = cost.family(daemon.pid)
+        self._memory_at_start = self._memory()
+        self._memory_after: dict[str, dict[str, int]] = {}
+        self._idle = Idle(0.0, {}, {})
+
+    def rest(self, seconds: float) -> None:
+        """Measure the idle daemon."""
+        time.sleep(CALM_S)
+        before, start = cost.usage_of(self._pids), time.monotonic()
+        time.sleep(seconds)
+        spent = time.monotonic() - start
+        after = cost.usage_of(self._pids)
+        self._idle = Idle(
+            spent,
+            {name: (after[name].cpu_s - before[name].cpu_s) / spent for name in before},
+            {name: (after[name].wakeups - before[name].wakeups) / spent for name in before},
+        )
+
+    def carry(self, tools: Tools, case: Case, datagrams: Path) -> DaemonRun:
+        """Send a load and wait until it is settled.  Raises SendError when the sender fails."""
+        books, stored = self._daemon.wait_consistent(), self._broker.statistics().records
+        before, sink, start = cost.usage_of(self._pids), cost.cpu_seconds(self._broker.pid), time.monotonic()
+        sent = run_sender(tools, case, self._daemon.socket_path, datagrams)
+        settled = self._wait_settled(books.received + sent.messages)
+        sink = cost.cpu_seconds(self._broker.pid) - sink
+        spent = settled - start
+        after = cost.usage_of(self._pids)
+        self._memory_after[case.name] = self._memory().processes
+        now = self._daemon.wait_consistent()
+        return DaemonRun(
+            sent=sent.messages,
+            received=now.received - books.received,
+            delivered=now.delivered - books.delivered,
+            discarded=sum(now.discarded.values()) - sum(books.discarded.values()),
+            held=sum(now.held.values()),
+            stored=self._broker.statistics().records - stored,
+            send_s=sent.seconds,
+            settle_s=spent,
+            cpu_s=self._above_idle(before, after, spent),
+            wakeups={name: after[name].wakeups - before[name].wakeups for name in before},
+            sink_cpu_s=sink,
+            balanced=now.balanced,
+            same_processes=cost.family(self._daemon.pid) == self._pids,
+        )
+
+    def _above_idle(self, before: Mapping[str, Usage], after: Mapping[str, Usage], seconds: float) -> dict[str, float]:
+        idle = self._idle.cpu
+        return {name: after[name].cpu_s - before[name].cpu_s - idle.get(name, 0.0) * seconds for name in before}
+
+    def _wait_settled(self, received: int) -> float:
+        """When everything was received and left; or now, when it takes too long: the books will tell."""
+        slab = Slab(self._daemon.slab_path)
+        try:
+            deadline = time.monotonic() + SETTLE_TIMEOUT_S
+            while not _is_settled(slab, received) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            return time.monotonic()
+        finally:
+            slab.close()
+
+    def _memory(self) -> cost.Memory:
+        return cost.memory_of(self._pids, self._daemon.slab_path)
+
+    def life(self) -> Life:
+        """What there is to say beside the loads."""
+        return Life(
+            taken_s=self._first.taken_s,
+            received_s=self._first.received_s,
+            idle=self._idle,
+            memory_at_start=self._memory_at_start.processes,
+            memory_after=self._memory_after,
+            slab_mapped=self._memory().slab,
+            slab_file=self._daemon.slab_path.stat().st_blocks * 512,
+        )
+
+
+def _is_settled(slab: Slab, received: int) -> bool:
+    so_far = total(slab, Counter.MsgReceived)
+    gone = total(slab, Counter.MsgDelivered) + sum(total(slab, reason) for reason in DISCARDED)
+    return so_far >= received and gone >= so_far
+
+
+@contextmanager
+def measured_daemon(directory: Path, settings: Mapping[str, object]) -> Iterator[MeasuredDaemon]:
+    """Start a broker and a daemon, with their files below `directory`; end both."""
+    with DevBroker(topics=dict.fromkeys(TOPICS, PARTITIONS)) as broker:
+        daemon = Daemon(directory, broker.bootstrap, {**SETTINGS, **settings})
+        first = FirstMessage(daemon)
+        first.start()
+        with daemon:
+            first.join()
+            daemon.wait_settled(1)
+            yield MeasuredDaemon(daemon, broker, first)

@@ -1,0 +1,65 @@
+"""The facts without which a figure means nothing: the machine, and what else it was doing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from bruce_mp import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["OthersLoad", "facts"]
+
+
+def facts() -> dict[str, str | float]:
+    """What does not change during a run."""
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "bruce": __version__,
+        "processor": next(_processors(), platform.machine()),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "net.unix.max_dgram_qlen": int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()),
+    }
+
+
+def _processors() -> Iterator[str]:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            yield line.partition(":")[2].strip()
+
+
+class OthersLoad:
+    """How many cores were busy with other people's work since the object was made.
+
+    Only processes that have been waited for count as ours, so ask when all have ended.
+    """
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._busy, self._ours = _busy_s(), _ours_s()
+
+    def cores(self) -> float:
+        """On average."""
+        others = (_busy_s() - self._busy) - (_ours_s() - self._ours)
+        return max(0.0, others / (time.monotonic() - self._start))
+
+
+def _busy_s() -> float:
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
+
+
+def _ours_s() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)

@@ -1,0 +1,37 @@
+"""One run of the plain receiver: the floor that a daemon's figure is a multiple of."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+from bench.results import PlainRun
+from bench.tools import SendError, finish, run_sender
+from support import processes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bench.cases import Case
+    from bench.tools import Tools
+
+__all__ = ["run_plain"]
+
+
+def run_plain(tools: Tools, case: Case, directory: Path, datagrams: Path) -> PlainRun:
+    """Raises SendError when not every message arrived."""
+    path = directory / "plain.dgram"
+    path.unlink(missing_ok=True)
+    receiver = processes.spawn([*tools.receive, str(path), str(case.messages)], output=subprocess.PIPE)
+    assert receiver.stdout is not None
+    assert receiver.stdout.readline() == b"READY\n"
+    try:
+        run_sender(tools, case, path, datagrams)
+    except SendError:
+        receiver.kill()
+        raise
+    finally:
+        words = finish(receiver, timeout=10.0).split()
+    if words[:2] != ["RECEIVED", str(case.messages)]:
+        raise SendError(f"The plain receiver lost messages; sent were {case.messages}: {' '.join(words)}")
+    return PlainRun(case.messages, seconds=float(words[2]), cpu_s=float(words[3]))

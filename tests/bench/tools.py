@@ -1,0 +1,78 @@
+"""The sender and the plain receiver: compiled if there is a C compiler, else in Python, and the report says which."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from support import processes
+
+if TYPE_CHECKING:
+    from bench.cases import Case
+
+__all__ = ["SendError", "Sent", "Tools", "make_tools", "run_sender"]
+
+PROGRAMS: Final = Path(__file__).with_name("programs")
+COMPILERS: Final = ("cc", "gcc", "clang")
+SEND_TIMEOUT_S: Final = 90.0
+
+
+class SendError(Exception):
+    """The sender did not get rid of its messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """How to call the programs; `language` is theirs."""
+
+    send: tuple[str, ...]
+    receive: tuple[str, ...]
+    language: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a sender says at its end."""
+
+    messages: int
+    seconds: float
+
+
+def make_tools(directory: Path) -> Tools:
+    """Compile the programs into `directory`."""
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CC") or COMPILERS[0], *COMPILERS))), None)
+    if compiler and all(_compiles(compiler, name, directory) for name in ("send", "receive")):
+        return Tools((str(directory / "send"),), (str(directory / "receive"),), "C")
+    interpreted = [(sys.executable, "-I", "-S", str(PROGRAMS / f"{name}.py")) for name in ("send", "receive")]
+    return Tools(interpreted[0], interpreted[1], "Python")
+
+
+def _compiles(compiler: str, name: str, directory: Path) -> bool:
+    command = [compiler, "-O2", "-o", str(directory / name), str(PROGRAMS / f"{name}.c")]
+    return subprocess.run(command, check=False).returncode == 0
+
+
+def run_sender(tools: Tools, case: Case, socket_path: Path, datagrams: Path) -> Sent:
+    """Send the load of a case.  Raises SendError when the receiver went away or does not read."""
+    numbers = (case.messages, case.senders, case.rate)
+    sender = processes.spawn(
+        [*tools.send, str(socket_path), str(datagrams), *map(str, numbers)], output=subprocess.PIPE
+    )
+    words = finish(sender, SEND_TIMEOUT_S).split()
+    if sender.returncode or words[:1] != ["SENT"]:
+        raise SendError(f"The sender ended with {sender.returncode}: {' '.join(words)}")
+    return Sent(int(words[1]), float(words[2]))
+
+
+def finish(process: subprocess.Popen[bytes], timeout: float) -> str:
+    """What a program printed; it is killed if it does not end in time."""
+    try:
+        return process.communicate(timeout=timeout)[0].decode()
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()[0].decode() + f"not done after {timeout:g} s"

@@ -1,0 +1,140 @@
+"""Encoded records against the plain encoder, kafka-python's decoder, and segments that are not what they claim."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.record.memory_records import MemoryRecords
+
+from bruce_mp.errors import SlabError
+from bruce_mp.kernels import encode
+from bruce_mp.kernels.pure.lane import Head, Lane
+from bruce_mp.protocol.record_batch import Record, encode_records, finish_batch, read_batches
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import ChunkPool
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.tickets import TicketOffice
+from bruce_mp.slab.tickets import TicketOffice
+from support.examples import examples
+from support.slabs import INPUT_ROW, new_slab
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
+
+MIN_INT64: Final = -(2**63)
+MAX_INT64: Final = 2**63 - 1
+ROOMY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=16, landing_slot_size=64)
+NOW: Final = 1_700_000_000_000
+
+timestamps = (
+    st.integers(MIN_INT64, MAX_INT64)
+    | st.sampled_from([MIN_INT64, MAX_INT64, -1, 0, NOW])
+    | st.integers(NOW, NOW + 10_000)
+)
+sizes = st.integers(0, 300) | st.sampled_from([0, 63, 64, 8191, 8192, 8193, 16383, 16384, 200_000])
+keys = st.binary(max_size=10) | st.sampled_from([63, 64, 8192]).map(bytes)
+lists = st.lists(
+    st.tuples(timestamps, keys, sizes.map(bytes)).map(lambda fields: Record(*fields)), min_size=1, max_size=6
+)
+"""Records as the slab has them: an empty key or value is b"", not None."""
+
+
+def put(slab: Slab, runs: list[list[Record]]) -> list[Segment]:
+    """Each list of records as a run, in chunks of its own."""
+    pool = ChunkPool(slab, INPUT_ROW)
+    segments = []
+    for records in runs:
+        buffer = b"".join((record.key or b"") + (record.value or b"") for record in records)
+        items = []
+        at = 0
+        for arrival, (timestamp, key, value, _, _) in enumerate(records):
+            value_at = at + len(key or b"")
+            end = value_at + len(value or b"")
+            items.append((arrival, timestamp, 0, at, value_at, value_at, end))
+            at = end
+        span = 1 + (len(buffer) + len(records) * 56 + 144) // lay.CHUNK_BYTES
+        chunk = pool.allocate(span, 0)
+        assert chunk is not None
+        lane = Lane(slab, Head(1, b"", 0, -1, 0))
+        lane.enter(chunk, span)
+        assert lane.append(memoryview(buffer), items, 0, 0) == len(items)
+        segments.append(lane.close_run(TicketOffice(slab, INPUT_ROW)))
+    return segments
+
+
+def read_by_kafka_python(data: bytes) -> list[Record]:
+    [batch] = list(MemoryRecords(data))
+    assert batch.validate_crc()
+    return [Record(record.timestamp, record.key, record.value, (), record.offset) for record in batch]
+
+
+def nulls(records: list[Record]) -> list[Record]:
+    """Records as Kafka has them: empty is null, numbered from 0."""
+    return [
+        record._replace(key=record.key or None, value=record.value or None, offset=offset)
+        for offset, record in enumerate(records)
+    ]
+
+
+@examples(80)
+@given(runs=st.lists(lists, min_size=1, max_size=3))
+def test_it_writes_what_the_plain_encoder_writes(runs: list[list[Record]]) -> None:
+    records = [record for run in runs for record in run]
+    if sum(len(record.value or b"") for record in records) > 48 * lay.CHUNK_BYTES:
+        records = records[:1]
+        runs = [records]
+    with new_slab(ROOMY) as slab:
+        encoded = encode(slab, put(slab, runs))
+    assert encoded.data == encode_records(records)
+    assert encoded.records == len(records)
+    assert encoded.first_timestamp == records[0].timestamp
+    assert encoded.max_timestamp == max(record.timestamp for record in records)
+    [batch] = read_batches(finish_batch(*encoded))
+    assert batch.records() == nulls(records)
+
+
+@examples(30)
+@given(records=lists)
+def test_kafka_python_reads_it(records: list[Record]) -> None:
+    first = records[0].timestamp
+    records = [record for record in records if abs(record.timestamp - first) < 2**62][:2]
+    with new_slab(ROOMY) as slab:
+        encoded = encode(slab, put(slab, [records]))
+    assert read_by_kafka_python(finish_batch(*encoded)) == nulls(records)
+
+
+def test_more_records_than_small_numbers() -> None:
+    records = [Record(NOW + index * 3, b"", b"v") for index in range(9000)]
+    with new_slab(Geometry(chunks=128, topics=16, partitions=16, landing_slots=16, landing_slot_size=64)) as slab:
+        encoded = encode(slab, put(slab, [records]))
+    assert encoded.data == encode_records(records)
+
+
+def test_nothing_is_an_empty_batch() -> None:
+    with new_slab() as slab:
+        assert encode(slab, []) == (b"", 0, 0, 0)
+
+
+def test_it_refuses_what_is_not_what_it_claims() -> None:
+    records = [Record(NOW, b"k", b"value"), Record(NOW, b"k", b"value")]
+    with new_slab() as slab:
+        [segment] = put(slab, [records])
+        for changed in (
+            segment._replace(records=3),
+            segment._replace(records=2**32 - 1),
+            segment._replace(records=0),
+            segment._replace(first=segment.first - 8),
+            segment._replace(first=segment.first + 4),
+            segment._replace(first=2**32 - 8),
+            segment._replace(run=segment.run + 8),
+            segment._replace(run=2**32 - 8),
+            segment._replace(chunk=2**32 - 1),
+            segment._replace(chunk=segment.chunk + 1),
+            segment._replace(generation=segment.generation + 1),
+        ):
+            with pytest.raises(SlabError):
+                encode(slab, [segment, changed])

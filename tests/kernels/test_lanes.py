@@ -1,0 +1,290 @@
+"""Lanes: every message is in the slab once, in order, whatever the batch is cut into and wherever the process dies."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.kernels import mark
+from bruce_mp.kernels.pure.lanes import IDLE_MS
+from bruce_mp.slab import landing
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import chunk_heads
+from bruce_mp.slab.layout import ChunkState, State
+from bruce_mp.slab.recovery import sweep, sweep_filled
+from bruce_mp.slab.runs import Segment, name_of, read_run, segment_of, segment_records
+from bruce_mp.slab.tables import TopicTable
+from support.crash_images import crash_images
+from support.examples import examples
+from support.slabs import CAPACITY, INPUT_ROW, Input, contents, datagram, new_slab, put_in_landing_zone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.slab.file import Slab
+
+TOPICS = [(b"t1", 3), (b"t2", 1)]
+NESTED_EVERY = 20
+
+Message = tuple[bytes, bytes, bytes, int | None]
+
+messages = st.tuples(
+    st.sampled_from([b"t1", b"t2", b"new", b"x" * 300]),
+    st.one_of(st.binary(max_size=40), st.integers(0, 3700).map(bytes)),
+    st.binary(max_size=5),
+    st.none() | st.integers(0, 2**32 - 1),
+)
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab() as made:
+        yield made
+
+
+def send(sender: Input, batch: list[Message]) -> None:
+    sender.receive([datagram(*message, timestamp=-5) for message in batch])
+
+
+def records(slab: Slab) -> dict[int, tuple[bytes, bytes, int]]:
+    """Value, key and partition key by arrival number; each number once."""
+    found = contents(slab)
+    by_arrival = {content.arrival: (content.value, content.key, content.partition_key) for content in found}
+    assert len(by_arrival) == len(found)
+    return by_arrival
+
+
+def expected(batches: list[list[Message]]) -> dict[int, tuple[bytes, bytes, int]]:
+    sent = [message for batch in batches for message in batch]
+    return {arrival: (value, key, number or 0) for arrival, (_, value, key, number) in enumerate(sent)}
+
+
+def check_runs(slab: Slab, segments: list[Segment], batches: list[list[Message]]) -> None:
+    """Segments say what their runs say, runs what their records say, and every stream is in order."""
+    sent = [message for batch in batches for message in batch]
+    streams: dict[tuple[bytes, int | None], list[int]] = defaultdict(list)
+    for segment in segments:
+        run = read_run(slab, segment.chunk, segment.run)
+        assert segment == segment_of(segment.chunk, segment.run, run)
+        found = [record for _, record in segment_records(slab, segment)]
+        sizes = [record.key_length + record.value_length for record in found]
+        assert run.state is State.FILLED
+        assert (run.payload, run.largest, run.min_timestamp) == (sum(sizes), max(sizes), -5)
+        assert run.first_arrival == found[0].arrival
+        topic = slab_topic(slab, segment)
+        for record in found:
+            assert sent[record.arrival][0] == topic
+            assert record.flags == run.flags == (1 if sent[record.arrival][3] is not None else 0)
+            assert (record.partition, record.sequence, record.epoch) == (-1, -1, -1)
+            assert run.partition_index in {-1, record.partition_key % max(1, run.partition_count)}
+            streams[topic, sent[record.arrival][3]].append(record.arrival)
+    assert all(arrivals == sorted(arrivals) for arrivals in streams.values())
+
+
+def slab_topic(slab: Slab, segment: Segment) -> bytes:
+    run = read_run(slab, segment.chunk, segment.run)
+    return TopicTable(slab).name_of(run.topic) if run.topic else name_of(slab, segment.chunk, segment.run, run)
+
+
+@examples(60)
+@given(
+    batches=st.lists(st.lists(messages, min_size=1, max_size=8), min_size=1, max_size=5),
+    linger_ms=st.sampled_from([0, 25]),
+)
+def test_all_messages_are_in_runs_in_order(batches: list[list[Message]], linger_ms: int) -> None:
+    with new_slab() as slab:
+        sender = Input(slab, linger_ms=linger_ms, topics=TOPICS)
+        segments: list[Segment] = []
+        for batch in batches:
+            send(sender, batch)
+            segments += sender.lanes.drain_closed()
+            sender.now_ms += 10
+            sender.lanes.close_due(sender.now_ms)
+        segments += sender.close_all()
+        dropped = sender.row.counters[20]
+        assert dropped == 0 or sender.pool.free_count < 3
+        assert records(slab).items() <= expected(batches).items()
+        assert len(records(slab)) == sum(map(len, batches)) - dropped
+        check_runs(slab, segments, batches)
+        assert sorted(segments) == sorted(found.segment for found in sweep(slab, {State.FILLED}))
+
+
+def regions(slab: Slab) -> list[range]:
+    geometry = slab.geometry
+    row_at = geometry.rows_at + INPUT_ROW * lay.ROW_BYTES
+    return [
+        range(row_at, row_at + lay.ROW_BYTES),
+        range(geometry.landing_at, geometry.landing_slots_at),
+        range(geometry.chunks_at, geometry.file_size),
+    ]
+
+
+BEFORE: list[Message] = [(b"t1", b"before", b"k", None), (b"t2", bytes(3000), b"", None)]
+BATCHES: dict[str, list[Message]] = {
+    "appended to open runs": [(b"t1", b"a", b"", None), (b"t2", b"b", b"k", None), (b"t1", b"c", b"", None)],
+    "over the end of chunks": [(b"t2", bytes([i]) * 3000, b"", None) for i in range(7)],
+    "topics without a number": [(b"new", b"a", b"", None), (b"other", b"b", b"", 7), (b"new", b"c", b"", None)],
+    "keys of several lanes": [(b"t1", bytes([i]), b"", i) for i in range(6)],
+    "a span": [(b"t1", b"small", b"", None), (b"t1", bytes(4000), bytes(60), None), (b"t1", b"end", b"", None)],
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES.keys())
+def test_killed_at_any_store_nothing_is_lost_or_doubled(slab: Slab, batch: list[Message]) -> None:
+    sender = Input(slab, topics=TOPICS)
+    send(sender, BEFORE)
+    put_in_landing_zone(slab, [datagram(*message, timestamp=-5) for message in batch])
+    images = crash_images(slab, regions(slab), sender.admit)
+    assert len(images) > 20
+
+    def recover_and_check() -> None:
+        again = Input(slab)
+        again.close_all()
+        assert records(slab) == expected([BEFORE, batch])
+        assert again.base == again.row.counters[0] == len(BEFORE) + len(batch)
+        assert again.row.version % 2 == 0
+        handed_over = sweep(slab, {State.FILLED})
+        assert sweep_filled(slab) == handed_over  # the row knows of the last ticket
+        check_runs(slab, [found.segment for found in handed_over], [BEFORE, batch])
+
+    for count in images:
+        if count % NESTED_EVERY == 0:
+            nested = crash_images(slab, regions(slab), lambda: Input(slab))
+            for _ in nested:
+                recover_and_check()
+            images.restore(count)
+        recover_and_check()
+
+
+def test_a_copy_that_was_delivered_before_the_crash_is_not_made_again(slab: Slab) -> None:
+    """The router may sweep up a run of a batch that is not landed yet: it is in the slab like any other."""
+    sender = Input(slab, topics=TOPICS)
+    batch: list[Message] = [(b"t1", bytes([i]) * 3500, b"", None) for i in range(8)]
+    put_in_landing_zone(slab, [datagram(*message, timestamp=-5) for message in batch])
+    images = crash_images(slab, regions(slab), sender.admit)
+    delivered_early = 0
+    for _ in images:
+        filled = [found.segment for found in sweep(slab, {State.FILLED})]
+        mark(slab, filled, State.DELIVERED)
+        done = {content.arrival for content in contents(slab) if content.state is State.DELIVERED}
+        for _ in range(2):  # the second time all chunks of the first have been adopted and are sealed
+            again = Input(slab)
+            again.close_all()
+        delivered = {content.arrival for content in contents(slab) if content.state is State.DELIVERED}
+        held = [content.arrival for content in contents(slab) if content.state is State.FILLED]
+        assert len(held) == len(set(held))
+        assert delivered == done
+        assert not delivered & set(held)
+        landed = again.base
+        assert sorted([*held, *delivered]) == list(range(landed))
+        delivered_early += len(done)
+    assert delivered_early
+
+
+def test_a_full_slab_drops_what_does_not_fit_and_says_so(slab: Slab) -> None:
+    sender = Input(slab, topics=TOPICS)
+    sent = 0
+    while True:
+        ingested = sender.receive([datagram(b"t1", bytes(3000), timestamp=sent + i) for i in range(4)])
+        sent += 4
+        if ingested.no_room:
+            break
+    assert {(dropped.topic, dropped.timestamp < sent) for dropped in ingested.no_room} == {(b"t1", True)}
+    assert len(contents(slab)) == sent - len(ingested.no_room) == 2 * slab.geometry.chunks
+    for found in sweep(slab, {State.FILLED}):
+        mark(slab, [found.segment], State.DELIVERED)
+    sender.lanes.drain_closed()
+    sender.now_ms += 5
+    assert not sender.receive([datagram(b"t1", bytes(3000))]).no_room
+
+
+def test_a_large_message_gets_a_span_and_company(slab: Slab) -> None:
+    sender = Input(slab, topics=TOPICS)
+    large = datagram(b"t1", bytes(range(256)) * 100)
+    batch = memoryview(large + datagram(b"t1", b"small"))
+    places = [(0, len(large)), (len(large), len(batch) - len(large))]
+    sender.lanes.ingest(batch, places, 0, 0)
+    [segment] = sender.close_all()
+    assert segment.records == 2
+    assert [span for _, state, span, _ in chunk_heads(slab) if state] == [4]
+    assert records(slab)[0][0] == bytes(range(256)) * 100
+
+
+@pytest.mark.parametrize(("size", "span"), [(CAPACITY, 1), (CAPACITY + 1, 2), (CAPACITY + lay.CHUNK_BYTES, 2)])
+def test_a_chunk_is_filled_to_its_last_byte(slab: Slab, size: int, span: int) -> None:
+    sender = Input(slab, topics=TOPICS)
+    message = memoryview(datagram(b"t1", bytes(size)))
+    assert not sender.lanes.ingest(message, [(0, len(message))], 0, 0).no_room
+    assert [found for _, state, found, _ in chunk_heads(slab) if state] == [span]
+
+
+def test_a_run_is_handed_over_when_its_linger_is_over(slab: Slab) -> None:
+    sender = Input(slab, linger_ms=25, topics=TOPICS)
+    sender.now_ms = 100
+    send(sender, [(b"t1", b"a", b"", None)])
+    assert sender.lanes.next_due_ms == 125
+    sender.lanes.close_due(110)
+    assert sender.lanes.drain_closed() == []
+    sender.lanes.close_due(125)
+    assert [segment.records for segment in sender.lanes.drain_closed()] == [1]
+
+
+@pytest.mark.parametrize("linger_ms", [0, 25])
+@pytest.mark.parametrize("topic", [b"t1", b"new"])
+def test_an_idle_lane_gives_its_chunk_up(slab: Slab, linger_ms: int, topic: bytes) -> None:
+    sender = Input(slab, linger_ms=linger_ms, topics=TOPICS)
+    send(sender, [(topic, b"a", b"", None)])
+    due: list[int] = []
+    while (when := sender.lanes.next_due_ms) is not None:
+        due.append(when)
+        sender.lanes.close_due(when)
+    assert due[-1] <= sender.now_ms + IDLE_MS + linger_ms
+    assert len(due) <= 3
+    assert {state for _, state, _, _ in chunk_heads(slab)} == {ChunkState.FREE, ChunkState.SEALED}
+
+
+def test_a_topic_that_gets_a_number_keeps_its_order(slab: Slab) -> None:
+    sender = Input(slab)
+    send(sender, [(b"t1", b"1", b"", None)])
+    TopicTable(slab).add(b"t1", 2)
+    send(sender, [(b"t1", b"2", b"", None), (b"t1", b"3", b"", None)])
+    segments = sender.close_all()
+    assert [slab_topic(slab, segment) for segment in segments] == [b"t1", b"t1"]
+    assert [read_run(slab, segment.chunk, segment.run).topic for segment in segments] == [0, 1]
+
+
+def test_keys_keep_their_order_when_a_topic_gets_partitions(slab: Slab) -> None:
+    sender = Input(slab, topics=[(b"t1", 2)])
+    batches: list[list[Message]] = [[(b"t1", bytes([i]), b"", 5)] for i in range(3)]
+    send(sender, batches[0])
+    TopicTable(slab).add(b"t1", 3)
+    send(sender, batches[1])
+    send(sender, batches[2])
+    segments = sender.close_all()
+    counts = [read_run(slab, segment.chunk, segment.run).partition_count for segment in segments]
+    assert counts == [2, 3]
+    check_runs(slab, segments, batches)
+
+
+def test_the_number_of_partitions_is_noticed_only_with_the_version(slab: Slab) -> None:
+    """The router stores the number, then the version: a batch in between must not open a second lane for a key."""
+    sender = Input(slab, topics=[(b"t1", 2)])
+    send(sender, [(b"t1", b"1", b"", 5)])
+    slab.words[(slab.geometry.topics_at + lay.TOPIC_ENTRY + lay.TOPIC_PARTITIONS) >> 2] = 3
+    send(sender, [(b"t1", b"2", b"", 5)])
+    [segment] = sender.close_all()
+    assert segment.records == 2
+
+
+def test_with_too_many_lanes_topics_share_one(slab: Slab) -> None:
+    names = [b"t%d" % number for number in range(8)]
+    sender = Input(slab, topics=[(name, 1) for name in names])
+    send(sender, [(name, b"x", b"", None) for name in names])
+    shared = sender.lanes.drain_closed()
+    assert len(shared) == 8 - slab.geometry.chunks // 4
+    assert len({segment.chunk for segment in shared}) == 1
+    assert {slab_topic(slab, segment) for segment in [*shared, *sender.close_all()]} == set(names)

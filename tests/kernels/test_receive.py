@@ -1,0 +1,176 @@
+"""Receiving on real sockets, and dying there."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import socket
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.kernels import Receiver
+from bruce_mp.slab import landing
+from bruce_mp.slab.file import Geometry, Slab
+from support.slabs import Input, contents, datagram, new_slab, slab_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from multiprocessing.context import ForkProcess
+    from pathlib import Path
+
+SLOT: Final = 4096
+GEOMETRY: Final = Geometry(chunks=1024, topics=16, partitions=16, landing_slots=8, landing_slot_size=SLOT)
+KILLS: Final = 20
+MESSAGES: Final = 40_000
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with sender, receiver:
+        yield sender, receiver
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab(GEOMETRY) as made:
+        yield made
+
+
+def landed(slab: Slab) -> list[bytes]:
+    found = [bytes(slab.view[at : at + length]) for at, length in landing.landed_places(slab)]
+    landing.empty(slab, len(found))
+    return found
+
+
+def test_bursts_come_in_order(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+    sender, receiver = pair
+    sender.setblocking(False)
+    kernel = Receiver(slab)
+    assert kernel.receive(receiver.fileno(), 99) == 0
+    assert landed(slab) == []
+    sent: list[bytes] = []
+    got: list[bytes] = []
+    while len(got) < 500:
+        try:
+            while True:
+                sender.send(b"%d" % len(sent) * 20)
+                sent.append(b"%d" % len(sent) * 20)
+        except BlockingIOError:
+            count = kernel.receive(receiver.fileno(), 99)
+        batch = landed(slab)
+        assert 0 < len(batch) == count <= GEOMETRY.landing_slots
+        got += batch
+    assert got == sent[: len(got)]
+
+
+def test_an_empty_datagram_is_one(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+    sender, receiver = pair
+    for data in (b"", b"x", b""):
+        sender.send(data)
+    assert Receiver(slab).receive(receiver.fileno(), 99) == 3
+    assert landed(slab) == [b"", b"x", b""]
+
+
+def test_a_datagram_longer_than_a_slot_is_cut(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+    sender, receiver = pair
+    for size in (SLOT, SLOT + 1, 3 * SLOT):
+        sender.send(b"x" * size)
+    sender.send(b"next")
+    assert Receiver(slab).receive(receiver.fileno(), 99) == 4
+    assert landed(slab) == [b"x" * SLOT] * 3 + [b"next"]
+
+
+def test_the_largest_datagram_with_the_default_buffer(pair: tuple[socket.socket, socket.socket]) -> None:
+    sender, receiver = pair
+    size = sender.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2
+    with new_slab(Geometry.for_size(1 << 20, size)) as slab:
+        data = os.urandom(size)
+        sender.send(data)
+        assert Receiver(slab).receive(receiver.fileno(), 99) == 1
+        assert landed(slab) == [data]
+
+
+def test_a_descriptor_that_is_no_socket(slab: Slab) -> None:
+    read, write = os.pipe()
+    try:
+        with pytest.raises(OSError, match="Socket operation on non-socket"):
+            Receiver(slab).receive(read, 1)
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_a_new_receiver_keeps_what_has_landed(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+    sender, receiver = pair
+    sender.send(b"before the crash")
+    Receiver(slab).receive(receiver.fileno(), 99)
+    Receiver(slab)
+    assert landed(slab) == [b"before the crash"]
+
+
+def test_no_more_than_the_limit(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+    sender, receiver = pair
+    for number in range(5):
+        sender.send(b"%d" % number)
+    kernel = Receiver(slab)
+    assert kernel.receive(receiver.fileno(), 2) == 2
+    assert landed(slab) == [b"0", b"1"]
+    assert kernel.receive(receiver.fileno(), 99) == 3
+    assert landed(slab) == [b"2", b"3", b"4"]
+
+
+# --- killed ----------------------------------------------------------------------------------------------------------
+def take_in(path: Path, receiver: socket.socket) -> None:
+    """An input process: recover, then receive until all have come, or until killed."""
+    slab = Slab(path)
+    process = Input(slab, topics=[(b"t1", 3)])
+    kernel = Receiver(slab)
+    while process.base < MESSAGES:
+        select.select([receiver], [], [])
+        if kernel.receive(receiver.fileno(), 99):
+            process.admit()
+            process.lanes.drain_closed()
+            process.now_ms += 1
+
+
+def send_all(sender: socket.socket) -> None:
+    for number in range(MESSAGES):
+        key = None if number % 3 else number
+        sender.send(datagram(b"t1" if number % 2 else b"new", b"%d" % number, b"", key))
+
+
+@contextmanager
+def child(target: Callable[..., None], *arguments: object) -> Iterator[ForkProcess]:
+    """A process that does not outlive the block."""
+    process = get_context("fork").Process(target=target, args=arguments)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+@pytest.mark.process
+def test_killed_under_load_nothing_is_lost_or_doubled(pair: tuple[socket.socket, socket.socket]) -> None:
+    sender, receiver = pair
+    delays = random.Random(7)
+    with slab_file(GEOMETRY) as path, child(send_all, sender):
+        for _ in range(KILLS):
+            with child(take_in, path, receiver) as process:
+                process.join(delays.uniform(0.005, 0.05))
+                assert process.exitcode is None  # else it had nothing to do any more: send more messages
+        with child(take_in, path, receiver) as process:
+            process.join(30)
+            assert process.exitcode == 0
+        slab = Slab(path)
+        assert Input(slab).base == MESSAGES
+        found = contents(slab)
+        assert sorted(content.arrival for content in found) == list(range(MESSAGES))
+        assert all(int(content.value) == content.arrival for content in found)  # one sender: the numbers agree
+        slab.close()

@@ -1,0 +1,186 @@
+"""Taking, marking and cutting segments."""
+
+from __future__ import annotations
+
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.errors import SlabError
+from bruce_mp.kernels import by_partition, by_size, encode, head_of, mark, sample, take, time_span
+from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.runs import Record, Segment, read_run, segment_records, segment_words
+from support.examples import examples
+from support.slabs import Input, datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.slab.file import Slab
+
+MINE = word(State.ROUTED, 1)
+payloads = st.lists(st.integers(0, 400), min_size=1, max_size=12)
+partition_keys = st.lists(st.sampled_from([0, 1, 2, 7, 2**31, 2**32 - 1]), min_size=1, max_size=12)
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab() as made:
+        yield made
+
+
+def one_run(slab: Slab, datagrams: list[bytes]) -> Segment:
+    """A run in the hands of the router; of a topic without a number, so that keys are mixed in it."""
+    sender = Input(slab)
+    sender.receive(datagrams)
+    segments = take(slab, sender.close_all(), State.FILLED, MINE)
+    [segment] = segments
+    return segment
+
+
+def of_sizes(slab: Slab, sizes: list[int]) -> Segment:
+    return one_run(slab, [datagram(value=bytes([index]) * size) for index, size in enumerate(sizes)])
+
+
+def records(slab: Slab, segment: Segment) -> list[Record]:
+    return [record for _, record in segment_records(slab, segment)]
+
+
+def arrivals(slab: Slab, segment: Segment) -> list[int]:
+    return [record.arrival for record in records(slab, segment)]
+
+
+def is_split(slab: Slab, segment: Segment) -> bool:
+    return read_run(slab, segment.chunk, segment.run).state is State.SPLIT
+
+
+def check_parts(slab: Slab, whole: Segment, parts: list[Segment]) -> None:
+    """Parts cover the whole in order, and each can be taken for itself."""
+    assert [arrival for part in parts for arrival in arrivals(slab, part)] == list(range(whole.records))
+    assert all(part.payload == sum(r.key_length + r.value_length for r in records(slab, part)) for part in parts)
+    assert is_split(slab, whole) == (len(parts) > 1)
+    places = [at for part in parts for at in segment_words(slab, part)]
+    assert len(places) == len(set(places))
+    assert take(slab, parts, MINE, MINE) == parts
+
+
+@examples(60)
+@given(sizes=payloads, count=st.integers(0, 13), limit=st.integers(0, 2500))
+def test_head_of_takes_as_many_as_fit(sizes: list[int], count: int, limit: int) -> None:
+    with new_slab() as slab:
+        whole = of_sizes(slab, sizes)
+        head, rest = head_of(slab, whole, count, limit)
+        check_parts(slab, whole, [part for part in (head, rest) if part])
+        taken = head.records if head else 0
+        assert taken <= count
+        assert sum(sizes[:taken]) <= limit
+        assert taken in {len(sizes), count} or sum(sizes[: taken + 1]) > limit
+
+
+@examples(60)
+@given(keys=partition_keys, partitions=st.lists(st.integers(0, 5), min_size=1, max_size=5))
+def test_by_partition_follows_the_unsigned_key(keys: list[int], partitions: list[int]) -> None:
+    with new_slab() as slab:
+        whole = one_run(slab, [datagram(partition_key=key) for key in keys])
+        parts = by_partition(slab, whole, partitions)
+        check_parts(slab, whole, [part for _, part in parts])
+        assert [p for p, part in parts for _ in arrivals(slab, part)] == [partitions[k % len(partitions)] for k in keys]
+        assert all(before != after for (before, _), (after, _) in pairwise(parts))
+
+
+def test_a_lane_of_one_key_is_not_walked_or_split(slab: Slab) -> None:
+    sender = Input(slab, topics=[(b"t1", 3)])
+    sender.receive([datagram(partition_key=key) for key in (2, 5, 8)])
+    [segment] = sender.close_all()
+    assert by_partition(slab, segment, [7, 8, 9]) == [(9, segment)]
+    assert by_partition(slab, segment, [7, 8])[0][0] == 7
+    assert is_split(slab, segment)
+
+
+@examples(40)
+@given(sizes=payloads, limit=st.integers(0, 400))
+def test_by_size_parts_what_fits_from_what_does_not(sizes: list[int], limit: int) -> None:
+    with new_slab() as slab:
+        whole = of_sizes(slab, sizes)
+        parts = by_size(slab, whole, limit)
+        check_parts(slab, whole, [part for _, part in parts])
+        assert [(fits, part.records) for fits, part in parts] == [
+            (fits, len(list(group))) for fits, group in groupby(size <= limit for size in sizes)
+        ]
+
+
+def test_cutting_a_part_again(slab: Slab) -> None:
+    whole = of_sizes(slab, [10] * 9)
+    head, rest = head_of(slab, whole, 6, 1000)
+    assert head
+    assert rest
+    first, second = head_of(slab, head, 2, 1000)
+    assert first
+    assert second
+    check_parts(slab, whole, [first, second, rest])
+    mark(slab, [second], word(State.QUEUED, 5))
+    assert take(slab, [whole], MINE, MINE) == []
+    assert take(slab, [second], word(State.QUEUED, 5), MINE) == [second]
+    assert take(slab, [whole], MINE, MINE) == [whole]
+
+
+def test_a_doorbell_may_ring_twice(slab: Slab) -> None:
+    whole = of_sizes(slab, [1, 2])
+    assigned = word(State.ASSIGNED, 3)
+    assert take(slab, [whole, whole], MINE, assigned) == [whole]
+    assert take(slab, [whole], MINE, assigned) == []
+    assert take(slab, [whole], word(State.ASSIGNED, 4), MINE) == []
+
+
+def test_take_passes_over_what_is_not_a_sound_place(slab: Slab) -> None:
+    whole = of_sizes(slab, [1, 2])
+    bad = [
+        whole._replace(chunk=2**32 - 1),
+        whole._replace(run=2**32 - 8),
+        whole._replace(run=whole.run + 8),
+        whole._replace(first=whole.first + 8),
+        whole._replace(records=1),
+        whole._replace(records=0),
+        whole._replace(generation=whole.generation - 1),
+    ]
+    assert take(slab, [*bad, whole], MINE, MINE) == [whole]
+    for segment in bad:
+        with pytest.raises(SlabError):
+            mark(slab, [segment], MINE)
+
+
+def test_a_segment_of_an_older_generation_is_refused_by_all(slab: Slab) -> None:
+    sender = Input(slab, topics=[(b"t1", 3)])
+    sender.receive([datagram(value=b"old")])
+    [old] = sender.close_all()
+    mark(slab, [old], State.DELIVERED)
+    new = None
+    while new is None or new.chunk != old.chunk:
+        sender.receive([datagram(value=b"new")])
+        [new] = sender.close_all()
+    assert new == old._replace(generation=new.generation)
+    assert take(slab, [old], State.FILLED, MINE) == []
+    for refused in (
+        lambda: mark(slab, [old], MINE),
+        lambda: encode(slab, [old]),
+        lambda: head_of(slab, old, 1, 1),
+        lambda: by_size(slab, old, 1),
+        lambda: time_span(slab, old),
+        lambda: sample(slab, old, 1),
+        lambda: by_partition(slab, old, [1, 2]),
+    ):
+        with pytest.raises(SlabError):
+            refused()
+    assert take(slab, [new], State.FILLED, MINE) == [new]
+
+
+def test_looks(slab: Slab) -> None:
+    sender = Input(slab)
+    stamps = [5, -(2**63), 2**63 - 1]
+    sender.receive([datagram(value=b"value", key=b"key", timestamp=stamp) for stamp in stamps])
+    [segment] = sender.close_all()
+    assert time_span(slab, segment) == (min(stamps), max(stamps))
+    assert [sample(slab, segment, size) for size in (0, 4, 100)] == [b"", b"keyv", b"keyvalue"]
