@@ -170,7 +170,7 @@ class Demo:
     def _stay(self) -> str:
         socket, topic = self._daemon.socket, self._topics[0]
         print(f"\nThis goes on until Ctrl-C. Look at {self._page} and send something to {socket}:")
-        tell(f"echo hello | {BRUCE} send --socket-path {socket} --topic {topic} --lines")
+        tell(f"{BRUCE} send --socket-path {socket} --topic {topic} --value hello")
         tell("or in Python, from bruce_mp.client import DatagramClient:")
         tell(f'DatagramClient("{socket}").send("{topic}", b"hello")')
         sys.stdout.flush()

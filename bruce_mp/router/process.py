@@ -110,7 +110,7 @@ class _Process:
         elif isinstance(word, PeerDied):
             self._core.take_filled(steady_ms())
         elif isinstance(word, RefreshMetadata):
-            self._core.want_metadata(steady_ms())
+            self._core.wish.want(steady_ms())
         elif word is None or isinstance(word, Stop):
             self._loop.stop()
 
@@ -130,10 +130,10 @@ class _Process:
     def _after_round(self) -> None:
         now_ms = steady_ms()
         self._core.flush_due(now_ms)
-        wanted = self._core.metadata_wanted_ms
+        wanted = self._core.wish.due_ms
         if wanted is not None and wanted <= now_ms and not self._fetcher.is_busy:
             self._fetch()
-        for slot, parcels in self._core.drain_outbox().items():
+        for slot, parcels in self._core.dispatching.drain_outbox().items():
             self._sender(slot).send(parcels)
         self._announce()
         self._set_alarm()
@@ -155,7 +155,7 @@ class _Process:
         """Tell the supervisor which dispatchers there should be, when that changed."""
         wanted = {
             slot: Broker(node, address.host, address.port)
-            for slot, (node, address) in self._core.wanted_dispatchers().items()
+            for slot, (node, address) in self._core.dispatching.wanted().items()
         }
         if wanted != self._announced:
             self._announced = wanted
@@ -163,7 +163,7 @@ class _Process:
 
     def _set_alarm(self) -> None:
         """Wake up for the next batch or fetch; a timer that is there already and early enough serves."""
-        fetch = None if self._fetcher.is_busy else self._core.metadata_wanted_ms
+        fetch = None if self._fetcher.is_busy else self._core.wish.due_ms
         dues = [due for due in (self._core.due_ms, fetch) if due is not None]
         if not dues or (self._alarm is not None and self._alarm_ms <= min(dues)):
             return
@@ -180,6 +180,7 @@ class _Process:
     def _fetch(self) -> None:
         self._row.add(Counter.StartRefreshMetadata)
         self._fetch_started_ms = steady_ms()
+        self._core.wish.begun(self._fetch_started_ms)
         bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
         wants_producer = (
             self._config.kafka.required_acks == _ACKS_ALL and not self._slab.words[lay.SUPER_IDEMPOTENCE >> 2]
@@ -190,7 +191,7 @@ class _Process:
         now_ms = steady_ms()
         if result is None:
             self._row.add(Counter.GetMetadataFail)
-            self._core.put_off_metadata(now_ms + self._retry.next_delay_ms(now_ms))
+            self._core.wish.failed(now_ms + self._retry.next_delay_ms(now_ms))
             return
         self._row.add(Counter.GetMetadataSuccess)
         self._note_producer(result)
@@ -221,7 +222,7 @@ class _Process:
         minutes = self._config.delivery.metadata_refresh_interval_min
         if minutes:
             delay = minutes * 60 * self._rng.uniform(0.8, 1.2)
-            self._periodic = self._loop.call_later(delay, lambda: self._core.want_metadata(steady_ms()))
+            self._periodic = self._loop.call_later(delay, lambda: self._core.wish.want(steady_ms()))
 
 
 def _messages(receiver: Receiver) -> list[list[Parcel]]:

@@ -36,6 +36,10 @@ class Topic:
         self.parked_keyed: list[Segment] = []
         self.batch = BatchBuilder(slab, rule.limits) if rule.kind is BatchingKind.PER_TOPIC else None
         self._rng = rng
+        self.alarm_ms = 0
+        """For which due time of the batch an alarm is set."""
+        self.targets: list[int] = []
+        """The partition for each index of a partition key; empty while no partition is available."""
         self._turn: list[int] = []
         self._cursor = 0
         self._stay_until_ms = 0
@@ -46,6 +50,7 @@ class Topic:
             return
         self.view = view
         self._turn = list(view.leaders) if view is not None else []
+        self.targets = _targets(view) if view is not None else []
         self._rng.shuffle(self._turn)
         self._cursor = 0
 
@@ -67,3 +72,8 @@ class Topic:
     @property
     def holds_any(self) -> bool:
         return bool(self.parked or self.parked_keyed)
+
+
+def _targets(view: TopicView) -> list[int]:
+    designated = (view.designated(index) for index in range(len(view.partitions)))
+    return [partition for partition in designated if partition is not None]

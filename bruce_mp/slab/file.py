@@ -131,7 +131,7 @@ def create(path: Path, geometry: Geometry, now_ms: int) -> None:
 
     Raises SlabError when something is at `path` already, or when the file system has no room for all of it.
     """
-    draft = path.with_name(path.name + ".new")
+    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     except OSError as error:

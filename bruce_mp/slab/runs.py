@@ -269,7 +269,7 @@ def split(slab: Slab, chunk: int, offset: int) -> None:
         slab.view[base + at + lay.RECORD_FLAGS] = record.flags & lay.FLAG_PARTITION_KEY | flags
         slab.view[base + at + lay.RECORD_ATTEMPTS] = run.attempts
         _PLACEMENT.pack_into(slab.view, base + at + lay.RECORD_PARTITION, run.partition, sequence, run.epoch)
-        sequence = sequence if sequence < 0 else next_sequence(sequence, 1)
+        sequence = next_sequence(sequence, 1)
         flags &= ~lay.FLAG_BATCH_START
     slab.words[(base + offset) >> 2] = State.SPLIT
 
@@ -278,8 +278,11 @@ _PLACEMENT: Final = Struct("<iih")
 
 
 def next_sequence(sequence: int, count: int) -> int:
-    """The sequence number `count` records after `sequence`: they run from 0 to 2^31 - 1 and start again at 0."""
-    return (sequence + count) & 0x7FFFFFFF
+    """The sequence number `count` records after `sequence`: they run from 0 to 2^31 - 1 and start again at 0.
+
+    Where there is none (-1) there is none behind it.
+    """
+    return (sequence + count) & 0x7FFFFFFF if sequence >= 0 else sequence
 
 
 def place(slab: Slab, segment: Segment, partition: int, sequence: int, epoch: int, *, opens_batch: bool) -> None:
@@ -287,14 +290,13 @@ def place(slab: Slab, segment: Segment, partition: int, sequence: int, epoch: in
 
     On a whole run they stand in the run's header, in a split run in each record's.
     """
-    base = slab.chunk_at(segment.chunk)
-    flag = lay.FLAG_BATCH_START if opens_batch else 0
-    if slab.words[(base + segment.run) >> 2] & 0xFF != State.SPLIT:
-        at = base + segment.run
-        _PLACEMENT.pack_into(slab.view, at + lay.RUN_PARTITION, partition, sequence, epoch)
-        slab.view[at + lay.RUN_FLAGS] = slab.view[at + lay.RUN_FLAGS] & lay.FLAG_PARTITION_KEY | flag
-        return
-    for offset, record in segment_records(slab, segment):
-        _PLACEMENT.pack_into(slab.view, base + offset + lay.RECORD_PARTITION, partition, sequence, epoch)
-        slab.view[base + offset + lay.RECORD_FLAGS] = record.flags & lay.FLAG_PARTITION_KEY | flag
+    view, flag = slab.view, lay.FLAG_BATCH_START if opens_batch else 0
+    run_at = slab.chunk_at(segment.chunk) + segment.run
+    for word_at in segment_words(slab, segment):
+        at = word_at << 2
+        placement, flags = (
+            (lay.RUN_PARTITION, lay.RUN_FLAGS) if at == run_at else (lay.RECORD_PARTITION, lay.RECORD_FLAGS)
+        )
+        _PLACEMENT.pack_into(view, at + placement, partition, sequence, epoch)
+        view[at + flags] = view[at + flags] & lay.FLAG_PARTITION_KEY | flag
         sequence, flag = next_sequence(sequence, 1), 0

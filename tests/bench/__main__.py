@@ -26,25 +26,28 @@ BASELINE: Final = Path(__file__).with_name("baseline.json")
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    names = [case.name for case in CASES]
+    names = [*(case.name for case in CASES), IDLE]
     options = argparse.ArgumentParser(
         prog="scripts/bench",
         description="What a message costs in the daemon, as a multiple of what receiving it costs a plain loop.",
     )
     add = options.add_argument
     add("--quick", action="store_true", help="one repetition with a quarter of the messages: a first impression")
+    only = f"only this, repeatable: {', '.join(names)}"
+    add("--case", action="append", default=[], choices=names, metavar="NAME", help=only)
     add(
-        *("--case",),
-        action="append",
-        default=[],
-        choices=[*names, IDLE],
-        metavar="NAME",
-        help=f"only this, repeatable: {', '.join([*names, IDLE])}",
+        "--repeat",
+        type=int,
+        choices=range(1, 101),
+        metavar="N",
+        help="repetitions (default 3); the figures are medians",
     )
-    add("--repeat", type=int, metavar="N", help="repetitions (default 3); the figures are medians")
     add("--json", type=Path, metavar="FILE", help="write everything, each single run included, to a file")
     add("--record", action="store_true", help="make this run the baseline that later runs are compared with")
-    return options.parse_args(arguments)
+    chosen = options.parse_args(arguments)
+    if chosen.record and (chosen.case or chosen.quick):
+        options.error("a baseline has every case in full: --record goes with neither --case nor --quick")
+    return chosen
 
 
 def _measure(options: argparse.Namespace) -> Report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ def facts() -> dict[str, str | float]:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "bruce": __version__,
+        "commit": _commit(),
         "processor": next(_processors(), platform.machine()),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
@@ -31,6 +33,17 @@ def facts() -> dict[str, str | float]:
         "python": platform.python_version(),
         "net.unix.max_dgram_qlen": int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()),
     }
+
+
+def _commit() -> str:
+    """As git names what is checked out, `-dirty` if something was changed since."""
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def _processors() -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
+from textwrap import fill
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["render"]
 
 MB: Final = 1e6
+WIDTH: Final = 118
 HEAD: Final = (
     f"{'':16} {'CPU us per message':^18}  {'multiple':>8} {'(range)':>13} {'was':>6}"
     f"  {'thousand messages/s':^24} {'lost':>6} {'broker':>6}\n"
@@ -27,7 +29,7 @@ def render(report: Report, baseline: Report | None) -> str:
 
 
 def _machine(report: Report) -> Iterator[str]:
-    yield ", ".join(f"{name} {value}" for name, value in report.machine.items())
+    yield fill(", ".join(f"{name} {value}" for name, value in report.machine.items()), WIDTH, break_on_hyphens=False)
 
 
 def _loads(report: Report, baseline: Report | None) -> Iterator[str]:

@@ -17,7 +17,6 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.tickets import TicketOffice
-from bruce_mp.slab.tickets import TicketOffice
 from support.examples import examples
 from support.slabs import INPUT_ROW, new_slab
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from bruce_mp.kernels import mark
 from bruce_mp.kernels.pure.lanes import IDLE_MS
-from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_heads
 from bruce_mp.slab.layout import ChunkState, State

@@ -6,8 +6,6 @@ import os
 import random
 import select
 import socket
-from contextlib import contextmanager
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -15,11 +13,11 @@ import pytest
 from bruce_mp.kernels import Receiver
 from bruce_mp.slab import landing
 from bruce_mp.slab.file import Geometry, Slab
+from support.children import child
 from support.slabs import Input, contents, datagram, new_slab, slab_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from multiprocessing.context import ForkProcess
+    from collections.abc import Iterator
     from pathlib import Path
 
 SLOT: Final = 4096
@@ -142,18 +140,6 @@ def send_all(sender: socket.socket) -> None:
     for number in range(MESSAGES):
         key = None if number % 3 else number
         sender.send(datagram(b"t1" if number % 2 else b"new", b"%d" % number, b"", key))
-
-
-@contextmanager
-def child(target: Callable[..., None], *arguments: object) -> Iterator[ForkProcess]:
-    """A process that does not outlive the block."""
-    process = get_context("fork").Process(target=target, args=arguments)
-    process.start()
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.join()
 
 
 @pytest.mark.process

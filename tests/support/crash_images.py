@@ -9,6 +9,7 @@ word stays whole.
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class _Recorder:
     def _read(self, region: range) -> bytes:
         return bytes(self._slab.view[region.start : region.stop])
 
-    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
+    def trace(self, frame: FrameType, _event: str, _argument: Any) -> Any:
         if "bruce_mp" not in frame.f_code.co_filename:
             return None
         frame.f_trace_opcodes = True
@@ -92,4 +93,4 @@ class _Recorder:
         store = [(region.start + 8 * index, new) for index, (old, new) in pairs if old != new]
         cuts = sorted({len(store) * tear // _TEARS for tear in range(1, _TEARS)} - {0, len(store)})
         edges = [0, *cuts, len(store)]
-        self.images += [store[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]
+        self.images += [store[start:stop] for start, stop in pairwise(edges)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import Lanes
 from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
 from bruce_mp.slab import landing
@@ -19,7 +20,6 @@ from bruce_mp.slab.rows import Row
 from bruce_mp.slab.runs import records_of
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.errors import DiscardReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,0 +1,37 @@
+"""When metadata should be fetched next: the earliest wish of anybody, but never before the floor."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["MetadataWish"]
+
+SPACING_MS: Final = 100
+"""Between the beginnings of two fetches: a flood of messages for unknown topics must not become a flood of requests."""
+
+
+class MetadataWish:
+    """Times in ms on one clock."""
+
+    def __init__(self) -> None:
+        self._wanted_ms: int | None = 0
+        self._floor_ms = 0
+
+    @property
+    def due_ms(self) -> int | None:
+        """When to fetch; None = nobody waits for it."""
+        return None if self._wanted_ms is None else max(self._wanted_ms, self._floor_ms)
+
+    def want(self, at_ms: int) -> None:
+        """Fetch at this time at the latest."""
+        if self._wanted_ms is None or at_ms < self._wanted_ms:
+            self._wanted_ms = at_ms
+
+    def begun(self, now_ms: int) -> None:
+        """A fetch begins; wishes from now on are for the next."""
+        self._wanted_ms = None
+        self._floor_ms = now_ms + SPACING_MS
+
+    def failed(self, until_ms: int) -> None:
+        """No broker answered: ask again then, whatever is wished."""
+        self._wanted_ms = self._floor_ms = until_ms

@@ -1,0 +1,118 @@
+"""When a figure is refused, and what becomes of runs that are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench.cases import CASES, COMBINED, IDLE
+from bench.results import DaemonRun, Figure, Idle, Life, Pair, PlainRun, Report, figure_of, refusals_of
+from bench.session import Plan
+from bench.table import render
+
+GOOD = DaemonRun(
+    sent=1000,
+    received=1000,
+    delivered=990,
+    discarded=10,
+    held=0,
+    stored=990,
+    send_s=0.5,
+    settle_s=1.0,
+    cpu_s={"input": 0.00297, "router": 0.00099},
+    wakeups={"input": 99, "router": 0},
+    sink_cpu_s=0.00099,
+    balanced=True,
+    same_processes=True,
+)
+PLAIN = PlainRun(messages=1000, seconds=0.25, cpu_s=0.001)
+
+
+def pair(cpu_s: float) -> Pair:
+    return Pair("a-case", PLAIN, msgspec.structs.replace(GOOD, cpu_s={"input": cpu_s}))
+
+
+def report(**figures: Figure) -> Report:
+    idle = Idle(20.0, {"input": 0.001}, {"input": 1.0})
+    life = Life(0.5, 0.75, idle, {"input": 10_000_000}, {"a-case": {"input": 11_000_000}}, 5_000_000, 8_000_000)
+    return Report(1, {"cores": 2}, figures, {"bad-case": "the books do not balance"}, idle, [life], [])
+
+
+def test_a_good_run_is_not_refused() -> None:
+    assert refusals_of(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"sent": 1001}, "1001 were sent, 1000 received"),
+        ({"received": 999, "sent": 999}, "received are 999, delivered, discarded or held 1000"),
+        ({"balanced": False}, "the books do not balance"),
+        ({"held": 5, "delivered": 985, "stored": 985}, "5 were still held when the time was up"),
+        ({"stored": 991}, "990 are delivered by the books, the broker stored 991"),
+        ({"delivered": 0, "stored": 0, "discarded": 1000}, "nothing was delivered"),
+        ({"same_processes": False}, "a process was started again"),
+    ],
+)
+def test_a_run_is_refused_for_each_reason_alone(change: dict[str, object], reason: str) -> None:
+    assert refusals_of(msgspec.structs.replace(GOOD, **change)) == [reason]
+
+
+def test_a_figure_is_per_delivered_message_and_the_median_of_the_repetitions() -> None:
+    figure = figure_of([pair(0.00198), pair(0.0099), pair(0.00396)])
+    assert figure.plain_us == pytest.approx(1.0)
+    assert figure.daemon_us == pytest.approx(4.0)
+    assert (figure.multiple, figure.lowest_multiple, figure.highest_multiple) == pytest.approx((4.0, 2.0, 10.0))
+    assert figure.process_us == pytest.approx({"input": 4.0})
+    assert figure.wakeups_per_1000 == pytest.approx({"input": 100.0})
+    assert (figure.plain_rate, figure.rate_in, figure.rate_through) == pytest.approx((4000, 2000, 990))
+    assert figure.discarded_share == pytest.approx(0.01)
+
+
+def test_the_table_shows_figures_beside_the_baseline_and_refusals() -> None:
+    now = report(first=figure_of([pair(0.00396)]), second=figure_of([pair(0.0099)]))
+    before = report(first=figure_of([pair(0.00198)]))
+    lines = render(now, before).splitlines()
+    first, second = (next(line for line in lines if line.startswith(name)) for name in ("first", "second"))
+    assert first.split()[1:7] == ["1.00", "4.00", "4.0", "x", "(4.0-4.0)", "2.0"]
+    assert second.split()[5:7] == ["(10.0-10.0)", "-"]
+    assert "bad-case         NO FIGURE: the books do not balance" in lines
+    assert any(line.startswith("idle") and "0.10 % of a core (was 0.10 %)" in line for line in lines)
+
+
+def test_a_report_survives_the_file() -> None:
+    written = report(first=figure_of([pair(0.00396)]))
+    assert msgspec.json.decode(msgspec.json.encode(written), type=Report) == written
+
+
+def test_the_recorded_baseline_has_every_case() -> None:
+    recorded = msgspec.json.decode(Path(__file__).with_name("baseline.json").read_bytes(), type=Report)
+    assert list(recorded.figures) == [case.name for case in CASES]
+    assert recorded.idle is not None
+    assert not recorded.refused
+
+
+def test_a_plan_without_names_has_everything() -> None:
+    plan = Plan.of([], None, quick=False)
+    assert (list(plan.cases), plan.repetitions, plan.idle_s) == (list(CASES), 3, 20.0)
+    assert [case.name for _, cases in plan.groups() for case in cases] == [case.name for case in CASES]
+
+
+def test_a_quick_plan_is_shorter_everywhere() -> None:
+    plan = Plan.of([], None, quick=True)
+    assert plan.repetitions == 1
+    assert all(quick.messages < whole.messages for quick, whole in zip(plan.cases, CASES, strict=True))
+
+
+def test_the_idle_daemon_can_be_measured_alone() -> None:
+    plan = Plan.of([IDLE], 1, quick=False)
+    assert list(plan.groups()) == [(COMBINED, [])]
+    assert plan.idle_s == 20.0
+
+
+def test_a_named_case_does_not_measure_the_idle_daemon() -> None:
+    plan = Plan.of(["1KB"], None, quick=False)
+    assert [case.name for case in plan.cases] == ["1KB"]
+    assert plan.idle_s == 0.0

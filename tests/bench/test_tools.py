@@ -1,0 +1,101 @@
+"""The sender and the plain receiver, in both languages; what a process costs; what is sent."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench import cost
+from bench.cases import TOPICS, Case
+from bench.corpus import datagrams, write_datagrams
+from bench.plain import run_plain
+from bench.tools import SendError, Tools, make_tools, run_sender
+from bruce_mp.protocol.client_wire import Message, parse_message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BIND_AND_END = """
+import socket, sys
+socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).bind(sys.argv[1])
+print("READY")
+"""
+
+
+def no_compiler(_name: str) -> None:
+    return None
+
+
+@pytest.fixture(params=["C", "Python"])
+def tools(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
+    if request.param == "Python":
+        monkeypatch.setattr(shutil, "which", no_compiler)
+    elif not shutil.which("cc"):
+        pytest.fail("There is no C compiler; on Debian and Ubuntu: apt install gcc")
+    made = make_tools(tmp_path)
+    assert made.language == request.param
+    return made
+
+
+@pytest.mark.parametrize("case", [Case("one", 100, 5000), Case("many", 1024, 1000, senders=7)])
+def test_the_plain_receiver_gets_every_message(tools: Tools, case: Case, tmp_path: Path) -> None:
+    write_datagrams(tmp_path / "datagrams", TOPICS, case.size)
+    run = run_plain(tools, case, tmp_path, tmp_path / "datagrams")
+    assert run.messages == case.messages
+    assert 0 < run.cpu_s < run.seconds
+
+
+def test_a_paced_sender_takes_its_time(tools: Tools, tmp_path: Path) -> None:
+    write_datagrams(tmp_path / "datagrams", TOPICS, 100)
+    run = run_plain(tools, Case("paced", 100, 500, senders=2, rate=1000), tmp_path, tmp_path / "datagrams")
+    assert run.seconds > 0.45
+
+
+def test_a_receiver_that_goes_away_is_an_error(tools: Tools, tmp_path: Path) -> None:
+    write_datagrams(tmp_path / "datagrams", TOPICS, 100)
+    code = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.bind(sys.argv[1]); print('READY')"
+    )
+    quitter = Tools(tools.send, (sys.executable, "-c", code), tools.language)
+    with pytest.raises(SendError):
+        run_plain(quitter, Case("gone", 100, 1000), tmp_path, tmp_path / "datagrams")
+
+
+def test_nobody_to_send_to_is_an_error(tools: Tools, tmp_path: Path) -> None:
+    write_datagrams(tmp_path / "datagrams", TOPICS, 100)
+    with pytest.raises(SendError, match="The sender ended with 1"):
+        run_sender(tools, Case("nobody", 100, 10), tmp_path / "nobody", tmp_path / "datagrams")
+
+
+@pytest.mark.parametrize("size", [100, 1024, 10_240])
+def test_datagrams_are_good_messages_of_that_size_topic_after_topic(size: int) -> None:
+    some = datagrams(TOPICS, size)
+    assert {len(datagram) for datagram in some} == {size}
+    parsed = [parse_message(datagram) for datagram in islice(some, 20)]
+    assert [message.topic.decode() for message in parsed if isinstance(message, Message)] == [*TOPICS, *TOPICS]
+
+
+def test_cpu_of_another_process_is_that_of_its_clock() -> None:
+    before, own = cost.cpu_seconds(os.getpid()), time.process_time()
+    sum(number * number for number in range(200_000))
+    spent = time.process_time() - own
+    assert cost.cpu_seconds(os.getpid()) - before == pytest.approx(spent, rel=0.1)
+
+
+def test_sleeping_is_counted_as_wake_ups() -> None:
+    before = cost.usage_of({"me": os.getpid()})["me"].wakeups
+    for _ in range(5):
+        time.sleep(0.001)
+    assert cost.usage_of({"me": os.getpid()})["me"].wakeups >= before + 5
+
+
+def test_memory_tells_the_slab_from_the_rest(tmp_path: Path) -> None:
+    memory = cost.memory_of({"me": os.getpid()}, tmp_path / "slab")
+    assert memory.slab == 0
+    assert memory.processes["me"] > 1_000_000

@@ -1,0 +1,192 @@
+"""Damaged memory and damaged frames: refused with SlabError or passed over, in bounded time, by everything."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp import kernels
+from bruce_mp.errors import SlabError
+from bruce_mp.slab import landing
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import ChunkPool, all_runs, is_settled
+from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.recovery import arrivals_from, batches_of, close_open_runs, find, sweep, sweep_filled
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.runs import Segment, is_current, place, segment_words, split, unpack_segments
+from bruce_mp.telemetry.books import held_by_topic, read_books
+from support.examples import examples
+from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bruce_mp.slab.file import Slab
+
+HELD = word(State.IN_FLIGHT, 1)
+CHUNKS_IN_USE = 6
+
+
+def fill(slab: Slab) -> list[Segment]:
+    """Whole runs, split runs, an open run, runs with names, a span: in the first chunks."""
+    sender = Input(slab, topics=[(b"t1", 3), (b"t2", 1)])
+    sender.receive([datagram(b"t1", bytes(900), b"k", key) for key in (0, 1, 1)] + [datagram(b"t2", b"a")])
+    sender.receive([datagram(b"new", b"b", b"", 1), datagram(b"new", b"c", b"", 2), datagram(b"other", bytes(500))])
+    large = memoryview(datagram(b"t2", bytes(9000)))
+    sender.lanes.ingest(large, [(0, len(large))], sender.base, 1)
+    segments = sender.close_all()
+    for segment in segments[1::2]:
+        split(slab, segment.chunk, segment.run)
+    for number, segment in enumerate(segments):
+        place(slab, segment, 0, 10 * number, 0, opens_batch=True)
+    kernels.mark(slab, segments, HELD)
+    sender.receive([datagram(b"t1", b"still open")])
+    return segments
+
+
+def actions(slab: Slab, segment: Segment) -> list[Callable[[], object]]:
+    """Everything that walks memory.  A segment is given to those that take one."""
+    return [
+        lambda: kernels.take(slab, [segment], HELD, HELD),
+        lambda: kernels.mark(slab, [segment], HELD),
+        lambda: kernels.encode(slab, [segment]),
+        lambda: kernels.by_size(slab, segment, 500),
+        lambda: kernels.by_partition(slab, segment, [1, 2, 3]),
+        lambda: kernels.head_of(slab, segment, 1, 1000),
+        lambda: kernels.time_span(slab, segment),
+        lambda: kernels.sample(slab, segment, 100),
+        lambda: find(slab, segment),
+        lambda: is_current(slab, segment),
+        lambda: segment_words(slab, segment),
+        lambda: split(slab, segment.chunk, segment.run),
+        lambda: place(slab, segment, 1, 2, 3, opens_batch=True),
+        lambda: Row(slab, DISPATCHER_ROW).settle([segment], State.DELIVERED, 0, {1: 1}),
+    ]
+
+
+def sweeps(slab: Slab) -> list[Callable[[], object]]:
+    """What a process does at its start, and what reads without owning: these may not even raise SlabError."""
+    return [
+        lambda: list(all_runs(slab)),
+        lambda: batches_of(sweep(slab, {State.IN_FLIGHT})),
+        lambda: sweep(slab, set(State)),
+        lambda: sweep_filled(slab),
+        lambda: arrivals_from(slab, 0),
+        lambda: held_by_topic(slab),
+        lambda: read_books(slab),
+        lambda: [is_settled(slab, chunk) for chunk in range(slab.geometry.chunks)],
+        lambda: close_open_runs(slab, INPUT_ROW),
+        lambda: fill_up(slab),
+    ]
+
+
+def fill_up(slab: Slab) -> None:
+    """An input that comes after must be able to work."""
+    pool = ChunkPool(slab, INPUT_ROW)
+    pool.release_seals()
+    for now_ms in range(slab.geometry.chunks):
+        pool.allocate(1 + now_ms % 2, 10 * now_ms)
+
+
+def headers(slab: Slab) -> list[int]:
+    """Offsets in the chunk area of everything that is read as a number."""
+    places: list[int] = []
+    for chunk, offset, run in all_runs(slab):
+        base = chunk * lay.CHUNK_BYTES
+        places += range(base, base + lay.CHUNK_HEADER)
+        places += range(base + offset, base + offset + lay.RUN_HEADER)
+        places += range(base + offset + run.body, base + offset + run.body + lay.RECORD_HEADER)
+    return places
+
+
+@examples(250)
+@given(
+    flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255), st.booleans()), min_size=1, max_size=6),
+)
+def test_damaged_memory(flips: list[tuple[int, int, bool]]) -> None:
+    with new_slab() as slab:
+        segments = fill(slab)
+        places = headers(slab)
+        for where, bits, in_header in flips:
+            at = places[where % len(places)] if in_header else where % (CHUNKS_IN_USE * lay.CHUNK_BYTES)
+            slab.view[slab.chunks_at + at] ^= bits
+        image = bytes(slab.view[slab.chunks_at : slab.geometry.file_size])
+        for segment in segments:
+            for action in actions(slab, segment):
+                refused_or_done(action)
+            slab.view[slab.chunks_at : slab.geometry.file_size] = image
+        for action in sweeps(slab):
+            action()
+
+
+def refused_or_done(action: Callable[[], object]) -> None:
+    with suppress(SlabError):
+        action()
+
+
+numbers = st.sampled_from([0, 1, 7, 8, 64, 2**31, 2**32 - 1, 2**32 - 8]) | st.integers(0, 2**32 - 1)
+
+
+@examples(150)
+@given(fields=st.lists(st.none() | st.integers(-100, 100) | numbers, min_size=6, max_size=6), which=st.integers(0, 10))
+def test_damaged_segments(fields: list[int | None], which: int) -> None:
+    with new_slab() as slab:
+        segments = fill(slab)
+        segment = segments[which % len(segments)]
+        values = [
+            old if new is None else old + new if -100 <= new <= 100 else new
+            for old, new in zip(segment, fields, strict=True)
+        ]
+        damaged = Segment(*(value & 0xFFFFFFFF for value in values))
+        for action in actions(slab, damaged):
+            refused_or_done(action)
+        for action in sweeps(slab):
+            action()
+
+
+@given(data=st.binary(max_size=100))
+@examples(50)
+def test_a_frame_of_segments_is_whole_or_refused(data: bytes) -> None:
+    if len(data) % 24:
+        with pytest.raises(SlabError, match="not a multiple of 24"):
+            unpack_segments(data)
+    else:
+        assert len(unpack_segments(data)) == len(data) // 24
+
+
+def test_what_comes_before_the_damage_is_found() -> None:
+    with new_slab() as slab:
+        sender = Input(slab, linger_ms=0, topics=[(b"t1", 3)])
+        for number in range(4):
+            sender.receive([datagram(value=b"%d" % number)])
+        segments = sender.lanes.drain_closed()
+        assert len({segment.chunk for segment in segments}) == 1
+        slab.view[slab.chunk_at(segments[2].chunk) + segments[2].run + lay.RUN_MAGIC_AT] ^= 1
+        assert [found.segment for found in sweep(slab, set(State))] == segments[:2]
+
+
+def test_a_damaged_chunk_is_never_reclaimed() -> None:
+    with new_slab() as slab:
+        sender = Input(slab, topics=[(b"t1", 3)])
+        sender.receive([datagram(value=b"x")])
+        [segment] = sender.close_all()
+        kernels.mark(slab, [segment], State.DELIVERED)
+        assert is_settled(slab, segment.chunk)
+        slab.words[(slab.chunk_at(segment.chunk) + segment.run + lay.RUN_SIZE) >> 2] = 0
+        assert not is_settled(slab, segment.chunk)
+
+
+@examples(50)
+@given(lengths=st.lists(numbers, min_size=1, max_size=16))
+def test_damaged_lengths_in_the_landing_zone(lengths: list[int]) -> None:
+    with new_slab() as slab:
+        sender = Input(slab, topics=[(b"t1", 3)])
+        for slot, length in enumerate(lengths):
+            at = slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES + lay.MMSGHDR_LENGTH
+            slab.words[at >> 2] = length
+        sender.admit()
+        assert landing.landed_lengths(slab) in ([], lengths[lengths.index(2**32 - 1) :] if 2**32 - 1 in lengths else [])

@@ -1,0 +1,174 @@
+"""The slab file: made whole or not at all, locked, and refused when it is not what it should be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.errors import SlabError
+from bruce_mp.slab import landing
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import chunk_heads
+from bruce_mp.slab.file import Geometry, Slab, create, lock
+from bruce_mp.slab.layout import ChunkState
+from bruce_mp.slab.rows import Row
+from support.examples import examples
+from support.slabs import SMALL, datagram, new_slab, put_in_landing_zone
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_new_slab_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    create(path, SMALL, now_ms=12345)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.stat().st_blocks * 512 >= SMALL.file_size
+    assert [entry.name for entry in tmp_path.iterdir()] == ["slab"]
+    slab = Slab(path)
+    assert slab.geometry == SMALL
+    assert slab.signed(lay.SUPER_PRODUCER_ID) == -1
+    assert slab.signed(lay.SUPER_CREATED_MS) == 12345
+    assert landing.landed_lengths(slab) == []
+    assert {state for _, state, _, _ in chunk_heads(slab)} == {ChunkState.FREE}
+    slab.close()
+
+
+def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    path.write_bytes(b"precious")
+    with pytest.raises(SlabError, match="already; it is not overwritten"):
+        create(path, SMALL, now_ms=0)
+    assert path.read_bytes() == b"precious"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["slab"]
+
+
+def test_a_full_file_system_is_noticed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    with pytest.raises(SlabError, match=r"needs \d+ MiB, but its file system has only \d+ MiB free; make slab.size"):
+        create(tmp_path / "slab", SMALL, now_ms=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(SlabError, match="cannot be made: No such file"):
+        create(tmp_path / "missing" / "slab", SMALL, now_ms=0)
+    with pytest.raises(SlabError, match="cannot be opened: No such file"):
+        Slab(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("at", "data", "text"),
+    [
+        (0, b"X", "is not a slab"),
+        (8, b"\x63", "layout version 99"),
+        (12, b"\1", "damaged"),
+        (24, b"\xff", "damaged"),
+        (36, b"\x01", "damaged"),
+    ],
+)
+def test_what_is_no_slab_of_ours_is_refused(tmp_path: Path, at: int, data: bytes, text: str) -> None:
+    path = tmp_path / "slab"
+    create(path, SMALL, now_ms=0)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+    with pytest.raises(SlabError, match=text):
+        Slab(path)
+
+
+@pytest.mark.parametrize("size", [0, 8, 4096, SMALL.file_size - 1, SMALL.file_size + 1])
+def test_a_file_of_the_wrong_size_is_refused(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "slab"
+    create(path, SMALL, now_ms=0)
+    os.truncate(path, size)
+    with pytest.raises(SlabError, match="slab"):
+        Slab(path)
+
+
+def test_a_second_daemon_is_kept_out_as_long_as_a_copy_of_the_lock_lives(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    create(path, SMALL, now_ms=0)
+    first = lock(path)
+    inherited = os.dup(first)
+    os.close(first)
+    with pytest.raises(SlabError, match="belongs to a daemon that is running"):
+        lock(path)
+    os.close(inherited)
+    os.close(lock(path))
+
+
+def test_all_see_the_same_memory(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    create(path, SMALL, now_ms=0)
+    one, other = Slab(path), Slab(path)
+    one.store_signed(lay.SUPER_PRODUCER_ID, -(2**63))
+    assert other.signed(lay.SUPER_PRODUCER_ID) == -(2**63)
+    one.words[lay.SUPER_IDEMPOTENCE >> 2] = 2
+    assert other.view[lay.SUPER_IDEMPOTENCE] == 2
+    one.close()
+    other.close()
+
+
+def test_closing_while_somebody_still_has_a_view(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    create(path, SMALL, now_ms=0)
+    slab = Slab(path)
+    row = Row(slab, 0)
+    slab.close()
+    assert row.counters[0] == 0
+
+
+def test_there_is_no_chunk_outside() -> None:
+    with new_slab() as slab:
+        for chunk in (-1, SMALL.chunks, 2**32):
+            with pytest.raises(SlabError, match="There is no chunk"):
+                slab.chunk_at(chunk)
+
+
+@examples(50)
+@given(size=st.integers(0, 1 << 40), largest=st.integers(0, 16 << 20))
+def test_parts_of_the_file_do_not_overlap(size: int, largest: int) -> None:
+    geometry = Geometry.for_size(size, largest)
+    parts = [
+        (0, lay.PAGE),
+        (geometry.topics_at, geometry.topics * lay.TOPIC_ENTRY),
+        (geometry.partitions_at, geometry.partitions * lay.PARTITION_ENTRY),
+        (geometry.rows_at, lay.ROW_COUNT * lay.ROW_BYTES),
+        (geometry.landing_at, lay.LANDING_HEADERS + geometry.landing_slots * lay.MMSGHDR_BYTES),
+        (geometry.landing_iovecs_at, geometry.landing_slots * lay.IOVEC_BYTES),
+        (geometry.landing_slots_at, geometry.landing_slots * geometry.landing_slot_size),
+        (geometry.chunks_at, geometry.chunks * lay.CHUNK_BYTES),
+    ]
+    end = 0
+    for at, length in parts:
+        assert at >= end
+        assert at % 8 == 0
+        end = at + length
+    assert end == geometry.file_size
+    assert geometry.landing_slot_size >= largest
+
+
+def test_the_landing_zone() -> None:
+    with new_slab() as slab:
+        data = [datagram(value=b"x"), b"", b"yy"]
+        put_in_landing_zone(slab, data)
+        assert landing.landed_lengths(slab) == [len(some) for some in data]
+        places = landing.landed_places(slab)
+        assert [bytes(slab.view[at : at + length]) for at, length in places] == data
+        assert [at for at, _ in places] == [landing.slot_at(slab, slot) for slot in range(3)]
+        landing.empty(slab, 3)
+        assert landing.landed_places(slab) == []
+        put_in_landing_zone(slab, [b"z"] * SMALL.landing_slots)
+        assert landing.landed_lengths(slab) == [1] * SMALL.landing_slots
+        landing.empty(slab, SMALL.landing_slots)
+        assert landing.landed_lengths(slab) == []

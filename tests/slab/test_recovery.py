@@ -1,0 +1,194 @@
+"""Record batches put together again from the slab alone, with the boundaries that they were sent with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp import kernels
+from bruce_mp.errors import SlabError
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.recovery import SentBatch, arrivals_from, batches_of, close_open_runs, find, sweep
+from bruce_mp.slab.runs import Segment, next_sequence, place, segment_records
+from support.examples import examples
+from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from random import Random
+
+    from bruce_mp.slab.file import Slab
+
+LAST_SEQUENCE = 2**31 - 1
+HELD = word(State.IN_FLIGHT, 4)
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab() as made:
+        yield made
+
+
+class Plan(NamedTuple):
+    """Batches of one partition in one epoch: how many records each takes."""
+
+    topic: bytes
+    partition: int
+    epoch: int
+    first_sequence: int
+    sizes: list[int]
+
+
+plans = st.lists(
+    st.builds(
+        Plan,
+        topic=st.sampled_from([b"t1", b"t2"]),
+        partition=st.integers(0, 2),
+        epoch=st.integers(0, 2),
+        first_sequence=st.sampled_from([0, 1, 100, LAST_SEQUENCE, LAST_SEQUENCE - 1, LAST_SEQUENCE - 5]),
+        sizes=st.lists(st.integers(1, 7), min_size=1, max_size=4),
+    ),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda plan: (plan.topic, plan.partition, plan.epoch),
+)
+
+
+def send(slab: Slab, sender: Input, plan: Plan, run_length: int) -> list[SentBatch]:
+    """Fill runs of some records and build batches of others over them, as a dispatcher does."""
+    ready: list[Segment] = []
+    for start in range(0, sum(plan.sizes), run_length):
+        count = min(run_length, sum(plan.sizes) - start)
+        sender.receive([datagram(plan.topic, bytes([index % 7])) for index in range(count)])
+        ready += sender.lanes.drain_closed()
+    topic = 1 if plan.topic == b"t1" else 2
+    sequence = plan.first_sequence
+    batches = []
+    for size in plan.sizes:
+        segments: list[Segment] = []
+        left = size
+        while left:
+            head, rest = kernels.head_of(slab, ready.pop(0), left, 1 << 40)
+            assert head
+            segments.append(head)
+            ready[:0] = [rest] if rest else []
+            left -= head.records
+        batches.append(SentBatch(topic, plan.partition, plan.epoch, sequence, tuple(segments)))
+        for index, segment in enumerate(segments):
+            place(slab, segment, plan.partition, sequence, plan.epoch, opens_batch=index == 0)
+            sequence = next_sequence(sequence, segment.records)
+        kernels.mark(slab, segments, HELD)
+    return batches
+
+
+def spelled_out(slab: Slab, batches: list[SentBatch]) -> list[tuple[int, int, int, int, list[int]]]:
+    """Batches with the records in them; how they are cut into segments does not matter."""
+    return [
+        (
+            batch.topic,
+            batch.partition,
+            batch.epoch,
+            batch.base_sequence,
+            [record.arrival for segment in batch.segments for _, record in segment_records(slab, segment)],
+        )
+        for batch in batches
+    ]
+
+
+@examples(80)
+@given(some=plans, run_length=st.integers(1, 9), order=st.randoms(use_true_random=False))
+def test_batches_come_back_with_their_boundaries(some: list[Plan], run_length: int, order: Random) -> None:
+    with new_slab() as slab:
+        sender = Input(slab, linger_ms=0, topics=[(b"t1", 3), (b"t2", 3)])
+        sent = [batch for plan in some for batch in send(slab, sender, plan, run_length)]
+        found = sweep(slab, {State.IN_FLIGHT}, 4)
+        order.shuffle(found)
+        batches = batches_of(found)
+        in_order_of_place = sorted(sent, key=lambda batch: (batch.topic, batch.partition, batch.epoch))
+        assert spelled_out(slab, batches) == spelled_out(slab, in_order_of_place)
+        assert [batch.records for batch in batches] == [batch.records for batch in in_order_of_place]
+        for batch in batches:
+            assert kernels.encode(slab, batch.segments).records == batch.records
+
+
+@examples(40)
+@given(some=plans, run_length=st.integers(1, 9), data=st.data())
+def test_what_was_acknowledged_leaves_the_others_as_they_were(
+    some: list[Plan], run_length: int, data: st.DataObject
+) -> None:
+    with new_slab() as slab:
+        sender = Input(slab, linger_ms=0, topics=[(b"t1", 3), (b"t2", 3)])
+        sent = [batch for plan in some for batch in send(slab, sender, plan, run_length)]
+        in_order_of_place = sorted(sent, key=lambda batch: (batch.topic, batch.partition, batch.epoch))
+        acknowledged = data.draw(st.sets(st.sampled_from(range(len(sent)))))
+        for index in acknowledged:
+            kernels.mark(slab, in_order_of_place[index].segments, State.DELIVERED)
+        left = [batch for index, batch in enumerate(in_order_of_place) if index not in acknowledged]
+        assert spelled_out(slab, batches_of(sweep(slab, {State.IN_FLIGHT}))) == spelled_out(slab, left)
+
+
+def test_sweep_finds_by_state_and_holder_in_order_of_arrival(slab: Slab) -> None:
+    sender = Input(slab, topics=[(b"t1", 3), (b"t2", 3)])
+    for topic in (b"t2", b"t1", b"t2", b"t1"):
+        sender.receive([datagram(topic)])
+        sender.lanes.close_all()
+    segments = sender.lanes.drain_closed()
+    kernels.mark(slab, segments[:2], word(State.QUEUED, 1))
+    kernels.mark(slab, segments[2:3], word(State.QUEUED, 2))
+    assert [found.segment for found in sweep(slab, set(State))] == segments
+    assert [found.segment for found in sweep(slab, {State.QUEUED})] == segments[:3]
+    assert [found.segment for found in sweep(slab, {State.QUEUED, State.FILLED}, 2)] == segments[2:3]
+    assert [found.topic for found in sweep(slab, {State.QUEUED})] == [2, 1, 2]
+
+
+def test_find_says_what_sweep_says(slab: Slab) -> None:
+    sender = Input(slab)
+    sender.receive([datagram(partition_key=key) for key in (0, 1, 1)])
+    [whole] = sender.close_all()
+    parts = [part for _, part in kernels.by_partition(slab, whole, [8, 9])]
+    for part in parts:
+        place(slab, part, 9, 5, 3, opens_batch=True)
+    assert [find(slab, part) for part in parts] == sweep(slab, set(State))
+    with pytest.raises(SlabError):
+        find(slab, parts[0]._replace(first=2**32 - 8))
+
+
+def test_open_runs_of_a_dead_input_are_counted_again(slab: Slab) -> None:
+    sender = Input(slab, topics=[(b"t1", 3)])
+    sender.receive([datagram(value=b"12345", timestamp=7), datagram(key=b"k", timestamp=-7)])
+    [found] = sweep(slab, {State.OPEN})
+    at = slab.chunk_at(found.segment.chunk) + found.segment.run
+    slab.words[(at + lay.RUN_PAYLOAD) >> 2] = 999
+    close_open_runs(slab, INPUT_ROW + 1)
+    assert [some.segment for some in sweep(slab, {State.OPEN})] == [found.segment._replace(payload=999)]
+    close_open_runs(slab, INPUT_ROW)
+    [closed] = sweep(slab, {State.FILLED})
+    assert closed.segment == found.segment
+    assert closed.segment.payload == 6
+    assert slab.words[(at + lay.RUN_LARGEST) >> 2] == 5
+    assert slab.signed(at + lay.RUN_MIN_TIMESTAMP) == -7
+
+
+def test_an_open_run_without_records_is_no_work(slab: Slab) -> None:
+    sender = Input(slab, topics=[(b"t1", 3)])
+    sender.receive([datagram()])
+    [found] = sweep(slab, {State.OPEN})
+    at = slab.chunk_at(found.segment.chunk) + found.segment.run
+    slab.longs[(at + lay.RUN_COUNT) >> 3] = lay.RUN_HEADER << 32
+    close_open_runs(slab, INPUT_ROW)
+    assert [some.state for some in sweep(slab, set(State))] == [State.DELIVERED]
+
+
+def test_arrivals_of_settled_records_count(slab: Slab) -> None:
+    sender = Input(slab, linger_ms=0, topics=[(b"t1", 3)])
+    for _ in range(4):
+        sender.receive([datagram(), datagram()])
+        kernels.mark(slab, sender.lanes.drain_closed(), State.DELIVERED)
+    assert arrivals_from(slab, 0) == set(range(8))
+    assert arrivals_from(slab, 5) == {5, 6, 7}
+    assert arrivals_from(slab, 8) == set()
+    assert {content.state for content in contents(slab)} == {State.DELIVERED}

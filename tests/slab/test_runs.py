@@ -1,0 +1,133 @@
+"""Runs, records and segments: reading, splitting, placing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.errors import SlabError
+from bruce_mp.kernels import mark
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.runs import (
+    Segment,
+    name_of,
+    next_sequence,
+    pack_segments,
+    place,
+    read_run,
+    runs_of,
+    segment_of,
+    segment_records,
+    segment_words,
+    split,
+    unpack_segments,
+)
+from support.slabs import Input, datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.slab.file import Slab
+
+LAST_SEQUENCE = 2**31 - 1
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab() as made:
+        yield made
+
+
+def a_run(slab: Slab, records: int = 3, topic: bytes = b"t1") -> Segment:
+    sender = Input(slab, topics=[(b"t1", 3)])
+    sender.receive([datagram(topic, b"%d" % index, partition_key=4) for index in range(records)])
+    [segment] = sender.close_all()
+    return segment
+
+
+def test_segments_survive_packing() -> None:
+    segments = [Segment(1, 2, 3, 4, 5, 6), Segment(*[2**32 - 1] * 6)]
+    packed = pack_segments(segments)
+    assert len(packed) == 48
+    assert unpack_segments(memoryview(packed)) == segments
+    with pytest.raises(SlabError, match="47 bytes"):
+        unpack_segments(packed[:-1])
+
+
+def test_a_topic_without_a_number_has_its_name_with_the_run(slab: Slab) -> None:
+    segment = a_run(slab, topic=b"some name")
+    run = read_run(slab, segment.chunk, segment.run)
+    assert run.topic == 0
+    assert name_of(slab, segment.chunk, segment.run, run) == b"some name"
+    assert segment_of(segment.chunk, segment.run, run) == segment
+
+
+def test_runs_stand_one_behind_the_other(slab: Slab) -> None:
+    sender = Input(slab, linger_ms=0, topics=[(b"t1", 3)])
+    for _ in range(3):
+        sender.receive([datagram(value=b"x")])
+    segments = sender.lanes.drain_closed()
+    assert [segment_of(0, offset, run) for offset, run in runs_of(slab, 0)] == segments
+    assert [run.ticket for _, run in runs_of(slab, 0)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("first", [0, 5, LAST_SEQUENCE - 1, LAST_SEQUENCE])
+def test_splitting_keeps_what_the_run_said(slab: Slab, first: int) -> None:
+    whole = a_run(slab)
+    place(slab, whole, 2, first, 9, opens_batch=True)
+    mark(slab, [whole], word(State.IN_FLIGHT, 6))
+    run_at = slab.chunk_at(whole.chunk) + whole.run
+    slab.view[run_at + lay.RUN_FLAGS] |= lay.FLAG_IN_DOUBT
+    slab.view[run_at + lay.RUN_ATTEMPTS] = 3
+    for _ in range(2):
+        split(slab, whole.chunk, whole.run)
+        records = [record for _, record in segment_records(slab, whole)]
+        assert {record.word for record in records} == {word(State.IN_FLIGHT, 6)}
+        assert {(record.partition, record.epoch, record.attempts) for record in records} == {(2, 9, 3)}
+        assert [record.sequence for record in records] == [(first + index) % 2**31 for index in range(3)]
+        rest = lay.FLAG_PARTITION_KEY | lay.FLAG_IN_DOUBT
+        assert [record.flags for record in records] == [rest | lay.FLAG_BATCH_START, rest, rest]
+        assert read_run(slab, whole.chunk, whole.run).state is State.SPLIT
+
+
+def test_splitting_what_has_no_place_yet(slab: Slab) -> None:
+    whole = a_run(slab)
+    split(slab, whole.chunk, whole.run)
+    placements = {(record.partition, record.sequence, record.epoch) for _, record in segment_records(slab, whole)}
+    assert placements == {(-1, -1, -1)}
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+def test_placing(slab: Slab, is_split: bool) -> None:
+    whole = a_run(slab)
+    if is_split:
+        split(slab, whole.chunk, whole.run)
+    place(slab, whole, 7, LAST_SEQUENCE, 1, opens_batch=True)
+    place(slab, whole, 1, LAST_SEQUENCE, 2, opens_batch=False)
+    split(slab, whole.chunk, whole.run)
+    records = [record for _, record in segment_records(slab, whole)]
+    assert [record.sequence for record in records] == [LAST_SEQUENCE, 0, 1]
+    assert {(record.partition, record.epoch, record.flags) for record in records} == {(1, 2, lay.FLAG_PARTITION_KEY)}
+    place(slab, whole, 4, -1, -1, opens_batch=False)
+    assert {(r.partition, r.sequence, r.epoch) for _, r in segment_records(slab, whole)} == {(4, -1, -1)}
+
+
+def test_the_words_of_a_segment(slab: Slab) -> None:
+    whole = a_run(slab)
+    part = whole._replace(records=1)
+    assert len(segment_words(slab, whole)) == 1
+    with pytest.raises(SlabError, match="must be split first"):
+        segment_words(slab, part)
+    split(slab, whole.chunk, whole.run)
+    assert len(segment_words(slab, whole)) == 3
+    assert segment_words(slab, part) == segment_words(slab, whole)[:1]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "count", "expected"),
+    [(0, 1, 1), (5, 0, 5), (LAST_SEQUENCE, 1, 0), (LAST_SEQUENCE - 1, 5, 3), (-1, 7, -1)],
+)
+def test_sequence_numbers_start_again_at_0(sequence: int, count: int, expected: int) -> None:
+    assert next_sequence(sequence, count) == expected
