@@ -51,13 +51,13 @@ def read_back(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[int, list
     return values
 
 
-def faults_of(feed: Feed, found: dict[int, list[bytes]]) -> str:
+def faults_of(lines: list[bytes], found: dict[int, list[bytes]]) -> str:
     """What is wrong with what was read; empty when each line is there once and in order."""
-    sent, read = Counter(feed.lines), Counter(value for values in found.values() for value in values)
+    sent, read = Counter(lines), Counter(value for values in found.values() for value in values)
     faults = {
         "missing": sum((sent - read).values()),
         "too many": sum((read - sent).values()),
-        "partitions out of order": sum(not is_in_order(feed.lines, values) for values in found.values()),
+        "partitions out of order": sum(not is_in_order(lines, values) for values in found.values()),
     }
     return ", ".join(f"{count} {name}" for name, count in faults.items() if count)
 
@@ -155,7 +155,7 @@ class Demo:
     def _read_back(self) -> None:
         with step(5, "Read the topics back with kafka-python's KafkaConsumer, and compare"):
             values = read_back(self._bootstrap, self._topics)
-            faults = {feed.topic: faults_of(feed, values[feed.topic]) for feed in self._feeds}
+            faults = {feed.topic: faults_of(feed.lines, values[feed.topic]) for feed in self._feeds}
         for feed in self._feeds:
             tell_arrived(feed, values[feed.topic], faults[feed.topic])
         if any(faults.values()):

@@ -114,8 +114,9 @@ def _from_history(limit: int) -> list[Feed]:
 
 
 def _git(words: Sequence[str]) -> bytes:
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)}  # ours, not that of a directory above
     try:
-        done = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, check=True)
+        done = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, check=True, env=environment)
     except (OSError, subprocess.CalledProcessError):
         return b""  # a source tree without history, or a machine without git
     return done.stdout

@@ -126,10 +126,14 @@ class Service:
         """Its output so far."""
         return self._log.read_text("utf-8", "replace")
 
+    def last_words(self) -> str:
+        """The end of its output."""
+        return self.said()[-3000:].strip()
+
     def _raise_if_ended(self) -> None:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise DemoError(f"{self.name} has ended with status {self._process.returncode}:\n{self.said()[-3000:]}")
+            raise DemoError(f"{self.name} has ended with status {self._process.returncode}:\n{self.last_words()}")
 
     def wait_for(self, condition: Callable[[], bool], what: str, patience_s: float) -> None:
         """Raises DemoError with the end of its output when it dies, or when the condition does not hold in time."""
@@ -137,7 +141,7 @@ class Service:
         while not condition():
             self._raise_if_ended()
             if time.monotonic() > deadline:
-                raise DemoError(f"Waited {patience_s:g} s for {what}. {self.name} said:\n{self.said()[-3000:]}")
+                raise DemoError(f"Waited {patience_s:g} s for {what}. {self.name} said:\n{self.last_words()}")
             time.sleep(0.02)
 
 

@@ -9,10 +9,9 @@ import time
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.cli.balance import balance_line
 from bruce_mp.cli.pages import UnreadableError, add_address, pages_of
 from bruce_mp.errors import ExitCode
-from bruce_mp.telemetry.books import Books
+from bruce_mp.telemetry.books import Books, balance_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bruce_mp.cli.balance import balance_line
 from bruce_mp.cli.pages import add_address, pages_of
 from bruce_mp.errors import ExitCode
 from bruce_mp.status.queues import QueuesPage
 from bruce_mp.status.rows import ProcessesPage
-from bruce_mp.telemetry.books import Books
+from bruce_mp.telemetry.books import Books, balance_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -56,7 +56,11 @@ class _Process:
         links = Links(start.run_dir)
         self._router = links.sender(ROUTER_FROM_DISPATCHERS)
         self._parcels = links.receiver(dispatcher_link(start.slot))
-        self._reporter = DiscardReporter(links.sender(DISCARDS), start.config.http.bad_msg_prefix_size)
+        self._reporter = DiscardReporter(
+            links.sender(DISCARDS),
+            start.config.http.bad_msg_prefix_size,
+            is_logged=start.config.logging.log_discards,
+        )
         self._core = Dispatcher(slab, self._row, start.config, start.slot, self._reporter)
         self._encoder = Encoder(slab, self._row, start.config.compression_for, start.config.compression)
         self._socket: BrokerSocket | None = None

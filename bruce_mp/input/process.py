@@ -53,7 +53,11 @@ class _Input:
         self._row_index = start.row
         self._links = Links(start.run_dir)
         self._router = self._links.sender(ROUTER_FROM_INPUTS)
-        self._reporter = DiscardReporter(self._links.sender(DISCARDS), start.config.http.bad_msg_prefix_size)
+        self._reporter = DiscardReporter(
+            self._links.sender(DISCARDS),
+            start.config.http.bad_msg_prefix_size,
+            is_logged=start.config.logging.log_discards,
+        )
         config = start.config
         pool = ChunkPool(slab, start.row)
         self._lanes = Lanes(slab, pool, TopicTable(slab), lambda topic: linger_ms(config.batching_for(topic)))

@@ -16,6 +16,7 @@ from bruce_mp.pipes.frames import Kind
 from bruce_mp.router.discards import Discards
 from bruce_mp.router.dispatching import Dispatching
 from bruce_mp.router.topics import Topic
+from bruce_mp.router.vanishing import Vanishing
 from bruce_mp.router.wish import MetadataWish
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
@@ -70,6 +71,7 @@ class Router:
         self._early: list[Segment] = []
         self._dues: list[tuple[int, int]] = []
         self._draining = False
+        self._vanishing = Vanishing()
         self.wish = MetadataWish()
         self.dispatching = Dispatching(
             slab,
@@ -245,6 +247,7 @@ class Router:
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> bool:
         """New metadata, from a fetch that was started at `started_ms`; True when it differs from what we had."""
+        view = self._vanishing.complete(view, self._table.known(), now_ms)
         changed = view != self._view
         self._view = view
         for topic in list(self._topics.values()):

@@ -62,7 +62,11 @@ class _Process:
         self._runs = self._links.receiver(ROUTER_FROM_INPUTS)
         self._events = self._links.receiver(ROUTER_FROM_DISPATCHERS)
         self._dispatchers: dict[int, Sender] = {}
-        self._reporter = DiscardReporter(self._links.sender(DISCARDS), start.config.http.bad_msg_prefix_size)
+        self._reporter = DiscardReporter(
+            self._links.sender(DISCARDS),
+            start.config.http.bad_msg_prefix_size,
+            is_logged=start.config.logging.log_discards,
+        )
         rng = random.Random()  # noqa: S311 - spreads load and back-offs; no secret depends on it
         self._core = Router(slab, self._row, start.config, incarnation=incarnation, reporter=self._reporter, rng=rng)
         delivery = start.config.delivery

@@ -13,11 +13,13 @@ it held by its state and holder; a router has a new incarnation and stores the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum, unique
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.slab.layout import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["TRANSITIONS", "Role"]
 

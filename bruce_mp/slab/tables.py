@@ -55,6 +55,10 @@ class TopicTable:
             raise KeyError(topic)
         return self._names[topic]
 
+    def known(self) -> dict[bytes, int]:
+        """All topics that were ever numbered, and how many partitions each has."""
+        return {name: self.partitions_of(topic) for name, topic in self._ids.items()}
+
     def partitions_of(self, topic: int) -> int:
         """How many partitions the router has seen of the topic."""
         return self._slab.words[(self._at(topic) + lay.TOPIC_PARTITIONS) >> 2]

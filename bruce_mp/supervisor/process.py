@@ -38,6 +38,7 @@ from bruce_mp.supervisor.shutdown import Phase, Shutdown
 from bruce_mp.supervisor.signals import SignalPipe
 from bruce_mp.supervisor.slab_setup import take_slab
 from bruce_mp.supervisor.sockets import bind_datagrams, bind_http
+from bruce_mp.telemetry.books import balance_line, read_books
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.logs import NOTICE, set_up_logging
@@ -167,11 +168,12 @@ def _finish(equipment: Equipment, failure: str | None) -> None:
     if failure:
         _tell(equipment, f"{failure}. The daemon has ended.")
     held = held_messages(equipment.slab)
+    balance = balance_line(read_books(equipment.slab))
     if held:
         _tell(equipment, _report(held, equipment.slab))
     elif not failure:
         equipment.slab.path.unlink()
-    log.log(NOTICE, "bruce has ended.")
+    log.log(NOTICE, "bruce has ended: %s.", balance)
 
 
 def _report(held: dict[str, int], slab: Slab) -> str:

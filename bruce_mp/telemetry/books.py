@@ -18,11 +18,11 @@ from bruce_mp.slab.runs import name_of, records_of, runs_of
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["STAGES", "Books", "held_by_topic", "read_books", "total"]
+__all__ = ["STAGES", "Books", "balance_line", "held_by_topic", "read_books", "total"]
 
 STAGES: Final[dict[State, str]] = {
     State.OPEN: "input",
@@ -125,3 +125,15 @@ def _counts_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, State, int
             continue
         for _, record in records_of(slab, chunk, offset, run):
             yield topic, State(record.word & 0xFF), 1
+
+
+def balance_line(books: Books) -> str:
+    """`received 9 = delivered 5 + discarded 3 (BAD_TOPIC 2, NO_MEM 1) + held 1 (queued 1)`; `!=` if it is not so."""
+    relation = "=" if books.balanced else "!="
+    parts = [f"delivered {books.delivered}", _sum("discarded", books.discarded), _sum("held", books.held)]
+    return f"received {books.received} {relation} {' + '.join(parts)}"
+
+
+def _sum(name: str, parts: Mapping[str, int]) -> str:
+    listed = ", ".join(f"{part} {count}" for part, count in sorted(parts.items()) if count)
+    return f"{name} {sum(parts.values())}" + (f" ({listed})" if listed else "")

@@ -11,7 +11,8 @@ timer, and nothing that was recorded gets lost by that, however many periods hav
 
 from __future__ import annotations
 
-from collections import deque
+import logging
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from bruce_mp.errors import DiscardReason
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ABOUT_VALID_MESSAGES", "DiscardReport", "DiscardReporter", "Recent", "ReportBook", "TopicDiscards"]
 
+_LOG = logging.getLogger(__name__)
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -124,14 +126,16 @@ class _Sum(Span):
 class DiscardReporter:
     """Adds up discards and sends the sums on the link DISCARDS; one in each process that discards.
 
-    `prefix_size` is how many bytes of a bad message are shown.
+    `prefix_size` is how many bytes of a bad message are shown; `is_logged` says whether the log hears of discards.
     """
 
-    def __init__(self, sender: EventSender, prefix_size: int) -> None:
+    def __init__(self, sender: EventSender, prefix_size: int, *, is_logged: bool = False) -> None:
         self._sender = sender
+        self._is_logged = is_logged
         self._prefix_size = prefix_size
         self._discards: dict[_Kind, _Sum] = {}
         self._duplicates: dict[bytes, Span] = {}
+        self._unlogged: Counter[tuple[DiscardReason, bytes]] = Counter()
 
     @property
     def pending(self) -> bool:
@@ -159,6 +163,8 @@ class DiscardReporter:
             self._discards, (reason, topic[:TOPIC_NAME_MAX], version, api_key), (reason, b"", None, None), _Sum
         )
         total.add(count, timestamp, timestamp if max_timestamp is None else max_timestamp)
+        if self._is_logged and len(self._unlogged) < MAX_TOPICS:
+            self._unlogged[reason, topic[:TOPIC_NAME_MAX]] += count
         if reason in SAMPLED:
             shown = topic + b" " + sample if reason is DiscardReason.LONG_MSG else sample
             total.samples.see(shown[: self._prefix_size])
@@ -169,9 +175,18 @@ class DiscardReporter:
 
     def flush(self) -> None:
         """Send what was noted.  Meant to be called a few times a second; costs nothing when there is nothing."""
+        self._log_news()
         if self.pending and self._sender.send_bytes(encode_events(self._events())):
             self._discards.clear()
             self._duplicates.clear()
+
+    def _log_news(self) -> None:
+        """Say in the log what was discarded since the last flush, once for each reason and topic."""
+        for (reason, topic), count in self._unlogged.items():
+            of_topic = f" of topic {topic.decode('utf-8', 'backslashreplace')}" if topic else ""
+            text = "%d messages%s were discarded: %s."
+            _LOG.error(text, count, of_topic, reason.name, extra={"about": (reason, topic)})
+        self._unlogged.clear()
 
     def _events(self) -> Iterator[Event]:
         for (reason, topic, version, api_key), total in self._discards.items():

@@ -38,13 +38,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add(
         "--repeat",
         type=int,
-        choices=range(1, 101),
         metavar="N",
         help="repetitions (default 3); the figures are medians",
     )
     add("--json", type=Path, metavar="FILE", help="write everything, each single run included, to a file")
     add("--record", action="store_true", help="make this run the baseline that later runs are compared with")
     chosen = options.parse_args(arguments)
+    if chosen.repeat is not None and chosen.repeat < 1:
+        options.error("--repeat takes a number from 1 up")
     if chosen.record and (chosen.case or chosen.quick):
         options.error("a baseline has every case in full: --record goes with neither --case nor --quick")
     return chosen

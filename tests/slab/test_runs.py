@@ -24,6 +24,7 @@ from bruce_mp.slab.runs import (
     split,
     unpack_segments,
 )
+from support.crash_images import crash_images
 from support.slabs import Input, datagram, new_slab
 
 if TYPE_CHECKING:
@@ -97,6 +98,22 @@ def test_splitting_what_has_no_place_yet(slab: Slab) -> None:
     split(slab, whole.chunk, whole.run)
     placements = {(record.partition, record.sequence, record.epoch) for _, record in segment_records(slab, whole)}
     assert placements == {(-1, -1, -1)}
+
+
+def test_a_crash_while_a_run_is_split_leaves_it_whole_or_split(slab: Slab) -> None:
+    whole = a_run(slab)
+    place(slab, whole, 2, 5, 9, opens_batch=True)
+    mark(slab, [whole], word(State.QUEUED, 6))
+    area = range(slab.chunks_at, slab.geometry.file_size)
+    images = crash_images(slab, [area], lambda: split(slab, whole.chunk, whole.run))
+    words_of = []
+    for _ in images:
+        words = segment_words(slab, whole)
+        assert {slab.words[at] for at in words} == {word(State.QUEUED, 6)}
+        words_of.append(len(words))
+        split(slab, whole.chunk, whole.run)
+        assert [record.sequence for _, record in segment_records(slab, whole)] == [5, 6, 7]
+    assert words_of == [1] * (len(images) - 1) + [3]
 
 
 @pytest.mark.parametrize("is_split", [False, True])

@@ -21,7 +21,7 @@ from support import processes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["Load", "Message", "Seen", "assert_all_there", "send_all", "start_senders"]
+__all__ = ["Load", "Message", "Seen", "assert_all_there", "digest_of", "messages_of", "send_all", "start_senders"]
 
 FILLER: Final = random.Random(7).randbytes(128 * 1024)
 EPOCH_MS: Final = 1_700_000_000_000
@@ -119,7 +119,7 @@ def assert_all_there(load: Load, records: Mapping[str, Iterable[Seen]]) -> None:
     """
     # Digests, because a large load does not fit in memory twice.
     sent = {
-        (sender, number): message._replace(value=_digest(message.value))
+        (sender, number): message._replace(value=digest_of(message.value))
         for sender in range(load.senders)
         for number, message in enumerate(messages_of(load, sender))
     }
@@ -145,12 +145,13 @@ def _name_of(seen: Seen) -> tuple[int, int]:
     return int(sender), int(number)
 
 
-def _digest(value: bytes) -> bytes:
+def digest_of(value: bytes) -> bytes:
+    """What stands for a value in a comparison of many."""
     return hashlib.blake2b(value, digest_size=16).digest()
 
 
 def _agrees(topic: str, seen: Seen, message: Message) -> bool:
-    found = (topic, seen.key or b"", _digest(seen.value or b""), seen.timestamp_ms)
+    found = (topic, seen.key or b"", digest_of(seen.value or b""), seen.timestamp_ms)
     return found == (message.topic, message.key, message.value, message.timestamp_ms)
 
 

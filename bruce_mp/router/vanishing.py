@@ -1,0 +1,37 @@
+"""Topics that are missing from the metadata: gone, or only unknown to a broker that has just started?
+
+A broker that comes back answers before it knows all topics (seen on Kafka 4 in KRaft mode).  To believe it would throw
+away everything that is queued.  So a topic that was known once stays known, without leaders, until it has been missing
+from every answer for a while; its messages wait meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.router.cluster import ClusterView, TopicView
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Vanishing"]
+
+BELIEVED_AFTER_MS: Final = 10_000
+
+
+class Vanishing:
+    """Remembers since when which topics are missing.  Times in ms on one clock."""
+
+    def __init__(self) -> None:
+        self._missing_since: dict[bytes, int] = {}
+
+    def complete(self, view: ClusterView, known: Mapping[bytes, int], now_ms: int) -> ClusterView:
+        """The view with the topics that are not believed to be gone; `known` has their numbers of partitions."""
+        missing = known.keys() - view.topics.keys()
+        self._missing_since = {name: self._missing_since.get(name, now_ms) for name in missing}
+        kept = {
+            name: TopicView(tuple(range(known[name])), {})
+            for name, since in self._missing_since.items()
+            if now_ms - since < BELIEVED_AFTER_MS
+        }
+        return ClusterView(view.brokers, {**view.topics, **kept}) if kept else view

@@ -1,0 +1,109 @@
+"""The topic table and the partition table: numbers never change, and readers see whole entries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.tables import PartitionTable, TopicTable
+from support.crash_images import crash_images
+from support.examples import examples
+from support.slabs import SMALL, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.slab.file import Slab
+
+TABLES = [range(lay.PAGE), range(SMALL.topics_at, SMALL.rows_at)]
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab() as made:
+        yield made
+
+
+@examples(50)
+@given(steps=st.lists(st.tuples(st.sampled_from([b"a", b"b", b"\xff\0", b"x" * 249]), st.integers(0, 5)), max_size=12))
+def test_topics_keep_their_numbers(steps: list[tuple[bytes, int]]) -> None:
+    with new_slab() as slab:
+        writer, reader = TopicTable(slab), TopicTable(slab)
+        numbers: dict[bytes, int] = {}
+        partitions: dict[bytes, int] = {}
+        for name, count in steps:
+            version = reader.version
+            number = writer.add(name, count)
+            assert numbers.setdefault(name, number) == number > 0
+            assert (reader.version != version) == (partitions.get(name, 0) != count)
+            partitions[name] = count
+        reader.refresh()
+        for name, number in numbers.items():
+            for table in (writer, reader, TopicTable(slab)):
+                assert table.id_of(name) == number
+                assert table.name_of(number) == name
+                assert table.partitions_of(number) == partitions[name]
+
+
+def test_a_reader_looks_again_for_a_number_it_does_not_know(slab: Slab) -> None:
+    reader = TopicTable(slab)
+    number = TopicTable(slab).add(b"t1", 1)
+    assert reader.id_of(b"t1") == 0
+    assert reader.name_of(number) == b"t1"
+    for unknown in (0, 2, -1, 10**6):
+        with pytest.raises(KeyError):
+            reader.name_of(unknown)
+
+
+def test_a_full_table_and_a_name_that_is_too_long(slab: Slab) -> None:
+    table = TopicTable(slab)
+    assert table.add(b"x" * 250, 1) == 0
+    numbers = [table.add(b"%d" % index, 1) for index in range(SMALL.topics)]
+    assert numbers == [*range(1, SMALL.topics), 0]
+    assert table.add(b"0", 2) == 1
+
+
+def test_a_topic_that_is_half_added_is_not_seen(slab: Slab) -> None:
+    TopicTable(slab).add(b"t1", 3)
+    for _ in crash_images(slab, TABLES, lambda: TopicTable(slab).add(b"name", 7)):
+        table = TopicTable(slab)
+        number = table.id_of(b"name")
+        assert number in {0, 2}
+        assert not number or table.partitions_of(number) in {0, 7}
+        assert TopicTable(slab).add(b"name", 7) == 2
+        assert (TopicTable(slab).partitions_of(1), TopicTable(slab).partitions_of(2)) == (3, 7)
+
+
+def test_next_sequence_numbers(slab: Slab) -> None:
+    router, dispatcher = PartitionTable(slab), PartitionTable(slab)
+    with pytest.raises(KeyError):
+        dispatcher.current(1, 0)
+    assert router.ensure(1, 0)
+    assert router.ensure(1, 7)
+    assert router.ensure(1, 0)
+    assert slab.words[lay.SUPER_PARTITION_COUNT >> 2] == 2
+    dispatcher.store_next_sequence(1, 7, 2**31 - 1, 5)
+    assert PartitionTable(slab).current(1, 7) == (5, 2**31 - 1)
+    dispatcher.store_next_sequence(1, 7, 0, -1)
+    assert router.current(1, 7) == (-1, 0)
+    assert router.current(1, 0) == (0, 0)
+
+
+def test_a_full_partition_table(slab: Slab) -> None:
+    table = PartitionTable(slab)
+    assert [table.ensure(1, index) for index in range(SMALL.partitions + 1)] == [True] * SMALL.partitions + [False]
+    assert table.ensure(1, 0)
+
+
+def test_sequence_and_epoch_change_together(slab: Slab) -> None:
+    table = PartitionTable(slab)
+    table.ensure(1, 0)
+    table.store_next_sequence(1, 0, 100, 1)
+    seen = set()
+    for _ in crash_images(slab, TABLES, lambda: table.store_next_sequence(1, 0, 0, 2)):
+        seen.add(PartitionTable(slab).current(1, 0))
+    assert seen == {(1, 100), (2, 0)}

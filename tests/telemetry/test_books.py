@@ -1,0 +1,132 @@
+"""The books balance whatever the messages went through, and a reading says when it may not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp import kernels
+from bruce_mp.errors import DiscardReason
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.runs import split
+from bruce_mp.telemetry.books import STAGES, held_by_topic, read_books, total
+from bruce_mp.telemetry.counters import Counter, discarded
+from support.crash_images import crash_images
+from support.examples import examples
+from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab, put_in_landing_zone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
+
+TOPICS = [(b"t1", 3), (b"t2", 1)]
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab() as made:
+        yield made
+
+
+def test_every_state_that_holds_records_has_a_stage() -> None:
+    assert set(STAGES) == set(State) - lay.SETTLED - {State.SPLIT}
+
+
+def test_an_empty_slab(slab: Slab) -> None:
+    books = read_books(slab)
+    assert (books.received, books.delivered, books.discarded, books.possible_duplicates) == (0, 0, {}, 0)
+    assert books.held == {"input": 0, "router": 0, "queued": 0, "in_flight": 0}
+    assert books.consistent
+    assert books.balanced
+
+
+@examples(60)
+@given(
+    sizes=st.lists(st.lists(st.sampled_from([0, 10, 3000]), min_size=1, max_size=8), max_size=6),
+    fates=st.lists(
+        st.tuples(st.sampled_from([*STAGES, State.DELIVERED, State.DISCARDED]), st.booleans()), min_size=48, max_size=48
+    ),
+)
+def test_received_is_delivered_discarded_or_held(sizes: list[list[int]], fates: list[tuple[State, bool]]) -> None:
+    with new_slab() as slab:
+        sender = Input(slab, topics=TOPICS)
+        segments: list[Segment] = []
+        for batch in sizes:
+            sender.receive([datagram(b"t1" if size else b"new", bytes(size)) for size in batch] + [b"malformed"])
+            segments += sender.close_all()
+        settler = Row(slab, DISPATCHER_ROW)
+        expected = dict.fromkeys(STAGES.values(), 0)
+        for segment, (state, cut) in zip(segments, fates, strict=False):
+            if cut:
+                split(slab, segment.chunk, segment.run)
+            if state in lay.SETTLED:
+                counter = Counter.MsgDelivered if state is State.DELIVERED else discarded(DiscardReason.BAD_TOPIC)
+                settler.settle([segment], state, 0, {counter: segment.records})
+            else:
+                kernels.mark(slab, [segment], word(state, 1))
+                expected[STAGES[state]] += segment.records
+        books = read_books(slab)
+        assert books.consistent
+        assert books.balanced
+        assert books.held == expected
+        assert books.received == sum(map(len, sizes)) + len(sizes)
+        assert books.discarded.get("MALFORMED", 0) == len(sizes)
+
+
+def test_held_by_topic_names_what_has_no_number(slab: Slab) -> None:
+    sender = Input(slab, topics=TOPICS)
+    sender.receive([datagram(b"t2"), datagram(b"new"), datagram(b"new"), datagram(b"t2")])
+    assert held_by_topic(slab) == {2: {"input": 2}, b"new": {"router": 2}}
+
+
+def test_a_counter_is_the_sum_over_all_processes(slab: Slab) -> None:
+    Row(slab, 0).add(Counter.MsgReceived, 1)
+    Row(slab, lay.ROW_COUNT - 1).add(Counter.MsgReceived, 5)
+    Row(slab, 7).add(Counter.MsgDelivered, 2**40)
+    assert total(slab, Counter.MsgReceived) == 6
+    assert total(slab, Counter.MsgDelivered) == 2**40
+
+
+def test_a_reading_in_the_middle_says_so_and_one_that_says_nothing_balances(slab: Slab) -> None:
+    """At any store of a batch on its way in, and of a transaction that settles it."""
+    sender = Input(slab, topics=TOPICS)
+    sender.receive([datagram(b"t1", b"a")])
+    geometry = slab.geometry
+    regions = [range(geometry.rows_at, geometry.landing_slots_at), range(geometry.chunks_at, geometry.file_size)]
+    put_in_landing_zone(slab, [datagram(b"t1", b"b"), datagram(b"new", b"c"), b"malformed"])
+    settler = Row(slab, DISPATCHER_ROW)
+
+    def work() -> None:
+        sender.admit()
+        segments = sender.close_all()
+        settler.settle(segments, State.DELIVERED, 0, {Counter.MsgDelivered: sum(s.records for s in segments)})
+
+    consistent = []
+    for _ in crash_images(slab, regions, work):
+        books = read_books(slab)
+        consistent.append(books.consistent)
+        assert books.balanced or not books.consistent
+    assert consistent.count(True) > 5
+    assert consistent.count(False) > 5
+    assert consistent[0]
+    assert consistent[-1]
+    assert read_books(slab).delivered == 3
+
+
+def test_the_books_of_a_dead_input_stay_open_until_its_batch_is_landed(slab: Slab) -> None:
+    Row(slab, INPUT_ROW).open_books()
+    put_in_landing_zone(slab, [datagram(b"t1")])
+    assert not read_books(slab).consistent
+    Row(slab, INPUT_ROW)
+    assert not read_books(slab).consistent
+    Input(slab, topics=TOPICS)
+    books = read_books(slab)
+    assert books.consistent
+    assert books.received == 1
