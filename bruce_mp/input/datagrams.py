@@ -3,6 +3,9 @@
 The order makes it safe to die anywhere: first the records are in lanes (each whole or not at all), then one
 transaction counts the batch and empties the landing zone, then the router hears of the runs.  Until the transaction a
 recovery finds the batch in the landing zone and knows by the arrival numbers which of it was copied.
+
+A datagram that is longer than allowed is malformed whatever its bytes say; the kernel may have cut it so that they look
+right.  For the parser it has no bytes at all.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import Failure
 from bruce_mp.slab import landing
+from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.recovery import arrivals_from, close_open_runs, sweep
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from bruce_mp.kernels import Batch, Ingested, Lanes, NoRoom, Rejection
     from bruce_mp.slab.file import Slab
@@ -28,6 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Admission"]
 
+_MSG_FLAGS: Final = 48
+"""Where a `struct mmsghdr` of 64-bit Linux says what the kernel did to the datagram."""
+_MSG_TRUNC: Final = 0x20
+_API_KEY: Final = slice(4, 6)
 _ANY_PARTITION: Final = 256
 _PARTITION_KEY: Final = 257
 _FAILED: Final[Mapping[Failure, Counter]] = {
@@ -45,27 +53,43 @@ _RECOGNISED: Final[Mapping[int, Counter]] = {
 
 
 class Admission:
-    """Takes what is in the landing zone in."""
+    """Takes what is in the landing zone in.  `longest` is how long a datagram may be, `sample_size` of a bad one."""
 
-    def __init__(self, slab: Slab, row: Row, lanes: Lanes, reporter: DiscardReporter, sample_size: int) -> None:
+    def __init__(
+        self, slab: Slab, row: Row, lanes: Lanes, reporter: DiscardReporter, *, longest: int, sample_size: int
+    ) -> None:
         self._slab = slab
         self._row = row
         self._lanes = lanes
         self._reporter = reporter
+        self._longest = longest
         self._sample_size = sample_size
 
     def admit(self, count: int, now_ms: int, skip: frozenset[int] = frozenset()) -> None:
         """Take the first `count` datagrams of the landing zone in; the arrivals in `skip` are in lanes already."""
         base = self._slab.longs[landing.base_at(self._slab) >> 3]
-        lengths = landing.landed_lengths(self._slab)[:count]
-        places = [(landing.slot_at(self._slab, slot), length) for slot, length in enumerate(lengths)]
+        landed = landing.landed_places(self._slab)[:count]
+        places = [self._allowed(slot, *place) for slot, place in enumerate(landed)]
         self._row.open_books()
         ingested = self._lanes.ingest(self._slab.view, places, base, now_ms, skip)
         for rejection in ingested.batch.rejections:
-            self._report(rejection, places[rejection.slot])
+            self._report(rejection, landed[rejection.slot])
         for dropped in ingested.no_room:
             self._reporter.note(DiscardReason.NO_MEM, topic=dropped.topic, timestamp=dropped.timestamp)
-        self._row.land(count, tally(count, ingested, len(skip)))
+        recovered = [self._api_key(places[arrival - base][0]) for arrival in skip]
+        self._row.land(count, tally(count, ingested, recovered))
+
+    def _allowed(self, slot: int, at: int, length: int) -> tuple[int, int]:
+        """The place of a datagram, with no bytes if it was too long."""
+        is_whole = length <= self._longest and (length < self._longest or not self._was_cut(slot))
+        return (at, length) if is_whole else (at, 0)
+
+    def _was_cut(self, slot: int) -> bool:
+        header = self._slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES
+        return bool(self._slab.words[(header + _MSG_FLAGS) >> 2] & _MSG_TRUNC)
+
+    def _api_key(self, at: int) -> int:
+        return int.from_bytes(self._slab.view[at:][_API_KEY], "big")
 
     def _report(self, rejection: Rejection, place: tuple[int, int]) -> None:
         at, length = place
@@ -89,16 +113,16 @@ class Admission:
         return [found.segment for found in sweep(self._slab, {State.FILLED})]
 
 
-def tally(received: int, ingested: Ingested, recovered: int) -> dict[int, int]:
-    """By how much a batch raises which counter."""
+def tally(received: int, ingested: Ingested, recovered: Iterable[int] = ()) -> dict[int, int]:
+    """By how much a batch raises which counter; `recovered` are the API keys of what a predecessor had copied."""
     raises: Tally[int] = Tally({Counter.MsgReceived: received})
     _tally_taken(raises, ingested.batch)
     _tally_rejected(raises, ingested.batch.rejections)
     _tally_dropped(raises, ingested.no_room)
     refused = len(ingested.batch.rejections) + len(ingested.no_room)
     raises[Counter.UnixDgInputAgentForwardMsg] += received - refused
-    if recovered:
-        raises[Counter.InputAgentProcessAnyPartitionMsg] += recovered  # their type is not looked up again
+    for api_key in recovered:
+        raises[_RECOGNISED[api_key]] += 1
     return {counter: amount for counter, amount in raises.items() if amount}
 
 

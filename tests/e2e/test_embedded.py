@@ -12,10 +12,9 @@ from support.daemon import Daemon
 from support.traffic import Load, Seen, assert_all_there, start_senders
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
     from pathlib import Path
-
-    from support.traffic import Message  # noqa: F401
 
 pytestmark = pytest.mark.process
 
@@ -40,7 +39,7 @@ def read_back(broker: DevBroker, topics: tuple[str, ...] = TOPICS) -> dict[str, 
     }
 
 
-def finish(load: Load, daemon: Daemon, broker: DevBroker, senders: list) -> None:  # type: ignore[type-arg]
+def finish(load: Load, daemon: Daemon, broker: DevBroker, senders: list[subprocess.Popen[bytes]]) -> None:
     """Wait for the senders and for the daemon, then compare."""
     for sender in senders:
         assert sender.wait(120) == 0
@@ -63,7 +62,7 @@ def test_a_killed_process_comes_back_and_nothing_is_lost(tmp_path: Path, broker:
     with Daemon(tmp_path, broker.bootstrap) as daemon:
         senders = start_senders(load, daemon.socket_path)
         for share in (1, 2, 3):
-            daemon.wait_for(lambda share=share: daemon.books().received > load.total * share // 5, "traffic", 60)
+            daemon.wait_received(load.total * share // 5)
             daemon.kill(victim)
         finish(load, daemon, broker, senders)
 
@@ -74,7 +73,7 @@ def test_killing_everything_at_once_loses_and_doubles_nothing(tmp_path: Path, br
         received = 0
         for seed in (1, 2, 3):
             senders = start_senders(replace(load, seed=seed), daemon.socket_path)
-            daemon.wait_for(lambda at=received: daemon.books().received > at + 5000, "traffic", 60)
+            daemon.wait_received(received + 5000)
             daemon.kill_all()
             for sender in senders:
                 sender.wait(60)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -19,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import psutil
 
 from support import processes
 from support.traffic import Load, Seen, digest_of, messages_of
@@ -44,6 +47,8 @@ class Outcome:
     sent: dict[int, int] = field(default_factory=dict)
     deeds: list[str] = field(default_factory=list)
     sockets_lost: int = 0
+    received_before: int = 0
+    """What the daemon received in lives that ended with everything delivered."""
 
 
 class Chaos:
@@ -62,6 +67,17 @@ class Chaos:
     def run(self, seconds: float) -> Outcome:
         """Send and do harm for so long; then mend everything and wait until all is delivered."""
         senders = [self._start_sender(number) for number in range(self._load.senders)]
+        try:
+            self._do_harm_for(seconds)
+            for number, sender in enumerate(senders):
+                self._stop_sender(number, sender)
+        finally:
+            processes.kill([psutil.Process(sender.pid) for sender in senders if sender.poll() is None])
+        self._cluster.heal()
+        self._settle()
+        return self._outcome
+
+    def _do_harm_for(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             time.sleep(self._rng.uniform(0.2, 1.5))
@@ -70,11 +86,6 @@ class Chaos:
             books = self._daemon.books()
             assert books.balanced or not books.consistent, books
         self._mend_broker()
-        for number, sender in enumerate(senders):
-            self._stop_sender(number, sender)
-        self._cluster.heal()
-        self._settle()
-        return self._outcome
 
     def _settle(self) -> None:
         daemon = self._daemon

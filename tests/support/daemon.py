@@ -18,7 +18,6 @@ import sys
 import time
 import tomllib
 import urllib.request
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
@@ -31,6 +30,7 @@ from support import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
     from typing import Self
 
 __all__ = ["Daemon"]
@@ -76,7 +76,7 @@ class Daemon:
         with self.log_path.open("ab") as log:
             self._process = processes.spawn([str(word) for word in command], output=log)
         processes.long_lived.add(self._process.pid)
-        self.wait_for(lambda: self._is_up(), "the daemon to start", START_S)
+        self.wait_for(self._is_up, "the daemon to start", START_S)
         return self
 
     def _is_up(self) -> bool:
@@ -182,6 +182,10 @@ class Daemon:
         """A consistent reading of the books."""
         self.wait_for(lambda: self.books().consistent, "the books to be consistent", 10)
         return self.books()
+
+    def wait_received(self, messages: int, timeout: float = 60.0) -> None:
+        """Wait until so many messages were received."""
+        self.wait_for(lambda: self.books().received >= messages, f"{messages} messages", timeout)
 
     def wait_settled(self, received: int, timeout: float = 60.0) -> Books:
         """Wait until so many messages were received and nothing is held any more."""

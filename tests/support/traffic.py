@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from bruce_mp.client import DatagramClient
 from support import processes
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["Load", "Message", "Seen", "assert_all_there", "digest_of", "messages_of", "send_all", "start_senders"]
