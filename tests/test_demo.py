@@ -18,6 +18,7 @@ from bruce_mp.cli.commands import COMMANDS
 from bruce_mp.config.features import unused_settings
 from bruce_mp.config.load import load_config
 from bruce_mp.protocol.client_wire import Message, parse_message
+from bruce_mp.slab.states import TRANSITIONS
 from support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ class Checkout:
         return self.output.read_text().splitlines()
 
     def wait_for(self, text: str) -> None:
-        wait_until(lambda: text in self.output.read_text(), f"{text!r} in the output", timeout=60)
+        """Until the text is in the output, or the demo has ended; `AssertionError` if it did not come."""
+        demo = self._processes[-1]
+        wait_until(lambda: text in self.output.read_text() or demo.poll() is not None, repr(text), timeout=60)
+        assert text in self.output.read_text(), self.lines()
 
     def close(self) -> None:
         for process in self._processes:
@@ -251,3 +255,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_files_that_are_named_exist(page: Path) -> None:
     named = re.findall(r"`((?:bruce_mp|tests|scripts|docs|conf|deploy)/[\w./-]*)`", page.read_text())
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_architecture_has_the_table_of_states() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (?:\w+) \| .*? \| ?([^|]*)\|$", OUR_PAGES[2].read_text(), re.MULTILINE)
+    shown = {state: set(re.findall(r"`(\w+)`", after)) for state, after in rows}
+    assert shown == {state.name: {after.name for after in goes_on} for state, goes_on in TRANSITIONS.items()}

@@ -11,6 +11,7 @@ right.  For the parser it has no bytes at all.
 from __future__ import annotations
 
 from collections import Counter as Tally
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
@@ -35,7 +36,7 @@ __all__ = ["Admission"]
 _MSG_FLAGS: Final = 48
 """Where a `struct mmsghdr` of 64-bit Linux says what the kernel did to the datagram."""
 _MSG_TRUNC: Final = 0x20
-_API_KEY: Final = slice(4, 6)
+_length: Final = itemgetter(1)
 _ANY_PARTITION: Final = 256
 _PARTITION_KEY: Final = 257
 _FAILED: Final[Mapping[Failure, Counter]] = {
@@ -62,14 +63,14 @@ class Admission:
         self._row = row
         self._lanes = lanes
         self._reporter = reporter
-        self._longest = longest
+        self._longest = min(longest, slab.geometry.landing_slot_size)
         self._sample_size = sample_size
 
     def admit(self, count: int, now_ms: int, skip: frozenset[int] = frozenset()) -> None:
         """Take the first `count` datagrams of the landing zone in; the arrivals in `skip` are in lanes already."""
         base = self._slab.longs[landing.base_at(self._slab) >> 3]
         landed = landing.landed_places(self._slab)[:count]
-        places = [self._allowed(slot, *place) for slot, place in enumerate(landed)]
+        places = self._without_too_long(landed)
         self._row.open_books()
         ingested = self._lanes.ingest(self._slab.view, places, base, now_ms, skip)
         for rejection in ingested.batch.rejections:
@@ -79,17 +80,21 @@ class Admission:
         recovered = [self._api_key(places[arrival - base][0]) for arrival in skip]
         self._row.land(count, tally(count, ingested, recovered))
 
-    def _allowed(self, slot: int, at: int, length: int) -> tuple[int, int]:
-        """The place of a datagram, with no bytes if it was too long."""
-        is_whole = length <= self._longest and (length < self._longest or not self._was_cut(slot))
-        return (at, length) if is_whole else (at, 0)
+    def _without_too_long(self, landed: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The same places, where those that are too long have no bytes."""
+        if max(map(_length, landed)) < self._longest:
+            return landed
+        return [
+            (at, 0 if length > self._longest or (length == self._longest and self._was_cut(slot)) else length)
+            for slot, (at, length) in enumerate(landed)
+        ]
 
     def _was_cut(self, slot: int) -> bool:
         header = self._slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES
         return bool(self._slab.words[(header + _MSG_FLAGS) >> 2] & _MSG_TRUNC)
 
     def _api_key(self, at: int) -> int:
-        return int.from_bytes(self._slab.view[at:][_API_KEY], "big")
+        return int.from_bytes(self._slab.view[at + 4 : at + 6], "big")
 
     def _report(self, rejection: Rejection, place: tuple[int, int]) -> None:
         at, length = place

@@ -4,6 +4,9 @@ A datagram's sender cannot be told to wait, but the kernel's queue can: it is sh
 is full.  So from three quarters of the slab on the input rests a little between batches, longer the fuller it is.  When
 the slab is full all the same, the config decides: new messages are discarded, or nothing is received until there is
 room for it for certain.
+
+How large the datagrams of a batch are is known only of the first.  So a batch may have as many as would find room if
+each were of the largest size; where not even one would, the first may come alone if it fits.
 """
 
 from __future__ import annotations
@@ -37,20 +40,35 @@ class Pressure:
         self._pool = pool
         self._chunks = chunks
         self._soft_free = int(chunks * (1 - SOFT))
-        self._span = -(-(largest + lay.RECORD_HEADER + lay.RUN_HEADER + lay.CHUNK_HEADER) // lay.CHUNK_BYTES)
+        self._span = _span_of(largest)
         self._batch = batch
         self._blocks = blocks
 
-    def allowance(self) -> Allowance:
-        """What may be received now."""
-        if self._pool.free_count > self._soft_free:
-            return Allowance(self._batch, 0.0)
-        self._pool.reclaim(self._soft_free + 1)
-        if self._pool.free_count > self._soft_free:
-            return Allowance(self._batch, 0.0)
-        rest = SHORTEST_S + (LONGEST_S - SHORTEST_S) * (1 - self._pool.free_count / self._soft_free)
-        return Allowance(self._room() if self._blocks else self._batch, rest)
+    def allowance(self, next_size: int) -> Allowance:
+        """What may be received now, when the datagram that comes first has `next_size` bytes."""
+        if self._pool.free_count <= self._soft_free:
+            self._pool.reclaim(self._soft_free + 1)
+        messages = self._room(next_size) if self._blocks else self._batch
+        return Allowance(messages, self._rest_s() if messages else LONGEST_S)
 
-    def _room(self) -> int:
-        """Messages that find room whatever their sizes: each may need a span, and a small one may break one up."""
+    def _rest_s(self) -> float:
+        if self._pool.free_count > self._soft_free:
+            return 0.0
+        return SHORTEST_S + (LONGEST_S - SHORTEST_S) * (1 - self._pool.free_count / self._soft_free)
+
+    def _room(self, next_size: int) -> int:
+        """Messages that find room for certain."""
+        room = self._room_for_largest()
+        if not room:
+            self._pool.reclaim(self._chunks)
+            room = self._room_for_largest()
+        return room or self._pool.free_spans(_span_of(next_size), 1)
+
+    def _room_for_largest(self) -> int:
+        """Messages that find room whatever their sizes: each takes a span, or two where a smaller one lies across."""
         return self._pool.free_spans(self._span, 2 * self._batch) // 2
+
+
+def _span_of(size: int) -> int:
+    """Neighbouring chunks that a datagram of this size needs at the most."""
+    return -(-(size + lay.RECORD_HEADER + lay.RUN_HEADER + lay.CHUNK_HEADER) // lay.CHUNK_BYTES)

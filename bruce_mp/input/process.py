@@ -1,11 +1,18 @@
 """The datagram input: receive, validate, append to the slab, hand on the run.
 
 It never waits for anything behind it.
+
+What the kernel took from a sender is not lost without a trace, also at the end.  Told to drain, the input goes on as
+ever until nothing waits at the socket, which takes no more by then; where senders are blocked rather than messages
+discarded, it waits for room.  Told to stop, it takes in what waits whether there is room or not, so that what finds
+none is at least counted.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+from socket import MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.datagrams import Admission
@@ -31,10 +38,14 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_LOG: Final = logging.getLogger(__name__)
 _BATCHES_A_ROUND: Final = 32
 """After so many batches the loop looks at its other sources, however much waits at the socket."""
 _FLUSH_MS: Final = 2000
 _REPORT_EVERY_S: Final = 0.5
+_AFTER_ERROR_S: Final = 1.0
+_LOOK: Final = MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT
+"""With it `recv` says how long a datagram is and leaves it where it is."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -45,7 +56,7 @@ def main(start: Start, slab: Slab, control: Control) -> None:
 class _Input:
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         assert start.listener is not None
-        self._descriptor = start.listener.fileno()
+        self._socket = start.listener
         self._slab = slab
         self._control = control
         self._row = Row(slab, start.row)
@@ -69,9 +80,16 @@ class _Input:
             blocks=config.input.unix_datagram.when_full == "block",
         )
         self._receiver = Receiver(slab)
-        sample_size = config.http.bad_msg_prefix_size
-        self._admission = Admission(slab, self._row, self._lanes, self._reporter, sample_size)
+        self._admission = Admission(
+            slab,
+            self._row,
+            self._lanes,
+            self._reporter,
+            longest=config.input.max_datagram_size,
+            sample_size=config.http.bad_msg_prefix_size,
+        )
         self._loop = Loop()
+        self._draining = False
         self._wake: Timer | None = None
         self._wake_ms = 0
         self._report: Timer | None = None
@@ -89,40 +107,71 @@ class _Input:
     def _on_control(self) -> None:
         word = self._control.receive()
         if isinstance(word, Drain):
-            self._drain()
-            self._loop.stop()
+            self._draining = True
+            self._on_datagrams()
         elif word is None or isinstance(word, Stop):
-            self._loop.stop()
+            self._take_the_rest()
+            self._finish()
 
     def _on_datagrams(self) -> None:
         """Take in what waits, a bounded number of batches; rest when the slab fills up."""
         for _ in range(_BATCHES_A_ROUND):
-            allowance = self._pressure.allowance()
-            more = self._receive(allowance.messages)
-            if allowance.rest_s:
-                self._loop.forget(self._descriptor)
-                self._loop.call_later(allowance.rest_s, self._watch_socket)
+            size = self._next_size()
+            if size is None:
+                if self._draining:
+                    self._finish()
                 return
-            if not more:
+            messages, rest_s = self._pressure.allowance(size)
+            if messages:
+                self._receive(messages)
+            if rest_s:
+                self._rest(rest_s)
                 return
 
+    def _rest(self, seconds: float) -> None:
+        self._loop.forget(self._socket)
+        self._loop.call_later(seconds, self._watch_socket)
+
     def _watch_socket(self) -> None:
-        self._loop.watch(self._descriptor, lambda _: self._on_datagrams())
+        self._loop.watch(self._socket, lambda _: self._on_datagrams())
+
+    def _next_size(self) -> int | None:
+        """How long the datagram is that waits first; None when none waits."""
+        try:
+            return self._socket.recv_into(bytearray(1), 1, _LOOK)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            self._on_socket_error(error)
+            return None
 
     def _receive(self, limit: int) -> bool:
         """Take in one batch of at most `limit` messages; False when nothing waited."""
-        count = self._receiver.receive(self._descriptor, limit) if limit else 0
+        try:
+            count = self._receiver.receive(self._socket.fileno(), limit)
+        except OSError as error:
+            self._on_socket_error(error)
+            return False
         if count:
             self._admission.admit(count, steady_ms())
             self._hand_on(self._lanes.drain_closed())
         return count > 0
 
-    def _drain(self) -> None:
-        """Take in all that waits at the socket and hand everything on; the senders know that nobody listens."""
-        while self._receive(self._slab.geometry.landing_slots):
-            pass
+    def _on_socket_error(self, error: OSError) -> None:
+        _LOG.error("The datagram socket cannot be read: %s. It is tried again in a second.", error.strerror)
+        self._rest(_AFTER_ERROR_S)
+
+    def _take_the_rest(self) -> None:
+        """Take in what waits; not for ever, because senders may go on."""
+        for _ in range(_BATCHES_A_ROUND):
+            if not self._receive(self._slab.geometry.landing_slots):
+                return
+
+    def _finish(self) -> None:
+        """Hand everything on, and end."""
         self._lanes.close_all()
         self._hand_on(self._lanes.drain_closed())
+        self._loop.stop()
 
     def _hand_on(self, segments: list[Segment]) -> None:
         if segments:

@@ -1,8 +1,9 @@
 """The socket of one connection to a broker, under an event loop, around the sans-IO `BrokerConnection`.
 
 Used by the dispatchers and by the router's metadata requests.  It never blocks.  All addresses of the name are tried
-in turn.  The owner hears of everything through one callback: the events of `protocol.connection_events`, with `Failed`
-also for a broker that cannot be reached.
+in turn; one that does not answer gets its share of the time, so that the others have theirs.  The owner hears of
+everything through one callback: the events of `protocol.connection_events`, with `Failed` also for a broker that cannot
+be reached.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class BrokerSocket:
         self._addresses: deque[Address] = deque()
         self._unsent: deque[memoryview] = deque()
         self._alarm: Timer | None = None
+        self._patience: Timer | None = None
         self._is_over = False
 
     def open(self) -> None:
@@ -82,11 +84,17 @@ class BrokerSocket:
         self._is_over = True
         if self._alarm is not None:
             self._alarm.cancel()
+        self._drop_socket()
+        self._unsent.clear()
+
+    def _drop_socket(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         if self._socket is not None:
             self._loop.forget(self._socket)
             self._socket.close()
             self._socket = None
-        self._unsent.clear()
 
     # --- connecting --------------------------------------------------------------------------------------------------
 
@@ -99,28 +107,43 @@ class BrokerSocket:
     def _connect_next(self, last_error: str) -> None:
         """Try the next address; when none is left, the broker cannot be reached."""
         while self._addresses:
-            family, host, port = self._addresses.popleft()
-            self._socket = socket.socket(family, socket.SOCK_STREAM)
-            self._socket.setblocking(False)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            code = self._socket.connect_ex((host, port))
-            if code in {0, errno.EINPROGRESS}:
-                self._loop.watch(self._socket, lambda _: self._on_connected(), zmq.POLLOUT)
-                return
-            last_error = os.strerror(code)
-            self._socket.close()
-            self._socket = None
+            share_s = self._timeout_s / len(self._addresses)
+            try:
+                self._begin(self._addresses.popleft())
+            except (OSError, OverflowError) as error:  # this machine has no IPv6, the port is none, ...
+                last_error = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+                self._drop_socket()
+                continue
+            if self._addresses:
+                self._patience = self._loop.call_later(share_s, self._on_no_answer)
+            return
         self._fail(f"Broker {self._name} cannot be reached: {last_error}.", Cause.CLOSED_BY_BROKER)
+
+    def _begin(self, address: Address) -> None:
+        """Begin to connect to an address.  OSError or OverflowError when that is known to be in vain."""
+        family, host, port = address
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = self._socket.connect_ex((host, port))
+        if code not in {0, errno.EINPROGRESS}:
+            raise OSError(code, os.strerror(code))
+        self._loop.watch(self._socket, lambda _: self._on_connected(), zmq.POLLOUT)
+
+    def _on_no_answer(self) -> None:
+        """An address kept silent for its share of the time."""
+        self._drop_socket()
+        self._connect_next("it does not answer")
 
     def _on_connected(self) -> None:
         assert self._socket is not None
         code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self._loop.forget(self._socket)
-            self._socket.close()
-            self._socket = None
+            self._drop_socket()
             self._connect_next(os.strerror(code))
             return
+        if self._patience is not None:
+            self._patience.cancel()
         self._loop.watch(self._socket, self._on_ready, zmq.POLLIN)
         self.send(self.connection.connected(time.monotonic()))
 
@@ -169,6 +192,8 @@ class BrokerSocket:
 
     def _deliver(self, events: Iterable[Event]) -> None:
         for event in events:
+            if self._is_over:
+                return
             if isinstance(event, Send):
                 self.send([event.data])
                 continue

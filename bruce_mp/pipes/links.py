@@ -5,14 +5,17 @@ where to look in the slab, whoever receives it checks what it says against the s
 High-water marks are 0 (no limit): the slab bounds how much there can be to say.
 
 The receiving side binds; a sender connects and may start first.  The sockets lie in the run directory (mode 0700).
+What comes out of one and makes no sense is logged and passed over: it must not end a process.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 import zmq
 
+from bruce_mp.errors import SlabError, StartError
 from bruce_mp.pipes.frames import pack_parcels, unpack_parcels
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ __all__ = [
 ROUTER_FROM_INPUTS: Final = "router-runs"
 ROUTER_FROM_DISPATCHERS: Final = "router-events"
 DISCARDS: Final = "status-discards"
+_LOG: Final = logging.getLogger(__name__)
 _DISCARDS_LIMIT: Final = 100  # sums for the discard report that status does not take stay with their sender
 
 
@@ -72,9 +76,13 @@ class Receiver:
         self.socket = socket
 
     def receive(self) -> list[Parcel]:
-        """The parcels of the next message, [] when there is none.  Raises SlabError for bytes that are no parcels."""
-        data = self.receive_bytes()
-        return unpack_parcels(data) if data else []
+        """The parcels of the next message, [] when there is none."""
+        while data := self.receive_bytes():
+            try:
+                return unpack_parcels(data)
+            except SlabError as error:
+                _LOG.error("%s It is passed over; what it should have said is in the slab.", error)
+        return []
 
     def receive_bytes(self) -> bytes:
         """The next message, b"" when there is none."""
@@ -104,11 +112,18 @@ class Links:
         return Sender(socket)
 
     def receiver(self, name: str) -> Receiver:
-        """Bind a link.  A socket file that a dead process left is replaced."""
+        """Bind a link.  A socket file that a dead process left is replaced.  Raises StartError when it cannot be."""
         socket = self._context.socket(zmq.PULL)
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.LINGER, 0)
-        socket.bind(self._endpoint(name))
+        try:
+            socket.bind(self._endpoint(name))
+        except zmq.ZMQError as error:
+            socket.close()
+            raise StartError(
+                f"The socket {self._directory / name}.ipc cannot be made: {error.strerror}. Look what is there, and at "
+                "the permissions of the directory; nobody but the daemon should use it."
+            ) from error
         return Receiver(socket)
 
     def close(self, flush_ms: int = 0) -> None:

@@ -74,12 +74,16 @@ class Loop:
         """Serve until `stop`.  `after_round` is called after each round: the place to send what has gathered."""
         self._running = True
         while self._running:
-            for source, events in self._poller.poll(self._timeout_ms()):
-                callback = self._callbacks.get(_key(source))
-                if callback is not None:
-                    callback(events)
+            self._dispatch(self._poller.poll(self._timeout_ms()))
             self._fire()
             after_round()
+
+    def _dispatch(self, ready: list[tuple[Any, int]]) -> None:
+        # A callback may close a descriptor and another open one of the same number: what was ready is not that one.
+        # Poll says again what is passed over here.
+        for source, events, callback in [(source, events, self._callbacks[source]) for source, events in ready]:
+            if self._callbacks.get(source) is callback:
+                callback(events)
 
     def _timeout_ms(self) -> int | None:
         while self._timers and self._timers[0][2].cancelled:

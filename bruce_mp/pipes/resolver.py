@@ -2,12 +2,15 @@
 
 `getaddrinfo()` may take many seconds when name servers are gone, which is when brokers are gone too.  A thread asks,
 and says so over a ZeroMQ inproc pipe.  Names are asked for at each connect: brokers come back with other addresses.
+
+A name has one thread at a time: whoever asks for it meanwhile shares the answer.  So there are never more threads than
+names, and no name waits for another.  No thread keeps the process from ending.
 """
 
 from __future__ import annotations
 
 import socket
-from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,10 +27,12 @@ Address = tuple[int, str, int]
 """Address family, numeric host, port."""
 
 _ENDPOINT = "inproc://resolved"
+_DELIVERY_MS = 1000
 
 
 class _Answer(msgspec.Struct):
-    ticket: int
+    host: str
+    port: int
     addresses: list[Address]
     error: str
 
@@ -36,35 +41,47 @@ class Resolver:
     """Resolves names for the callbacks of one loop."""
 
     def __init__(self, loop: Loop) -> None:
+        self._loop = loop
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._receiver = self._context.socket(zmq.PULL)
         self._receiver.bind(_ENDPOINT)
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="resolver")
-        self._waiting: dict[int, Callable[[list[Address], str], None]] = {}
-        self._ticket = 0
+        self._waiting: dict[tuple[str, int], list[Callable[[list[Address], str], None]]] = {}
         loop.watch(self._receiver, lambda _: self._on_answer())
 
     def resolve(self, host: str, port: int, callback: Callable[[list[Address], str], None]) -> None:
         """Call `callback(addresses, error)` from the loop: in order of preference, or none and a sentence why."""
-        self._ticket += 1
-        self._waiting[self._ticket] = callback
-        self._threads.submit(self._ask, self._ticket, host, port)
+        waiting = self._waiting.setdefault((host, port), [])
+        waiting.append(callback)
+        if len(waiting) == 1:
+            Thread(target=self._ask, args=(host, port), name=f"resolver-{host}", daemon=True).start()
 
-    def _ask(self, ticket: int, host: str, port: int) -> None:
-        answer = _Answer(ticket, [], "")
+    def _ask(self, host: str, port: int) -> None:
+        answer = _Answer(host, port, *_look_up(host, port))
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM) if host else []
-            answer.addresses = [(family, str(address[0]), port) for family, _, _, _, address in found]
-            answer.error = "" if found else "it has no address"
-        except (OSError, UnicodeError) as error:
-            answer.error = str(error)
-        sender = self._context.socket(zmq.PUSH)  # one each time: a ZeroMQ socket belongs to one thread
+            sender = self._context.socket(zmq.PUSH)  # one each time: a ZeroMQ socket belongs to one thread
+        except zmq.ZMQError:
+            return  # closed meanwhile
         sender.connect(_ENDPOINT)
         sender.send(msgspec.msgpack.encode(answer))
-        sender.close(linger=1000)
+        sender.close(linger=_DELIVERY_MS)
 
     def _on_answer(self) -> None:
         answer = msgspec.msgpack.decode(self._receiver.recv(), type=_Answer)
-        callback = self._waiting.pop(answer.ticket, None)
-        if callback is not None:
+        for callback in self._waiting.pop((answer.host, answer.port)):
             callback(answer.addresses, answer.error)
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        self._loop.forget(self._receiver)
+        self._receiver.close(linger=0)
+        self._context.term()
+
+
+def _look_up(host: str, port: int) -> tuple[list[Address], str]:
+    """The addresses of a name, or why there are none."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM) if host else []
+    except (OSError, ValueError, OverflowError) as error:  # ValueError: a name that cannot be one
+        return [], str(error)
+    addresses = [(int(family), str(address[0]), port) for family, _, _, _, address in found]
+    return addresses, "" if addresses else "it has no address"

@@ -37,7 +37,15 @@ __all__ = ["Dispatching"]
 NOWHERE: Final = Address("", 0)
 """The address of a broker that is in no metadata: its dispatcher fails to connect and hands back what it holds."""
 
-_HELD_BY_DISPATCHERS: Final = (State.ASSIGNED, State.ASSIGNED_SENT, State.QUEUED, State.IN_FLIGHT)
+_HELD_BY_DISPATCHERS: Final = (
+    State.ASSIGNED,
+    State.ASSIGNED_SENT,
+    State.QUEUED,
+    State.IN_FLIGHT,
+    State.RETURNED,
+    State.RETURNED_SENT,
+)
+"""What is RETURNED has to come from its dispatcher first: until then nothing newer may pass it."""
 
 
 class Dispatching:

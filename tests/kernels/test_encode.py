@@ -137,3 +137,16 @@ def test_it_refuses_what_is_not_what_it_claims() -> None:
         ):
             with pytest.raises(SlabError):
                 encode(slab, [segment, changed])
+
+
+@pytest.mark.parametrize("field", [lay.RECORD_KEY_LENGTH, lay.RECORD_VALUE_LENGTH])
+@pytest.mark.parametrize("which", [0, 1])
+def test_it_refuses_a_record_that_goes_past_its_run(field: int, which: int) -> None:
+    with new_slab() as slab:
+        [segment] = put(slab, [[Record(NOW, b"k", b"value"), Record(NOW, b"k", b"value")]])
+        at = slab.chunk_at(segment.chunk) + segment.first + which * (lay.RECORD_HEADER + 8) + field
+        for length in (3, 1000, 2**32 - 10):
+            slab.words[at >> 2] += length
+            with pytest.raises(SlabError, match="end"):
+                encode(slab, [segment])
+            slab.words[at >> 2] -= length

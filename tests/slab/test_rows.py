@@ -85,6 +85,7 @@ def check_each_image(slab: Slab, row: int, images: CrashImages, check: Callable[
 
 def test_settle_is_whole_or_not_at_all(slab: Slab) -> None:
     segments = in_flight(slab)
+    put_in_landing_zone(slab, [b"of the input, which is in the middle of its batch"])
     row = Row(slab, DISPATCHER_ROW)
     row.counters[DELIVERED] = 100
     before = set(words(slab, segments))

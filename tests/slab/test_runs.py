@@ -18,6 +18,7 @@ from bruce_mp.slab.runs import (
     place,
     read_run,
     runs_of,
+    segment_bounds,
     segment_of,
     segment_records,
     segment_words,
@@ -140,6 +141,9 @@ def test_the_words_of_a_segment(slab: Slab) -> None:
     split(slab, whole.chunk, whole.run)
     assert len(segment_words(slab, whole)) == 3
     assert segment_words(slab, part) == segment_words(slab, whole)[:1]
+    for step in (-8, 4, 2**31):
+        with pytest.raises(SlabError, match="There are no 1 records"):
+            segment_bounds(slab, part._replace(first=part.first + step))
 
 
 @pytest.mark.parametrize(

@@ -236,8 +236,8 @@ def check(load: Load, outcome: Outcome, received: int, records: Mapping[str, lis
             assert last.get(place, -1) < name[1], f"{topic}-{seen.partition}: {name} is out of order."
             last[place] = name[1]
     missing = sorted(sent.keys() - read)
-    assert len(read) == received, f"{received} were received and {len(read)} read."
-    assert len(missing) <= outcome.sockets_lost * QUEUE, f"{len(missing)} are missing: {missing[:10]}"
+    assert len(missing) <= outcome.sockets_lost * QUEUE, f"{len(missing)} are missing: {missing[:20]}"
+    assert len(read) == received, f"{received} were received and {len(read)} read; missing: {missing[:20]}"
 
 
 def _name(seen: Seen) -> tuple[int, int]:

@@ -1,0 +1,201 @@
+"""Links over real ipc: who starts first, who dies, what is refused."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import zmq
+
+from bruce_mp.errors import StartError
+from bruce_mp.pipes.frames import Kind, Parcel
+from bruce_mp.pipes.links import DISCARDS, ROUTER_FROM_INPUTS, Links, dispatcher_link
+from bruce_mp.slab.runs import Segment
+from support.children import child
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from bruce_mp.pipes.links import Receiver, Sender
+
+LINK = ROUTER_FROM_INPUTS
+PARCELS = [
+    Parcel(Kind.FROM, topic=3),
+    Parcel(Kind.RUNS, segments=(Segment(1, 2, 3, 4, 5, 6), Segment(7, 8, 9, 10, 11, 12))),
+]
+
+
+class KeptLinks(Links):
+    """Keeps its ends until it is closed, as a process does."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._ends: list[Sender | Receiver] = []
+
+    def sender(self, name: str) -> Sender:
+        self._ends.append(made := super().sender(name))
+        return made
+
+    def receiver(self, name: str) -> Receiver:
+        self._ends.append(made := super().receiver(name))
+        return made
+
+
+@pytest.fixture
+def links(tmp_path: Path) -> Iterator[Links]:
+    """Ends with the test; nothing may keep it from closing."""
+    made = KeptLinks(tmp_path)
+    yield made
+    made.close()
+
+
+def receive(receiver: Receiver, within: float = 5.0) -> list[Parcel]:
+    """The parcels of the next message; an error when none comes in time."""
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        if receiver.socket.poll(100) and (parcels := receiver.receive()):
+            return [parcel._replace(segments=tuple(parcel.segments)) for parcel in parcels]
+    raise AssertionError("Nothing came.")
+
+
+def number(count: int) -> list[Parcel]:
+    return [Parcel(Kind.FROM, topic=count)]
+
+
+def test_what_is_sent_is_received(links: Links) -> None:
+    receiver = links.receiver(LINK)
+    sender = links.sender(LINK)
+    sender.send(PARCELS)
+    assert receive(receiver) == PARCELS
+    assert receiver.receive() == []
+
+
+def test_a_sender_may_start_before_its_receiver(links: Links) -> None:
+    sender = links.sender(LINK)
+    for count in range(1000):
+        sender.send(number(count))
+    receiver = links.receiver(LINK)
+    assert [receive(receiver) for _ in range(1000)] == [number(count) for count in range(1000)]
+
+
+def test_nothing_is_sent_for_no_parcels(links: Links) -> None:
+    receiver = links.receiver(LINK)
+    sender = links.sender(LINK)
+    sender.send([])
+    sender.send(PARCELS)
+    assert receive(receiver) == PARCELS
+
+
+def test_there_is_no_limit_to_what_waits(links: Links) -> None:
+    sender = links.sender(LINK)
+    for count in range(20_000):
+        sender.send(number(count))  # it never blocks, and nothing is refused
+    receiver = links.receiver(LINK)
+    assert [receive(receiver) for _ in range(20_000)][-1] == number(19_999)
+
+
+def test_discards_that_nobody_takes_stay_with_their_sender(links: Links) -> None:
+    sender = links.sender(DISCARDS)
+    taken = 0
+    while sender.send_bytes(b"sums"):
+        taken += 1
+        assert taken < 1000
+    receiver = links.receiver(DISCARDS)
+    for _ in range(taken):
+        assert receiver.socket.poll(5000)
+        assert receiver.receive_bytes() == b"sums"
+    assert sender.send_bytes(b"again")
+
+
+def test_a_sender_goes_on_when_its_receiver_was_killed_and_started_again(tmp_path: Path, links: Links) -> None:
+    """What the dead receiver had taken is lost, as documented; what is sent after its return arrives, in order."""
+    sender = links.sender(LINK)
+    for life in range(2):
+        ready = tmp_path / f"ready-{life}"
+        with child(_take_one_and_hang, tmp_path, ready) as process:
+            deadline = time.monotonic() + 10
+            while not ready.exists():
+                assert time.monotonic() < deadline
+                sender.send(number(life))
+                time.sleep(0.01)
+            process.kill()
+            process.join()
+    receiver = links.receiver(LINK)
+    sender.send(number(100))
+    sender.send(number(101))
+    found: list[list[Parcel]] = []
+    while not found or found[-1] != number(101):
+        found.append(receive(receiver))
+    assert found[-2:] == [number(100), number(101)]
+
+
+def _take_one_and_hang(directory: Path, ready: Path) -> None:
+    links = Links(directory)
+    receive(links.receiver(LINK))
+    ready.touch()
+    time.sleep(60)
+
+
+def test_the_socket_file_of_a_dead_receiver_is_replaced(tmp_path: Path, links: Links) -> None:
+    path = tmp_path / f"{LINK}.ipc"
+    path.write_bytes(b"")
+    receiver = links.receiver(LINK)
+    sender = links.sender(LINK)
+    sender.send(PARCELS)
+    assert receive(receiver) == PARCELS
+    assert path.is_socket()
+
+
+def test_a_place_that_cannot_be_bound_is_named(tmp_path: Path, links: Links) -> None:
+    (tmp_path / f"{LINK}.ipc").mkdir()
+    with pytest.raises(StartError, match=rf"{tmp_path}/{LINK}\.ipc cannot be made: .* Look what is there"):
+        links.receiver(LINK)
+
+
+def test_garbage_is_logged_and_passed_over(tmp_path: Path, links: Links, caplog: pytest.LogCaptureFixture) -> None:
+    receiver = links.receiver(LINK)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with context, context.socket(zmq.PUSH) as stranger:
+        stranger.connect(f"ipc://{tmp_path / LINK}.ipc")
+        for data in (b"x", b"\x63" + bytes(15), os.urandom(15)):
+            stranger.send(data)
+        deadline = time.monotonic() + 5
+        while len(caplog.records) < 3 and time.monotonic() < deadline:
+            receiver.socket.poll(100)
+            assert receiver.receive() == []
+    assert [record.levelname for record in caplog.records] == ["ERROR"] * 3
+    assert "ends in the middle of a parcel's head (1 bytes). It is passed over" in caplog.text
+    sender = links.sender(LINK)
+    sender.send(PARCELS)
+    assert receive(receiver) == PARCELS
+
+
+def test_each_dispatcher_has_a_link_of_its_own(links: Links) -> None:
+    receivers = [links.receiver(dispatcher_link(slot)) for slot in range(3)]
+    senders = [links.sender(dispatcher_link(slot)) for slot in range(3)]
+    for slot, sender in enumerate(senders):
+        sender.send(number(slot))
+    assert [receive(receiver) for receiver in receivers] == [number(slot) for slot in range(3)]
+
+
+def test_closing_waits_a_moment_for_what_is_under_way(tmp_path: Path) -> None:
+    ours, theirs = KeptLinks(tmp_path), KeptLinks(tmp_path)
+    receiver = theirs.receiver(LINK)
+    sender = ours.sender(LINK)
+    for count in range(5000):
+        sender.send(number(count))
+    ours.close(flush_ms=5000)
+    assert [receive(receiver) for _ in range(5000)][-1] == number(4999)
+    theirs.close()
+
+
+def test_closing_does_not_wait_for_a_receiver_that_is_not_there(tmp_path: Path) -> None:
+    links = KeptLinks(tmp_path)
+    sender = links.sender(LINK)
+    sender.send(PARCELS)
+    start = time.monotonic()
+    links.close(flush_ms=200)
+    assert time.monotonic() - start < 2

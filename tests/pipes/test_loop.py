@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+import zmq
+
+from bruce_mp.pipes.loop import Loop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def run_for(loop: Loop, seconds: float) -> None:
+    loop.call_later(seconds, loop.stop)
+    loop.run()
+
+
+def test_timers_fire_in_the_order_of_their_times_and_never_early(loop: Loop) -> None:
+    fired: list[tuple[str, float]] = []
+    start = time.monotonic()
+
+    def note(name: str) -> None:
+        fired.append((name, time.monotonic() - start))
+
+    for name, delay in (("late", 0.03), ("early", 0.01), ("now", 0.0), ("early too", 0.01)):
+        loop.call_at(start + delay, partial(note, name))
+    loop.call_at(start + 0.05, loop.stop)
+    loop.run()
+    assert [name for name, _ in fired] == ["now", "early", "early too", "late"]
+    assert all(at >= delay for (_, at), delay in zip(fired, (0.0, 0.01, 0.01, 0.03), strict=True))
+
+
+def test_a_cancelled_timer_is_not_called(loop: Loop) -> None:
+    called: list[str] = []
+    first = loop.call_later(0.01, lambda: called.append("first"))
+    second = loop.call_later(0.02, lambda: called.append("second"))
+    loop.call_later(0.0, second.cancel)
+    first.cancel()
+    run_for(loop, 0.04)
+    assert called == []
+
+
+def test_a_timer_may_set_another(loop: Loop) -> None:
+    called: list[int] = []
+
+    def again() -> None:
+        called.append(len(called))
+        if len(called) == 3:
+            loop.stop()
+        else:
+            loop.call_later(0.0, again)
+
+    loop.call_later(0.0, again)
+    loop.run()
+    assert called == [0, 1, 2]
+
+
+def test_without_anything_to_do_it_sleeps(loop: Loop, pair: tuple[socket.socket, socket.socket]) -> None:
+    rounds: list[None] = []
+    loop.watch(pair[0], lambda _: None)
+    loop.call_later(0.2, loop.stop)
+    loop.run(lambda: rounds.append(None))
+    assert len(rounds) <= 2
+
+
+def test_after_each_round_comes_what_belongs_there(loop: Loop, pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    seen: list[str] = []
+
+    def on_ready(_: int) -> None:
+        seen.append(ours.recv(1).decode())
+        loop.stop()
+
+    loop.watch(ours, on_ready)
+    theirs.send(b"x")
+    loop.run(lambda: seen.append("after"))
+    assert seen == ["x", "after"]
+
+
+def test_a_source_that_is_forgotten_in_a_callback_is_not_called_any_more(loop: Loop) -> None:
+    """Both are ready in the same round; whoever comes first forgets the other."""
+    with closing(Pipes(2)) as pipes:
+        called: list[int] = []
+
+        def on_ready(number: int, _: int) -> None:
+            called.append(number)
+            loop.forget(pipes.readers[1 - number])
+            loop.stop()
+
+        for number, reader in enumerate(pipes.readers):
+            loop.watch(reader, partial(on_ready, number))
+        pipes.fill()
+        loop.run()
+        assert len(called) == 1
+
+
+def test_a_new_descriptor_with_the_number_of_a_closed_one_is_not_told_what_was_not_meant_for_it(loop: Loop) -> None:
+    """Both are ready in the same round; whoever comes first puts a descriptor that is not in the place of the other."""
+    with closing(Pipes(2)) as pipes:
+        told: list[str] = []
+
+        def on_ready(number: int, _: int) -> None:
+            told.append("first")
+            for reader in pipes.readers:
+                loop.forget(reader)
+            pipes.renew(1 - number)
+            loop.watch(pipes.readers[1 - number], lambda _: told.append("new"))
+            loop.call_later(0.02, loop.stop)
+
+        for number, reader in enumerate(pipes.readers):
+            loop.watch(reader, partial(on_ready, number))
+        pipes.fill()
+        loop.run()
+        assert told == ["first"]
+
+
+def test_the_events_of_a_source_can_be_changed(loop: Loop, pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    seen: list[int] = []
+
+    def on_ready(events: int) -> None:
+        seen.append(events)
+        loop.stop()
+
+    loop.watch(ours, on_ready, zmq.POLLOUT)
+    loop.run()
+    loop.watch(ours, on_ready, zmq.POLLIN)
+    theirs.send(b"x")
+    loop.run()
+    assert seen == [zmq.POLLOUT, zmq.POLLIN]
+
+
+def test_to_forget_what_was_never_watched_is_no_error(loop: Loop) -> None:
+    loop.forget(0)
+
+
+def test_zeromq_sockets_and_descriptors_are_served_by_one_loop(
+    loop: Loop, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = pair
+    seen: set[str] = set()
+
+    def note(name: str, _: bytes) -> None:
+        seen.add(name)
+        if len(seen) == 2:
+            loop.stop()
+
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with context, context.socket(zmq.PULL) as pull, context.socket(zmq.PUSH) as push:
+        pull.bind("inproc://loop")
+        push.connect("inproc://loop")
+        loop.watch(pull, lambda _: note("zeromq", pull.recv()))
+        loop.watch(ours, lambda _: note("descriptor", ours.recv(1)))
+        push.send(b"x")
+        theirs.send(b"x")
+        loop.run()
+    assert seen == {"zeromq", "descriptor"}
+
+
+class Pipes:
+    """Pipes, by descriptor."""
+
+    def __init__(self, count: int) -> None:
+        both = [os.pipe() for _ in range(count)]
+        self.readers = [reader for reader, _ in both]
+        self.writers = [writer for _, writer in both]
+
+    def fill(self) -> None:
+        for writer in self.writers:
+            os.write(writer, b"x")
+
+    def renew(self, number: int) -> None:
+        """Put an empty pipe in the place of one; its descriptors have the same numbers."""
+        old = self.readers[number], self.writers[number]
+        for descriptor in old:
+            os.close(descriptor)
+        for descriptor, wanted in zip(os.pipe(), old, strict=True):
+            if descriptor != wanted:
+                os.dup2(descriptor, wanted)
+                os.close(descriptor)
+
+    def close(self) -> None:
+        for descriptor in (*self.readers, *self.writers):
+            os.close(descriptor)
