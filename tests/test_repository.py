@@ -72,7 +72,9 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert script == [f'exec "$(dirname "$0")/../{command}"']
 
 
-@pytest.mark.parametrize("script", [".ci/run", "scripts/test", "scripts/check_sizes.py"])
+@pytest.mark.parametrize(
+    "script", [".ci/run", "scripts/test", "scripts/demo", "scripts/bench", "scripts/check_sizes.py"]
+)
 def test_scripts_can_be_executed(script: str) -> None:
     assert (ROOT / script).stat().st_mode & 0o111 == 0o111
 

@@ -91,7 +91,7 @@ class Answers:
             self._row.add(Counter.ConnectorGotResendAck)
         if row.action is Action.BUMP_EPOCH and self._maker.idempotent:
             queue.bump = True
-        if row.may_duplicate and not self._maker.idempotent:
+        if row.may_duplicate and not self._maker.recognised:
             self._note_duplicates([batch], topic)
 
     def deliver(self, batch: SentBatch) -> None:
@@ -132,7 +132,7 @@ class Answers:
 
     def doubt(self, batches: Iterable[SentBatch], topic: bytes) -> None:
         """Batches whose answer will never come; the broker may have them."""
-        if not self._maker.idempotent:
+        if not self._maker.recognised:
             self._note_duplicates(batches, topic)
 
     def _note_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:

@@ -40,6 +40,9 @@ class BatchMaker:
         self._word = word(State.IN_FLIGHT, slot)
         self._max_bytes = max_bytes
         self.idempotent = idempotent
+        """Whether batches are numbered: the cluster was found to know producer ids."""
+        self.recognised = idempotent
+        """Whether the broker recognises a batch that it has already: it may be older than others of its cluster."""
 
     def build(self, topic: int, partition: int, ready: deque[Segment], room: int) -> SentBatch:
         """Take a batch off the front of `ready`, which is not empty.

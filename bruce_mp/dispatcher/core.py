@@ -129,7 +129,10 @@ class Dispatcher:
     def _take_fresh(self, kind: Kind, topic: int, partition: int, segments: Iterable[Segment], now_ms: int) -> None:
         assigned, queued = word(State.ASSIGNED, self._slot), word(State.QUEUED, self._slot)
         taken = kernels.take(self._slab, segments, assigned, queued)
-        if kind is Kind.BATCH:
+        if kind is Kind.HELD:
+            for segment in self._gathering.flush_of(topic):
+                self._sort_in(segment)
+        if kind is not Kind.QUEUE:
             self._make_ready(topic, partition, taken)
             return
         self._count(topic, taken)
@@ -185,10 +188,23 @@ class Dispatcher:
         What was only assigned to it the router will say again: while it goes on assigning, a sweep could find a
         segment and miss an older one.
         """
-        self._adopt(batches_of(sweep(self._slab, {State.IN_FLIGHT}, self._slot)))
+        in_flight = batches_of(sweep(self._slab, {State.IN_FLIGHT}, self._slot))
+        self._doubt(in_flight)
+        self._adopt(in_flight)
         for found in sweep(self._slab, {State.QUEUED}, self._slot):
             self._make_ready(found.topic, found.partition, [found.segment])
+        self._finish_returns()
         self._outbox.append(Parcel(Kind.HELLO))
+
+    def _finish_returns(self) -> None:
+        """Hand back the rest of the partitions that a predecessor died handing back: it goes behind what it returned.
+
+        The router hears of it when it asks.
+        """
+        returned = sweep(self._slab, (State.RETURNED, State.RETURNED_SENT), self._slot)
+        for topic, partition in {(found.topic, found.partition) for found in returned}:
+            self._return(self._queue(topic, partition))
+        self._outbox.clear()
 
     def _resync(self) -> None:
         """The router asks what we returned; whoever we said it to may have died."""
@@ -200,6 +216,18 @@ class Dispatcher:
         self.remind()
 
     # --- to the broker -----------------------------------------------------------------------------------------------
+
+    def on_connected(self, *, recognises: bool) -> None:
+        """A connection is ready; whether its broker recognises a batch that it has already."""
+        self.maker.recognised = self.maker.idempotent and recognises
+        if self.maker.idempotent and not recognises:
+            # Numbered when that still meant something, perhaps sent by a predecessor or to another broker.
+            self._doubt([batch for queue in self._queues.values() for batch in queue.resend])
+
+    def _doubt(self, batches: list[SentBatch]) -> None:
+        """Batches that the broker may have already, and will not recognise."""
+        for batch in batches:
+            self._answers.doubt([batch], self.topic_name(batch.topic))
 
     def flush_due(self, now_ms: int) -> None:
         """Make ready what has gathered long enough."""
@@ -220,7 +248,7 @@ class Dispatcher:
         room = self._limits.request_bytes
         for key in list(self._turn):
             queue = self._queues[key]
-            if not queue.may_send(now, idempotent=self.maker.idempotent):
+            if not queue.may_send(now, idempotent=self.maker.recognised):
                 self._retire(key, queue)
                 continue
             batch = self._next_batch(queue, room, first=not batches)

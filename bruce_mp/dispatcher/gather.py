@@ -51,11 +51,19 @@ class Gathering:
         rule = self._rule(topic)
         if rule.kind is BatchingKind.NONE or self.draining:
             return list(segments)
-        key = _COMBINED if rule.kind is BatchingKind.COMBINED else topic
+        key = self._key(topic)
         builder = self._builders.get(key)
         if builder is None:
             builder = self._builders[key] = BatchBuilder(self._slab, rule.limits)
         return [ready for segment in segments for batch in builder.add(segment, now_ms) for ready in batch]
+
+    def _key(self, topic: int) -> int:
+        return _COMBINED if self._rule(topic).kind is BatchingKind.COMBINED else topic
+
+    def flush_of(self, topic: int) -> list[Segment]:
+        """What waits in the batch that a topic's records go to."""
+        builder = self._builders.get(self._key(topic))
+        return builder.flush() if builder is not None else []
 
     @property
     def due_ms(self) -> int | None:

@@ -13,6 +13,7 @@ from bruce_mp.pipes.broker_socket import BrokerSocket
 from bruce_mp.pipes.control import Drain, Ready, Stop
 from bruce_mp.pipes.links import DISCARDS, ROUTER_FROM_DISPATCHERS, Links, dispatcher_link
 from bruce_mp.pipes.loop import Loop
+from bruce_mp.pipes.openings import Openings
 from bruce_mp.pipes.resolver import Resolver
 from bruce_mp.protocol.connection_events import Closed, Failed, ProduceAcked
 from bruce_mp.protocol.connection_events import Ready as ConnectionReady
@@ -63,6 +64,7 @@ class _Process:
         )
         self._core = Dispatcher(slab, self._row, start.config, start.slot, self._reporter)
         self._encoder = Encoder(slab, self._row, start.config.compression_for, start.config.compression)
+        self._openings = Openings(self._kafka.broker_version)
         self._socket: BrokerSocket | None = None
         self._is_ready = False
         self._requests: dict[int, list[SentBatch]] = {}
@@ -148,12 +150,14 @@ class _Process:
             client_id=self._kafka.client_id,
             timeout_s=self._timeout_s,
             on_event=self._on_event,
+            openings=self._openings,
         )
         self._socket.open()
 
     def _send(self, batches: list[SentBatch]) -> None:
         assert self._socket is not None
-        data = [self._encoder.encode(self._core.topic_name(batch.topic), batch) for batch in batches]
+        abilities = self._socket.connection.abilities
+        data = [self._encoder.encode(self._core.topic_name(batch.topic), batch, abilities) for batch in batches]
         acks = self._kafka.required_acks
         sent = self._socket.connection.send_produce(
             data, time.monotonic(), acks=acks, timeout_ms=self._kafka.replication_timeout_ms
@@ -170,6 +174,7 @@ class _Process:
             self._on_acked(event.correlation_id, event.response)
         elif isinstance(event, ConnectionReady):
             self._row.add(Counter.ConnectorConnectSuccess)
+            self._core.on_connected(recognises=event.abilities.idempotence)
             self._is_ready = True
         elif isinstance(event, Closed):
             _LOG.info("Broker %s closed an idle connection; the next message opens another.", self._broker.node)

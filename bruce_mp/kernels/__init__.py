@@ -13,11 +13,13 @@ pass the same tests.
     head_of        cut a segment at a number of records or bytes
     time_span      the timestamps of a segment, and `sample` a prefix of its first record
     encode         the records section of a RecordBatch v2 from segments
+    encode_message_set  the messages of a message set, formats 0 and 1, from segments
 """
 
 from bruce_mp.kernels.pure.encode import Encoded, encode
 from bruce_mp.kernels.pure.lanes import Ingested, Lanes, NoRoom
 from bruce_mp.kernels.pure.look import TimeSpan, by_size, sample, time_span
+from bruce_mp.kernels.pure.message_set import EncodedSet, encode_message_set
 from bruce_mp.kernels.pure.parse import Batch, Failure, Rejection
 from bruce_mp.kernels.pure.receive import Receiver
 from bruce_mp.kernels.pure.segments import by_partition, head_of, mark, take
@@ -25,6 +27,7 @@ from bruce_mp.kernels.pure.segments import by_partition, head_of, mark, take
 __all__ = [
     "Batch",
     "Encoded",
+    "EncodedSet",
     "Failure",
     "Ingested",
     "Lanes",
@@ -35,6 +38,7 @@ __all__ = [
     "by_partition",
     "by_size",
     "encode",
+    "encode_message_set",
     "head_of",
     "mark",
     "sample",

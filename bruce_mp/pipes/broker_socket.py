@@ -1,14 +1,16 @@
 """The socket of one connection to a broker, under an event loop, around the sans-IO `BrokerConnection`.
 
 Used by the dispatchers and by the router's metadata requests.  It never blocks.  All addresses of the name are tried
-in turn; one that does not answer gets its share of the time, so that the others have theirs.  The owner hears of
-everything through one callback: the events of `protocol.connection_events`, with `Failed` also for a broker that cannot
-be reached.
+in turn; one that does not answer gets its share of the time, so that the others have theirs.  A broker that does not
+say which versions it speaks gets a connection for each opening that is left (`protocol.opening`).  The owner hears of
+everything else through one callback: the events of `protocol.connection_events`, with `Failed` also for a broker that
+cannot be reached.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import socket
 import time
@@ -18,8 +20,9 @@ from typing import TYPE_CHECKING, Final
 import zmq
 
 from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.pipes.openings import Openings
 from bruce_mp.protocol.broker_connection import BrokerConnection
-from bruce_mp.protocol.connection_events import Cause, Closed, Failed, Send
+from bruce_mp.protocol.connection_events import Cause, Closed, Failed, Ready, Send, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,15 +30,20 @@ if TYPE_CHECKING:
     from bruce_mp.pipes.loop import Loop, Timer
     from bruce_mp.pipes.resolver import Address, Resolver
     from bruce_mp.protocol.connection_events import Event
+    from bruce_mp.protocol.opening import Opening
 
 __all__ = ["BrokerSocket"]
 
+_LOG = logging.getLogger(__name__)
 _READ_BYTES: Final = 256 * 1024
 _BUFFERS_A_CALL: Final = 64
 
 
 class BrokerSocket:
-    """One connection, from `open` to `Failed`, `Closed` or `close`; then of no more use."""
+    """One connection, from `open` to `Failed`, `Closed` or `close`; then of no more use.
+
+    `openings` is what the process knows of its brokers; without it nothing is known.
+    """
 
     def __init__(
         self,
@@ -47,6 +55,7 @@ class BrokerSocket:
         client_id: str,
         timeout_s: float,
         on_event: Callable[[Event], None],
+        openings: Openings | None = None,
     ) -> None:
         self._loop = loop
         self._resolver = resolver
@@ -54,19 +63,34 @@ class BrokerSocket:
         self._name = f"{host or '(unknown)'}:{port}"
         self._timeout_s = timeout_s
         self._on_event = on_event
-        self.connection = BrokerConnection(client_id, self._name, timeout=timeout_s)
+        self._client_id = client_id
+        self._openings = openings or Openings()
+        self._opening = self._openings.begin((host, port), time.monotonic())
+        self.connection = self._new_connection()
         self._socket: socket.socket | None = None
         self._addresses: deque[Address] = deque()
         self._unsent: deque[memoryview] = deque()
         self._alarm: Timer | None = None
+        self._alarm_at = 0.0
         self._patience: Timer | None = None
         self._is_over = False
+
+    def _new_connection(self) -> BrokerConnection:
+        return BrokerConnection(self._client_id, self._name, timeout=self._timeout_s, opening=self._opening)
 
     def open(self) -> None:
         """Begin to connect."""
         self.connection.connecting(time.monotonic())
         self._arm()
         self._resolver.resolve(self._host, self._port, self._on_resolved)
+
+    def _open_again(self, opening: Opening) -> None:
+        """Begin anew, in another way."""
+        self._drop_socket()
+        self._unsent.clear()
+        self._opening = opening
+        self.connection = self._new_connection()
+        self.open()
 
     @property
     def is_writing(self) -> bool:
@@ -111,7 +135,7 @@ class BrokerSocket:
             try:
                 self._begin(self._addresses.popleft())
             except (OSError, OverflowError) as error:  # this machine has no IPv6, the port is none, ...
-                last_error = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+                last_error = (isinstance(error, OSError) and error.strerror) or str(error)
                 self._drop_socket()
                 continue
             if self._addresses:
@@ -185,8 +209,10 @@ class BrokerSocket:
         except BlockingIOError:
             return
         except OSError as error:
-            self._fail(f"The connection to broker {self._name} broke: {error.strerror}.", Cause.CLOSED_BY_BROKER)
-            return
+            if self.connection.state is not State.NEGOTIATING:
+                self._fail(f"The connection to broker {self._name} broke: {error.strerror}.", Cause.CLOSED_BY_BROKER)
+                return
+            data = b""  # some systems close so
         self._deliver(self.connection.receive(data, time.monotonic()) if data else self.connection.eof())
         self._arm()
 
@@ -197,11 +223,26 @@ class BrokerSocket:
             if isinstance(event, Send):
                 self.send([event.data])
                 continue
-            if isinstance(event, Failed | Closed):
+            if isinstance(event, Ready):
+                self._openings.succeeded((self._host, self._port), self._opening, time.monotonic())
+            elif isinstance(event, Failed) and self._tries_again(event):
+                return
+            elif isinstance(event, Failed | Closed):
                 self.close()
             self._on_event(event)
 
+    def _tries_again(self, event: Failed) -> bool:
+        """Whether there is another way to open the conversation that failed; then it has begun."""
+        self._openings.failed((self._host, self._port))
+        fallback = self._opening.fallback
+        if event.cause is not Cause.NO_API_VERSIONS or fallback is None:
+            return False
+        _LOG.info("%s Another connection will tell whether it is older than Kafka 0.10.", event.error)
+        self._open_again(fallback)
+        return True
+
     def _fail(self, text: str, cause: Cause) -> None:
+        self._openings.failed((self._host, self._port))
         unanswered = self.connection.close()
         self.close()
         self._on_event(Failed(RemoteProtocolError(text), cause, unanswered))
@@ -210,11 +251,13 @@ class BrokerSocket:
 
     def _arm(self) -> None:
         """Wake up at the next deadline, if no earlier alarm does; one that comes too early sets another."""
-        if self._alarm is not None or self._is_over:
-            return
         deadline = self.connection.next_deadline()
-        if deadline is not None:
-            self._alarm = self._loop.call_at(deadline, self._on_alarm)
+        if self._is_over or deadline is None or (self._alarm is not None and self._alarm_at <= deadline):
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = deadline
+        self._alarm = self._loop.call_at(deadline, self._on_alarm)
 
     def _on_alarm(self) -> None:
         self._alarm = None

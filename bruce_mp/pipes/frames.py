@@ -54,6 +54,8 @@ class Kind(IntEnum):
     """Dispatcher to router: I have started, and take nothing before you say RESYNC."""
     RESYNC = 12
     """Router to dispatcher: what follows is everything that is assigned to you; first say again what you returned."""
+    HELD = 14
+    """Router to dispatcher: records that have waited long enough elsewhere; they go right behind what gathers here."""
     SYNCED = 13
     """Dispatcher to router: said; from now on I take what comes."""
 

@@ -1,8 +1,10 @@
 """Which version of each API to use with a broker: the highest that it advertises and that we speak.
 
 What a broker advertises is not quite what it takes.  Kafka 4 still lists Produce 0 to 2 (an old librdkafka would give
-up without them) and closes the connection on them; so the lower end is ours, never the broker's.  Message sets, the
-only thing that Produce 0 to 2 can carry, are spoken by brokers before 0.11, which are not supported yet.
+up without them) and closes the connection on them.  They are used only with a broker that has nothing later: with
+Produce 0 and 1 it gets message sets of format 0, with 2 of format 1, and from 3 on record batches.
+
+A broker before 0.10 cannot be asked; `BEFORE_API_VERSIONS` is what all of those take.
 
 `DOWNGRADE` is the order in which ApiVersions itself is asked: a broker that does not know version 3 answers error 35.
 """
@@ -15,12 +17,22 @@ from msgspec import Struct
 
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.protocol import produce_request
+from bruce_mp.protocol.compression import Codec
 from bruce_mp.protocol.kafka_types import ApiRange
+from bruce_mp.protocol.message_set import MessageFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DOWNGRADE", "METADATA", "PRODUCE", "BrokerAbilities", "NoCommonVersionError", "choose_versions"]
+__all__ = [
+    "BEFORE_API_VERSIONS",
+    "DOWNGRADE",
+    "METADATA",
+    "PRODUCE",
+    "BrokerAbilities",
+    "NoCommonVersionError",
+    "choose_versions",
+]
 
 PRODUCE: Final = 0
 METADATA: Final = 3
@@ -33,7 +45,9 @@ SPOKEN: Final = {
     INIT_PRODUCER_ID: ApiRange(0, 5),
 }
 API_NAMES: Final = {PRODUCE: "Produce", METADATA: "Metadata", INIT_PRODUCER_ID: "InitProducerId"}
-FIRST_PRODUCE_WITH_ZSTD: Final = 7  # KIP-110: an earlier request with zstd is answered with error 76
+FIRST_PRODUCE: Final = {Codec.LZ4: 2, Codec.ZSTD: 7}
+"""The first produce request that a codec can be used with; codecs not listed go with all.  LZ4 is older, but with its
+own idea of the checksum in a frame's header.  An earlier request with zstd is answered with error 76 (KIP-110)."""
 
 
 class NoCommonVersionError(RemoteProtocolError):
@@ -53,18 +67,24 @@ class BrokerAbilities(Struct, frozen=True):
         return self.init_producer_id_version is not None
 
     @property
-    def zstd(self) -> bool:
-        """Whether it takes batches compressed with zstd; the other codecs are as old as what we speak."""
-        return self.produce_version >= FIRST_PRODUCE_WITH_ZSTD
+    def message_format(self) -> MessageFormat:
+        """How messages have to be written for it."""
+        if self.produce_version >= produce_request.FIRST_VERSION_WITH_BATCHES:
+            return MessageFormat.BATCHES
+        has_timestamps = self.produce_version >= produce_request.FIRST_VERSION_WITH_TIMESTAMPS
+        return MessageFormat.V1 if has_timestamps else MessageFormat.V0
+
+    def takes(self, codec: Codec) -> bool:
+        """Whether it takes what `codec` has compressed."""
+        return self.produce_version >= FIRST_PRODUCE.get(codec, 0)
+
+
+BEFORE_API_VERSIONS: Final = BrokerAbilities(produce_version=0, metadata_version=0, init_producer_id_version=None)
+"""Of Kafka 0.8 and 0.9."""
 
 
 def choose_versions(apis: Mapping[int, ApiRange]) -> BrokerAbilities:
-    """Raises NoCommonVersionError, also for a broker before 0.11."""
-    offered = apis.get(PRODUCE)
-    if offered is not None and offered.highest < produce_request.FIRST_VERSION:
-        raise NoCommonVersionError(
-            f"The broker speaks Produce only up to v{offered.highest}: a broker older than 0.11 is not supported yet."
-        )
+    """Raises NoCommonVersionError."""
     return BrokerAbilities(
         _required(PRODUCE, apis),
         _required(METADATA, apis),

@@ -13,6 +13,7 @@ Invariants:
   it came, whichever was later.  Sending more never moves a deadline.
 * A produce response names the partitions of its request, all of them, each once.
 * A request with acks 0 has no response and leaves no trace here.
+* Which questions come before Ready is the `opening`'s to say; the answer to the last of them makes it ready.
 * After Failed or Closed nothing more comes out; the requests without an answer are named once, in Failed or by `close`.
 
 Times are seconds of a monotonic clock.  States and events: `connection_events`.
@@ -27,9 +28,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
 from bruce_mp.protocol import connection_events as ev
 from bruce_mp.protocol import kafka_api
-from bruce_mp.protocol.api_versions import DOWNGRADE, BrokerAbilities, NoCommonVersionError, choose_versions
+from bruce_mp.protocol.api_versions import (
+    BEFORE_API_VERSIONS,
+    DOWNGRADE,
+    BrokerAbilities,
+    NoCommonVersionError,
+    choose_versions,
+)
 from bruce_mp.protocol.connection_events import TRANSITIONS, Cause, Event, Sent, State, Step
 from bruce_mp.protocol.frames import DEFAULT_MAX_FRAME, FrameReader
+from bruce_mp.protocol.opening import ASK, VERSIONS_TIMEOUT_S, Opening, Question
 from bruce_mp.protocol.produce_request import encode_produce
 
 if TYPE_CHECKING:
@@ -41,16 +49,24 @@ __all__ = ["BrokerConnection"]
 
 CORRELATION_ID_MASK: Final = 0x7FFFFFFF
 DEFAULT_TIMEOUT_S: Final = 60.0
+ASSUMED: Final = (
+    " It was taken for older than Kafka 0.10, since it names no versions or kafka.broker_version says so; "
+    "a newer one may refuse what those speak."
+)
 
 
 class _Outstanding(NamedTuple):
     correlation_id: int
     sent_at: float
+    timeout: float
     answered: Callable[[bytes], list[Event]]
 
 
 class BrokerConnection:
-    """See the module.  `broker` names it in error texts; `timeout` is for the connect and for each request."""
+    """See the module.  `broker` names it in error texts; `timeout` is for the connect and for each request.
+
+    Only for its versions a broker is not given longer than VERSIONS_TIMEOUT_S.
+    """
 
     def __init__(
         self,
@@ -59,10 +75,13 @@ class BrokerConnection:
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
         max_frame: int = DEFAULT_MAX_FRAME,
+        opening: Opening = ASK,
     ) -> None:
         self._client_id = client_id
         self._broker = broker
         self._timeout = timeout
+        self._opening = opening
+        self._asked = 0
         self._frames = FrameReader(max_frame)
         self._state = State.DISCONNECTED
         self._outstanding: deque[_Outstanding] = deque()
@@ -93,7 +112,8 @@ class BrokerConnection:
             return self._progress_at + self._timeout
         if not self._outstanding:
             return None
-        return max(self._progress_at, self._outstanding[0].sent_at) + self._timeout
+        oldest = self._outstanding[0]
+        return max(self._progress_at, oldest.sent_at) + oldest.timeout
 
     def expired(self, now: float) -> bool:
         deadline = self.next_deadline()
@@ -106,9 +126,9 @@ class BrokerConnection:
         self._progress_at = now
 
     def connected(self, now: float) -> list[bytes]:
-        """The socket is connected.  Gives the first bytes to send, the question for versions."""
+        """The socket is connected.  Gives the first bytes to send, the opening's first question."""
         self._step(Step.CONNECTED)
-        return [self._ask_versions(DOWNGRADE[0], now)]
+        return [self._ask_next(now)]
 
     def eof(self) -> list[Event]:
         """The broker has closed the connection.  Without a word if it was ready and owed us nothing."""
@@ -118,7 +138,7 @@ class BrokerConnection:
             self._step(Step.CLOSE)
             return [ev.Closed()]
         if self._state is State.NEGOTIATING:
-            return self._no_versions("closed the connection")
+            return self._not_opened("closed the connection", Cause.CLOSED_BY_BROKER)
         text = f"closed the connection with {len(self._outstanding)} requests unanswered; it may be restarting."
         return self._fail(text, Cause.CLOSED_BY_BROKER)
 
@@ -127,7 +147,7 @@ class BrokerConnection:
         if not self.expired(now):
             return []
         if self._state is State.NEGOTIATING:
-            return self._no_versions(f"did not answer within {self._timeout:g} s")
+            return self._not_opened(f"did not answer within {self._outstanding[0].timeout:g} s", Cause.SILENT)
         waited_for = "accept a connection" if self._state is State.CONNECTING else "answer a request"
         return self._fail(f"did not {waited_for} within {self._timeout:g} s.", Cause.SILENT)
 
@@ -212,9 +232,19 @@ class BrokerConnection:
             return [ev.Send(self._ask_versions(lower[0], self._progress_at))]
         if answer.error != 0:
             raise RemoteProtocolError(f"It answered error {answer.error} when asked which versions it speaks.")
-        self._abilities = choose_versions(answer.apis)
+        return self._agree(choose_versions(answer.apis))
+
+    def _on_first_metadata(self, version: int, frame: bytes) -> list[Event]:
+        kafka_api.decode_metadata(frame, version)
+        if self._asked < len(self._opening.questions):
+            return [ev.Send(self._ask_next(self._progress_at))]
+        assert self._opening.assumed is not None
+        return self._agree(self._opening.assumed)
+
+    def _agree(self, abilities: BrokerAbilities) -> list[Event]:
+        self._abilities = abilities
         self._step(Step.AGREE)
-        return [ev.Ready(self._abilities)]
+        return [ev.Ready(abilities)]
 
     def _on_produce(
         self, correlation_id: int, version: int, expected: set[tuple[bytes, int]], frame: bytes
@@ -242,24 +272,37 @@ class BrokerConnection:
         self._last_id = (self._last_id + 1) & CORRELATION_ID_MASK
         return self._last_id
 
-    def _expect(self, correlation_id: int, now: float, answered: Callable[[bytes], list[Event]]) -> None:
-        self._outstanding.append(_Outstanding(correlation_id, now, answered))
+    def _expect(
+        self, correlation_id: int, now: float, answered: Callable[[bytes], list[Event]], timeout: float | None = None
+    ) -> None:
+        self._outstanding.append(_Outstanding(correlation_id, now, timeout or self._timeout, answered))
+
+    def _ask_next(self, now: float) -> bytes:
+        question = self._opening.questions[self._asked]
+        self._asked += 1
+        return self._ask_versions(DOWNGRADE[0], now) if question is Question.VERSIONS else self._ask_metadata(now)
 
     def _ask_versions(self, version: int, now: float) -> bytes:
         correlation_id = self._next_id()
-        self._expect(correlation_id, now, partial(self._on_versions, version))
+        timeout = min(self._timeout, VERSIONS_TIMEOUT_S)
+        self._expect(correlation_id, now, partial(self._on_versions, version), timeout)
         return kafka_api.encode_api_versions(version, correlation_id, self._client_id)
 
-    def _no_versions(self, did: str) -> list[Event]:
-        text = (
-            f"{did} when asked which versions it speaks. It may be going down, may expect TLS on this port, "
-            "or is older than 0.11, which is not supported yet."
-        )
-        return self._fail(text, Cause.NO_API_VERSIONS)
+    def _ask_metadata(self, now: float) -> bytes:
+        correlation_id = self._next_id()
+        version = (self._opening.assumed or BEFORE_API_VERSIONS).metadata_version
+        self._expect(correlation_id, now, partial(self._on_first_metadata, version))
+        return kafka_api.encode_metadata(version, correlation_id, self._client_id)
+
+    def _not_opened(self, did: str, cause: Cause) -> list[Event]:
+        question = self._opening.questions[self._asked - 1]
+        text = f"{did} when asked {question.value}. It may be going down, or may expect TLS on this port."
+        return self._fail(text, Cause.NO_API_VERSIONS if question is Question.VERSIONS else cause)
 
     def _fail(self, text: str, cause: Cause) -> list[Event]:
         unanswered = self.close()
-        return [ev.Failed(RemoteProtocolError(f"Broker {self._broker} {text}"), cause, unanswered)]
+        hint = ASSUMED if self._opening.assumed else ""
+        return [ev.Failed(RemoteProtocolError(f"Broker {self._broker} {text}{hint}"), cause, unanswered)]
 
 
 def _check_partitions(response: ProduceResponse, expected: set[tuple[bytes, int]]) -> None:

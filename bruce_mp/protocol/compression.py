@@ -5,7 +5,7 @@
             raw (SnappyInputStream.readFully), librdkafka writes and reads raw ones, and so did our ancestors; framing
             would cost 3 to 4 % in size
     lz4     the frame format with independent blocks: Java's reader refuses dependent ones
-    zstd    one frame; only in produce requests from version 7 on (`BrokerAbilities.zstd`)
+    zstd    one frame; only in produce requests from version 7 on (`BrokerAbilities.takes`)
 
 One compressor of zstd is kept for each level, for it allocates its tables when it is made.
 Decompression is bounded: its input may come from anybody.

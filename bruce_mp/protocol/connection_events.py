@@ -82,7 +82,8 @@ class Cause(Enum):
     SILENT = "silent"
     """A deadline passed: of the connect, or of the oldest request without an answer."""
     NO_API_VERSIONS = "no answer about versions"
-    """Closed (as Kafka 0.8 does) or silent (as 0.9 is) when asked for versions."""
+    """Closed (as Kafka 0.8 does) or silent (as 0.9 is) when asked for versions: another connection may try the
+    `fallback` of the opening."""
     NO_COMMON_VERSION = "no common version"
 
 
@@ -94,7 +95,7 @@ class Sent(NamedTuple):
 
 
 class Send(Struct, frozen=True):
-    """These bytes must go out now: part of agreeing on versions."""
+    """These bytes must go out now: part of the opening."""
 
     data: bytes
 

@@ -231,7 +231,10 @@ class _ClusterReader:
         got = self._response
         self._brokers = self._first_of_each((node.node_id, _address(node)) for node in got.brokers)
         if not self._brokers:
-            raise RemoteProtocolError("The broker's metadata lists no brokers; it may not have joined its cluster yet.")
+            raise RemoteProtocolError(
+                "The broker's metadata lists no brokers. It may not have joined its cluster yet; "
+                "and Kafka 0.8 lists none until there is a topic."
+            )
         # A topic without a name was asked for by its id, which we never do.
         named = (topic for topic in got.topics if topic.name is not None)
         topics = self._first_of_each((topic.name.encode(), self._topic(topic)) for topic in named)

@@ -88,7 +88,7 @@ class ClusterMetadata(Struct, frozen=True):
 
 
 class PartitionData(Struct, frozen=True):
-    """One partition's part of a produce request: exactly one record batch, as `record_batch.finish_batch` makes it."""
+    """One partition's part of a produce request: exactly one record batch, or a message set for an older broker."""
 
     topic: bytes
     partition: int

@@ -1,15 +1,16 @@
-"""The produce request, versions 3 to 12, as a list of buffers for one gathering send.
+"""The produce request, versions 0 to 12, as a list of buffers for one gathering send.
 
 A record batch may be large and is kept for retries anyway, so it must not be copied into a request: what is built here
-are the few bytes between the batches.  The layout (fields in wire order; * versions 9 and later, which also write every
-length as an unsigned varint one greater than the length):
+are the few bytes between the batches.  The layout (fields in wire order; + versions 3 and later; * versions 9 and
+later, which also write every length as an unsigned varint one greater than the length):
 
     header    size i32, api key i16, version i16, correlation id i32, client id (always with an i16 length), tags*
-    request   transactional id (null), acks i16, timeout ms i32, topics
+    request   transactional id+ (null), acks i16, timeout ms i32, topics
     topic     name, partitions, tags*
     partition index i32, records (with an i32 length), tags*
 
-Version 13 names topics by id; it is not used.  Source: ProduceRequest.json and RequestHeader.json of Apache Kafka.
+The records are a message set before version 3, and then a record batch.  Version 13, which names topics by id, is not
+used.  Source: ProduceRequest.json and RequestHeader.json of Apache Kafka.
 """
 
 from __future__ import annotations
@@ -24,10 +25,19 @@ if TYPE_CHECKING:
 
     from bruce_mp.protocol.kafka_types import PartitionData
 
-__all__ = ["FIRST_VERSION", "LAST_VERSION", "encode_produce"]
+__all__ = [
+    "FIRST_VERSION",
+    "FIRST_VERSION_WITH_BATCHES",
+    "FIRST_VERSION_WITH_TIMESTAMPS",
+    "LAST_VERSION",
+    "encode_produce",
+]
 
-FIRST_VERSION: Final = 3
-"""The first with record batch v2 (Kafka 0.11); Kafka 4 closes the connection on anything older."""
+FIRST_VERSION: Final = 0
+FIRST_VERSION_WITH_TIMESTAMPS: Final = 2
+"""The first with message format 1 (Kafka 0.10)."""
+FIRST_VERSION_WITH_BATCHES: Final = 3
+"""The first with record batches (Kafka 0.11); Kafka 4 closes the connection on anything older."""
 LAST_VERSION: Final = 12
 FIRST_FLEXIBLE_VERSION: Final = 9
 API_KEY: Final = 0
@@ -49,9 +59,9 @@ def _uvarint(value: int) -> bytes:
 
 
 class _Layout(NamedTuple):
-    """How one family of versions writes lengths, and what it puts behind each structure."""
+    """How one family of versions says "no transaction" and writes lengths, and what it puts behind each structure."""
 
-    null: bytes
+    no_transaction: bytes
     string_length: Callable[[int], bytes]
     array_length: Callable[[int], bytes]
     records_length: Callable[[int], bytes]
@@ -62,8 +72,15 @@ def _compact(length: int) -> bytes:
     return _uvarint(length + 1)
 
 
-CLASSIC: Final = _Layout(I16.pack(-1), I16.pack, I32.pack, I32.pack, b"")
+OLDEST: Final = _Layout(b"", I16.pack, I32.pack, I32.pack, b"")
+CLASSIC: Final = OLDEST._replace(no_transaction=I16.pack(-1))
 FLEXIBLE: Final = _Layout(b"\0", _compact, _compact, _compact, NO_TAGS)
+
+
+def _layout_of(version: int) -> _Layout:
+    if version >= FIRST_FLEXIBLE_VERSION:
+        return FLEXIBLE
+    return CLASSIC if version >= FIRST_VERSION_WITH_BATCHES else OLDEST
 
 
 def encode_produce(
@@ -76,10 +93,10 @@ def encode_produce(
     Raises LocalProtocolError for a version, acks or a number out of range and for a partition that is named twice.
     """
     _check(version, acks, data)
-    layout = FLEXIBLE if version >= FIRST_FLEXIBLE_VERSION else CLASSIC
-    out = _Pieces()
+    layout, out = _layout_of(version), _Pieces()
     try:
-        out.write(_head(version, correlation_id, client_id, layout), layout.null, ACKS_TIMEOUT.pack(acks, timeout_ms))
+        out.write(_head(version, correlation_id, client_id, layout))
+        out.write(layout.no_transaction, ACKS_TIMEOUT.pack(acks, timeout_ms))
         _write_topics(out, layout, data)
         return out.framed()
     except error as failure:

@@ -16,7 +16,7 @@ from bruce_mp.router.cluster import Address
 from bruce_mp.router.routes import Route, Scope, ScopeEvent, ScopeState
 from bruce_mp.router.slots import SlotTable
 from bruce_mp.slab.layout import State, word
-from bruce_mp.slab.recovery import sweep
+from bruce_mp.slab.recovery import find, sweep
 from bruce_mp.slab.tables import PartitionTable
 from bruce_mp.telemetry.counters import Counter
 
@@ -92,6 +92,8 @@ class Dispatching:
 
     def wanted(self) -> dict[int, tuple[int, Address]]:
         """Slot to (broker, address): one for each broker in service, and for those that still hold something."""
+        if not self._addresses:
+            return {}  # no metadata yet: a dispatcher could only fail to connect
         if self._wanted is None:
             used = {route.slot for route in self._routes.values()}
             self._wanted = {
@@ -203,12 +205,18 @@ class Dispatching:
             self._post(route.slot, Parcel(Kind.HAND_BACK, topic, partition))
 
     def _send_held(self, topic: int, partition: int, route: Route, slot: int) -> None:
+        """Send what a route holds: batches that were built, then the rest in order of arrival.
+
+        They may have come here in another order: what a dead router held is found before dispatchers hand back what
+        is older.
+        """
         sent, rest = route.empty()
+        rest.sort(key=lambda segment: find(self._slab, segment).arrival)
         self._give(route, slot)
         if sent:
             self._post(slot, Parcel(Kind.SENT, topic, partition, sent))
         if rest:
-            self._post(slot, Parcel(Kind.BATCH, topic, partition, rest))
+            self._post(slot, Parcel(Kind.HELD, topic, partition, rest))
 
     def forget(self, topic: int) -> list[Segment]:
         """The topic is gone: what its routes held."""
@@ -237,11 +245,13 @@ class Dispatching:
                 self._take_back(slot, kind, topic, partition, segments)
 
     def _pause(self, slot: int, topic: int, partition: int, now_ms: int) -> None:
+        self._post(slot, Parcel(Kind.HAND_BACK, topic, partition))
         scope = self._scope(slot) if partition == EVERYTHING else self._route(topic, partition)
+        if isinstance(scope, Route) and scope.slot not in {None, slot}:
+            return  # it has moved on since; the dispatcher only has to be told to go on
         if scope.pause(now_ms):
             self._row.add(Counter.PauseStarted)
         self._wish.want(scope.not_before_ms)
-        self._post(slot, Parcel(Kind.HAND_BACK, topic, partition))
 
     def _take_back(self, slot: int, kind: Kind, topic: int, partition: int, segments: Iterable[Segment]) -> None:
         sent = kind is Kind.RETURNED_SENT
@@ -257,8 +267,9 @@ class Dispatching:
     def _handed_back(self, slot: int, topic: int, partition: int, now_ms: int) -> None:
         if partition != EVERYTHING:
             route = self._route(topic, partition)
-            self._is_back(route)
-            self._wish.want(route.not_before_ms)
+            if route.slot in {None, slot}:
+                self._is_back(route)
+                self._wish.want(route.not_before_ms)
             return
         scope = self._scope(slot)
         scope.step(ScopeEvent.HANDED_BACK)
@@ -293,7 +304,7 @@ class Dispatching:
         self._outbox[slot] = [
             Parcel(Kind.RESYNC),
             *(Parcel(Kind.SENT, topic, partition, some) for (topic, partition), some in sent.items()),
-            *(Parcel(Kind.BATCH, found.topic, found.partition, [found.segment]) for found in fresh),
+            *(Parcel(Kind.HELD, found.topic, found.partition, [found.segment]) for found in fresh),
         ]
 
     def _synced(self, slot: int, now_ms: int) -> None:

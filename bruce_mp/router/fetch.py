@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bruce_mp.pipes.loop import Loop
+    from bruce_mp.pipes.openings import Openings
     from bruce_mp.pipes.resolver import Resolver
     from bruce_mp.protocol.connection_events import Event
     from bruce_mp.protocol.kafka_types import ClusterMetadata
@@ -48,6 +49,7 @@ class Fetcher:
         *,
         client_id: str,
         timeout_s: float,
+        openings: Openings,
         rng: random.Random,
         on_done: Callable[[FetchResult | None], None],
     ) -> None:
@@ -55,6 +57,7 @@ class Fetcher:
         self._resolver = resolver
         self._client_id = client_id
         self._timeout_s = timeout_s
+        self._openings = openings
         self._rng = rng
         self._on_done = on_done
         self._left: list[Address] = []
@@ -90,6 +93,7 @@ class Fetcher:
             client_id=self._client_id,
             timeout_s=self._timeout_s,
             on_event=self._on_event,
+            openings=self._openings,
         )
         self._socket.open()
 

@@ -16,6 +16,7 @@ from bruce_mp.pipes.links import (
     dispatcher_link,
 )
 from bruce_mp.pipes.loop import Loop
+from bruce_mp.pipes.openings import Openings
 from bruce_mp.pipes.resolver import Resolver
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.cluster import Address, view_of
@@ -82,6 +83,7 @@ class _Process:
             Resolver(self._loop),
             client_id=start.config.kafka.client_id,
             timeout_s=delivery.kafka_socket_timeout_s,
+            openings=Openings(start.config.kafka.broker_version),
             rng=rng,
             on_done=self._on_fetched,
         )

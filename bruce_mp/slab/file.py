@@ -3,6 +3,7 @@
 `create()` makes a new slab beside its final name and renames it, so that a half-made file never carries the name.
 `Slab` maps an existing one; every process maps the file for itself.  The supervisor holds an flock on it
 (`lock()`), which its children inherit, so that the lock lasts as long as any process of the daemon may still write.
+Whoever only looks maps a *private* copy and, while that must stay true, keeps daemons off (`keep_off()`).
 
 The file's blocks are reserved when it is made: a slab on a full file system would otherwise end a process with SIGBUS
 at some store much later.
@@ -17,7 +18,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
@@ -25,7 +26,7 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Geometry", "Slab", "create", "lock"]
+__all__ = ["Geometry", "Slab", "create", "keep_off", "lock"]
 
 
 @dataclass(frozen=True)
@@ -85,16 +86,20 @@ class Slab:
     is a file offset divided by 4 or 8.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Map the slab at `path`.  Raises SlabError when it is missing, damaged or of another layout version."""
+    def __init__(self, path: Path, *, private: bool = False, geometry: Geometry | None = None) -> None:
+        """Map the slab at `path`.  Raises SlabError when it is missing, damaged or of another layout version.
+
+        Of a `private` one the file is opened for reading only: what is stored stays in this process.  `geometry` is
+        believed instead of the superblock, if the file is large enough for it.
+        """
         self.path = path
+        descriptor = _open(path, os.O_RDONLY if private else os.O_RDWR)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            raise SlabError(f"The slab {path} cannot be opened: {error.strerror}.") from error
-        try:
-            self.geometry = _read_geometry(path, descriptor)
-            self._map = mmap.mmap(descriptor, self.geometry.file_size)
+            if geometry is not None and os.fstat(descriptor).st_size < geometry.file_size:
+                raise SlabError(f"{path} is too small for the {geometry.chunks} chunks that it should have.")
+            self.geometry = geometry or _read_geometry(path, descriptor)
+            sharing = mmap.MAP_PRIVATE | _MAP_NORESERVE if private else mmap.MAP_SHARED
+            self._map = mmap.mmap(descriptor, self.geometry.file_size, flags=sharing)
         finally:
             os.close(descriptor)
         self.view = memoryview(self._map)
@@ -124,6 +129,17 @@ class Slab:
         self.view.release()
         with suppress(BufferError):
             self._map.close()
+
+
+_MAP_NORESERVE: Final = 0x4000
+"""`mmap.MAP_NORESERVE`, which came with Python 3.13: a private copy needs memory only for what is stored in it."""
+
+
+def _open(path: Path, mode: int) -> int:
+    try:
+        return os.open(path, mode | os.O_CLOEXEC)
+    except OSError as error:
+        raise SlabError(f"The slab {path} cannot be opened: {error.strerror}.") from error
 
 
 def create(path: Path, geometry: Geometry, now_ms: int) -> None:
@@ -188,7 +204,10 @@ def _read_geometry(path: Path, descriptor: int) -> Geometry:
         raise SlabError(f"{path} is not a slab: it does not begin with {lay.SUPER_MAGIC.decode()}.")
     _, version, chunk, size, chunks, topics, partitions, rows, slots, slot_size = lay.SUPERBLOCK.unpack_from(head)
     if version != lay.LAYOUT_VERSION:
-        raise SlabError(f"{path} has layout version {version}; this program reads {lay.LAYOUT_VERSION}.")
+        raise SlabError(
+            f"{path} has layout version {version}; this program reads {lay.LAYOUT_VERSION}. Use a release of bruce "
+            "with the file's version: docs/slab.md lists them."
+        )
     geometry = Geometry(chunks, topics, partitions, slots, slot_size)
     agrees = chunk == lay.CHUNK_BYTES and rows == lay.ROW_COUNT and size == geometry.file_size
     if not agrees or os.fstat(descriptor).st_size != size:
@@ -208,4 +227,18 @@ def lock(path: Path) -> int:
         os.close(descriptor)
         text = f"The slab {path} belongs to a daemon that is running; stop it or set another slab.path."
         raise SlabError(text) from error
+    return descriptor
+
+
+def keep_off(path: Path) -> int | None:
+    """Keep daemons from taking the slab at `path` as long as the descriptor returned is open.
+
+    None when a living daemon has it.  Raises SlabError when it cannot be opened.
+    """
+    descriptor = _open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
     return descriptor

@@ -16,7 +16,7 @@ from werkzeug.exceptions import HTTPException
 from bruce_mp.errors import SlabError
 from bruce_mp.status.counters import counters_plain, read_counters
 from bruce_mp.status.discards import discards_plain
-from bruce_mp.status.header import Page, header_lines, read_header
+from bruce_mp.status.header import Page, read_header, read_server_info, server_info_plain
 from bruce_mp.status.health import read_health
 from bruce_mp.status.metadata import metadata_plain, read_metadata
 from bruce_mp.status.overview import read_overview
@@ -88,7 +88,7 @@ def _pages(daemon: Daemon) -> Mapping[str, tuple[Callable[[], Page], Callable[[A
     """The pages by name: how each is read, and its plain form if it has one."""
     slab, now_ms = daemon.slab, daemon.now_ms
     return {
-        "server_info": (lambda: Page(**read_header(slab, now_ms())), _server_info_plain),
+        "server_info": (lambda: read_server_info(slab, now_ms()), server_info_plain),
         "counters": (lambda: read_counters(slab, now_ms(), by_process=_wants("by", "process")), counters_plain),
         "discards": (lambda: daemon.reports.page(now_ms()), discards_plain),
         "queues": (lambda: read_queues(slab, now_ms()), queues_plain),
@@ -114,10 +114,6 @@ def _json(page: Page, status: int = 200) -> Response:
 
 def _text(text: str, status: int = 200) -> Response:
     return Response(text, status, mimetype="text/plain")
-
-
-def _server_info_plain(page: Page) -> str:
-    return "\n".join(header_lines(page))
 
 
 def _read_books(daemon: Daemon) -> BooksPage:

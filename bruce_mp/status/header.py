@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -13,11 +13,14 @@ from bruce_mp.status.text import stamp
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["Page", "header_lines", "read_header"]
+__all__ = ["Page", "ServerInfoPage", "header_lines", "read_header", "read_server_info", "server_info_plain"]
+
+DELIVERIES: Final = ("not known yet", "exactly once", "at least once")
+"""By what `layout.SUPER_IDEMPOTENCE` says: recognising what they have already is the brokers' part in it."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """The first four fields of every page; the JSON of `/server_info`.
+    """The first four fields of every page.
 
     `pid` is the supervisor's, `since` its start; both change when the daemon is started anew, and not when one of its
     processes is.  Times are seconds since the epoch.
@@ -27,6 +30,23 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     since: int
     now: int
+
+
+class ServerInfoPage(Page, frozen=True, kw_only=True):
+    """The JSON of `/server_info`.  `delivery` is what the brokers were found to be able to."""
+
+    delivery: str
+
+
+def read_server_info(slab: Slab, now_ms: int) -> ServerInfoPage:
+    """The page as of now."""
+    delivery = DELIVERIES[slab.words[lay.SUPER_IDEMPOTENCE >> 2]]
+    return ServerInfoPage(**read_header(slab, now_ms), delivery=delivery)
+
+
+def server_info_plain(page: ServerInfoPage) -> str:
+    """The plain form."""
+    return "\n".join([*header_lines(page)[:-1], f"delivery: {page.delivery}", ""])
 
 
 def read_header(slab: Slab, now_ms: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ The listening socket itself goes on in the supervisor, so that connections wait 
 
 from __future__ import annotations
 
+import logging
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +38,8 @@ class HttpServer:
 
     def __init__(self, app: Flask, listener: socket) -> None:
         self._map: dict[int, Any] = {}
+        # It warns of each request that waits for a thread, which is what threads are for.
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         self._server = create_server(app, map=self._map, sockets=[listener], **_SETTINGS)
         self._thread = Thread(target=self._server.run, name="http", daemon=True)
 

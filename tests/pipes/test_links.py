@@ -14,6 +14,7 @@ from bruce_mp.pipes.frames import Kind, Parcel
 from bruce_mp.pipes.links import DISCARDS, ROUTER_FROM_INPUTS, Links, dispatcher_link
 from bruce_mp.slab.runs import Segment
 from support.children import child
+from support.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +108,7 @@ def test_discards_that_nobody_takes_stay_with_their_sender(links: Links) -> None
     for _ in range(taken):
         assert receiver.socket.poll(5000)
         assert receiver.receive_bytes() == b"sums"
-    assert sender.send_bytes(b"again")
+    wait_until(lambda: sender.send_bytes(b"again"), "the link to have room again")
 
 
 def test_a_sender_goes_on_when_its_receiver_was_killed_and_started_again(tmp_path: Path, links: Links) -> None:

@@ -126,7 +126,7 @@ class Chaos:
         deed()
 
     def _note(self, text: str) -> None:
-        self._outcome.deeds.append(text)
+        self._outcome.deeds.append(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}")
 
     def _victim(self) -> tuple[str, int] | None:
         alive = sorted(self._daemon.pids().items())
@@ -233,7 +233,8 @@ def check(load: Load, outcome: Outcome, received: int, records: Mapping[str, lis
                 continue
             assert sent[name] == (topic, seen.key or b"", digest_of(seen.value or b""), seen.timestamp_ms)
             place = (topic, seen.partition, name[0], keyed[name])
-            assert last.get(place, -1) < name[1], f"{topic}-{seen.partition}: {name} is out of order."
+            before = last.get(place, -1)
+            assert before < name[1], f"{topic}-{seen.partition}: {name} came after {before} (keyed: {keyed[name]})."
             last[place] = name[1]
     missing = sorted(sent.keys() - read)
     assert len(missing) <= outcome.sockets_lost * QUEUE, f"{len(missing)} are missing: {missing[:20]}"

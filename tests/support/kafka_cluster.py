@@ -161,6 +161,11 @@ class KafkaCluster:
             config |= {"api.version.request": False, "broker.version.fallback": self.version}
         return config
 
+    def log_files(self, topic: str) -> list[Path]:
+        """The files of all brokers that hold the records of `topic`."""
+        places = [place for plan in self._plans for place in plan.data.glob(f"{topic}-*")]
+        return [file for place in sorted(places) for file in sorted(place.glob("*.log"))]
+
     # --- topics ------------------------------------------------------------------------------------------------------
     def create_topic(
         self, name: str, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None

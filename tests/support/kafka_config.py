@@ -124,7 +124,9 @@ def _common(node: NodePlan, brokers: int) -> dict[str, str]:
         "num.network.threads": "2",
         "num.io.threads": "4",
         "log.cleaner.dedupe.buffer.size": "2097152",  # its default does not fit the small heap
-        "log.retention.ms": "-1",  # records of tests bear old timestamps; the first clean-up comes after 30 s
+        # A hundred years: records of tests bear old timestamps, and the first clean-up comes after 30 s.  0.8 knows no
+        # "for ever".
+        "log.retention.hours": "876000",
     }
 
 

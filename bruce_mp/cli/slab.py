@@ -1,0 +1,64 @@
+"""`bruce slab`: what is in a slab file, and the way out of it by hand.
+
+Neither subcommand writes to the file.  Both read what they can of a damaged one, and say what they could not.
+
+Exit status: 0, or 1 if the file could not be read or not all of it.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bruce_mp.cli.slab_export import Export, export
+from bruce_mp.cli.slab_inspect import inspect
+from bruce_mp.errors import SlabError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Inspect or export."""
+    args = _parser().parse_args(argv)
+    path: Path = args.file
+    if path.exists() and not path.is_file():
+        raise SlabError(f"{path} is not a file; give the slab's own path.")
+    return inspect(path, as_json=args.json) if args.command == "inspect" else _export(args)
+
+
+def _export(args: Namespace) -> int:
+    wanted = Export(args.file, args.output, frozenset(args.topic), settled=args.all, force=args.force)
+    return export(wanted)
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="bruce slab", description="Look into a slab file, and get messages out of it.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_inspect(commands.add_parser("inspect", help="what is in a slab", description="Show what is in a slab file."))
+    _add_export(
+        commands.add_parser(
+            "export",
+            help="write its messages to a file",
+            description="Write the messages that a slab holds as lines of a discard file, in order of arrival.",
+        )
+    )
+    return parser
+
+
+def _add_inspect(parser: ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="the slab")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_export(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("file", type=Path, metavar="FILE", help="the slab")
+    add("--output", default="-", metavar="OUT", help="a new file, or - for standard output (default)")
+    add("--topic", action="append", default=[], metavar="TOPIC", help="only messages of this topic; repeatable")
+    add("--all", action="store_true", help="also delivered and discarded ones, as far as their bytes are there still")
+    add("--force", action="store_true", help="also of a slab that a living daemon has")

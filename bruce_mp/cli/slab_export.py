@@ -1,0 +1,195 @@
+"""`bruce slab export`: the messages of a slab as lines of a discard file, in order of arrival.
+
+The info of a line says how far the message had come:
+
+    SLAB            held, never sent
+    SLAB_SENT       held, part of a record batch that was built: it may be in Kafka
+    SLAB_DELIVERED  (--all) acknowledged
+    any other       the reason: of a message that was discarded (--all), or of a datagram that would have been
+
+While an export runs no daemon can take the slab: else it would deliver what is being written.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import BruceError, DiscardReason, ExitCode, SlabError
+from bruce_mp.protocol.client_wire import Message, Rejection, parse_message
+from bruce_mp.slab.file import keep_off
+from bruce_mp.slab.layout import SETTLED, State
+from bruce_mp.slab.salvage import Salvage
+from bruce_mp.telemetry.books import read_books
+from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.discard_line import DiscardLine, LineEvent, format_line, info_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from bruce_mp.slab.salvage import Kept, Landed
+
+__all__ = ["Export", "export", "missing"]
+
+STANDARD_OUTPUT: Final = "-"
+
+
+class OutputError(BruceError):
+    """The messages could not be written; the text says where and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What to write where.  No `topics` means all; `settled` adds what is held no more; `force` disregards the lock."""
+
+    file: Path
+    output: str
+    topics: frozenset[str]
+    settled: bool
+    force: bool
+
+
+def export(wanted: Export) -> int:
+    """Write the lines, then say how many and what is missing on standard error; the exit status."""
+    descriptor = keep_off(wanted.file)
+    if descriptor is None and not wanted.force:
+        raise SlabError(
+            f"The slab {wanted.file} belongs to a daemon that is running and delivers what is in it: sent again from "
+            "an export, messages would be in Kafka twice. Stop the daemon, or say --force for a copy to look at."
+        )
+    try:
+        salvage = Salvage(wanted.file, is_live=descriptor is None)
+        try:
+            return _write(wanted, salvage, is_live=descriptor is None)
+        finally:
+            salvage.close()
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _write(wanted: Export, salvage: Salvage, *, is_live: bool) -> int:
+    lines = _Lines(salvage, wanted, wall_ms())
+    salvage.chunks()
+    with _output(wanted.output) as output:
+        for line in lines:
+            output.write(format_line(line))
+    damage = [*salvage.damage, *([] if is_live else missing(salvage, lines.held))]
+    for text in damage:
+        sys.stderr.write(f"bruce: {text}\n")
+    skipped = f"; {len(damage)} places of the slab were passed over or do not agree" if damage else ""
+    sys.stderr.write(
+        f"bruce: {lines.written:,} of {lines.found:,} messages were written to {_name(wanted.output)}{skipped}.\n"
+    )
+    return ExitCode.SETUP if damage else ExitCode.OK
+
+
+def missing(salvage: Salvage, held: int) -> list[str]:
+    """Whether the records that are held are as many as the books say; a sentence if not.  Not for a living daemon."""
+    books = read_books(salvage.slab)
+    zone = salvage.landing_zone()
+    uncounted = zone.landed - len(zone.pending)
+    expected = books.received + uncounted - books.delivered - sum(books.discarded.values())
+    if held == expected:
+        return []
+    return [f"The books say that {expected:,} messages are held, and {held:,} were found."]
+
+
+class _Lines:
+    """The lines, one after the other.
+
+    Counted meanwhile: messages `found`, those of them that were `written`, and records that are `held`.
+    """
+
+    def __init__(self, salvage: Salvage, wanted: Export, now_ms: int) -> None:
+        self._salvage = salvage
+        self._topics = frozenset(map(os.fsencode, wanted.topics))
+        self._settled = wanted.settled
+        self._now_ms = now_ms
+        self.found = self.written = self.held = 0
+
+    def __iter__(self) -> Iterator[DiscardLine]:
+        for line in self._all():
+            self.found += 1
+            if not self._topics or line.topic in self._topics:
+                self.written += 1
+                yield line
+
+    def _all(self) -> Iterator[DiscardLine]:
+        for kept in self._salvage.records(settled=self._settled):
+            self.held += kept.state not in SETTLED
+            line = self._of_record(kept)
+            if line is not None:
+                yield line
+        for landed in self._salvage.landing_zone().pending:
+            yield self._of_datagram(landed)
+
+    def _of_record(self, kept: Kept) -> DiscardLine | None:
+        found = self._salvage.key_and_value(kept)
+        if found is None:
+            return None
+        key, value = found
+        return self._line(_info(kept), Message(kept.topic, value, key, kept.timestamp, kept.partition_key))
+
+    def _of_datagram(self, landed: Landed) -> DiscardLine:
+        slab = self._salvage.slab
+        there = min(landed.length, slab.geometry.landing_slot_size)
+        data = bytes(slab.view[landed.at : landed.at + there])
+        # The kernel has cut what is longer than a slot: the daemon would call that malformed.
+        message = parse_message(data) if there == landed.length else Rejection(DiscardReason.MALFORMED)
+        if isinstance(message, Rejection):
+            return self._line(_why(message), Message(b"", data, b"", self._now_ms, None))
+        return self._line("SLAB", message)
+
+    def _line(self, info: str, message: Message) -> DiscardLine:
+        return DiscardLine(
+            self._now_ms,
+            message.timestamp_ms,
+            LineEvent.DISCARD,
+            info,
+            message.topic,
+            message.key,
+            message.value,
+            message.partition_key,
+        )
+
+
+def _info(kept: Kept) -> str:
+    if kept.state is State.DELIVERED:
+        return "SLAB_DELIVERED"
+    if kept.state is State.DISCARDED:
+        known = kept.reason in DiscardReason.__members__.values()
+        return info_of(DiscardReason(kept.reason) if known else DiscardReason.BUG)
+    return "SLAB_SENT" if kept.was_sent else "SLAB"
+
+
+def _why(rejection: Rejection) -> str:
+    unknown_key = rejection.reason is DiscardReason.UNSUPPORTED_API_KEY
+    return info_of(rejection.reason, (rejection.api_key if unknown_key else rejection.api_version) or 0)
+
+
+@contextmanager
+def _output(where: str) -> Iterator[BinaryIO]:
+    """Where the lines go: a new file of mode 0600, safe on the disk when the block ends, or standard output."""
+    try:
+        if where == STANDARD_OUTPUT:
+            with open(sys.stdout.fileno(), "wb", closefd=False) as stream:
+                yield stream
+            return
+        with open(where, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError as error:
+        raise OutputError(f"{where} exists already; it is not overwritten. Give another --output.") from error
+    except OSError as error:
+        raise OutputError(f"{_name(where)}: {error.strerror}; the export is not complete.") from error
+
+
+def _name(output: str) -> str:
+    return "standard output" if output == STANDARD_OUTPUT else output

@@ -1,0 +1,247 @@
+"""`bruce slab inspect`: what is in a slab, as a report for people or as JSON.
+
+A slab that a living daemon has is read as it is at the moment; the figures may not fit one another then.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bruce_mp.cli.slab_export import missing
+from bruce_mp.config.sizes import format_size
+from bruce_mp.errors import ExitCode
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import keep_off
+from bruce_mp.slab.salvage import Salvage
+from bruce_mp.status.rows import row_name
+from bruce_mp.status.text import topic_text
+from bruce_mp.telemetry.books import STAGES, Books, balance_line, read_books
+from bruce_mp.telemetry.clock import wall_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.salvage import Kept
+
+__all__ = ["Inspection", "inspect"]
+
+IDEMPOTENCE: Final = {0: "not known yet", 1: "the brokers can", 2: "the brokers cannot"}
+
+
+class TopicHeld(msgspec.Struct):
+    """What is held of a topic.  Bytes of keys and values; timestamps of the clients in ms.
+
+    `sent`: messages that are part of a record batch that was built, and that Kafka may have.  `attempts`: the most
+    error answers that one of them got.
+    """
+
+    topic: str
+    held: dict[str, int]
+    messages: int = 0
+    bytes: int = 0
+    sent: int = 0
+    attempts: int = 0
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
+
+
+class ProcessFound(msgspec.Struct, frozen=True):
+    """A process that had the slab last; pid 0 after an orderly end.  The times are those of its row, in ms."""
+
+    name: str
+    pid: int
+    incarnation: int
+    started_ms: int
+    heartbeat_ms: int
+
+
+class Landing(msgspec.Struct, frozen=True):
+    """What is in the landing zone.  `pending`: not in a record yet; `bytes` are theirs."""
+
+    datagrams: int
+    pending: int
+    bytes: int
+
+
+class Chunks(msgspec.Struct, frozen=True):
+    """Chunks by what their headers say."""
+
+    bytes_each: int
+    free: int
+    used: int
+    damaged: int
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON of `bruce slab inspect`.  `in_use`: a living daemon has the slab, and the figures move."""
+
+    file: str
+    bytes: int
+    in_use: bool
+    layout_version: int
+    created_ms: int
+    age_ms: int
+    topic_table: int
+    partition_table: int
+    landing_slots: int
+    landing_slot_bytes: int
+    producer_id: int
+    producer_epoch: int
+    idempotence: str
+    processes: list[ProcessFound]
+    books: Books
+    chunks: Chunks
+    topics: list[TopicHeld]
+    landing: Landing
+    damage: list[str]
+
+
+def inspect(path: Path, *, as_json: bool) -> int:
+    """Print what is in the slab at `path`; the exit status, 1 if not all of it could be read."""
+    found = _inspect(path)
+    print(msgspec.json.format(msgspec.json.encode(found)).decode() if as_json else "\n".join(_report(found)))
+    return ExitCode.SETUP if found.damage else ExitCode.OK
+
+
+def _inspect(path: Path) -> Inspection:
+    before = _is_in_use(path)
+    salvage = Salvage(path, is_live=before)
+    try:
+        found = _read(salvage)
+        in_use = before or _is_in_use(path)
+        damage = [*salvage.damage, *([] if in_use else missing(salvage, sum(item.messages for item in found.topics)))]
+    finally:
+        salvage.close()
+    return msgspec.structs.replace(found, in_use=in_use, damage=damage)
+
+
+def _is_in_use(path: Path) -> bool:
+    """The lock is given back at once: a daemon that wants to start must not wait for a look."""
+    descriptor = keep_off(path)
+    if descriptor is None:
+        return True
+    os.close(descriptor)
+    return False
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def _read(salvage: Salvage) -> Inspection:
+    slab = salvage.slab
+    created_ms = slab.signed(lay.SUPER_CREATED_MS)
+    epoch = slab.words[lay.SUPER_PRODUCER_EPOCH >> 2]
+    return Inspection(
+        file=os.fsencode(slab.path).decode("utf-8", "backslashreplace"),
+        bytes=slab.path.stat().st_size,
+        in_use=False,
+        layout_version=lay.LAYOUT_VERSION,
+        created_ms=created_ms,
+        age_ms=max(0, wall_ms() - created_ms),
+        topic_table=slab.geometry.topics,
+        partition_table=slab.geometry.partitions,
+        landing_slots=slab.geometry.landing_slots,
+        landing_slot_bytes=slab.geometry.landing_slot_size,
+        producer_id=slab.signed(lay.SUPER_PRODUCER_ID),
+        producer_epoch=epoch - (1 << 32) if epoch >> 31 else epoch,
+        idempotence=IDEMPOTENCE.get(slab.words[lay.SUPER_IDEMPOTENCE >> 2], "damaged"),
+        processes=list(_processes(slab)),
+        books=read_books(slab),
+        chunks=Chunks(lay.CHUNK_BYTES, *salvage.chunks()),
+        topics=_topics(salvage),
+        landing=_landing(salvage),
+        damage=[],
+    )
+
+
+def _processes(slab: Slab) -> Iterator[ProcessFound]:
+    for row in range(lay.ROW_COUNT):
+        at = slab.geometry.rows_at + row * lay.ROW_BYTES
+        incarnation = slab.words[(at + lay.ROW_INCARNATION) >> 2]
+        if incarnation:
+            times = slab.signed(at + lay.ROW_STARTED_MS), slab.signed(at + lay.ROW_HEARTBEAT_MS)
+            yield ProcessFound(row_name(row), slab.words[(at + lay.ROW_PID) >> 2], incarnation, *times)
+
+
+def _topics(salvage: Salvage) -> list[TopicHeld]:
+    topics: dict[bytes, TopicHeld] = {}
+    for kept in salvage.records():
+        if kept.topic not in topics:
+            topics[kept.topic] = TopicHeld(topic_text(kept.topic), dict.fromkeys(STAGES.values(), 0))
+        _add(topics[kept.topic], kept)
+    return [topic for _, topic in sorted(topics.items())]
+
+
+def _add(topic: TopicHeld, kept: Kept) -> None:
+    topic.held[STAGES[kept.state]] += 1
+    topic.messages += 1
+    topic.bytes += kept.end - kept.key_at
+    topic.sent += kept.was_sent
+    topic.attempts = max(topic.attempts, kept.attempts)
+    topic.oldest_ms = kept.timestamp if topic.oldest_ms is None else min(topic.oldest_ms, kept.timestamp)
+    topic.newest_ms = kept.timestamp if topic.newest_ms is None else max(topic.newest_ms, kept.timestamp)
+
+
+def _landing(salvage: Salvage) -> Landing:
+    zone = salvage.landing_zone()
+    return Landing(zone.landed, len(zone.pending), sum(item.length for item in zone.pending))
+
+
+# --- the report ------------------------------------------------------------------------------------------------------
+
+
+def _report(found: Inspection) -> Iterator[str]:
+    yield f"{found.file}: slab of {format_size(found.bytes)}, layout version {found.layout_version}"
+    yield f"made {_time(found.created_ms)}, {found.age_ms // 1000:,} s ago"
+    yield "A living daemon has it: the figures move." if found.in_use else "No daemon has it."
+    yield from _geometry(found)
+    yield f"producer id {found.producer_id}, epoch {found.producer_epoch}; idempotence: {found.idempotence}"
+    yield balance_line(found.books)
+    yield from _section("Processes", map(_process, found.processes))
+    yield from _section("Held", map(_topic, found.topics))
+    yield from _section("Damage", found.damage)
+
+
+def _geometry(found: Inspection) -> Iterator[str]:
+    chunks, landing = found.chunks, found.landing
+    each = format_size(chunks.bytes_each)
+    yield f"chunks of {each}: {chunks.used:,} in use, {chunks.free:,} free, {chunks.damaged:,} damaged"
+    yield f"tables for {found.topic_table:,} topics and {found.partition_table:,} partitions"
+    slots = f"{found.landing_slots} slots of {format_size(found.landing_slot_bytes)}"
+    pending = f"{landing.pending} of them ({landing.bytes:,} bytes) not examined yet"
+    yield f"landing zone of {slots}: {landing.datagrams} datagrams, {pending}"
+
+
+def _section(title: str, lines: Iterator[str] | list[str]) -> Iterator[str]:
+    listed = list(lines)
+    if listed:
+        yield f"\n{title}:"
+        yield from (f"  {line}" for line in listed)
+
+
+def _process(process: ProcessFound) -> str:
+    times = f"since {_time(process.started_ms)}, last sign {_time(process.heartbeat_ms)}"
+    return f"{process.name}: pid {process.pid or '-'}, start {process.incarnation}, {times}"
+
+
+def _topic(topic: TopicHeld) -> str:
+    stages = ", ".join(f"{stage} {count:,}" for stage, count in topic.held.items() if count)
+    tried = f", {topic.sent:,} sent, up to {topic.attempts} attempts" if topic.sent or topic.attempts else ""
+    times = f"of {_time(topic.oldest_ms or 0)} to {_time(topic.newest_ms or 0)}"
+    return (
+        f"{topic.topic or '(name lost)'}: {topic.messages:,} messages ({stages}{tried}), {topic.bytes:,} bytes, {times}"
+    )
+
+
+def _time(ms: int) -> str:
+    """A time for people; what no calendar has, as a number."""
+    try:
+        return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"

@@ -1,0 +1,238 @@
+"""A slab file as it was found: what can be read of it, and what cannot.
+
+For people who hold a file that no daemon reads any more, or that is damaged.  The mapping is private, so nothing here
+reaches the file; stores to it (a dead process's transaction finished, a count repaired) are part of the reading.
+
+Damage is a sentence in a list here, not an exception: the part that it names is passed over and the reading goes on.
+Memory that was overwritten with zeros looks like memory that was never used: only the books tell that something is
+missing.
+
+Records come in order of arrival.  A run is in order already, so the runs are merged: only those that were filled at the
+same time are open at a time.
+"""
+
+from __future__ import annotations
+
+import struct
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.errors import SlabError
+from bruce_mp.slab import landing
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import chunk_heads, read_each
+from bruce_mp.slab.layout import ChunkState, State
+from bruce_mp.slab.recovery import arrivals_from
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.runs import name_of, read_run, records_of, runs_of
+from bruce_mp.slab.superblock_repair import open_private
+from bruce_mp.slab.tables import TopicTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from bruce_mp.slab.runs import Record, Run
+
+__all__ = ["ChunkCounts", "Kept", "Landed", "LandingZone", "Salvage"]
+
+
+class Kept(NamedTuple):
+    """A record whose bytes are in the slab.
+
+    `topic` is empty where no name is known of it.  `partition_key` is None in an AnyPartition message.  The key is from
+    file offset `key_at` to `value_at`, the value from there to `end`.
+    """
+
+    chunk: int
+    generation: int
+    topic: bytes
+    state: State
+    reason: int
+    attempts: int
+    partition_key: int | None
+    timestamp: int
+    arrival: int
+    key_at: int
+    value_at: int
+    end: int
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether it is part of a record batch that was built, so that a broker may have it."""
+        return self.state in _SENT
+
+
+_SENT: Final = frozenset({State.IN_FLIGHT, State.RETURNED_SENT, State.ROUTED_SENT, State.ASSIGNED_SENT})
+
+
+class Landed(NamedTuple):
+    """A datagram in the landing zone: `length` bytes at file offset `at`, of which a slot has room for the first."""
+
+    arrival: int
+    at: int
+    length: int
+
+
+class LandingZone(NamedTuple):
+    """How many datagrams are in the landing zone, and those that no record was made of, in order of arrival."""
+
+    landed: int
+    pending: list[Landed]
+
+
+class ChunkCounts(NamedTuple):
+    """How many chunks are free, in use (bodies of spans included), and have a header that is not sound."""
+
+    free: int
+    used: int
+    damaged: int
+
+
+class _Place(NamedTuple):
+    """A run, sorted by the arrival of its first record."""
+
+    first_arrival: int
+    chunk: int
+    offset: int
+    generation: int
+
+
+class Salvage:
+    """The slab at `path`; `damage` grows while it is read.
+
+    `is_live`: a living daemon has it.  Then nothing is finished or repaired in our copy, and what is read may be
+    a moment old; else the copy is as the next daemon would find it.  Raises SlabError when nothing can be read.
+    """
+
+    def __init__(self, path: Path, *, is_live: bool) -> None:
+        self.slab, self.damage = open_private(path)
+        if not is_live:
+            self._finish_transactions()
+        self._topics = TopicTable(self.slab)
+        self._nameless: set[int] = set()
+
+    def close(self) -> None:
+        """Unmap."""
+        self.slab.close()
+
+    def _finish_transactions(self) -> None:
+        """What a killed process had decided counts as done: the next daemon would not deliver it again."""
+        for index in range(lay.ROW_COUNT):
+            try:
+                Row(self.slab, index).counters.release()
+            except (SlabError, ValueError, IndexError, struct.error) as error:
+                self.damage.append(f"The unfinished transaction of process row {index} is damaged: {error}.")
+
+    # --- chunks ------------------------------------------------------------------------------------------------------
+
+    def chunks(self) -> ChunkCounts:
+        """Count the chunks, and note the damaged ones."""
+        used = sum(span for _, state, span, _ in chunk_heads(self.slab) if state is not ChunkState.FREE)
+        unsound = [
+            chunk
+            for chunk, state, _, generation in chunk_heads(self.slab)
+            if state is ChunkState.FREE and not generation and self._says_used(chunk)
+        ]
+        self.damage += [f"Chunk {chunk} has no sound header; it was passed over." for chunk in unsound]
+        return ChunkCounts(self.slab.geometry.chunks - used - len(unsound), used, len(unsound))
+
+    def _says_used(self, chunk: int) -> bool:
+        """A chunk that was never opened has no header, one that was just being opened a part of it: both say FREE."""
+        return self.slab.view[self.slab.chunk_at(chunk) + lay.CHUNK_STATE] != ChunkState.FREE
+
+    # --- records -----------------------------------------------------------------------------------------------------
+
+    def records(self, *, settled: bool = False) -> Iterator[Kept]:
+        """The records that are held, and if wanted those that are `settled`, in order of arrival."""
+        places = sorted(self._places(settled=settled), reverse=True)
+        fronts: list[tuple[int, int, Kept, Iterator[Kept]]] = []
+        while places or fronts:
+            while places and (not fronts or places[-1].first_arrival <= fronts[0][0]):
+                self._push(fronts, len(places), self._records_in(places.pop()))
+            if fronts:
+                _, number, kept, rest = heappop(fronts)
+                if settled or kept.state not in lay.SETTLED:
+                    yield kept
+                self._push(fronts, number, rest)
+
+    @staticmethod
+    def _push(fronts: list[tuple[int, int, Kept, Iterator[Kept]]], number: int, rest: Iterator[Kept]) -> None:
+        kept = next(rest, None)
+        if kept is not None:
+            heappush(fronts, (kept.arrival, number, kept, rest))
+
+    def _places(self, *, settled: bool) -> Iterator[_Place]:
+        for found in read_each(self.slab, self._runs_in):
+            if isinstance(found, str):
+                self.damage.append(found)
+            elif settled or found[0].state not in lay.SETTLED:
+                yield found[1]
+
+    def _runs_in(self, chunk: int) -> Iterator[tuple[Run, _Place] | str]:
+        try:
+            for offset, run in runs_of(self.slab, chunk):
+                yield run, _Place(run.first_arrival, chunk, offset, run.generation)
+        except SlabError as error:
+            yield f"{error} It was passed over, and what lies behind it in the chunk."
+
+    def _records_in(self, place: _Place) -> Iterator[Kept]:
+        _, chunk, offset, generation = place
+        try:
+            run = read_run(self.slab, chunk, offset)
+            topic = self._topic_of(chunk, offset, run)
+            for at, record in records_of(self.slab, chunk, offset, run):
+                yield self._kept(chunk, topic, run, at, record)
+        except SlabError as error:
+            if self._generation(chunk) == generation:  # else a living daemon is done with it
+                self.damage.append(f"{error} It was passed over, and what lies behind it in the run.")
+
+    def _generation(self, chunk: int) -> int:
+        return self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_GENERATION) >> 2]
+
+    def _topic_of(self, chunk: int, offset: int, run: Run) -> bytes:
+        if not run.topic:
+            return name_of(self.slab, chunk, offset, run)
+        try:
+            name = self._topics.name_of(run.topic)
+        except KeyError:
+            name = b""
+        if not name and run.topic not in self._nameless:
+            self._nameless.add(run.topic)
+            self.damage.append(f"The name of topic number {run.topic} is lost; its messages come without one.")
+        return name
+
+    def _kept(self, chunk: int, topic: bytes, run: Run, offset: int, record: Record) -> Kept:
+        speaks = record if run.state is State.SPLIT else run
+        key_at = self.slab.chunk_at(chunk) + offset + lay.RECORD_HEADER
+        value_at = key_at + record.key_length
+        return Kept(
+            chunk,
+            run.generation,
+            topic,
+            State(speaks.word & 0xFF),
+            speaks.reason,
+            speaks.attempts,
+            record.partition_key if record.flags & lay.FLAG_PARTITION_KEY else None,
+            record.timestamp,
+            record.arrival,
+            key_at,
+            value_at,
+            value_at + record.value_length,
+        )
+
+    def key_and_value(self, kept: Kept) -> tuple[bytes, bytes] | None:
+        """The bytes of a record; None if a living daemon has used its chunk again meanwhile."""
+        view = self.slab.view
+        found = bytes(view[kept.key_at : kept.value_at]), bytes(view[kept.value_at : kept.end])
+        return found if self._generation(kept.chunk) == kept.generation else None
+
+    # --- landing zone ------------------------------------------------------------------------------------------------
+
+    def landing_zone(self) -> LandingZone:
+        """What was received last, and of that what was not copied to a lane."""
+        base = self.slab.longs[landing.base_at(self.slab) >> 3]
+        places = landing.landed_places(self.slab)
+        copied = arrivals_from(self.slab, base) if places else frozenset()
+        found = (Landed(arrival, at, length) for arrival, (at, length) in enumerate(places, base))
+        return LandingZone(len(places), [item for item in found if item.arrival not in copied])

@@ -1,0 +1,110 @@
+"""A private mapping of a slab file, also where its superblock is damaged.
+
+Nothing else in the file says where its parts lie, but little is free to vary: the sizes of all tables are fixed but for
+the landing zone's slots, which follow from the largest datagram.  So if the superblock does not agree with itself, the
+first chunk is looked for, and the size of the slots that puts it there.  A slab of another layout version is never
+guessed at: that needs the program that knows it.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import SlabError
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Geometry, Slab
+from bruce_mp.slab.layout import ChunkState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["open_private"]
+
+LARGEST_SLOT: Final = 4 << 20
+
+
+def open_private(path: Path) -> tuple[Slab, list[str]]:
+    """A private mapping of the slab at `path`, and what was repaired in it.
+
+    Raises SlabError when it is no slab, of another layout version, or damaged beyond repair.
+    """
+    damage: list[str] = []
+    try:
+        slab = Slab(path, private=True)
+    except SlabError as error:
+        slab = Slab(path, private=True, geometry=_geometry(path, error))
+        damage.append(f"{error} It was read with {slab.geometry.chunks} chunks from byte {slab.chunks_at} on.")
+    return slab, damage + _repair_topic_count(slab)
+
+
+def _geometry(path: Path, error: SlabError) -> Geometry:
+    """The geometry of a file that `Slab` refused.  Raises `error` again if there is nothing to go by."""
+    if not path.is_file() or path.stat().st_size < lay.PAGE:
+        raise error
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+        fields = lay.SUPERBLOCK.unpack_from(data)
+        if fields[0] == lay.SUPER_MAGIC and fields[1] != lay.LAYOUT_VERSION:
+            raise error
+        geometry = _as_it_says(fields) or _by_first_chunk(data)
+        if geometry is None or geometry.chunks_at >= len(data):
+            raise error
+        there = (len(data) - geometry.chunks_at) // lay.CHUNK_BYTES
+        return replace(geometry, chunks=min(geometry.chunks, there))
+
+
+def _as_it_says(fields: tuple[int, ...]) -> Geometry | None:
+    """The superblock's own word, if it agrees with itself: then the file was cut, or only other fields are damaged."""
+    _, _, chunk, size, chunks, topics, partitions, rows, slots, slot_size = fields
+    geometry = Geometry(chunks, topics, partitions, slots, slot_size)
+    agrees = (chunk, rows, size) == (lay.CHUNK_BYTES, lay.ROW_COUNT, geometry.file_size)
+    return geometry if agrees else None
+
+
+def _by_first_chunk(data: mmap.mmap) -> Geometry | None:
+    """The geometry that begins its chunks where the first header of one is found."""
+    landing_at = Geometry(chunks=1).landing_at
+    heads = (at for at in range(landing_at, len(data) - lay.CHUNK_BYTES + 1, lay.PAGE) if _is_head(data, at))
+    first = next(heads, None)
+    if first is None:
+        return None
+    chunks = (len(data) - first) // lay.CHUNK_BYTES
+    fitting = [replace(geometry, chunks=chunks) for geometry in _candidates() if geometry.chunks_at == first]
+    return max(fitting, key=lambda geometry: _slot_in_iovec(data, geometry), default=None)
+
+
+def _is_head(data: mmap.mmap, at: int) -> bool:
+    magic, _, state, owner, _, span = lay.CHUNK_HEAD.unpack_from(data, at)[:6]
+    owned = 0 <= owner - lay.ROW_FIRST_INPUT < lay.INPUT_ROWS
+    return magic == lay.CHUNK_MAGIC and state in _HEADED and owned and span > 0
+
+
+_HEADED: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})
+
+
+def _candidates() -> Iterator[Geometry]:
+    return (Geometry.for_size(0, largest) for largest in range(64, LARGEST_SLOT + 1, 64))
+
+
+def _slot_in_iovec(data: mmap.mmap, geometry: Geometry) -> bool:
+    """Whether the first place for datagrams that the kernel was told of has the size of a slot."""
+    length_at = geometry.landing_iovecs_at + 8
+    return int.from_bytes(data[length_at : length_at + 8], "little") == geometry.landing_slot_size
+
+
+def _repair_topic_count(slab: Slab) -> list[str]:
+    """Count the topics anew if the number cannot be right: a table of entries without names ends at the first."""
+    at = lay.SUPER_TOPIC_COUNT >> 2
+    if 1 <= slab.words[at] <= slab.geometry.topics:
+        return []
+    count = 1
+    while count < slab.geometry.topics and 1 <= _name_length(slab, count) <= lay.TOPIC_NAME_MAX:
+        count += 1
+    slab.words[at] = count
+    return [f"The superblock does not say how many topics there are; {count - 1} were found."]
+
+
+def _name_length(slab: Slab, topic: int) -> int:
+    return slab.words[(slab.geometry.topics_at + topic * lay.TOPIC_ENTRY + lay.TOPIC_NAME_LENGTH) >> 2]

@@ -1,0 +1,152 @@
+"""A line of a discard file: a message that was given up, or that may be in Kafka twice.
+
+    now: MS ts: TS event: E info: I topic: LEN[T] key: LEN[B64] msg: LEN[B64]
+
+is the line of the ancestors; LEN counts the bytes between the brackets.  Two things are added, so that a message can be
+sent again from its line:
+
+* ` pkey: N` at the end, if the message was a PartitionKey message: its key, unsigned.  Who reads a line passes over
+  fields behind `msg` that it does not know, and so do we.
+* In a topic every byte that is not printable ASCII, and the backslash, is written as `\\xHH`.  So a line is one line
+  whatever a client sent.  Topics that Kafka allows have none of these.
+
+An empty key or message is `0[]`, as is the topic where none was understood; `msg` has the bytes received then.
+Whoever writes may shorten key and message; nothing in the line tells.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from binascii import Error
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import Final
+
+from bruce_mp.errors import DiscardReason, RemoteProtocolError
+
+__all__ = ["DiscardLine", "LineEvent", "format_line", "info_of", "parse_line"]
+
+
+@unique
+class LineEvent(Enum):
+    """What happened to the message."""
+
+    DISCARD = "DISC"
+    DUPLICATE = "DUP"
+    """It was sent again, and may be in Kafka twice.  The info is NONE."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardLine:
+    """What a line says.  Times in ms since the epoch: `now` of the writer, `timestamp` of the client.
+
+    `info` is one word, such as `info_of` gives.
+    """
+
+    now_ms: int
+    timestamp_ms: int
+    event: LineEvent
+    info: str
+    topic: bytes
+    key: bytes
+    value: bytes
+    partition_key: int | None = None
+
+
+def info_of(reason: DiscardReason, number: int = 0) -> str:
+    """The info of a reason; `number` is the API key or version that is not supported.
+
+    UNCLEAN_DISCONNECT is UNCLEAN_U or UNCLEAN_T by the kind of its stream, which whoever has the stream knows.
+    """
+    match reason:
+        case DiscardReason.UNSUPPORTED_API_KEY:
+            return f"API_KEY({number})"
+        case DiscardReason.UNSUPPORTED_VERSION:
+            return f"VERSION({number})"
+        case _:
+            return reason.name
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+_TO_ESCAPE: Final = re.compile(rb"[^\x20-\x7e]|\\")
+
+
+def format_line(line: DiscardLine) -> bytes:
+    """The line, with the newline at its end."""
+    head = f"now: {line.now_ms} ts: {line.timestamp_ms} event: {line.event.value} info: {line.info} "
+    topic = _TO_ESCAPE.sub(lambda match: b"\\x%02x" % match[0][0], line.topic)
+    fields = (("topic", topic), ("key", b64encode(line.key)), ("msg", b64encode(line.value)))
+    body = b" ".join([b"%b: %d[%b]" % (name.encode(), len(text), text) for name, text in fields])
+    tail = b"" if line.partition_key is None else b" pkey: %d" % line.partition_key
+    return head.encode() + body + tail + b"\n"
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+_HEAD: Final = re.compile(rb"now: (\d{1,20}) ts: (-?\d{1,20}) event: (DISC|DUP) info: (\S+) ")
+_OPENING: Final = re.compile(rb"(\w+): (\d{1,20})\[")
+_FIELD: Final = re.compile(rb" (\w+): (\S+)")
+_ESCAPED: Final = re.compile(rb"\\x([0-9a-f]{2})")
+
+
+def parse_line(data: bytes) -> DiscardLine:
+    """The reverse of `format_line`, with or without the newline.  Raises RemoteProtocolError for anything else."""
+    data = data.removesuffix(b"\n")
+    head = _HEAD.match(data)
+    if head is None:
+        raise RemoteProtocolError(
+            "A line of a discard file begins with `now: MS ts: MS event: E info: I`; this does not."
+        )
+    now, timestamp, event, info = head.groups()
+    topic, at = _bracketed(data, head.end(), b"topic")
+    key, at = _bracketed(data, at + 1, b"key")
+    value, at = _bracketed(data, at + 1, b"msg")
+    return DiscardLine(
+        now_ms=int(now),
+        timestamp_ms=int(timestamp),
+        event=LineEvent(event.decode()),
+        info=info.decode("ascii", "backslashreplace"),
+        topic=_ESCAPED.sub(lambda match: bytes.fromhex(match[1].decode()), topic),
+        key=_unbase64(key, "key"),
+        value=_unbase64(value, "msg"),
+        partition_key=_partition_key(data, at),
+    )
+
+
+def _bracketed(data: bytes, at: int, name: bytes) -> tuple[bytes, int]:
+    """The text of the field `name: LEN[text]` at byte `at`, and where the field ends."""
+    opening = _OPENING.match(data, at)
+    if opening is None or opening[1] != name or data[at - 1 : at] != b" ":
+        raise RemoteProtocolError(f"Byte {at} of a line of a discard file should begin `{name.decode()}: LENGTH[`.")
+    start, end = opening.end(), opening.end() + int(opening[2])
+    if data[end : end + 1] != b"]":
+        raise RemoteProtocolError(f"The {name.decode()} of a line of a discard file is not as long as it says.")
+    return data[start:end], end + 1
+
+
+def _unbase64(text: bytes, name: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except Error as error:
+        raise RemoteProtocolError(f"The {name} of a line of a discard file is not base64: {error}.") from error
+
+
+def _partition_key(data: bytes, at: int) -> int | None:
+    """The field `pkey` among those behind the message."""
+    fields: dict[bytes, bytes] = {}
+    while at < len(data):
+        field = _FIELD.match(data, at)
+        if field is None:
+            raise RemoteProtocolError(f"Byte {at} of a line of a discard file should begin ` NAME: VALUE`.")
+        fields[field[1]], at = field[2], field.end()
+    text = fields.get(b"pkey")
+    if text is None:
+        return None
+    if not text.isdigit() or len(text) > _LONGEST_KEY or int(text) >= 1 << 32:
+        raise RemoteProtocolError("The pkey of a line of a discard file is not a number of 32 bits.")
+    return int(text)
+
+
+_LONGEST_KEY: Final = len(str((1 << 32) - 1))

@@ -1,0 +1,200 @@
+"""The whole daemon against real brokers from the time before record batches, and the first ones with them.
+
+Kafka 0.8 closes a connection on which it is asked for versions, 0.9 never answers: the daemon finds out by itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+
+from support.daemon import Daemon
+from support.kafka_cluster import KafkaCluster
+from support.traffic import EPOCH_MS, Load, Seen, assert_all_there, start_senders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from bruce_mp.telemetry.books import Books
+    from support.kafka_reader import Record
+
+pytestmark = [pytest.mark.process, pytest.mark.kafka]
+
+PARTITIONS: Final = 3
+BLOCK: Final = {"input.unix_datagram.when_full": "block"}
+
+
+class Release(NamedTuple):
+    """What a release takes, and what delivery to it is.  `magic` is its message format."""
+
+    version: str
+    magic: int
+    codecs: tuple[str, ...]
+    delivery: str
+
+
+OLDEST: Final = ("none", "gzip", "snappy")
+V0_8: Final = Release("0.8.2.2", 0, OLDEST, "at least once")
+V0_9: Final = Release("0.9.0.1", 0, OLDEST, "at least once")
+V0_10: Final = Release("0.10.2.2", 1, (*OLDEST, "lz4"), "at least once")
+V0_11: Final = Release("0.11.0.3", 2, (*OLDEST, "lz4"), "exactly once")
+V1_1: Final = Release("1.1.1", 2, (*OLDEST, "lz4"), "exactly once")
+RELEASES: Final = (V0_8, V0_9, V0_10, V0_11, V1_1)
+CODECS: Final = (*OLDEST, "lz4", "zstd")
+DOUBT: Final = "when asked which versions it speaks"
+
+
+def topic_of(codec: str, prefix: str = "old") -> str:
+    return f"{prefix}-{codec}"
+
+
+@pytest.fixture(scope="module", params=RELEASES, ids=[release.version for release in RELEASES])
+def release(request: pytest.FixtureRequest) -> Release:
+    assert isinstance(request.param, Release)
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def cluster(release: Release) -> Iterator[KafkaCluster]:
+    with KafkaCluster(release.version) as running:
+        yield running
+
+
+def compressed(codecs: Sequence[str]) -> dict[str, object]:
+    """Settings: a topic for each codec, and batches that are worth it."""
+    settings: dict[str, object] = {"batching.configs.some.time_ms": 20, **BLOCK}
+    settings |= {"batching.default.action": "per_topic", "batching.default.config": "some"}
+    for codec in codecs:
+        settings[f"compression.configs.{codec}.type"] = codec
+        settings[f"compression.topics.{topic_of(codec)}"] = codec
+    return settings
+
+
+def deliver(load: Load, daemon: Daemon) -> Books:
+    """Send a load, and wait until nothing of it is held."""
+    for sender in start_senders(load, daemon.socket_path):
+        assert sender.wait(60) == 0
+    return daemon.wait_settled(load.total)
+
+
+def read_back(cluster: KafkaCluster, topics: Sequence[str], *, has_timestamps: bool) -> dict[str, list[Seen]]:
+    """Everything in these topics."""
+    return {
+        topic: [
+            _seen(partition, record, has_timestamps=has_timestamps)
+            for partition, records in sorted(cluster.read_all(topic).items())
+            for record in records
+        ]
+        for topic in topics
+    }
+
+
+def _seen(partition: int, record: Record, *, has_timestamps: bool) -> Seen:
+    """A record; where its format has no timestamp, the one that its value says it was sent with."""
+    if has_timestamps:
+        return Seen(partition, record.key, record.value, record.timestamp)
+    assert record.timestamp == 0
+    assert record.value is not None
+    return Seen(partition, record.key, record.value, EPOCH_MS + int(record.value.split(b":", 2)[1]))
+
+
+def stored(cluster: KafkaCluster, topic: str) -> set[tuple[int, int]]:
+    """Message format and codec of all that the brokers have stored of a topic."""
+    return {found for file in cluster.log_files(topic) for found in _formats(file.read_bytes())}
+
+
+def _formats(log: bytes) -> Iterator[tuple[int, int]]:
+    """Of each message or batch in a file: offset i64, size i32, and at 16 the format; files may end in zeros."""
+    at = 0
+    while at + 17 < len(log) and (size := int.from_bytes(log[at + 8 : at + 12], "big")):
+        magic = log[at + 16]
+        yield magic, log[at + (22 if magic == 2 else 17)] & 7
+        at += 12 + size
+
+
+def test_every_message_arrives_with_every_codec(tmp_path: Path, release: Release, cluster: KafkaCluster) -> None:
+    """Also with codecs that the release does not take: what they were meant for is sent uncompressed."""
+    topics = tuple(map(topic_of, CODECS))
+    for topic in topics:
+        cluster.create_topic(topic, PARTITIONS)
+    # Small ones for their headers, which are all that can be compressed: the values are random.
+    load = Load(topics, senders=2, messages=6000, largest=200)
+    with Daemon(tmp_path, cluster.bootstrap, compressed(CODECS)) as daemon:
+        books = deliver(load, daemon)
+        assert (books.delivered, books.possible_duplicates) == (load.total, 0)
+        assert daemon.get("/server_info/json")["delivery"] == release.delivery
+        for codec in CODECS:
+            assert (f"Topic {topic_of(codec)} is sent uncompressed" in daemon.log()) == (codec not in release.codecs)
+        assert daemon.terminate() == 0
+    assert_all_there(load, read_back(cluster, topics, has_timestamps=release.magic > 0))
+    for number, codec in enumerate(CODECS):
+        kinds = {(release.magic, 0), (release.magic, number)} if codec in release.codecs else {(release.magic, 0)}
+        assert stored(cluster, topic_of(codec)) <= kinds
+        assert (release.magic, number) in stored(cluster, topic_of(codec)) or codec not in release.codecs
+
+
+def test_large_messages_arrive_where_the_release_is_told(
+    tmp_path: Path, release: Release, cluster: KafkaCluster
+) -> None:
+    """A release that cannot be asked is not asked then."""
+    cluster.create_topic("large", PARTITIONS)
+    load = Load(("large",), senders=2, messages=1500, largest=60_000)
+    settings = {**BLOCK, "kafka.broker_version": f'"{release.version}"'}
+    with Daemon(tmp_path, cluster.bootstrap, settings) as daemon:
+        assert deliver(load, daemon).delivered == load.total
+        assert DOUBT not in daemon.log()
+    assert_all_there(load, read_back(cluster, load.topics, has_timestamps=release.magic > 0))
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def assert_repeated_at_most(times: int, load: Load, records: dict[str, list[Seen]]) -> int:
+    """All there and, but for records that were there before, in order.  How many there are too many."""
+    fresh = {
+        topic: list({seen.value: seen for seen in reversed(some)}.values())[::-1] for topic, some in records.items()
+    }
+    assert_all_there(load, fresh)
+    repeated = sum(map(len, records.values())) - sum(map(len, fresh.values()))
+    assert repeated <= times
+    return repeated
+
+
+@pytest.mark.parametrize("release", [V0_10], indirect=True, ids=[V0_10.version])
+def test_a_restart_of_the_broker_loses_nothing(tmp_path: Path, release: Release, cluster: KafkaCluster) -> None:
+    cluster.create_topic("restart", PARTITIONS)
+    load = Load(("restart",), senders=2, messages=20_000, largest=500)
+    with Daemon(tmp_path, cluster.bootstrap, BLOCK) as daemon:
+        senders = start_senders(load, daemon.socket_path)
+        for share in (1, 2):
+            daemon.wait_received(load.total * share // 4)
+            cluster.restart(1)
+        assert [sender.wait(60) for sender in senders] == [0, 0]
+        books = daemon.wait_settled(load.total)
+    assert books.delivered == load.total
+    records = read_back(cluster, load.topics, has_timestamps=release.magic > 0)
+    assert_repeated_at_most(books.possible_duplicates, load, records)
+
+
+@pytest.mark.parametrize("release", [V0_10, V1_1], indirect=True, ids=[V0_10.version, V1_1.version])
+def test_a_broker_that_rests_gets_some_twice_and_is_not_taken_for_an_older_one(
+    tmp_path: Path, release: Release, cluster: KafkaCluster
+) -> None:
+    """It is silent when asked for versions, as 0.9 is; and when it goes on, it reads what was given up as lost."""
+    cluster.create_topic("rest", PARTITIONS)
+    load = Load(("rest",), senders=2, messages=20_000, largest=500)
+    with Daemon(tmp_path, cluster.bootstrap, {**BLOCK, "delivery.kafka_socket_timeout_s": 3}) as daemon:
+        senders = start_senders(load, daemon.socket_path)
+        daemon.wait_received(load.total // 4)
+        cluster.stop(1)
+        daemon.wait_for(lambda: DOUBT in daemon.log(), "a connection without an answer about versions", 30)
+        cluster.cont(1)
+        assert [sender.wait(60) for sender in senders] == [0, 0]
+        books = daemon.wait_settled(load.total)
+        assert daemon.get("/server_info/json")["delivery"] == release.delivery
+    records = read_back(cluster, load.topics, has_timestamps=True)
+    repeated = assert_repeated_at_most(books.possible_duplicates, load, records)
+    assert bool(repeated) == (release.delivery == "at least once")
+    assert stored(cluster, "rest") == {(release.magic, 0)}

@@ -1,0 +1,295 @@
+"""A batch from the landing zone: what is counted where, and what a crash in between leaves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.input.datagrams import Admission
+from bruce_mp.kernels import Lanes
+from bruce_mp.slab import landing
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import ChunkPool
+from bruce_mp.slab.file import Geometry, Slab
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.books import read_books, total
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.discards import DiscardReporter
+from bruce_mp.telemetry.events import DiscardEvent, decode_events
+from support.slabs import INPUT_ROW, contents, datagram, new_slab, put_in_landing_zone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.telemetry.events import Event
+
+LONGEST: Final = 1000
+SAMPLE: Final = 20
+GEOMETRY: Final = Geometry(chunks=16, topics=16, partitions=16, landing_slots=16, landing_slot_size=1024)
+GOOD: Final = [
+    datagram(b"t1", b"one", b"key"),
+    datagram(b"new", b"two"),
+    datagram(b"t1", b"three", partition_key=1),
+    datagram(b"t1", b"four", partition_key=2),
+    datagram(b"t1", b"five"),
+]
+
+
+class Link:
+    """In the place of the link to status."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def send_bytes(self, data: bytes) -> bool:
+        self.events += decode_events(data)
+        return True
+
+
+class Life:
+    """One life of an input process without socket and router: all that it has is in the slab."""
+
+    def __init__(self, slab: Slab, longest: int = LONGEST) -> None:
+        self.slab = slab
+        topics = TopicTable(slab)
+        topics.add(b"t1", 3)
+        self.row = Row(slab, INPUT_ROW)
+        self.link = Link()
+        self.reporter = DiscardReporter(self.link, SAMPLE)
+        self.lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), topics, lambda _: 1000)
+        self.admission = Admission(slab, self.row, self.lanes, self.reporter, longest=longest, sample_size=SAMPLE)
+
+    def receive(self, *datagrams: bytes) -> None:
+        put_in_landing_zone(self.slab, datagrams)
+        self.admission.admit(len(datagrams), 1)
+
+    def events(self) -> list[DiscardEvent]:
+        self.reporter.flush()
+        found, self.link.events = self.link.events, []
+        return [event for event in found if isinstance(event, DiscardEvent)]
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab(GEOMETRY) as made:
+        yield made
+
+
+def counted(slab: Slab) -> dict[str, int]:
+    """All counters of the input that are not 0."""
+    return {counter.name: total(slab, counter) for counter in Counter if total(slab, counter)}
+
+
+def values(slab: Slab) -> list[bytes]:
+    return [content.value for content in sorted(contents(slab), key=lambda content: content.arrival)]
+
+
+def test_good_messages_are_counted_by_type(slab: Slab) -> None:
+    Life(slab).receive(*GOOD)
+    assert counted(slab) == {
+        "MsgReceived": 5,
+        "UnixDgInputAgentForwardMsg": 5,
+        "InputAgentProcessAnyPartitionMsg": 3,
+        "InputAgentProcessPartitionKeyMsg": 2,
+    }
+    assert values(slab) == [b"one", b"two", b"three", b"four", b"five"]
+    assert landing.landed_lengths(slab) == []
+
+
+MALFORMED: Final = {"InputAgentDiscardMsgMalformed": 1}
+ANY: Final = {"InputAgentProcessAnyPartitionMsg": 1}
+KEYED: Final = {"InputAgentProcessPartitionKeyMsg": 1}
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason", "counters"),
+    [
+        (b"", DiscardReason.MALFORMED, MALFORMED),
+        (bytes(7), DiscardReason.MALFORMED, MALFORMED),
+        (bytes.fromhex("0000000801000000"), DiscardReason.MALFORMED, MALFORMED | ANY),
+        (bytes.fromhex("0000000801010000"), DiscardReason.MALFORMED, MALFORMED | KEYED),
+        (bytes.fromhex("0000000901000000"), DiscardReason.MALFORMED, MALFORMED),
+        (
+            bytes.fromhex("0000000801020000"),
+            DiscardReason.UNSUPPORTED_API_KEY,
+            {"InputAgentDiscardMsgUnsupportedApiKey": 1},
+        ),
+        (
+            bytes.fromhex("0000000801000001"),
+            DiscardReason.UNSUPPORTED_VERSION,
+            {"InputAgentDiscardAnyPartitionMsgUnsupportedApiVersion": 1} | ANY,
+        ),
+        (
+            bytes.fromhex("0000000801010007"),
+            DiscardReason.UNSUPPORTED_VERSION,
+            {"InputAgentDiscardPartitionKeyMsgUnsupportedApiVersion": 1} | KEYED,
+        ),
+    ],
+)
+def test_a_bad_message_is_counted_and_the_others_are_taken(
+    slab: Slab, bad: bytes, reason: DiscardReason, counters: dict[str, int]
+) -> None:
+    life = Life(slab)
+    life.receive(GOOD[0], bad, GOOD[4])
+    expected = {"MsgReceived": 3, "UnixDgInputAgentForwardMsg": 2, "InputAgentProcessAnyPartitionMsg": 2}
+    for name, count in counters.items():
+        expected[name] = expected.get(name, 0) + count
+    assert counted(slab) == expected
+    assert read_books(slab).discarded == {reason.name: 1}
+    assert values(slab) == [b"one", b"five"]
+    (event,) = life.events()
+    assert (event.reason, event.count) == (reason, 1)
+
+
+def test_the_report_has_the_first_bytes_the_version_and_the_api_key(slab: Slab) -> None:
+    life = Life(slab)
+    long = bytes(range(100))
+    life.receive(long, bytes.fromhex("00000008fffe0000"), bytes.fromhex("0000000801008000"))
+    malformed, api_key, version = life.events()
+    assert malformed.samples == (long[:SAMPLE],)
+    assert (api_key.api_key, api_key.version, api_key.samples) == (-2, None, ())
+    assert (version.version, version.api_key, version.samples) == (-32768, None, ())
+
+
+# --- too long --------------------------------------------------------------------------------------------------------
+
+
+def say_that_it_was_cut(slab: Slab, slot: int, *, cut: bool) -> None:
+    """The kernel's flags of a slot: MSG_TRUNC or none."""
+    at = slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES + 48
+    slab.words[at >> 2] = 0x20 if cut else 0
+
+
+def of_length(length: int) -> bytes:
+    return datagram(b"t1", bytes(length - len(datagram(b"t1"))))
+
+
+@pytest.mark.parametrize("length", [LONGEST - 1, LONGEST, LONGEST + 1, GEOMETRY.landing_slot_size])
+def test_the_limit_is_exact_although_a_slot_is_larger(slab: Slab, length: int) -> None:
+    say_that_it_was_cut(slab, 0, cut=False)
+    life = Life(slab)
+    life.receive(of_length(length), GOOD[0])
+    if length <= LONGEST:
+        assert len(values(slab)) == 2
+        return
+    assert values(slab) == [b"one"]
+    assert read_books(slab).discarded == {"MALFORMED": 1}
+    assert counted(slab)["InputAgentProcessAnyPartitionMsg"] == 1
+    assert life.events()[0].samples == (of_length(length)[:SAMPLE],)
+
+
+@pytest.mark.parametrize("longest", [GEOMETRY.landing_slot_size, 5000])
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_datagram_that_the_kernel_cut_is_malformed_even_if_it_looks_right(
+    slab: Slab, longest: int, cut: bool
+) -> None:
+    """Its Size field agrees with what is left of it.  5000: the slab was made for smaller ones."""
+    say_that_it_was_cut(slab, 0, cut=cut)
+    life = Life(slab, longest)
+    life.receive(of_length(GEOMETRY.landing_slot_size))
+    assert len(values(slab)) == (0 if cut else 1)
+    assert read_books(slab).discarded == ({"MALFORMED": 1} if cut else {})
+
+
+# --- no room ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_finds_no_room_is_counted_and_reported_by_topic(slab: Slab) -> None:
+    life = Life(slab)
+    sent = 0
+    while not read_books(slab).discarded:
+        life.receive(*[datagram(b"t1", bytes(900), timestamp=sent + slot) for slot in range(16)])
+        sent += 16
+        assert sent < 1000
+    dropped = read_books(slab).discarded["NO_MEM"]
+    assert counted(slab)["InputAgentDiscardMsgNoMem"] == dropped
+    assert counted(slab)["InputAgentProcessAnyPartitionMsg"] == counted(slab)["MsgReceived"] == sent
+    assert counted(slab)["UnixDgInputAgentForwardMsg"] == sent - dropped == len(contents(slab))
+    (event,) = life.events()
+    assert (event.reason, event.topic, event.count) == (DiscardReason.NO_MEM, b"t1", dropped)
+    assert event.max_timestamp == sent - 1
+
+
+# --- crashes ---------------------------------------------------------------------------------------------------------
+
+
+class Died(BaseException):
+    """In the place of SIGKILL."""
+
+
+def die_on_call(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, number: int) -> None:
+    """The call `number` of a method does not happen, and nothing after it."""
+    real = getattr(owner, name)
+    calls = 0
+
+    def method(*arguments: object, **named: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise Died
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, method)
+
+
+BAD: Final = [bytes(7), bytes.fromhex("0000000801020000")]
+RECEIVED: Final = [GOOD[0], BAD[0], *GOOD[1:4], BAD[1], GOOD[4]]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "number"),
+    [
+        (Row, "open_books", 1),
+        *[(Lanes, "_append", number) for number in range(1, 5)],
+        (Row, "land", 1),
+        (Row, "_redo", 1),
+    ],
+)
+def test_whenever_it_dies_the_next_life_has_each_message_once_and_counts_it_once(
+    slab: Slab, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, number: int
+) -> None:
+    life = Life(slab)
+    with monkeypatch.context() as patch:
+        die_on_call(patch, owner, name, number)
+        with pytest.raises(Died):
+            life.receive(*RECEIVED)
+    next_life = Life(slab)
+    segments = next_life.admission.recover(INPUT_ROW, 2)
+    assert counted(slab) == {
+        "MsgReceived": 7,
+        "UnixDgInputAgentForwardMsg": 5,
+        "InputAgentProcessAnyPartitionMsg": 3,
+        "InputAgentProcessPartitionKeyMsg": 2,
+        "InputAgentDiscardMsgMalformed": 1,
+        "InputAgentDiscardMsgUnsupportedApiKey": 1,
+    }
+    assert values(slab) == [b"one", b"two", b"three", b"four", b"five"]
+    assert {content.state for content in contents(slab)} == {State.FILLED}
+    assert sum(segment.records for segment in segments) == 5
+    books = read_books(slab)
+    assert books.balanced
+    assert books.consistent
+    assert landing.landed_lengths(slab) == []
+
+
+def test_after_a_recovery_it_goes_on_where_it_was(slab: Slab, monkeypatch: pytest.MonkeyPatch) -> None:
+    life = Life(slab)
+    life.receive(*GOOD)
+    with monkeypatch.context() as patch:
+        die_on_call(patch, Row, "land", 1)
+        with pytest.raises(Died):
+            life.receive(*GOOD)
+    next_life = Life(slab)
+    assert sum(segment.records for segment in next_life.admission.recover(INPUT_ROW, 2)) == 10
+    next_life.receive(*GOOD)
+    assert [content.arrival for content in sorted(contents(slab), key=lambda item: item.arrival)] == list(range(15))
+    assert counted(slab)["InputAgentProcessPartitionKeyMsg"] == 6
+
+
+def test_a_first_life_has_nothing_to_recover(slab: Slab) -> None:
+    assert Life(slab).admission.recover(INPUT_ROW, 1) == []
+    assert counted(slab) == {}

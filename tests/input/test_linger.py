@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from bruce_mp.config.sections import BatchLimits
+from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
+from bruce_mp.input.linger import linger_ms
+
+
+@pytest.mark.parametrize("kind", [BatchingKind.PER_TOPIC, BatchingKind.COMBINED])
+@pytest.mark.parametrize(
+    ("limits", "linger"),
+    [
+        (BatchLimits(time_ms=1), 0),
+        (BatchLimits(time_ms=2), 1),
+        (BatchLimits(time_ms=49), 24),
+        (BatchLimits(time_ms=50), 25),
+        (BatchLimits(time_ms=100), 25),
+        (BatchLimits(time_ms=86_400_000), 25),
+        (BatchLimits(messages=10), 25),
+        (BatchLimits(bytes=10), 25),
+        (BatchLimits(time_ms=10, messages=10, bytes=10), 5),
+    ],
+)
+def test_half_of_the_batching_time_and_25_ms_at_the_most(kind: BatchingKind, limits: BatchLimits, linger: int) -> None:
+    assert linger_ms(TopicBatching(kind, limits)) == linger
+
+
+def test_what_is_not_batched_does_not_wait() -> None:
+    assert linger_ms(UNBATCHED) == 0

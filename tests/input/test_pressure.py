@@ -1,0 +1,143 @@
+"""How much may be received: more rest as memory runs out, and in block mode never more than finds room."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.input.pressure import LONGEST_S, SHORTEST_S, Pressure
+from bruce_mp.kernels import mark
+from bruce_mp.slab.chunks import ChunkPool
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.layout import State
+from support.examples import examples
+from support.slabs import INPUT_ROW, Input, datagram, new_slab
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
+
+BATCH: Final = 8
+LARGEST: Final = 40_000
+CHUNKS: Final = 64
+GEOMETRY: Final = Geometry(chunks=CHUNKS, topics=16, partitions=16, landing_slots=BATCH, landing_slot_size=LARGEST)
+
+
+def pressure(slab: Slab, pool: ChunkPool, *, blocks: bool) -> Pressure:
+    return Pressure(pool, slab.geometry.chunks, largest=slab.geometry.landing_slot_size, batch=BATCH, blocks=blocks)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_an_empty_slab_takes_whole_batches_without_rest(blocks: bool) -> None:
+    with new_slab(Geometry(chunks=1024, landing_slots=BATCH, landing_slot_size=LARGEST)) as slab:
+        assert pressure(slab, ChunkPool(slab, INPUT_ROW), blocks=blocks).allowance(100) == (BATCH, 0.0)
+
+
+def test_from_three_quarters_on_it_rests_longer_the_fuller_the_slab_is() -> None:
+    with new_slab(GEOMETRY) as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        watch = pressure(slab, pool, blocks=False)
+        rests = []
+        for _ in range(CHUNKS):
+            rests.append(watch.allowance(100).rest_s)
+            assert pool.allocate(1, 0) is not None
+        rests.append(watch.allowance(100).rest_s)
+        assert rests[: CHUNKS * 3 // 4] == [0.0] * (CHUNKS * 3 // 4)
+        under_pressure = rests[CHUNKS * 3 // 4 :]
+        assert under_pressure == sorted(set(under_pressure))
+        assert (under_pressure[0], under_pressure[-1]) == pytest.approx((SHORTEST_S, LONGEST_S))
+
+
+def test_a_full_slab_goes_on_taking_batches_where_messages_are_discarded() -> None:
+    with new_slab(GEOMETRY) as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        while pool.allocate(1, 0) is not None:
+            pass
+        assert pressure(slab, pool, blocks=False).allowance(100) == pytest.approx((BATCH, LONGEST_S))
+
+
+def test_a_full_slab_takes_nothing_where_senders_wait() -> None:
+    with new_slab(GEOMETRY) as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        while pool.allocate(1, 0) is not None:
+            pass
+        assert pressure(slab, pool, blocks=True).allowance(0) == (0, LONGEST_S)
+
+
+def test_a_small_message_comes_alone_where_there_is_no_room_for_a_large_one() -> None:
+    with new_slab(GEOMETRY) as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        watch = pressure(slab, pool, blocks=True)
+        for _ in range(CHUNKS - 2):
+            pool.allocate(1, 0)
+        assert watch.allowance(100).messages == 1
+        assert watch.allowance(10_000).messages == 1
+        assert watch.allowance(20_000).messages == 0
+
+
+def test_what_was_delivered_makes_room_again() -> None:
+    with new_slab(GEOMETRY) as slab:
+        daemon = Input(slab, topics=[(b"t", 4)])
+        watch = pressure(slab, daemon.pool, blocks=True)
+        segments = []
+        while watch.allowance(LARGEST).messages:
+            daemon.receive([datagram(b"t", bytes(30_000))])
+            segments += daemon.close_all()
+        assert watch.allowance(LARGEST) == (0, LONGEST_S)
+        mark(slab, segments, State.DELIVERED)
+        assert watch.allowance(LARGEST).messages > 0
+
+
+sizes = st.integers(0, 200) | st.integers(0, LARGEST - 100) | st.sampled_from([8000, 8192, LARGEST - 100])
+
+
+@given(st.integers(0, 2**32), st.lists(st.lists(sizes, min_size=1, max_size=BATCH), max_size=60))
+@examples(60)
+def test_in_block_mode_whatever_is_admitted_finds_room(seed: int, arriving: list[list[int]]) -> None:
+    """Messages of any size and topic arrive; what lies in the slab is delivered now and then, in any order."""
+    rng = random.Random(seed)
+    topics = [(b"t%d" % number, 3) for number in range(6)]
+    names = [*(name for name, _ in topics), b"new", b"x" * 249]
+    with new_slab(GEOMETRY) as slab:
+        daemon = Input(slab, topics=topics)
+        watch = pressure(slab, daemon.pool, blocks=True)
+        segments = []
+        waiting = [
+            datagram(rng.choice(names), bytes(size), partition_key=rng.choice([None, rng.randrange(9)]))
+            for batch in arriving
+            for size in batch
+        ]
+        for _ in range(len(arriving)):
+            messages = watch.allowance(len(waiting[0])).messages if waiting else 0
+            if messages:
+                assert not daemon.receive(waiting[:messages]).no_room
+                del waiting[:messages]
+            if rng.random() < 0.3:
+                daemon.lanes.close_all()
+            segments += daemon.lanes.drain_closed()
+            if rng.random() < 0.4:
+                rng.shuffle(segments)
+                done = [segments.pop() for _ in range(rng.randrange(len(segments) + 1))]
+                mark(slab, done, State.DELIVERED)
+
+
+def test_block_mode_gets_everything_through_although_it_never_takes_too_much() -> None:
+    """Far more than the slab holds, delivered as it comes."""
+    rng = random.Random(5)
+    waiting = [datagram(b"t%d" % rng.randrange(5), bytes(rng.randrange(LARGEST - 100))) for _ in range(300)]
+    with new_slab(GEOMETRY) as slab:
+        daemon = Input(slab, topics=[(b"t%d" % number, 3) for number in range(5)])
+        watch = pressure(slab, daemon.pool, blocks=True)
+        rounds = 0
+        while waiting:
+            rounds += 1
+            assert rounds < 10_000
+            daemon.now_ms += 10
+            if messages := watch.allowance(len(waiting[0])).messages:
+                assert not daemon.receive(waiting[:messages]).no_room
+                del waiting[:messages]
+            elif rng.random() < 0.5:
+                mark(slab, daemon.close_all(), State.DELIVERED)

@@ -1,0 +1,423 @@
+"""Connections to scripted servers on this host, and to none."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Event as Flag
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from kafka.protocol.metadata import ApiVersionsResponse
+
+from bruce_mp.pipes.broker_socket import BrokerSocket
+from bruce_mp.pipes.loop import Loop
+from bruce_mp.protocol.connection_events import Cause, Closed, Failed, Ready
+from bruce_mp.protocol.kafka_types import PartitionData
+from support.ports import ReservedPort
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from bruce_mp.pipes.resolver import Address
+    from bruce_mp.protocol.connection_events import Event
+
+TIMEOUT_S: Final = 10.0
+SHORT_S: Final = 0.4
+
+
+class Names:
+    """In the place of the resolver: every name has the same addresses, and they are known at once."""
+
+    def __init__(self, *addresses: Address, error: str = "") -> None:
+        self._answer = (list(addresses), error)
+
+    def resolve(self, _host: str, _port: int, callback: Callable[[list[Address], str], None]) -> None:
+        callback(*self._answer)
+
+
+class Server:
+    """A listening socket, and a script that is played to whoever connects."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self._listener.settimeout(TIMEOUT_S)
+        self._thread = ThreadPoolExecutor(1)
+        stack.callback(self._thread.shutdown)
+        self.address: Address = (socket.AF_INET, "127.0.0.1", self._listener.getsockname()[1])
+
+    def play(self, script: Callable[[socket.socket], Any]) -> Future[Any]:
+        """Play to the next connection, in a thread; it stays open until the script closes it or the test ends."""
+        return self._thread.submit(self._play, script)
+
+    def _play(self, script: Callable[[socket.socket], Any]) -> Any:
+        peer, _ = self._listener.accept()
+        self._stack.enter_context(peer)
+        peer.settimeout(TIMEOUT_S)
+        return script(peer)
+
+
+class Client:
+    """A connection under a loop of its own, and what was heard of it."""
+
+    def __init__(self, stack: ExitStack, names: Names, timeout_s: float = TIMEOUT_S) -> None:
+        self.loop = Loop()
+        idle, other = socket.socketpair()
+        stack.enter_context(idle)
+        stack.enter_context(other)
+        self.loop.watch(idle, lambda _: None)  # so that it sleeps while there is no connection
+        self.events: list[Event] = []
+        self.closes_at_once = False
+        self.socket = BrokerSocket(
+            self.loop,
+            names,  # type: ignore[arg-type]
+            host="kafka",
+            port=9092,
+            client_id="test",
+            timeout_s=timeout_s,
+            on_event=self._on_event,
+        )
+        stack.callback(self.socket.close)
+        self.socket.open()
+
+    def _on_event(self, event: Event) -> None:
+        self.events.append(event)
+        if self.closes_at_once:
+            self.socket.close()
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert time.monotonic() < deadline, self.events
+            self.run_for(0.02)
+
+    def run_for(self, seconds: float) -> int:
+        """Run the loop; how many rounds it took."""
+        rounds: list[None] = []
+        self.loop.call_later(seconds, self.loop.stop)
+        self.loop.run(lambda: rounds.append(None))
+        return len(rounds)
+
+    def next_event(self) -> Event:
+        """The next event; it must come alone."""
+        self.run_until(lambda: bool(self.events))
+        (event,) = self.events
+        self.events.clear()
+        return event
+
+    def wait_ready(self) -> None:
+        assert isinstance(self.next_event(), Ready)
+
+    def send_produce(self, size: int) -> bytes:
+        """Send a Produce request with so many bytes of records; the bytes."""
+        data = [PartitionData(b"t", 0, b"r" * size)]
+        sent = self.socket.connection.send_produce(data, time.monotonic(), acks=-1, timeout_ms=1000)
+        self.socket.send(sent.buffers)
+        return b"".join(sent.buffers)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+@pytest.fixture
+def server(stack: ExitStack) -> Server:
+    return Server(stack)
+
+
+@pytest.fixture
+def dead_address() -> Iterator[Address]:
+    """A port where nobody listens."""
+    port = ReservedPort()
+    yield socket.AF_INET, "127.0.0.1", port.number
+    port.release()
+
+
+@pytest.fixture
+def silent_address(stack: ExitStack) -> Address:
+    """A port that neither takes nor refuses a connection: its queue is full."""
+    listener = stack.enter_context(socket.socket())
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(0)
+    address = listener.getsockname()
+    for _ in range(4):
+        filler = stack.enter_context(socket.socket())
+        filler.setblocking(False)
+        assert filler.connect_ex(address) in {0, errno.EINPROGRESS}
+    return socket.AF_INET, "127.0.0.1", address[1]
+
+
+def read_exactly(peer: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = peer.recv(min(size - len(data), 1 << 16))
+        assert piece, "the client closed the connection"
+        data += piece
+    return data
+
+
+def read_request(peer: socket.socket) -> bytes:
+    size = read_exactly(peer, 4)
+    return size + read_exactly(peer, struct.unpack(">i", size)[0])
+
+
+def agree_on_versions(peer: socket.socket) -> None:
+    """Be a broker of today."""
+    (correlation_id,) = struct.unpack_from(">i", read_request(peer), 8)
+    apis = {0: (0, 9), 3: (0, 9), 18: (0, 3), 22: (0, 4)}
+    keys = [
+        ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
+        for key, (low, high) in apis.items()
+    ]
+    response = ApiVersionsResponse[3](error_code=0, api_keys=keys)
+    response.with_header(correlation_id=correlation_id)
+    peer.sendall(response.encode(header=True, framed=True))
+
+
+# --- connecting ------------------------------------------------------------------------------------------------------
+
+
+def test_versions_are_agreed_on(stack: ExitStack, server: Server) -> None:
+    played = server.play(agree_on_versions)
+    client = Client(stack, Names(server.address))
+    client.wait_ready()
+    played.result()
+
+
+def test_an_answer_that_comes_byte_by_byte_is_put_together(stack: ExitStack, server: Server) -> None:
+    def script(peer: socket.socket) -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.sendall(read_request(peer))
+            agree_on_versions(ours)
+            answer = theirs.recv(1 << 16)
+        for at in range(len(answer)):
+            peer.sendall(answer[at : at + 1])
+
+    server.play(script)
+    Client(stack, Names(server.address)).wait_ready()
+
+
+def test_a_refused_connection_fails_with_the_reason(stack: ExitStack, dead_address: Address) -> None:
+    client = Client(stack, Names(dead_address))
+    event = client.next_event()
+    assert isinstance(event, Failed)
+    assert str(event.error) == "Broker kafka:9092 cannot be reached: Connection refused."
+    assert (event.cause, event.unanswered) == (Cause.CLOSED_BY_BROKER, ())
+
+
+def test_a_name_without_an_address_fails_with_the_reason(stack: ExitStack) -> None:
+    client = Client(stack, Names(error="Name or service not known"))
+    event = client.next_event()
+    assert isinstance(event, Failed)
+    assert str(event.error) == "Broker kafka:9092 cannot be reached: Name or service not known."
+
+
+def test_all_addresses_are_tried(stack: ExitStack, server: Server, dead_address: Address) -> None:
+    server.play(agree_on_versions)
+    client = Client(stack, Names(dead_address, dead_address, server.address))
+    client.wait_ready()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        (socket.AF_INET, "127.0.0.1", 70_000),
+        (socket.AF_INET, "127.0.0.1", -1),
+        (999, "127.0.0.1", 9092),
+        (socket.AF_INET, "::1", 9092),
+        (socket.AF_INET, "255.255.255.255", 9092),
+    ],
+    ids=["port too large", "port negative", "unknown family", "other family", "broadcast"],
+)
+def test_an_address_that_cannot_be_one_is_passed_over(stack: ExitStack, server: Server, bad: Address) -> None:
+    server.play(agree_on_versions)
+    Client(stack, Names(bad, server.address)).wait_ready()
+    alone = Client(stack, Names(bad))
+    event = alone.next_event()
+    assert isinstance(event, Failed)
+    assert str(event.error).startswith("Broker kafka:9092 cannot be reached: ")
+
+
+def test_a_silent_address_leaves_time_for_the_others(stack: ExitStack, server: Server, silent_address: Address) -> None:
+    server.play(agree_on_versions)
+    start = time.monotonic()
+    Client(stack, Names(silent_address, silent_address, server.address), timeout_s=6 * SHORT_S).wait_ready()
+    assert time.monotonic() - start >= 4 * SHORT_S
+
+
+def test_a_connection_that_nobody_accepts_fails_in_time(stack: ExitStack, silent_address: Address) -> None:
+    start = time.monotonic()
+    event = Client(stack, Names(silent_address), timeout_s=SHORT_S).next_event()
+    assert isinstance(event, Failed)
+    assert event.cause is Cause.SILENT
+    assert "did not accept a connection within 0.4 s" in str(event.error)
+    assert SHORT_S <= time.monotonic() - start < TIMEOUT_S
+
+
+def test_a_broker_that_says_nothing_fails_in_time(stack: ExitStack, server: Server) -> None:
+    server.play(read_request)
+    event = Client(stack, Names(server.address), timeout_s=SHORT_S).next_event()
+    assert isinstance(event, Failed)
+    assert event.cause is Cause.SILENT
+
+
+# --- traffic ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_large_request_is_written_in_parts_and_in_order(stack: ExitStack, server: Server) -> None:
+    """Far more than the kernel takes at once, in many buffers, while the broker reads slowly."""
+    go = Flag()
+
+    def script(peer: socket.socket) -> list[bytes]:
+        agree_on_versions(peer)
+        assert go.wait(TIMEOUT_S)
+        return [read_request(peer) for _ in range(8)]
+
+    played = server.play(script)
+    client = Client(stack, Names(server.address))
+    client.wait_ready()
+    sent = [client.send_produce(2_000_000 + number) for number in range(5)]
+    sent += [client.send_produce(number) for number in range(3)]
+    assert client.socket.is_writing
+    go.set()
+    client.run_until(lambda: played.done() and not client.socket.is_writing)
+    assert played.result() == sent
+    assert client.events == []
+
+
+def test_after_a_slow_write_the_connection_sleeps(stack: ExitStack, server: Server) -> None:
+    """It must not go on waiting for the kernel to take bytes that it does not have."""
+
+    def script(peer: socket.socket) -> None:
+        agree_on_versions(peer)
+        read_request(peer)
+
+    played = server.play(script)
+    client = Client(stack, Names(server.address))
+    client.wait_ready()
+    client.send_produce(8_000_000)
+    client.run_until(played.done)
+    assert client.run_for(0.2) <= 2
+
+
+def test_an_idle_connection_that_is_closed_is_no_failure(stack: ExitStack, server: Server) -> None:
+    def script(peer: socket.socket) -> None:
+        agree_on_versions(peer)
+        peer.close()
+
+    server.play(script)
+    client = Client(stack, Names(server.address))
+    client.run_until(lambda: len(client.events) == 2)
+    assert isinstance(client.events[0], Ready)
+    assert isinstance(client.events[1], Closed)
+
+
+@pytest.mark.parametrize("how", ["orderly", "reset"])
+def test_a_request_that_was_cut_off_is_named(stack: ExitStack, server: Server, how: str) -> None:
+    def script(peer: socket.socket) -> None:
+        agree_on_versions(peer)
+        read_request(peer)
+        if how == "reset":
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        else:
+            peer.send(b"\0\0")  # half a size
+        peer.close()
+
+    server.play(script)
+    client = Client(stack, Names(server.address))
+    client.wait_ready()
+    client.send_produce(100)
+    event = client.next_event()
+    assert isinstance(event, Failed)
+    assert event.cause is Cause.CLOSED_BY_BROKER
+    assert len(event.unanswered) == 1
+
+
+def test_a_broker_that_vanishes_while_much_is_written_fails_once(stack: ExitStack, server: Server) -> None:
+    go = Flag()
+
+    def script(peer: socket.socket) -> None:
+        agree_on_versions(peer)
+        assert go.wait(TIMEOUT_S)
+        peer.recv(1000)
+        peer.close()
+
+    server.play(script)
+    client = Client(stack, Names(server.address))
+    client.wait_ready()
+    for _ in range(3):
+        client.send_produce(4_000_000)
+    go.set()
+    event = client.next_event()
+    assert isinstance(event, Failed)
+    assert len(event.unanswered) == 3
+    assert not client.socket.is_writing
+
+
+def test_a_request_without_an_answer_fails_in_time(stack: ExitStack, server: Server) -> None:
+    """Half-open: the connection stands, and nobody is there."""
+    server.play(agree_on_versions)
+    client = Client(stack, Names(server.address), timeout_s=SHORT_S)
+    client.wait_ready()
+    start = time.monotonic()
+    client.send_produce(10)
+    event = client.next_event()
+    assert isinstance(event, Failed)
+    assert event.cause is Cause.SILENT
+    assert SHORT_S <= time.monotonic() - start < TIMEOUT_S
+
+
+def test_garbage_from_the_broker_fails_the_connection(stack: ExitStack, server: Server) -> None:
+    def script(peer: socket.socket) -> None:
+        read_request(peer)
+        peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    server.play(script)
+    event = Client(stack, Names(server.address)).next_event()
+    assert isinstance(event, Failed)
+    assert event.cause is Cause.BAD_DATA
+
+
+# --- closing ---------------------------------------------------------------------------------------------------------
+
+
+def test_after_close_nothing_is_heard(stack: ExitStack, server: Server) -> None:
+    """Two answers come at once; the owner closes at the first."""
+
+    def script(peer: socket.socket) -> None:
+        agree_on_versions(peer)
+        peer.sendall(b"\x7f" * 100)
+
+    server.play(script)
+    client = Client(stack, Names(server.address))
+    client.closes_at_once = True
+    client.run_until(lambda: bool(client.events))
+    client.run_for(0.1)
+    assert [type(event) for event in client.events] == [Ready]
+
+
+def test_closing_while_connecting_is_silent(stack: ExitStack, silent_address: Address) -> None:
+    client = Client(stack, Names(silent_address, silent_address), timeout_s=SHORT_S)
+    client.socket.close()
+    client.run_for(2 * SHORT_S)
+    assert client.events == []
+
+
+def test_closing_before_the_name_is_resolved_is_silent(stack: ExitStack, server: Server) -> None:
+    waiting: list[Callable[[list[Address], str], None]] = []
+    names = Names()
+    names.resolve = lambda _host, _port, callback: waiting.append(callback)  # type: ignore[method-assign]
+    client = Client(stack, names)
+    client.socket.close()
+    waiting[0]([server.address], "")
+    client.run_for(0.05)
+    assert client.events == []

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import socket
+from multiprocessing import Pipe
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.pipes.control import (
+    Broker,
+    Control,
+    Dispatchers,
+    Drain,
+    PeerDied,
+    Ready,
+    RefreshMetadata,
+    Stop,
+    Word,
+)
+from bruce_mp.pipes.loop import Loop
+from support.children import child
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from multiprocessing.connection import Connection
+
+WORDS: list[Word] = [
+    Ready(),
+    Dispatchers({0: Broker(1, "kafka1", 9092), 63: Broker(2**31 - 1, "b\u00fccher.example", 65535)}),
+    PeerDied("input"),
+    Drain(),
+    Stop(),
+    RefreshMetadata(),
+]
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Connection, Connection]]:
+    ours, theirs = Pipe()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def test_every_word_arrives_as_it_was_said(ends: tuple[Connection, Connection]) -> None:
+    ours, theirs = map(Control, ends)
+    for word in WORDS:
+        ours.send(word)
+    assert [theirs.receive() for _ in WORDS] == WORDS
+
+
+def test_when_the_other_side_is_gone_there_is_no_word_and_none_can_be_said(
+    ends: tuple[Connection, Connection],
+) -> None:
+    control = Control(ends[0])
+    Control(ends[1]).send(Stop())
+    ends[1].close()
+    assert control.receive() == Stop()
+    assert control.receive() is None
+    control.send(Ready())  # nobody hears it, and nothing happens
+
+
+def test_a_loop_hears_that_the_other_side_was_killed(ends: tuple[Connection, Connection]) -> None:
+    control, loop = Control(ends[0]), Loop()
+    heard: list[Word | None] = []
+
+    def on_word(_: int) -> None:
+        heard.append(control.receive())
+        if heard[-1] is None:
+            loop.stop()
+
+    loop.watch(control, on_word)
+    with child(_say_ready_and_wait, ends[1]) as process:
+        ends[1].close()
+        assert ends[0].poll(10)
+        process.kill()
+        process.join()
+        loop.run()
+    assert heard == [Ready(), None]
+
+
+def _say_ready_and_wait(connection: Connection) -> None:
+    Control(connection).send(Ready())
+    left, _right = socket.socketpair()
+    left.recv(1)

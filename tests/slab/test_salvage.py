@@ -1,0 +1,416 @@
+"""Reading a slab as it was found: everything that is there, in order, and a sentence for everything that is not."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp import kernels
+from bruce_mp.errors import SlabError
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Geometry, Slab, create, keep_off, lock
+from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.runs import split
+from bruce_mp.slab.salvage import Salvage
+from support.crash_images import crash_images
+from support.examples import examples
+from support.slabs import DISPATCHER_ROW, SMALL, Input, datagram, put_in_landing_zone, slab_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bruce_mp.slab.salvage import ChunkCounts, Kept
+
+TOPICS = [(b"t1", 3), (b"t2", 1)]
+HELD = [state for state in State if state not in lay.SETTLED and state is not State.SPLIT]
+REAL = Geometry.for_size(1 << 20, 65536)
+
+
+class Found:
+    """What a salvage of a file gives."""
+
+    def __init__(self, path: Path, *, settled: bool = False, is_live: bool = False) -> None:
+        salvage = Salvage(path, is_live=is_live)
+        self.geometry = salvage.slab.geometry
+        self.chunks: ChunkCounts = salvage.chunks()
+        self.records: list[Kept] = list(salvage.records(settled=settled))
+        pairs = [salvage.key_and_value(kept) for kept in self.records]
+        self.values = [pair[1] for pair in pairs if pair]
+        self.topics = [kept.topic for kept in self.records]
+        self.zone = salvage.landing_zone()
+        self.pending = [bytes(salvage.slab.view[item.at : item.at + item.length]) for item in self.zone.pending]
+        self.damage = salvage.damage
+        salvage.close()
+
+
+def fill(path: Path, geometry: Geometry = SMALL) -> None:
+    """Three chunks in use: t1 with two runs of two records, t2 with one run of one, a topic without a number."""
+    create(path, geometry, now_ms=0)
+    slab = Slab(path)
+    sender = Input(slab, linger_ms=0, topics=TOPICS)
+    for batch in ([(b"t1", b"0"), (b"t1", b"1")], [(b"t2", b"2")], [(b"t1", b"3"), (b"t1", b"4")], [(b"new", b"5")]):
+        sender.receive([datagram(topic, value) for topic, value in batch])
+    slab.close()
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+ALL = [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_everything_in_order_of_arrival(tmp_path: Path) -> None:
+    fill(tmp_path / "slab")
+    found = Found(tmp_path / "slab")
+    assert found.values == ALL
+    assert found.topics == [b"t1", b"t1", b"t2", b"t1", b"t1", b"new"]
+    assert found.chunks == (SMALL.chunks - 3, 3, 0)
+    assert found.damage == []
+
+
+@examples(80)
+@given(
+    batches=st.lists(
+        st.lists(
+            st.tuples(
+                st.sampled_from([b"t1", b"t2", b"new", b"\xff\n"]), st.sampled_from([0, 20, 3000]), st.booleans()
+            ),
+            min_size=1,
+            max_size=10,
+        ),
+        max_size=5,
+    ),
+    fates=st.lists(st.tuples(st.sampled_from([*HELD, *lay.SETTLED]), st.booleans()), min_size=60, max_size=60),
+    leave_open=st.booleans(),
+)
+def test_what_is_held_is_found_whatever_its_state(
+    batches: list[list[tuple[bytes, int, bool]]], fates: list[tuple[State, bool]], leave_open: bool
+) -> None:
+    with slab_file() as path:
+        slab = Slab(path)
+        sender = Input(slab, topics=TOPICS)
+        expected: dict[int, tuple[bytes, int | None, bytes, State]] = {}
+        for batch in batches:
+            base = sender.base
+            for index, (topic, size, keyed) in enumerate(batch):
+                expected[base + index] = (
+                    topic,
+                    2**32 - 1 - index if keyed else None,
+                    bytes([index]) * size,
+                    State.OPEN,
+                )
+            sender.receive(
+                [
+                    datagram(topic, value, b"key", key, timestamp=-arrival)
+                    for arrival, (topic, key, value, _) in list(expected.items())[-len(batch) :]
+                ]
+            )
+        segments = [] if leave_open else sender.close_all()
+        for segment, (state, cut) in zip(segments, fates, strict=False):
+            if cut:
+                split(slab, segment.chunk, segment.run)
+            kernels.mark(slab, [segment], word(state, 1))
+        for settled in (False, True):
+            found = Found(path, settled=settled)
+            assert found.damage == []
+            arrivals = [kept.arrival for kept in found.records]
+            assert arrivals == sorted(arrivals)
+            for kept, value in zip(found.records, found.values, strict=True):
+                assert (kept.topic, kept.partition_key, value) == expected[kept.arrival][:3]
+                assert kept.timestamp == -kept.arrival
+                assert kept.value_at - kept.key_at == 3
+            by_state = [kept for kept in found.records if kept.state in lay.SETTLED]
+            assert settled or not by_state
+        assert len(found.records) == len(expected)
+        slab.close()
+
+
+def test_states_of_whole_and_split_runs(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    create(path, SMALL, now_ms=0)
+    slab = Slab(path)
+    sender = Input(slab, topics=TOPICS)
+    sender.receive([datagram(b"t1", b"%d" % number) for number in range(3)] + [datagram(b"t2", b"x")])
+    first, second = sender.close_all()
+    split(slab, first.chunk, first.run)
+    parts = kernels.head_of(slab, first, 1, 1000)
+    assert parts[0] is not None
+    kernels.mark(slab, [parts[0]], word(State.IN_FLIGHT, 2))
+    Row(slab, DISPATCHER_ROW).settle([second], State.DISCARDED, 10, {1: 1})
+    found = Found(path, settled=True)
+    states = [(kept.state, kept.reason, kept.was_sent) for kept in found.records]
+    assert states == [
+        (State.IN_FLIGHT, 0, True),
+        (State.FILLED, 0, False),
+        (State.FILLED, 0, False),
+        (State.DISCARDED, 10, False),
+    ]
+    slab.close()
+
+
+def test_nothing_is_ever_written_to_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    fill(path)
+    redo = SMALL.rows_at + lay.ROW_BYTES * DISPATCHER_ROW + lay.ROW_REDO
+    overwrite(path, redo, b"\x01" + bytes(3) + b"\x0a")  # an unfinished transaction
+    overwrite(path, lay.SUPER_TOPIC_COUNT, b"\0\0\0\0")
+    before, changed = path.read_bytes(), path.stat().st_mtime_ns
+    assert Found(path).values == ALL
+    assert path.read_bytes() == before
+    assert path.stat().st_mtime_ns == changed
+    slab = Slab(path, private=True)
+    slab.view[:] = bytes(len(slab.view))
+    slab.close()
+    assert path.read_bytes() == before
+
+
+def test_a_crash_at_any_store_of_a_batch_on_its_way_in_or_out_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    create(path, SMALL, now_ms=0)
+    slab = Slab(path)
+    sender = Input(slab, topics=TOPICS)
+    sender.receive([datagram(b"t1", b"a")])
+    batch = [datagram(b"t1", b"b", partition_key=4), datagram(b"new", b"c"), b"malformed", datagram(b"t2", b"d")]
+    put_in_landing_zone(slab, batch)
+    geometry = slab.geometry
+    regions = [range(geometry.rows_at, geometry.landing_slots_at), range(geometry.chunks_at, geometry.file_size)]
+    settler = Row(slab, DISPATCHER_ROW)
+
+    def work() -> None:
+        sender.admit()
+        segments = [segment for segment in sender.close_all() if segment.records]
+        settler.settle(segments, State.DELIVERED, 0, {1: 5})
+
+    held: list[int] = []
+    for _ in crash_images(slab, regions, work):
+        found = Found(path)
+        seen = found.values + [_value(data) for data in found.pending]
+        assert found.damage == []
+        assert len(seen) == len(set(seen))
+        assert not seen or b"a" in seen  # all of a transaction or nothing
+        assert set(seen) <= {b"a", b"b", b"c", b"d", b"malformed"}
+        assert len(seen) in {5, 4, 0}
+        held.append(len(seen))
+    assert held == sorted(held, reverse=True)
+    assert set(held) == {5, 4, 0}
+    slab.close()
+
+
+def _value(data: bytes) -> bytes:
+    return data if data == b"malformed" else data[-1:]
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_chunk_without_a_sound_header_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    fill(path)
+    overwrite(path, SMALL.chunks_at + lay.CHUNK_BYTES, b"\xff\xff")
+    found = Found(path)
+    assert found.values == [b"0", b"1", b"3", b"4", b"5"]
+    assert found.chunks == (SMALL.chunks - 3, 2, 1)
+    assert found.damage == ["Chunk 1 has no sound header; it was passed over."]
+
+
+def test_a_damaged_run_hides_only_what_lies_behind_it(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    fill(path)
+    second_run = path.read_bytes().index(b"RUN!", SMALL.chunks_at + lay.CHUNK_HEADER + lay.RUN_HEADER)
+    overwrite(path, second_run, b"NUR!")
+    found = Found(path)
+    assert found.values == [b"0", b"1", b"2", b"5"]
+    [text] = found.damage
+    assert text.startswith("The run at byte ")
+    assert text.endswith("of chunk 0 is damaged. It was passed over, and what lies behind it in the chunk.")
+
+
+def test_a_damaged_record_hides_only_what_lies_behind_it_in_its_run(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    fill(path)
+    records_at = SMALL.chunks_at + lay.CHUNK_HEADER + lay.RUN_HEADER
+    overwrite(path, records_at + lay.RECORD_HEADER + 8 + lay.RECORD_VALUE_LENGTH, b"\xff\xff\xff\xff")
+    found = Found(path)
+    assert found.values == [b"0", b"2", b"3", b"4", b"5"]
+    assert [text.partition(" of chunk 0 is damaged. It was passed over")[0] for text in found.damage] == [
+        f"The record at byte {lay.CHUNK_HEADER + lay.RUN_HEADER + lay.RECORD_HEADER + 8}"
+    ]
+
+
+def test_a_lost_name_leaves_the_messages(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    fill(path)
+    overwrite(path, SMALL.topics_at + lay.TOPIC_ENTRY, bytes(lay.TOPIC_ENTRY))
+    found = Found(path)
+    assert found.values == ALL
+    assert found.topics == [b"", b"", b"t2", b"", b"", b"new"]
+    assert found.damage == ["The name of topic number 1 is lost; its messages come without one."]
+
+
+@pytest.mark.parametrize("count", [0, 10_000, 2**32 - 1])
+def test_topics_are_counted_anew_where_the_number_cannot_be_right(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "slab"
+    fill(path)
+    overwrite(path, lay.SUPER_TOPIC_COUNT, count.to_bytes(4, "little"))
+    found = Found(path)
+    assert set(found.topics) == {b"t1", b"t2", b"new"}
+    assert found.damage == ["The superblock does not say how many topics there are; 2 were found."]
+
+
+@pytest.mark.parametrize("page", [bytes(lay.PAGE), os.urandom(lay.PAGE), b"BRUCESLX"])
+@pytest.mark.parametrize("largest", [10, 1000, 65536, 200_000])
+def test_a_superblock_that_is_lost_is_made_up_from_the_rest(tmp_path: Path, page: bytes, largest: int) -> None:
+    path = tmp_path / "slab"
+    geometry = Geometry.for_size(1 << 20, largest)
+    fill(path, geometry)
+    slab = Slab(path)
+    kernels.Receiver(slab)
+    put_in_landing_zone(slab, [b"one", b"two", b"three"])
+    del slab
+    overwrite(path, 0, page)
+    found = Found(path)
+    assert found.geometry == geometry
+    assert found.values == ALL
+    assert set(found.topics) == {b"t1", b"t2", b"new"}
+    assert found.pending == [b"one", b"two", b"three"]
+    assert "is not a slab: it does not begin with BRUCESLB. It was read with 128 chunks" in found.damage[0]
+
+
+def test_a_file_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    fill(path)
+    os.truncate(path, SMALL.chunks_at + 2 * lay.CHUNK_BYTES + 100)
+    found = Found(path)
+    assert found.values == [b"0", b"1", b"2", b"3", b"4"]
+    assert "its superblock does not agree with its size. It was read with 2 chunks" in found.damage[0]
+
+
+def test_a_file_that_grew_is_read_as_the_superblock_says(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    fill(path)
+    os.truncate(path, SMALL.file_size + 12345)
+    found = Found(path)
+    assert found.values == ALL
+    assert found.geometry == SMALL
+    assert len(found.damage) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [(b"", "is not a slab"), (b"x" * 10_000, "is not a slab"), (bytes(3 << 20), "is not a slab")],
+)
+def test_what_is_no_slab_is_refused(tmp_path: Path, data: bytes, text: str) -> None:
+    path = tmp_path / "slab"
+    path.write_bytes(data)
+    with pytest.raises(SlabError, match=text):
+        Salvage(path, is_live=False)
+
+
+def test_a_file_cut_before_its_chunks_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    fill(path)
+    os.truncate(path, SMALL.chunks_at)
+    with pytest.raises(SlabError, match="does not agree with its size"):
+        Salvage(path, is_live=False)
+
+
+def test_another_layout_version_is_never_guessed_at(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    fill(path)
+    overwrite(path, 8, b"\x63")
+    with pytest.raises(SlabError, match=r"layout version 99; this program reads 1. Use a release of bruce"):
+        Salvage(path, is_live=False)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(SlabError, match="cannot be opened: No such file"):
+        Salvage(tmp_path / "slab", is_live=False)
+
+
+@examples(150)
+@given(flips=st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 255)), min_size=1, max_size=20))
+def test_any_damage_ends_in_a_sentence(flips: list[tuple[int, int]]) -> None:
+    with slab_file() as path:
+        slab = Slab(path)
+        sender = Input(slab, topics=TOPICS)
+        sender.receive([datagram(b"t1", bytes(300), partition_key=number) for number in range(9)] + [datagram(b"new")])
+        for segment in sender.close_all()[::2]:
+            split(slab, segment.chunk, segment.run)
+        put_in_landing_zone(slab, [b"landed"])
+        hot = [*range(lay.PAGE), *range(SMALL.topics_at, SMALL.topics_at + 600)]
+        hot += [*range(SMALL.landing_at, SMALL.landing_at + 200)]
+        hot += range(SMALL.chunks_at, SMALL.chunks_at + 6 * lay.CHUNK_BYTES)
+        hot += [SMALL.rows_at + row * lay.ROW_BYTES + lay.ROW_REDO for row in range(lay.ROW_COUNT)]
+        for where, bits in flips:
+            slab.view[hot[where % len(hot)]] ^= bits
+        slab.close()
+        with suppress(SlabError):
+            found = Found(path, settled=True)
+            assert len(found.values) == len(found.records)
+
+
+# --- living daemons --------------------------------------------------------------------------------------------------
+
+
+def test_whoever_reads_keeps_daemons_off_and_other_readers_not(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    create(path, SMALL, now_ms=0)
+    first, second = keep_off(path), keep_off(path)
+    assert first is not None
+    assert second is not None
+    with pytest.raises(SlabError, match="belongs to a daemon"):
+        lock(path)
+    os.close(first)
+    os.close(second)
+    mine = lock(path)
+    assert keep_off(path) is None
+    os.close(mine)
+    with pytest.raises(SlabError, match="cannot be opened"):
+        keep_off(tmp_path / "nothing")
+
+
+def test_a_record_whose_chunk_was_used_again_meanwhile_is_not_taken_for_what_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    create(path, SMALL, now_ms=0)
+    slab = Slab(path)
+    sender = Input(slab, topics=TOPICS)
+    sender.receive([datagram(b"t1", b"first"), datagram(b"t1", b"second")])
+    segments = sender.close_all()
+    salvage = Salvage(path, is_live=True)
+    records = salvage.records()
+    kept = next(records)
+    assert salvage.key_and_value(kept) == (b"", b"first")
+    kernels.mark(slab, segments, State.DELIVERED)
+    sender.pool.release_seals()
+    sender.pool.reclaim(SMALL.chunks)
+    for _ in range(SMALL.chunks):
+        sender.pool.allocate(1, 1)
+    assert salvage.key_and_value(kept) is None
+    list(records)
+    assert salvage.damage == []
+    salvage.close()
+    slab.close()
+
+
+def test_the_transaction_of_a_living_process_is_left_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    create(path, SMALL, now_ms=0)
+    slab = Slab(path)
+    sender = Input(slab, topics=TOPICS)
+    sender.receive([datagram(b"t1", b"a")])
+    segments = sender.close_all()
+    regions = [range(SMALL.rows_at, SMALL.landing_at), range(SMALL.chunks_at, SMALL.file_size)]
+    settler = Row(slab, DISPATCHER_ROW)
+    images = crash_images(slab, regions, lambda: settler.settle(segments, State.DELIVERED, 0, {1: 1}))
+    pairs = {(len(Found(path).values), len(Found(path, is_live=True).values)) for _ in images}
+    assert pairs == {(1, 1), (0, 1), (0, 0)}
+    slab.close()

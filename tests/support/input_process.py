@@ -1,0 +1,123 @@
+"""An input process of its own, started as the supervisor starts it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final, Self
+
+from bruce_mp import kernels
+from bruce_mp.config.model import Config
+from bruce_mp.config.sections import Input, Kafka, UnixDatagram
+from bruce_mp.input.process import main
+from bruce_mp.pipes.control import Control, Ready
+from bruce_mp.pipes.links import DISCARDS, ROUTER_FROM_INPUTS, Links
+from bruce_mp.pipes.start import Start
+from bruce_mp.slab.file import Geometry, Slab, create
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.recovery import sweep
+from bruce_mp.telemetry.books import Books, read_books
+from support.processes import wait_until
+from support.slabs import INPUT_ROW, datagram
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["WITHIN_S", "InputProcess"]
+
+GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=16384)
+WITHIN_S: Final = 20
+
+
+def _run(start: Start, connection: Connection) -> None:
+    main(start, Slab(start.slab_path), Control(connection))
+
+
+class InputProcess:
+    """An input process; the test is its supervisor, its router and its clients.  The context kills what is left."""
+
+    def __init__(self, directory: Path, when_full: str = "discard", kind: int = socket.SOCK_DGRAM) -> None:
+        self._directory = directory
+        self._when_full = when_full
+        self._stack = ExitStack()
+        self.listener = self._stack.enter_context(socket.socket(socket.AF_UNIX, kind))
+        self.path = directory / "dgram"
+        self.sender = self._stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        self._links = Links(directory)
+        self._stack.callback(self._links.close)
+
+    def __enter__(self) -> Self:
+        with self._stack:
+            create(self._directory / "slab", GEOMETRY, 0)
+            self.slab = Slab(self._directory / "slab")
+            self._runs = self._links.receiver(ROUTER_FROM_INPUTS)
+            self._discards = self._links.receiver(DISCARDS)
+            self.listener.bind(str(self.path))
+            self._start()
+            if self.listener.type == socket.SOCK_DGRAM:
+                self.sender.connect(str(self.path))
+            self._stack = self._stack.pop_all()
+        return self
+
+    def _start(self) -> None:
+        settings = Input(unix_datagram=UnixDatagram(when_full=self._when_full))  # type: ignore[arg-type]
+        config = Config(kafka=Kafka(bootstrap_servers=("127.0.0.1:1",)), input=settings)
+        start = Start("input", INPUT_ROW, config, self._directory, self.slab.path, listener=self.listener)
+        context = multiprocessing.get_context("spawn")
+        connection, theirs = context.Pipe()
+        self._stack.enter_context(connection)
+        self.control = Control(connection)
+        self.process = context.Process(target=_run, args=(start, theirs))
+        self.process.start()
+        self._stack.callback(self._kill)
+        theirs.close()
+        assert connection.poll(WITHIN_S), "The input process did not start."
+        assert self.control.receive() == Ready()
+
+    def _kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.process.close()
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def books(self) -> Books:
+        return read_books(self.slab)
+
+    def wait_received(self, count: int) -> None:
+        wait_until(lambda: self.books().received >= count, f"{count} messages to be received", WITHIN_S)
+
+    def fill(self, size: int = 1000) -> int:
+        """Send until the kernel's queue stays full; how many were sent."""
+        sent = 0
+        self.sender.settimeout(0.4)
+        while True:
+            try:
+                self.sender.send(datagram(b"t", b"%d:" % sent + bytes(size)))
+            except TimeoutError:
+                return sent
+            sent += 1
+            assert sent < 10_000
+
+    def deliver_all(self) -> int:
+        """Do as router and dispatchers would; how many messages were there."""
+        found: list[Segment] = [item.segment for item in sweep(self.slab, {State.FILLED})]
+        kernels.mark(self.slab, found, State.DELIVERED)
+        return sum(segment.records for segment in found)
+
+    def next_runs(self) -> list[Segment]:
+        assert self._runs.socket.poll(WITHIN_S * 1000)
+        return [segment for parcel in self._runs.receive() for segment in parcel.segments]
+
+    def close_intake(self) -> None:
+        """What the supervisor does first when it shuts down."""
+        self.listener.shutdown(socket.SHUT_RD)
+
+    def end(self) -> int | None:
+        self.process.join(WITHIN_S)
+        return self.process.exitcode

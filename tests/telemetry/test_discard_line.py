@@ -1,0 +1,110 @@
+"""Lines of a discard file: those of the ancestors, ours back and forth, and what is refused."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.errors import DiscardReason, RemoteProtocolError
+from bruce_mp.telemetry.discard_line import DiscardLine, LineEvent, format_line, info_of, parse_line
+from support.examples import examples
+
+PLAIN = b"now: 1000 ts: 990 event: DISC info: BAD_TOPIC topic: 6[clicks] key: 4[a2V5] msg: 8[dmFsdWU=]\n"
+MESSAGE = DiscardLine(1000, 990, LineEvent.DISCARD, "BAD_TOPIC", b"clicks", b"key", b"value")
+
+times = st.integers(0, 2**63 - 1)
+lines = st.builds(
+    DiscardLine,
+    now_ms=times,
+    timestamp_ms=st.integers(-(2**63), 2**63 - 1),
+    event=st.sampled_from(LineEvent),
+    info=st.sampled_from(["NONE", "SLAB", "VERSION(-1)", *(info_of(reason, 7) for reason in DiscardReason)]),
+    topic=st.binary(max_size=30)
+    | st.text(max_size=10).map(str.encode)
+    | st.sampled_from([b"] key: 0[", b"\\x0a", b"\n"]),
+    key=st.binary(max_size=30),
+    value=st.binary(max_size=300),
+    partition_key=st.none() | st.integers(0, 2**32 - 1),
+)
+
+
+def test_the_line_of_the_ancestors() -> None:
+    assert format_line(MESSAGE) == PLAIN
+    assert parse_line(PLAIN) == parse_line(PLAIN.rstrip()) == MESSAGE
+
+
+def test_a_message_that_was_not_understood() -> None:
+    line = DiscardLine(5, 5, LineEvent.DISCARD, "API_KEY(-3)", b"", b"", b"\0")
+    assert format_line(line) == b"now: 5 ts: 5 event: DISC info: API_KEY(-3) topic: 0[] key: 0[] msg: 4[AA==]\n"
+
+
+def test_a_partition_key_stands_behind_what_the_ancestors_wrote() -> None:
+    line = b"now: 1 ts: -1 event: DUP info: NONE topic: 1[t] key: 0[] msg: 0[] pkey: 4294967295\n"
+    assert parse_line(line).partition_key == 2**32 - 1
+    assert format_line(parse_line(line)) == line
+
+
+def test_the_length_of_a_topic_is_that_between_the_brackets() -> None:
+    line = format_line(DiscardLine(1, 1, LineEvent.DISCARD, "SLAB", b"a\nb\\", b"", b""))
+    assert b"topic: 10[a\\x0ab\\x5c] key" in line
+    assert parse_line(line).topic == b"a\nb\\"
+
+
+def test_a_topic_that_nobody_escaped_is_taken_as_it_is() -> None:
+    assert parse_line(PLAIN.replace(b"6[clicks]", "6[cl\\kß]".encode())).topic == "cl\\kß".encode()
+
+
+def test_fields_of_somebody_else_are_passed_over() -> None:
+    line = PLAIN.rstrip() + b" colour: blue pkey: 3 size: 1\n"
+    assert parse_line(line).partition_key == 3
+
+
+def test_infos() -> None:
+    assert info_of(DiscardReason.UNSUPPORTED_API_KEY, -3) == "API_KEY(-3)"
+    assert info_of(DiscardReason.UNSUPPORTED_VERSION, 2) == "VERSION(2)"
+    assert info_of(DiscardReason.NO_MEM) == "NO_MEM"
+
+
+@examples(300)
+@given(line=lines)
+def test_there_and_back(line: DiscardLine) -> None:
+    data = format_line(line)
+    assert data.index(b"\n") == len(data) - 1
+    assert data.isascii()
+    assert parse_line(data) == line
+
+
+@pytest.mark.parametrize(
+    ("found", "put", "text"),
+    [
+        (b"now:", b"then:", "begins with `now: MS"),
+        (b"990", b"soon", "begins with `now: MS"),
+        (b"DISC", b"LOST", "begins with `now: MS"),
+        (b"topic: 6", b"topics: 6", r"Byte 46 .* should begin `topic: LENGTH\["),
+        (b"6[clicks]", b"5[clicks]", "The topic .* is not as long as it says"),
+        (b"key: 4[", b"key: 99999999999999999999[", "The key .* is not as long as it says"),
+        (b"key: 4[", b"key: 1[", "The key .* is not as long as it says"),
+        (b"] key", b"]_key", "should begin `key: LENGTH"),
+        (b"a2V5", b"a2V*", "The key .* is not base64"),
+        (b"dmFsdWU=", b"dmFsdWU!", "The msg .* is not base64"),
+        (b"=]", b"=] pkey: -1", "The pkey .* is not a number of 32 bits"),
+        (b"=]", b"=] pkey: 4294967296", "The pkey .* is not a number of 32 bits"),
+        (b"=]", b"=] pkey", "should begin ` NAME: VALUE`"),
+        (b" msg: 8[dmFsdWU=]", b"", "should begin `msg: LENGTH"),
+    ],
+)
+def test_what_is_no_line_is_refused(found: bytes, put: bytes, text: str) -> None:
+    assert found in PLAIN
+    with pytest.raises(RemoteProtocolError, match=text):
+        parse_line(PLAIN.replace(found, put, 1))
+
+
+@examples(300)
+@given(data=st.binary(max_size=100), start=st.integers(0, 100), end=st.integers(0, 100))
+def test_garbage_is_refused_with_our_own_error(data: bytes, start: int, end: int) -> None:
+    line = PLAIN[:start] + data + PLAIN[end:]
+    with suppress(RemoteProtocolError):
+        assert parse_line(format_line(parse_line(line))) == parse_line(line)
