@@ -191,9 +191,12 @@ class Delivery(Section, frozen=True):
     kafka_socket_timeout_s: Annotated[
         int, fields.count("How long a broker may be silent while an answer is due.", 1, 86_400)
     ] = 60
-    pause_rate_limit_initial_ms: Annotated[int, fields.count("First back-off between two pauses.", 1, DAY_MS)] = 5_000
-    pause_rate_limit_max_double: Annotated[int, fields.count("How often the back-off doubles at most.", 0, 20)] = 4
-    min_pause_delay_ms: Annotated[int, fields.count("Shortest pause.", 0, DAY_MS)] = 5_000
+    # Shorter than the reference's (5 s, 5 s, 4 times), whose pauses stop everything: ours stop what is concerned.
+    pause_rate_limit_initial_ms: Annotated[
+        int, fields.count("First back-off between two pauses of a partition or a broker.", 1, DAY_MS)
+    ] = 500
+    pause_rate_limit_max_double: Annotated[int, fields.count("How often the back-off doubles at most.", 0, 20)] = 6
+    min_pause_delay_ms: Annotated[int, fields.count("Shortest pause.", 0, DAY_MS)] = 200
 
     @property
     def attempt_limit(self) -> int | None:

@@ -1,6 +1,7 @@
 """Chaos on a real three-broker Kafka: see `support.chaos`.
 
-A run is repeated with its seed: BRUCE_CHAOS_SEEDS="3 17" BRUCE_CHAOS_SECONDS=600.
+A run is repeated with its seed: BRUCE_CHAOS_SEEDS="3 17" BRUCE_CHAOS_SECONDS=600 BRUCE_CHAOS_RATE=100 (messages per
+second and sender).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.process
 
 SEEDS = [int(word) for word in os.environ.get("BRUCE_CHAOS_SEEDS", "1 2 3").split()]
 SECONDS = float(os.environ.get("BRUCE_CHAOS_SECONDS", "60"))
-RATE = 400.0
+RATE = float(os.environ.get("BRUCE_CHAOS_RATE", "400"))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -47,4 +48,5 @@ def test_nothing_is_lost_doubled_or_reordered(tmp_path: Path, kafka_3: KafkaClus
         for topic in topics
     }
     print(f"seed {seed}: {received} messages; {', '.join(outcome.deeds)}")
+    assert received > SECONDS * RATE / 4, f"Only {received} messages were received: there was hardly any traffic."
     check(load, outcome, received, records)
