@@ -5,6 +5,7 @@ They travel over a `multiprocessing` pipe of the two.  Its end-of-file tells a p
 
 from __future__ import annotations
 
+from select import select
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -66,7 +67,13 @@ class Control:
         return self._connection.fileno()
 
     def send(self, word: Word) -> None:
-        """Say a word; silently nothing when the other side is gone, who will notice by the end of the pipe."""
+        """Say a word, without ever waiting.
+
+        It is lost when the other side is gone, who will notice by the end of the pipe, or hangs with hundreds of words
+        unread: the supervisor must not hang with it.
+        """
+        if not select([], [self._connection], [], 0)[1]:
+            return
         try:
             self._connection.send_bytes(msgspec.msgpack.encode(word))
         except OSError:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _LOG = logging.getLogger(__name__)
+_INPUT: Final = "input"
 _MESSAGES_A_ROUND: Final = 64
 _REPORT_EVERY_S: Final = 0.5
 _IDEMPOTENT, _NOT_IDEMPOTENT = 1, 2
@@ -114,7 +115,8 @@ class _Process:
         if isinstance(word, Drain):
             self._core.drain(steady_ms())
         elif isinstance(word, PeerDied):
-            self._core.take_filled(steady_ms())
+            if word.name.startswith(_INPUT):
+                self._core.take_filled(steady_ms())
         elif isinstance(word, RefreshMetadata):
             self._core.wish.want(steady_ms())
         elif word is None or isinstance(word, Stop):

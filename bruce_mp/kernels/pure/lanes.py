@@ -62,7 +62,7 @@ class Lanes:
         self._topics = topics
         self._topics_version = topics.version
         self._linger_ms = linger_ms
-        self._lingers: dict[bytes, int] = {}
+        self._lingers: dict[int, int] = {}
         self._partitions: dict[int, int] = {}
         self._lanes: dict[LaneKey, Lane] = {}
         self._shared = Lane(slab, Head(0, b"", 0, -1, 0))
@@ -79,7 +79,7 @@ class Lanes:
         now_ms: int,
         skip: frozenset[int] = frozenset(),
     ) -> Ingested:
-        """Take a batch of messages: see `parse` for the arguments, `now_ms` is the wall clock."""
+        """Take a batch of messages: see `parse` for the arguments, `now_ms` is a steady clock."""
         self._notice_topics()
         batch = parse(buffer, places, first_arrival, skip)
         no_room: list[NoRoom] = []
@@ -140,15 +140,19 @@ class Lanes:
 
     def _after_append(self, lane: Lane, topic: bytes, now_ms: int) -> None:
         lane.used_ms = now_ms
-        linger = self._lingers.get(topic)
-        if linger is None:
-            linger = self._lingers[topic] = self._linger_ms(topic)
-        if lane is self._shared or linger == 0:
+        if lane is self._shared or self._linger_of(lane.head.topic, topic) == 0:
             self._close_run(lane)
             self._wake_by(now_ms + IDLE_MS)
         elif lane.records and not lane.due_ms:
-            lane.due_ms = now_ms + linger
+            lane.due_ms = now_ms + self._linger_of(lane.head.topic, topic)
             self._wake_by(lane.due_ms)
+
+    def _linger_of(self, number: int, topic: bytes) -> int:
+        """Remembered by the topic's number: clients make up names without end, the router gives few numbers."""
+        linger = self._lingers.get(number)
+        if linger is None:
+            linger = self._lingers[number] = self._linger_ms(topic)
+        return linger
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
@@ -224,7 +228,7 @@ class Lanes:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When `close_due` has something to do next, on the wall clock."""
+        """When `close_due` has something to do next, on the clock of `ingest`."""
         return self._next_due_ms
 
     def drain_closed(self) -> list[Segment]:
