@@ -51,6 +51,19 @@ class SendTimeoutError(SendError):
     """The daemon's queue stayed full for the whole time limit.  Sending again may work."""
 
 
+_NO_PERMISSION: Final = (
+    "no permission to send. Senders need write permission on the socket (input.unix_datagram.mode of the daemon) "
+    "and access to its directory."
+)
+_UNREACHABLE: Final = {
+    errno.ENOENT: "there is no such socket. Start the daemon, or give its input.unix_datagram.path.",
+    errno.ECONNREFUSED: "nobody receives at this socket. The daemon that made it is gone: start it again.",
+    errno.EPIPE: "the daemon is shutting down and takes nothing more. Send again when it is back.",
+    errno.EACCES: _NO_PERMISSION,
+    errno.EPERM: _NO_PERMISSION,
+}
+
+
 class DatagramClient:
     """Sends messages to the daemon that is bound to `path`.
 
@@ -127,24 +140,12 @@ class DatagramClient:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
 
     def _explain(self, error: OSError, size: int) -> SendError:
-        match error.errno:
-            case errno.EMSGSIZE:
-                return MessageTooLargeError(self._too_large(size))
-            case errno.ENOENT:
-                return DaemonUnreachableError(
-                    f"{self._path}: there is no such socket. Start the daemon, or give its input.unix_datagram.path."
-                )
-            case errno.ECONNREFUSED:
-                return DaemonUnreachableError(
-                    f"{self._path}: nobody receives at this socket. The daemon that made it is gone: start it again."
-                )
-            case errno.EACCES | errno.EPERM:
-                return DaemonUnreachableError(
-                    f"{self._path}: no permission to send. Senders need write permission on the socket "
-                    "(input.unix_datagram.mode of the daemon) and access to its directory."
-                )
-            case errno.EAGAIN:
-                return SendTimeoutError(f"{self._path}: the daemon's queue stayed full for {self._timeout} s.")
+        if error.errno == errno.EMSGSIZE:
+            return MessageTooLargeError(self._too_large(size))
+        if error.errno == errno.EAGAIN:
+            return SendTimeoutError(f"{self._path}: the daemon's queue stayed full for {self._timeout} s.")
+        if error.errno in _UNREACHABLE:
+            return DaemonUnreachableError(f"{self._path}: {_UNREACHABLE[error.errno]}")
         return SendError(f"{self._path}: cannot send: {os.strerror(error.errno or 0)}.")
 
     def _too_large(self, size: int) -> str:

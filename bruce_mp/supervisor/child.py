@@ -1,7 +1,7 @@
 """The first steps of a process of the daemon, and its last.
 
 It must not outlive the supervisor, who alone watches it: the kernel kills it when the supervisor dies.  Signals of the
-terminal are the supervisor's business; SIGTERM sent to this very process ends it as a crash would.
+terminal are the supervisor's business; a SIGTERM that a service manager sends to all of them is its business, too.
 
 What it fails of it tells the log, and a note in the run directory that the supervisor quotes if it has to give up.
 """
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Inherited", "note_of", "run_child"]
 
 _PR_SET_PDEATHSIG: Final = 1
-_NOT_OURS: Final = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+_NOT_OURS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""Service managers send them to the whole group; the supervisor says what follows from them."""
 
 log = logging.getLogger(__name__)
 

@@ -71,6 +71,8 @@ def _check_owner(path: Path) -> None:
         found = path.lstat()
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise StartError(f"The slab {path} cannot be reached: {error.strerror}. Set another slab.path.") from error
     if not stat.S_ISREG(found.st_mode):
         raise StartError(f"The slab {path} is not a file; remove it or set another slab.path.")
     if found.st_uid != os.geteuid():
@@ -100,6 +102,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 def _adopt(path: Path, wanted: Geometry) -> Slab | None:
     """The slab, in a state to work with; None when there is none any more."""
+    _check_kind(path)
     try:
         slab = Slab(path)
         for row in range(lay.ROW_COUNT):
@@ -109,6 +112,7 @@ def _adopt(path: Path, wanted: Geometry) -> Slab | None:
     except (SlabError, ValueError, IndexError, struct.error) as error:
         _move_aside(path, str(error))
         return None
+    slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)  # what the last daemon knew of the cluster is nobody's any more
     if held:
         log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held, "message"))
     if slab.geometry != wanted and held:
@@ -121,6 +125,17 @@ def _adopt(path: Path, wanted: Geometry) -> Slab | None:
         path.unlink()
         return None
     return slab
+
+
+def _check_kind(path: Path) -> None:
+    """StartError for a file that never was a slab: a typo in slab.path must not move anybody's file away."""
+    with path.open("rb") as file:
+        beginning = file.read(len(lay.SUPER_MAGIC))
+    if beginning and beginning != lay.SUPER_MAGIC:
+        raise StartError(
+            f"{path} is not a slab and was left alone. Set another slab.path, or, if it is a slab whose beginning was "
+            "damaged, move it away."
+        )
 
 
 def retire_row(slab: Slab, row: int) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import time
 from logging.handlers import SysLogHandler, WatchedFileHandler
@@ -130,9 +131,14 @@ def _syslog(process: str) -> logging.Handler:
     return handler
 
 
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
 class _TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
         more = getattr(record, "more", 0)
+        # Clients choose topic names: a line feed or an escape sequence in one must not forge a line of the log.
+        record.message = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", record.message)
         return super().formatMessage(record) + (f" ({more} more like this)" if more else "")
 
 

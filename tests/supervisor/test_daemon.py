@@ -54,17 +54,14 @@ def test_sigint_ends_it_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["input", "router", "status"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_process_that_died_is_started_again_and_the_router_hears_of_it(
-    tmp_path: Path, name: str, number: signal.Signals
-) -> None:
+def test_a_process_that_died_is_started_again_and_the_router_hears_of_it(tmp_path: Path, name: str) -> None:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
         before = daemon.pid_of(name)
-        os.kill(before, number)
+        os.kill(before, signal.SIGKILL)
         daemon.wait_for(f"Process {name} is ready", times=2)
         assert daemon.pid_of(name) != before
-        assert f"Process {name} has died: signal {number.value}" in daemon.text()
+        assert f"Process {name} has died: signal 9" in daemon.text()
         wait_until(lambda: name == "router" or daemon.heard("router") == [str(PeerDied(name))], "PeerDied")
         slab = Slab(daemon.slab_path)
         assert total(slab, Counter.ProcessRestarted) == 1
@@ -76,7 +73,7 @@ def test_signals_of_the_terminal_do_not_end_a_process(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
         router = daemon.pid_of("router")
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             os.kill(router, number)
         daemon.say("status", RefreshMetadata())
         wait_until(lambda: str(RefreshMetadata()) in daemon.heard("router"), "the forwarded word")

@@ -130,7 +130,7 @@ def damage_redo(path: Path) -> None:
     slab.close()
 
 
-@pytest.mark.parametrize("damage", [damage_magic, damage_size, damage_run, damage_state, damage_redo])
+@pytest.mark.parametrize("damage", [damage_size, damage_run, damage_state, damage_redo])
 def test_a_damaged_slab_keeps_its_bytes_under_another_name(
     path: Path, caplog: pytest.LogCaptureFixture, damage: object
 ) -> None:
@@ -145,6 +145,14 @@ def test_a_damaged_slab_keeps_its_bytes_under_another_name(
     assert aside.startswith("slab.damaged-")
     assert len((path.parent / aside).read_bytes()) == len(before)
     assert aside in caplog.text
+
+
+def test_a_file_that_is_no_slab_is_left_alone(path: Path) -> None:
+    path.write_text("[kafka]\n")
+    with pytest.raises(StartError, match="is not a slab and was left alone"):
+        take(path)
+    assert path.read_text() == "[kafka]\n"
+    assert not list(others(path))
 
 
 def test_a_slab_of_another_layout_is_kept_under_its_version(path: Path, caplog: pytest.LogCaptureFixture) -> None:

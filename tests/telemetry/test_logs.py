@@ -50,6 +50,13 @@ def test_a_line_says_when_who_and_how_bad(path: Path) -> None:
     assert re.fullmatch(line, path.read_text())
 
 
+def test_what_clients_chose_cannot_forge_a_line(path: Path) -> None:
+    set_up_logging(to_file(path), "router")
+    log.error("Topic %s is bad.", "a\n2026-01-01 forged\x1b[31m\0")
+    (line,) = path.read_text().splitlines()
+    assert line.endswith(r"ERR: Topic a\x0a2026-01-01 forged\x1b[31m\x00 is bad.")
+
+
 def test_times_are_utc(path: Path) -> None:
     set_up_logging(to_file(path), "router")
     record = logging.makeLogRecord({"msg": "x", "levelno": 40, "levelname": "ERR", "created": 1.5, "msecs": 500.0})
