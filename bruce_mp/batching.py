@@ -28,8 +28,8 @@ class BatchBuilder:
     def __init__(self, slab: Slab, limits: BatchLimits) -> None:
         self._slab = slab
         self._age_ms = limits.time_ms
-        self._max_records = limits.messages or _UNLIMITED
         self._max_bytes = limits.bytes or _UNLIMITED
+        self._max_records = min(limits.messages or _UNLIMITED, self._max_bytes)  # an empty message counts a byte
         self._segments: list[Segment] = []
         self._records = 0
         self._bytes = 0

@@ -19,6 +19,7 @@ from bruce_mp.slab.file import keep_off
 from bruce_mp.slab.salvage import Salvage
 from bruce_mp.status.rows import row_name
 from bruce_mp.status.text import topic_text
+from bruce_mp.supervisor.remains import plural
 from bruce_mp.telemetry.books import STAGES, Books, balance_line, read_books
 from bruce_mp.telemetry.clock import wall_ms
 
@@ -234,9 +235,8 @@ def _topic(topic: TopicHeld) -> str:
     stages = ", ".join(f"{stage} {count:,}" for stage, count in topic.held.items() if count)
     tried = f", {topic.sent:,} sent, up to {topic.attempts} attempts" if topic.sent or topic.attempts else ""
     times = f"of {_time(topic.oldest_ms or 0)} to {_time(topic.newest_ms or 0)}"
-    return (
-        f"{topic.topic or '(name lost)'}: {topic.messages:,} messages ({stages}{tried}), {topic.bytes:,} bytes, {times}"
-    )
+    name, count = topic.topic or "(name lost)", plural(topic.messages, "message")
+    return f"{name}: {count} ({stages}{tried}), {topic.bytes:,} bytes, {times}"
 
 
 def _time(ms: int) -> str:

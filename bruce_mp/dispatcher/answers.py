@@ -1,14 +1,28 @@
-"""What an answer does to a batch and its queue: the error table, applied."""
+"""What an answer does to a batch and its queue: the error table, applied.
+
+Sequence numbers are kept without a gap, or the broker refuses all that follows.  What is given up leaves one:
+
+* Known for sure not to be written, with nothing before it in doubt: what follows is numbered anew from there.
+* Otherwise what follows is sent as it is.  The broker takes it, or refuses it as out of order, which proves that it is
+  not written; then it is numbered anew.
+
+Numbers are used again only if no request that had them can still arrive, by a connection that was given up.  If one
+can, the partition takes the next epoch of the producer id instead, which makes the broker refuse the stray.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
+from bruce_mp.dispatcher.culprits import describe
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.error_actions import Action, ErrorRow, action_for
+from bruce_mp.protocol.error_actions import ERROR_TABLE, Action, ErrorRow, action_for
 from bruce_mp.slab.layout import State
+from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
+from bruce_mp.slab.runs import next_sequence
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
@@ -20,14 +34,15 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = ["Answers"]
 
 _LOG = logging.getLogger(__name__)
-_OUT_OF_ORDER = 45
-_LAST_LISTED = 133
-_SAMPLE = 256
+_OUT_OF_ORDER: Final = 45
+_LAST_LISTED: Final = 133
+_SAMPLE: Final = 256
 
 
 class Answers:
@@ -48,32 +63,37 @@ class Answers:
         self._count(ack.error)
         if row.action is Action.OK:
             queue.retries = 0
+            queue.expected = next_sequence(batch.base_sequence, batch.records)
             self.deliver(batch)
-            return
-        if ack.error == _OUT_OF_ORDER and queue.failed:
-            # Not trouble of its own: the broker refuses what is behind a refused batch.
+        elif ack.error == _OUT_OF_ORDER and self._follows_gap(queue, batch):
             queue.failed.append(batch)
-            return
-        _LOG.warning(
-            "Topic %s, partition %d: the broker answered %s (%d) for %d messages: %s.",
-            topic.decode("utf-8", "replace"), batch.partition, row.name, row.code, batch.records, row.action.value,
-        )  # fmt: skip
-        self._refuse(queue, batch, row, topic)
+            queue.drain()
+        else:
+            _log_error(batch, row, topic)
+            self._refuse(queue, batch, ack, row, topic)
+        queue.settle_doubts()
+
+    def _follows_gap(self, queue: PartitionQueue, batch: SentBatch) -> bool:
+        """Whether a batch is out of order only because of what was refused or given up before it."""
+        if queue.failed or queue.gap is not None:
+            return True
+        if queue.expected is None or queue.expected == batch.base_sequence:
+            return False
+        queue.gap = queue.expected
+        return True
 
     def _count(self, error: int) -> None:
         listed = error if -1 <= error <= _LAST_LISTED else _LAST_LISTED + 2
         self._row.add(Counter.AckErrorFirst + 1 + listed)
 
-    def _refuse(self, queue: PartitionQueue, batch: SentBatch, row: ErrorRow, topic: bytes) -> None:
-        if row.action is Action.SPLIT and batch.records > 1:
-            queue.failed += self._maker.halve(batch)
-            queue.drain()
-        elif row.action in {Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SPLIT}:
-            self._row.add(Counter.ConnectorGotDiscardAck)
-            self._discard(queue, batch, DiscardReason.KAFKA_ERROR_ACK, topic)
+    def _refuse(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, row: ErrorRow, topic: bytes) -> None:
+        if row.action is Action.SPLIT:
+            self._split(queue, batch, ack, topic)
+        elif row.action in {Action.DISCARD, Action.FATAL_FOR_TOPIC}:
+            self._give_up(queue, batch, DiscardReason.KAFKA_ERROR_ACK, topic, for_sure=_refused_for_sure(row))
         elif row.counts_as_attempt and self._exceeds(self._maker.count_attempt(batch), row):
             self._row.add(Counter.DiscardOnFailedDeliveryAttemptLimit, batch.records)
-            self._discard(queue, batch, DiscardReason.DELIVERY_ATTEMPT_LIMIT, topic)
+            self._give_up(queue, batch, DiscardReason.DELIVERY_ATTEMPT_LIMIT, topic, for_sure=_refused_for_sure(row))
         else:
             self._send_again(queue, batch, row, topic)
 
@@ -89,9 +109,11 @@ class Answers:
             queue.pause = True
         else:
             self._row.add(Counter.ConnectorGotResendAck)
-        if row.action is Action.BUMP_EPOCH and self._maker.idempotent:
-            queue.bump = True
-        if row.may_duplicate and not self._maker.recognised:
+            queue.backs_off = True
+        is_numbered = batch.base_sequence >= 0
+        bumps = row.action is Action.BUMP_EPOCH and is_numbered
+        queue.bump = queue.bump or bumps
+        if row.may_duplicate and (bumps or not self._is_recognised(batch)):
             self._note_duplicates([batch], topic)
 
     def deliver(self, batch: SentBatch) -> None:
@@ -99,9 +121,45 @@ class Answers:
         self._row.settle(batch.segments, State.DELIVERED, 0, {Counter.MsgDelivered: batch.records})
         self._row.add(Counter.ConnectorGotSuccessfulAck)
 
-    def _discard(self, queue: PartitionQueue, batch: SentBatch, reason: DiscardReason, topic: bytes) -> None:
-        """Give a batch up.  Its sequence numbers are given back; if later ones are in use, the epoch is bumped."""
-        for segment in batch.segments:
+    # --- giving up ---------------------------------------------------------------------------------------------------
+
+    def _split(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
+        """Nothing of the batch was written: give up the records that the answer names, or look for them by halves."""
+        named = [index for index, _ in ack.record_errors]
+        rest, culprits = self._maker.without(batch, named) if named else (None, [])
+        if batch.records == 1:
+            rest, culprits = None, list(batch.segments)
+        if len(culprits) > MAX_SETTLED_SEGMENTS or not culprits:
+            queue.failed += self._maker.halve(batch)
+            queue.drain()
+            return
+        for culprit in culprits:
+            words = describe(self._slab, culprit)
+            _LOG.error("Topic %s, partition %d: discarded %s.", _text(topic), batch.partition, words)
+        self._note_gap(queue, batch)
+        self._discard(culprits, DiscardReason.KAFKA_ERROR_ACK, topic)
+        if rest is not None:
+            self._maker.close_up(rest)
+            queue.failed.append(rest)
+
+    def _give_up(
+        self, queue: PartitionQueue, batch: SentBatch, reason: DiscardReason, topic: bytes, *, for_sure: bool
+    ) -> None:
+        if for_sure:
+            self._note_gap(queue, batch)
+        self._discard(batch.segments, reason, topic)
+
+    def _note_gap(self, queue: PartitionQueue, batch: SentBatch) -> None:
+        """Numbers of a batch that was not written become free, if nothing before it is in doubt."""
+        queue.drain()
+        is_next = batch.base_sequence >= 0 and queue.expected in {None, batch.base_sequence}
+        if is_next and queue.gap is None and not queue.failed and not queue.in_doubt:
+            queue.gap = batch.base_sequence
+
+    def _discard(self, segments: Iterable[Segment], reason: DiscardReason, topic: bytes) -> None:
+        self._row.add(Counter.ConnectorGotDiscardAck)
+        segments = list(segments)
+        for segment in segments:
             span = kernels.time_span(self._slab, segment)
             self._reporter.note(
                 reason,
@@ -111,29 +169,39 @@ class Answers:
                 sample=kernels.sample(self._slab, segment, _SAMPLE),
                 count=segment.records,
             )
-        if queue.failed or not self._maker.take_back(batch):
-            queue.bump = True
-            queue.drain()
-        self._row.settle(batch.segments, State.DISCARDED, reason, {discarded(reason): batch.records})
+        records = sum(segment.records for segment in segments)
+        self._row.settle(segments, State.DISCARDED, reason, {discarded(reason): records})
+
+    # --- numbers -----------------------------------------------------------------------------------------------------
 
     def renumber(self, queue: PartitionQueue, topic: bytes) -> None:
-        """After draining: if the epoch has to be bumped, number what will be sent again anew."""
-        if not queue.bump:
+        """After draining: number what will be sent again anew, where that is needed."""
+        if queue.gap is None and not queue.bump:
             return
-        queue.bump = False
+        if queue.gap is None or queue.bump or queue.in_doubt:
+            self._take_next_epoch(queue, topic)
+        else:
+            self._maker.rewind(queue.topic, queue.partition, queue.gap)
+        queue.resend = deque([self._maker.renumber(batch) for batch in queue.resend])
+        queue.gap, queue.bump = None, False
+
+    def _take_next_epoch(self, queue: PartitionQueue, topic: bytes) -> None:
+        if queue.bump and queue.in_doubt:
+            self._note_duplicates(queue.resend, topic)
         self._maker.bump_epoch(queue.topic, queue.partition)
-        batches = list(queue.resend)
-        queue.resend.clear()
-        queue.resend.extend(self._maker.renumber(batch) for batch in batches)
+        queue.expected = None
         _LOG.warning(
-            "Topic %s, partition %d: took the next producer epoch; %d batches were numbered anew.",
-            topic.decode("utf-8", "replace"), queue.partition, len(batches),
+            "Topic %s, partition %d: took the next producer epoch; %d batches are numbered anew.",
+            _text(topic), queue.partition, len(queue.resend),
         )  # fmt: skip
 
     def doubt(self, batches: Iterable[SentBatch], topic: bytes) -> None:
         """Batches whose answer will never come; the broker may have them."""
-        if not self._maker.recognised:
-            self._note_duplicates(batches, topic)
+        self._note_duplicates([batch for batch in batches if not self._is_recognised(batch)], topic)
+
+    def _is_recognised(self, batch: SentBatch) -> bool:
+        """Whether the broker sees that it has a batch already."""
+        return batch.base_sequence >= 0 and self._maker.recognised
 
     def _note_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
         for batch in batches:
@@ -141,3 +209,20 @@ class Answers:
             for segment in batch.segments:
                 span = kernels.time_span(self._slab, segment)
                 self._reporter.note_duplicates(topic, segment.records, span.earliest, span.latest)
+
+
+def _refused_for_sure(row: ErrorRow) -> bool:
+    """Whether an error says that nothing was written; one that we do not know says nothing."""
+    return not row.may_duplicate and row.code in ERROR_TABLE
+
+
+def _log_error(batch: SentBatch, row: ErrorRow, topic: bytes) -> None:
+    _LOG.log(
+        logging.ERROR if row.action is Action.FATAL_FOR_TOPIC else logging.WARNING,
+        "Topic %s, partition %d: the broker answered %s (%d) for %d messages: %s.",
+        _text(topic), batch.partition, row.name, row.code, batch.records, row.action.value,
+    )  # fmt: skip
+
+
+def _text(topic: bytes) -> str:
+    return topic.decode("utf-8", "replace")

@@ -2,7 +2,8 @@
 
 A batch that was built keeps partition, sequence numbers and boundaries, so that a retry is the batch that the broker
 may have already.  The order of the stores makes a crash harmless: placement first, then the words, then the
-partition's next sequence number, and only then bytes to the broker.
+partition's next sequence number, and only then bytes to the broker.  Only what is known not to be written is cut or
+numbered anew.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from bruce_mp.slab.runs import next_sequence, place
 
 if TYPE_CHECKING:
     from collections import deque
+    from collections.abc import Iterable
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
@@ -29,6 +31,9 @@ OVERHEAD: Final = 26
 """What a record counts beyond key and value where the size of a batch is limited."""
 NO_SEQUENCE: Final = -1
 """Epoch and sequence where the brokers do not recognise repeated batches."""
+LAST_EPOCH: Final = 32767
+"""Kafka's epochs have 16 bits.  A partition that used them up goes on without sequence numbers."""
+_ANY_SIZE: Final = 1 << 62
 
 
 class BatchMaker:
@@ -58,7 +63,9 @@ class BatchMaker:
         return batch
 
     def _numbers(self, topic: int, partition: int) -> tuple[int, int]:
-        return self._sequences.current(topic, partition) if self.idempotent else (NO_SEQUENCE, NO_SEQUENCE)
+        """(epoch, sequence number) for the next batch of a partition."""
+        epoch, sequence = self._sequences.current(topic, partition)
+        return (epoch, sequence) if self.idempotent and epoch < LAST_EPOCH else (NO_SEQUENCE, NO_SEQUENCE)
 
     def _cut(self, ready: deque[Segment], room: int) -> list[Segment]:
         segments: list[Segment] = []
@@ -79,7 +86,7 @@ class BatchMaker:
         records = max(1, self._max_bytes * segment.records // (segment.payload + OVERHEAD * segment.records))
         head, rest = kernels.head_of(self._slab, segment, records, min(room, self._max_bytes - OVERHEAD * records))
         if head is None:
-            head, rest = kernels.head_of(self._slab, segment, 1, lay.RECORD_HEADER << 32)
+            head, rest = kernels.head_of(self._slab, segment, 1, _ANY_SIZE)
         assert head is not None
         if rest is not None:
             ready.appendleft(rest)
@@ -89,51 +96,70 @@ class BatchMaker:
         sequence, opens = batch.base_sequence, True
         for segment in batch.segments:
             place(self._slab, segment, batch.partition, sequence, batch.epoch, opens_batch=opens)
-            opens = False
-            if self.idempotent:
-                sequence = next_sequence(sequence, segment.records)
+            sequence, opens = next_sequence(sequence, segment.records), False
 
     def _store_next(self, batch: SentBatch) -> None:
-        if self.idempotent:
+        if batch.base_sequence >= 0:
             following = next_sequence(batch.base_sequence, batch.records)
             self._sequences.store_next_sequence(batch.topic, batch.partition, following, batch.epoch)
 
-    def take_back(self, batch: SentBatch) -> bool:
-        """Give back the sequence numbers of a batch that the broker refused; False when later ones are in use."""
-        if not self.idempotent:
-            return True
-        epoch, following = self._sequences.current(batch.topic, batch.partition)
-        if epoch != batch.epoch or following != next_sequence(batch.base_sequence, batch.records):
-            return False
-        self._sequences.store_next_sequence(batch.topic, batch.partition, batch.base_sequence, epoch)
-        return True
+    # --- what was not written ----------------------------------------------------------------------------------------
 
     def halve(self, batch: SentBatch) -> tuple[SentBatch, SentBatch]:
-        """Split a batch of at least two records, none of which was written; sequence numbers stay."""
-        left = batch.records // 2
-        heads: list[Segment] = []
-        tails: list[Segment] = []
-        for segment in batch.segments:
-            head, rest = (
-                kernels.head_of(self._slab, segment, left, lay.RECORD_HEADER << 32) if left else (None, segment)
-            )
-            heads += [head] if head else []
-            tails += [rest] if rest else []
-            left -= head.records if head else 0
+        """Split a batch of at least two records; sequence numbers stay."""
+        heads, tails = self._cut_at(batch.segments, batch.records // 2)
         first = batch._replace(segments=tuple(heads))
-        base = next_sequence(batch.base_sequence, first.records) if self.idempotent else NO_SEQUENCE
+        base = next_sequence(batch.base_sequence, first.records)
         second = batch._replace(base_sequence=base, segments=tuple(tails))
         self._write(second)
         return first, second
 
+    def without(self, batch: SentBatch, indices: Iterable[int]) -> tuple[SentBatch | None, list[Segment]]:
+        """Cut the records with these places out of a batch: (the others, if there are any, and those).
+
+        The others are to be `close_up`ed once those are settled.
+        """
+        kept: list[Segment] = []
+        out: list[Segment] = []
+        rest, at = list(batch.segments), 0
+        for start, stop in _ranges(indices, batch.records):
+            heads, rest = self._cut_at(rest, start - at)
+            cut, rest = self._cut_at(rest, stop - start)
+            kept += heads
+            out += cut
+            at = stop
+        kept += rest
+        return (batch._replace(segments=tuple(kept)) if kept else None), out
+
+    def close_up(self, batch: SentBatch) -> None:
+        """Number the records of a batch without a gap, from its base."""
+        self._write(batch)
+
+    def _cut_at(self, segments: Iterable[Segment], records: int) -> tuple[list[Segment], list[Segment]]:
+        """Cut segments after so many records."""
+        heads: list[Segment] = []
+        tails: list[Segment] = []
+        left = records
+        for segment in segments:
+            head, tail = kernels.head_of(self._slab, segment, left, _ANY_SIZE) if left else (None, segment)
+            heads += [head] if head else []
+            tails += [tail] if tail else []
+            left -= head.records if head else 0
+        return heads, tails
+
+    def rewind(self, topic: int, partition: int, sequence: int) -> None:
+        """From now on the partition is numbered from here, in the same producer epoch."""
+        epoch, _ = self._sequences.current(topic, partition)
+        self._sequences.store_next_sequence(topic, partition, sequence, epoch)
+
     def bump_epoch(self, topic: int, partition: int) -> None:
         """From now on the partition is numbered from 0 in the next producer epoch."""
         epoch, _ = self._sequences.current(topic, partition)
-        self._sequences.store_next_sequence(topic, partition, 0, epoch + 1)
+        self._sequences.store_next_sequence(topic, partition, 0, min(epoch + 1, LAST_EPOCH))
 
     def renumber(self, batch: SentBatch) -> SentBatch:
-        """Number a batch of an older epoch anew in the partition's present one."""
-        epoch, sequence = self._sequences.current(batch.topic, batch.partition)
+        """Give a batch the next numbers of its partition."""
+        epoch, sequence = self._numbers(batch.topic, batch.partition)
         batch = batch._replace(epoch=epoch, base_sequence=sequence)
         self._write(batch)
         self._store_next(batch)
@@ -141,12 +167,12 @@ class BatchMaker:
 
     def is_outdated(self, batch: SentBatch) -> bool:
         """Whether the partition's epoch was bumped after the batch was numbered."""
-        return self.idempotent and batch.epoch != self._sequences.current(batch.topic, batch.partition)[0]
+        return batch.epoch != self._numbers(batch.topic, batch.partition)[0]
 
     def note_recovered(self, batch: SentBatch) -> None:
         """A batch found in the slab: the next sequence number is behind it, if a crash came before it was stored."""
         epoch, following = self._numbers(batch.topic, batch.partition)
-        if self.idempotent and epoch == batch.epoch:
+        if batch.base_sequence >= 0 and epoch == batch.epoch:
             end = next_sequence(batch.base_sequence, batch.records)
             if (end - following) & 0x7FFFFFFF < 1 << 30:
                 self._sequences.store_next_sequence(batch.topic, batch.partition, end, epoch)
@@ -159,3 +185,14 @@ class BatchMaker:
         at += first.first + lay.RECORD_ATTEMPTS if is_split else first.run + lay.RUN_ATTEMPTS
         self._slab.view[at] = attempts = min(255, self._slab.view[at] + 1)
         return attempts
+
+
+def _ranges(indices: Iterable[int], end: int) -> list[tuple[int, int]]:
+    """Indices below `end` as ranges of neighbours."""
+    ranges: list[tuple[int, int]] = []
+    for index in sorted({index for index in indices if 0 <= index < end}):
+        if ranges and ranges[-1][1] == index:
+            ranges[-1] = (ranges[-1][0], index + 1)
+        else:
+            ranges.append((index, index + 1))
+    return ranges

@@ -3,6 +3,11 @@
 It holds a queue per partition (`queues`), gathers batches (`gather`), builds and numbers them (`batches`), and does
 with each answer what the error table says (`protocol/error_actions`).  Everything that it holds is marked in the slab
 with its slot, so that its successor finds it by a sweep.
+
+It begins with HELLO and does nothing before the router's RESYNC, which names all that is assigned to it.  What a
+predecessor left half done is finished first: a batch of which only a part was taken over is taken whole, and a
+partition of which only a part was handed back is handed back whole.  Then SYNCED, and all words from before are void.
+What routers say that are dead by now is passed over.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from bruce_mp.config.model import Config
     from bruce_mp.protocol.kafka_types import PartitionAck
@@ -59,10 +64,14 @@ class _Limits(NamedTuple):
 class Dispatcher:
     """See the module's text.  `now` is in seconds of a monotonic clock."""
 
-    def __init__(self, slab: Slab, row: Row, config: Config, slot: int, reporter: DiscardReporter) -> None:
+    def __init__(
+        self, slab: Slab, row: Row, config: Config, slot: int, reporter: DiscardReporter, *, incarnation: int
+    ) -> None:
         self._slab = slab
         self._row = row
         self._slot = slot
+        self._incarnation = incarnation
+        self._router = 0
         self._limits = _Limits(config.batching.produce_request_data_limit, config.delivery.max_in_flight)
         self._topics = TopicTable(slab)
         self._queues: dict[_Key, PartitionQueue] = {}
@@ -87,7 +96,7 @@ class Dispatcher:
         """What the router has to hear, in order; the first parcel says who we are."""
         if not self._outbox:
             return []
-        outbox, self._outbox = [Parcel(Kind.FROM, self._slot), *self._outbox], []
+        outbox, self._outbox = [Parcel(Kind.FROM, self._slot, self._incarnation), *self._outbox], []
         return outbox
 
     def topic_name(self, topic: int) -> bytes:
@@ -112,17 +121,21 @@ class Dispatcher:
 
     # --- from the router ---------------------------------------------------------------------------------------------
 
-    def on_parcels(self, parcels: Iterable[Parcel], now_ms: int) -> None:
+    def on_parcels(self, parcels: Sequence[Parcel], now_ms: int) -> None:
         """Take what the router hands over, and do what it says."""
+        router, words = parcels[0].partition, parcels[1:]
+        if words[0].kind is Kind.RESYNC and router >= self._router:
+            self._router = router
+            self._resync(words, now_ms)
+        elif router == self._router:
+            self._obey(words, now_ms)
+
+    def _obey(self, parcels: Iterable[Parcel], now_ms: int) -> None:
         for kind, topic, partition, segments in parcels:
-            if kind is Kind.RESYNC:
-                self._resync()
-            elif not self._is_synced:
-                continue  # from before the router knew of us; it will say all of it again
-            elif kind is Kind.HAND_BACK:
+            if kind is Kind.HAND_BACK:
                 self._hand_back(topic, partition)
             elif kind is Kind.SENT:
-                self._take_sent(segments)
+                self._adopt(batches_of(find(self._slab, segment) for segment in self._take_sent(segments)))
             else:
                 self._take_fresh(kind, topic, partition, segments, now_ms)
 
@@ -155,11 +168,10 @@ class Dispatcher:
         queue.ready += segments
         self._schedule(queue)
 
-    def _take_sent(self, segments: Iterable[Segment]) -> None:
-        """Take over batches that another dispatcher built."""
+    def _take_sent(self, segments: Iterable[Segment]) -> list[Segment]:
+        """Take over parts of batches that another dispatcher built."""
         assigned, in_flight = word(State.ASSIGNED_SENT, self._slot), word(State.IN_FLIGHT, self._slot)
-        taken = kernels.take(self._slab, segments, assigned, in_flight)
-        self._adopt(batches_of(find(self._slab, segment) for segment in taken))
+        return kernels.take(self._slab, segments, assigned, in_flight)
 
     def _adopt(self, batches: list[SentBatch]) -> None:
         """Queue batches for sending; those of an older epoch go behind those of the present one, numbered anew."""
@@ -170,6 +182,7 @@ class Dispatcher:
         for batch in [*present, *(self.maker.renumber(batch) for batch in outdated)]:
             queue = self._queue(batch.topic, batch.partition)
             queue.resend.append(batch)
+            queue.in_doubt = True
             self._schedule(queue)
 
     def _queue(self, topic: int, partition: int) -> PartitionQueue:
@@ -182,38 +195,41 @@ class Dispatcher:
         if queue.has_work:
             self._turn.setdefault((queue.topic, queue.partition))
 
-    def recover(self) -> None:
-        """Find in the slab what a predecessor held.
+    # --- beginning ---------------------------------------------------------------------------------------------------
 
-        What was only assigned to it the router will say again: while it goes on assigning, a sweep could find a
-        segment and miss an older one.
-        """
-        in_flight = batches_of(sweep(self._slab, {State.IN_FLIGHT}, self._slot))
-        self._doubt(in_flight)
-        self._adopt(in_flight)
-        for found in sweep(self._slab, {State.QUEUED}, self._slot):
-            self._make_ready(found.topic, found.partition, [found.segment])
-        self._finish_returns()
+    def say_hello(self) -> None:
+        """Have the router say what is assigned to us."""
         self._outbox.append(Parcel(Kind.HELLO))
 
-    def _finish_returns(self) -> None:
-        """Hand back the rest of the partitions that a predecessor died handing back: it goes behind what it returned.
-
-        The router hears of it when it asks.
-        """
-        returned = sweep(self._slab, (State.RETURNED, State.RETURNED_SENT), self._slot)
-        for topic, partition in {(found.topic, found.partition) for found in returned}:
-            self._return(self._queue(topic, partition))
-        self._outbox.clear()
-
-    def _resync(self) -> None:
-        """The router asks what we returned; whoever we said it to may have died."""
-        self._is_synced = True
-        states = {State.RETURNED: Kind.RETURNED, State.RETURNED_SENT: Kind.RETURNED_SENT}
-        for found in sweep(self._slab, states, self._slot):
-            self._outbox.append(Parcel(states[found.state], found.topic, found.partition, [found.segment]))
-        self._outbox.append(Parcel(Kind.SYNCED))
+    def _resync(self, parcels: Sequence[Parcel], now_ms: int) -> None:
+        """The router begins anew, or we do: agree on what we hold."""
+        resync, *rest = parcels
+        if not self._is_synced:
+            self._recover([segment for parcel in rest if parcel.kind is Kind.SENT for segment in parcel.segments])
+            self._is_synced = True
+        for queue in self._queues.values():
+            queue.hand_back = False
+        self._handing_back = False
+        self._obey(rest, now_ms)
+        self._say_what_is_returned()
+        self._outbox.append(Parcel(Kind.SYNCED, resync.topic, self._router))
         self.remind()
+
+    def _recover(self, sent: Iterable[Segment]) -> None:
+        """Find in the slab what a predecessor held; `sent` belongs to it, but it may have taken only a part of it."""
+        self._doubt(batches_of(sweep(self._slab, {State.IN_FLIGHT}, self._slot)))
+        self._take_sent(sent)
+        self._adopt(batches_of(sweep(self._slab, {State.IN_FLIGHT}, self._slot)))
+        for found in sweep(self._slab, {State.QUEUED}, self._slot):
+            self._make_ready(found.topic, found.partition, [found.segment])
+
+    def _say_what_is_returned(self) -> None:
+        """Say again what was handed back; the router that we said it to may have died, or a predecessor before it."""
+        states = {State.RETURNED: Kind.RETURNED, State.RETURNED_SENT: Kind.RETURNED_SENT}
+        found = sweep(self._slab, states, self._slot)
+        self._outbox += [Parcel(states[part.state], part.topic, part.partition, [part.segment]) for part in found]
+        for topic, partition in {(part.topic, part.partition): None for part in found}:
+            self._return(self._queue(topic, partition))
 
     # --- to the broker -----------------------------------------------------------------------------------------------
 
@@ -237,8 +253,7 @@ class Dispatcher:
     def drain(self) -> None:
         """From now on nothing waits for company."""
         self._gathering.draining = True
-        for segment in self._gathering.flush():
-            self._sort_in(segment)
+        self._end_gathering()
 
     def next_request(self, in_flight: int, now: float) -> list[SentBatch]:
         """The batches of the next request, one per partition at most; [] when there is nothing to send now."""
@@ -248,7 +263,7 @@ class Dispatcher:
         room = self._limits.request_bytes
         for key in list(self._turn):
             queue = self._queues[key]
-            if not queue.may_send(now, idempotent=self.maker.recognised):
+            if not queue.may_send(now, recognised=self.maker.recognised):
                 self._retire(key, queue)
                 continue
             batch = self._next_batch(queue, room, first=not batches)
@@ -307,11 +322,11 @@ class Dispatcher:
         if queue.hand_back:
             self._return(queue)
             self._outbox.append(Parcel(Kind.HANDED_BACK, queue.topic, queue.partition))
-            queue.hand_back = False
         elif queue.pause:
             queue.state = QueueState.PAUSED
             self._outbox.append(Parcel(Kind.PAUSED, queue.topic, queue.partition))
-        else:
+        elif queue.backs_off:
+            queue.backs_off = False
             queue.retries += 1
             delay = min(RETRY_LONGEST_S, RETRY_FIRST_S * 2 ** min(queue.retries - 1, 10))
             queue.not_before = now + delay * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
@@ -340,22 +355,21 @@ class Dispatcher:
         return self._paused or bool(paused)
 
     def _hand_back(self, topic: int, partition: int) -> None:
+        self._end_gathering()
         if partition == EVERYTHING:
             self._handing_back = True
             self._paused = True
             self._finish_handing_back()
             return
         queue = self._queue(topic, partition)
-        self.drain_gathered()
         if queue.in_flight:
             queue.drain()
             queue.hand_back = True
             return
         self._return(queue)
-        queue.state = QueueState.FLOWING
         self._outbox.append(Parcel(Kind.HANDED_BACK, topic, partition))
 
-    def drain_gathered(self) -> None:
+    def _end_gathering(self) -> None:
         """Make everything that gathers ready, so that it is found in its partition's queue."""
         for segment in self._gathering.flush():
             self._sort_in(segment)
@@ -364,24 +378,16 @@ class Dispatcher:
         """Give everything back once no answer is awaited any more."""
         if not self._handing_back or any(queue.in_flight for queue in self._queues.values()):
             return
-        self.drain_gathered()
         for queue in self._queues.values():
             self._return(queue)
-            queue.state = QueueState.FLOWING
         self._turn.clear()
         self._handing_back = self._paused = False
         self._outbox.append(Parcel(Kind.HANDED_BACK, 0, EVERYTHING))
 
     def _return(self, queue: PartitionQueue) -> None:
         """Hand a queue back: batches that were built first, in order."""
-        queue.gather()
-        sent = [segment for batch in queue.resend for segment in batch.segments]
-        fresh = list(queue.ready)
-        queue.resend.clear()
-        queue.ready.clear()
-        queue.pause = queue.bump = False
-        queue.retries, queue.not_before = 0, 0.0
-        self._give(Kind.RETURNED_SENT, State.RETURNED_SENT, queue, sent)
+        sent, fresh = queue.release()
+        self._give(Kind.RETURNED_SENT, State.RETURNED_SENT, queue, [part for batch in sent for part in batch.segments])
         self._give(Kind.RETURNED, State.RETURNED, queue, fresh)
 
     def _give(self, kind: Kind, state: State, queue: PartitionQueue, segments: list[Segment]) -> None:

@@ -51,7 +51,7 @@ class _Process:
         self._timeout_s = start.config.delivery.kafka_socket_timeout_s
         self._control = control
         self._row = Row(slab, start.row)
-        self._row.begin(os.getpid(), wall_ms())
+        incarnation = self._row.begin(os.getpid(), wall_ms())
         self._loop = Loop()
         self._resolver = Resolver(self._loop)
         links = Links(start.run_dir)
@@ -62,19 +62,21 @@ class _Process:
             start.config.http.bad_msg_prefix_size,
             is_logged=start.config.logging.log_discards,
         )
-        self._core = Dispatcher(slab, self._row, start.config, start.slot, self._reporter)
+        self._core = Dispatcher(slab, self._row, start.config, start.slot, self._reporter, incarnation=incarnation)
         self._encoder = Encoder(slab, self._row, start.config.compression_for, start.config.compression)
         self._openings = Openings(self._kafka.broker_version)
         self._socket: BrokerSocket | None = None
         self._is_ready = False
         self._requests: dict[int, list[SentBatch]] = {}
+        self._being_written: list[SentBatch] = []
+        """With acks 0: sent, and not yet taken by the kernel."""
         self._alarm: Timer | None = None
         self._alarm_at = 0.0
         self._is_reminding = False
         self._is_reporting = False
 
     def run(self) -> None:
-        self._core.recover()
+        self._core.say_hello()
         self._loop.watch(self._control, lambda _: self._on_control())
         self._loop.watch(self._parcels.socket, lambda _: self._on_parcels())
         self._row.start_heartbeat(self._loop.call_later, wall_ms)
@@ -135,6 +137,8 @@ class _Process:
                 self._connect()
             return
         while self._is_ready and not self._socket.is_writing:
+            self._core.on_written(self._being_written)
+            self._being_written = []
             batches = self._core.next_request(len(self._requests), time.monotonic())
             if not batches:
                 return
@@ -163,11 +167,11 @@ class _Process:
             data, time.monotonic(), acks=acks, timeout_ms=self._kafka.replication_timeout_ms
         )
         self._row.add(Counter.SendProduceRequestOk)
-        if acks != 0:
+        if acks == 0:
+            self._being_written = batches
+        else:
             self._requests[sent.correlation_id] = batches
         self._socket.send(sent.buffers)
-        if acks == 0:
-            self._core.on_written(batches)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, ProduceAcked):
@@ -179,7 +183,10 @@ class _Process:
         elif isinstance(event, Closed):
             _LOG.info("Broker %s closed an idle connection; the next message opens another.", self._broker.node)
             self._row.add(Counter.ConnectorSocketBrokerClose)
+            is_lost = bool(self._being_written)
             self._forget_connection()
+            if is_lost:
+                self._pause()
         elif isinstance(event, Failed):
             self._on_failed(event)
 
@@ -197,6 +204,9 @@ class _Process:
         _LOG.warning("%s The partitions that it leads pause; their messages are kept.", event.error)
         self._row.add(Counter.ConnectorSocketError if self._is_ready else Counter.ConnectorConnectFail)
         self._forget_connection()
+        self._pause()
+
+    def _pause(self) -> None:
         self._core.on_lost()
         self._start_reminding()
 
@@ -204,6 +214,7 @@ class _Process:
         self._socket = None
         self._is_ready = False
         self._requests.clear()
+        self._being_written = []
 
     def _start_reminding(self) -> None:
         if not self._is_reminding:

@@ -11,6 +11,9 @@ Life of a queue:
     DRAINING  an error was answered: nothing is sent until every batch in flight has its answer, so that what is sent
               again goes in order; the broker refuses what was behind a refused batch
     PAUSED    the router was told; what the queue holds will be handed back
+
+A broker that knows nothing of a producer takes any sequence number.  So the first batch goes alone: had it company, and
+were it refused and the company not, they would change places.
 """
 
 from __future__ import annotations
@@ -42,8 +45,8 @@ class PartitionQueue:
     """See the module's text.  `not_before` is on the clock of the process, in seconds."""
 
     __slots__ = (
-        "bump", "failed", "hand_back", "in_flight", "not_before", "partition", "pause", "ready", "resend", "retries",
-        "state", "topic",
+        "backs_off", "bump", "expected", "failed", "gap", "hand_back", "in_doubt", "in_flight", "not_before",
+        "partition", "pause", "ready", "resend", "retries", "state", "topic",
     )  # fmt: skip
 
     def __init__(self, topic: int, partition: int) -> None:
@@ -54,22 +57,33 @@ class PartitionQueue:
         self.resend: deque[SentBatch] = deque()
         self.in_flight: deque[SentBatch] = deque()
         self.failed: list[SentBatch] = []
+        self.expected: int | None = None
+        """The sequence number that the broker expects next: None before its first good answer, -1 if it counts none."""
+        self.in_doubt = False
+        """A request was given up without its answer, and may yet be carried out."""
+        self.hand_back = False
+        """Once drained, hand everything back: the router asked."""
+        self._forget_plans()
+
+    def _forget_plans(self) -> None:
         self.not_before = 0.0
         self.retries = 0
+        self.backs_off = False
+        """Once drained, wait before sending again."""
+        self.gap: int | None = None
+        """Once drained, number anew from here: what had this number was given up, and never written."""
         self.bump = False
         """Once drained, take the next producer epoch."""
         self.pause = False
         """Once drained, tell the router."""
-        self.hand_back = False
-        """Once drained, hand everything back: the router asked."""
 
     @property
     def has_work(self) -> bool:
         return bool(self.ready or self.resend)
 
-    def may_send(self, now: float, *, idempotent: bool) -> bool:
-        """Whether a batch may go out now."""
-        window = PER_PARTITION if idempotent else 1
+    def may_send(self, now: float, *, recognised: bool) -> bool:
+        """Whether a batch may go out now; `recognised`: whether the broker sees that it has a batch already."""
+        window = PER_PARTITION if recognised and self.expected is not None and self.expected >= 0 else 1
         return (
             self.state is QueueState.FLOWING
             and self.has_work
@@ -86,20 +100,35 @@ class PartitionQueue:
         """A batch in flight has its answer."""
         self.in_flight.remove(batch)
 
+    def settle_doubts(self) -> None:
+        """With nothing built that waits for an answer there is nothing left that could be written twice."""
+        if not (self.in_flight or self.resend or self.failed):
+            self.in_doubt = False
+
     def gather(self) -> None:
         """After draining: what failed goes before what was waiting to be sent again."""
         self.resend = deque([*self.failed, *self.resend])
         self.failed = []
 
     def lose(self) -> list[SentBatch]:
-        """The connection is gone: everything in flight is in doubt and has to be sent again.  What was in doubt."""
+        """The connection is gone: everything in flight is in doubt and has to be sent again.  What was in flight."""
         doubtful = list(self.in_flight)
         # Failed ones are older than those still in flight behind them: answers come in order.
         self.failed += doubtful
         self.in_flight.clear()
         self.gather()
+        self.in_doubt = self.in_doubt or bool(doubtful)
+        self.expected = None
         return doubtful
 
-    @property
-    def holds_any(self) -> bool:
-        return bool(self.ready or self.resend or self.in_flight or self.failed)
+    def release(self) -> tuple[list[SentBatch], list[Segment]]:
+        """All that the queue holds, nothing of which is in flight: (built batches, the rest); it begins anew."""
+        self.gather()
+        sent, fresh = list(self.resend), list(self.ready)
+        self.resend.clear()
+        self.ready.clear()
+        self.state = QueueState.FLOWING
+        self.expected = None
+        self.in_doubt = self.hand_back = False
+        self._forget_plans()
+        return sent, fresh

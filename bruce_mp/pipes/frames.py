@@ -49,15 +49,18 @@ class Kind(IntEnum):
     HANDED_BACK = 9
     """Dispatcher to router: that was all of it."""
     FROM = 10
-    """Dispatcher to router, first in each message: what follows comes from the slot that stands in `topic`."""
+    """Between router and dispatchers, first in each message: who says what follows.  `topic` is the slot, if it is a
+    dispatcher, `partition` its incarnation, by which the receiver knows what somebody said who is dead."""
     HELLO = 11
     """Dispatcher to router: I have started, and take nothing before you say RESYNC."""
     RESYNC = 12
-    """Router to dispatcher: what follows is everything that is assigned to you; first say again what you returned."""
+    """Router to dispatcher, second in a message: what follows is everything that is assigned to you; say again what you
+    returned.  `topic` numbers the word.  All that was said before is void."""
     HELD = 14
     """Router to dispatcher: records that have waited long enough elsewhere; they go right behind what gathers here."""
     SYNCED = 13
-    """Dispatcher to router: said; from now on I take what comes."""
+    """Dispatcher to router: said; from now on I take what comes.  `topic` is the number of the RESYNC,
+    `partition` the incarnation of the router that said it."""
 
 
 class Parcel(NamedTuple):

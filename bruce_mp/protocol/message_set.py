@@ -11,7 +11,7 @@ value of one message without a key, the wrapper, whose attributes name the codec
 * Offsets are the broker's business.  In format 0 it numbers all messages itself, and unpacks a wrapper for that.  In
   format 1 the messages of a set are numbered from 0, and a wrapper has the number of its last: then the broker keeps
   it as it is.
-* A wrapper of format 1 has the latest timestamp of its messages; a timestamp below 0 means that there is none.
+* A wrapper of format 1 has the latest timestamp of its messages.  Timestamps are a client's and may be anything.
 * There is no producer id: a broker keeps what it gets twice.
 
 The messages of a set are encoded by a kernel; here are its structures, and the wrapper.
@@ -28,7 +28,7 @@ from zlib import crc32
 if TYPE_CHECKING:
     from bruce_mp.protocol.compression import Codec
 
-__all__ = ["COVERED", "CRC_BYTES", "LENGTH", "NO_TIMESTAMP", "NULL", "UNCOVERED", "MessageFormat", "wrap_set"]
+__all__ = ["COVERED", "CRC_BYTES", "LENGTH", "NULL", "UNCOVERED", "MessageFormat", "wrap_set"]
 
 UNCOVERED: Final = Struct(">qiI")
 """Offset, size, CRC."""
@@ -37,7 +37,6 @@ COVERED: Final = (Struct(">bbi"), Struct(">bbqi"))
 LENGTH: Final = Struct(">i")
 CRC_BYTES: Final = 4  # the size counts the CRC, the CRC does not cover itself
 NULL: Final = -1
-NO_TIMESTAMP: Final = -1
 
 
 @unique
@@ -55,7 +54,7 @@ class MessageFormat(IntEnum):
 def wrap_set(compressed: bytes, codec: Codec, message_format: MessageFormat, count: int, max_timestamp: int) -> bytes:
     """The wrapper of `count` messages, which `codec` has compressed: a message set of one message."""
     has_time = message_format is MessageFormat.V1
-    stamp = (max(max_timestamp, NO_TIMESTAMP),) if has_time else ()
-    head = COVERED[message_format].pack(message_format, codec, *stamp, NULL) + LENGTH.pack(len(compressed))
+    time = (max_timestamp,) if has_time else ()
+    head = COVERED[message_format].pack(message_format, codec, *time, NULL) + LENGTH.pack(len(compressed))
     size = CRC_BYTES + len(head) + len(compressed)
     return UNCOVERED.pack(count - 1 if has_time else 0, size, crc32(compressed, crc32(head))) + head + compressed

@@ -15,7 +15,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.pipes.frames import Kind
 from bruce_mp.router.discards import Discards
 from bruce_mp.router.dispatching import Dispatching
-from bruce_mp.router.topics import Topic
+from bruce_mp.router.topics import Topic, portions_of
 from bruce_mp.router.vanishing import Vanishing
 from bruce_mp.router.wish import MetadataWish
 from bruce_mp.slab import layout as lay
@@ -77,8 +77,7 @@ class Router:
             slab,
             row,
             config.delivery,
-            mine=self._mine,
-            mine_sent=self._mine_sent,
+            incarnation=incarnation,
             leader_of=self._leader_of,
             wish=self.wish,
             rng=rng,
@@ -146,7 +145,7 @@ class Router:
     def _route_to(self, topic: Topic, segment: Segment, run: Run, now_ms: int) -> None:
         if run.flags & lay.FLAG_PARTITION_KEY:
             self._row.add(Counter.RoutePartitionKeyMsg, segment.records)
-            self._route_keyed(topic, segment, run)
+            self._route_keyed(topic, segment, run, now_ms)
             return
         self._row.add(Counter.RouteAnyPartitionMsg, segment.records)
         if topic.batch is None:
@@ -161,17 +160,17 @@ class Router:
             topic.alarm_ms = topic.batch.due_ms
             heappush(self._dues, (topic.alarm_ms, topic.number))
 
-    def _route_keyed(self, topic: Topic, segment: Segment, run: Run) -> None:
+    def _route_keyed(self, topic: Topic, segment: Segment, run: Run, now_ms: int) -> None:
         if not topic.targets:
             topic.parked_keyed.append(segment)
-            self.wish.want(0)
+            self.dispatching.want_leader(now_ms, now_ms)
             return
         if run.partition_index >= 0 and run.partition_count == len(topic.targets):
             parts = [(topic.targets[run.partition_index], segment)]
         else:
             parts = kernels.by_partition(self._slab, segment, topic.targets)
         for partition, part in parts:
-            self._send(topic, partition, [part], Kind.QUEUE)
+            self._send(topic, partition, [part], Kind.QUEUE, now_ms)
 
     def _send_any(self, topic: Topic, segments: list[Segment], kind: Kind, now_ms: int) -> None:
         """Send AnyPartition messages to the partition whose turn it is, behind those that wait already."""
@@ -182,15 +181,19 @@ class Router:
             partition = topic.next_partition(lambda number: self.dispatching.is_open(topic.number, number), now_ms)
         if partition is None:
             topic.parked += segments
-            self.wish.want(now_ms + self._config.delivery.min_pause_delay_ms)
+            self.dispatching.want_leader(now_ms, now_ms)
             return
-        self._send(topic, partition, segments, kind)
+        self._send(topic, partition, segments, kind, now_ms)
 
-    def _send(self, topic: Topic, partition: int, segments: list[Segment], kind: Kind) -> None:
+    def _send(self, topic: Topic, partition: int, segments: list[Segment], kind: Kind, now_ms: int) -> None:
         """Bind messages to a partition for good, and let them go."""
+        if not self.dispatching.has_room(topic.number, partition):
+            reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
+            self._discards.settle(segments, reason, topic.name, counter)
+            return
         for segment in segments:
             place(self._slab, segment, partition, -1, -1, opens_batch=False)
-        self.dispatching.send(topic.number, partition, segments, kind)
+        self.dispatching.send(topic.number, partition, segments, kind, now_ms)
 
     # --- batches by time ---------------------------------------------------------------------------------------------
 
@@ -274,10 +277,12 @@ class Router:
             if not topic.holds_any or topic.view is None:
                 continue
             parked, topic.parked = topic.parked, []
-            self._send_any(topic, parked, Kind.BATCH, now_ms)
+            for portion in portions_of(parked):
+                topic.move_on()
+                self._send_any(topic, portion, Kind.HELD, now_ms)
             keyed, topic.parked_keyed = topic.parked_keyed, []
             for segment in keyed:
-                self._route_keyed(topic, segment, read_run(self._slab, segment.chunk, segment.run))
+                self._route_keyed(topic, segment, read_run(self._slab, segment.chunk, segment.run), now_ms)
 
     # --- dispatchers -------------------------------------------------------------------------------------------------
 
@@ -290,17 +295,17 @@ class Router:
 
     def recover(self, now_ms: int) -> None:
         """Take over what the router before held, and of what inputs handed over a snapshot."""
-        self.dispatching.recover()
         held = [found for found in sweep(self._slab, _ROUTED) if found.word not in {self._mine, self._mine_sent}]
         for found in sorted([*held, *sweep_filled(self._slab)], key=lambda item: item.arrival):
             self._adopt(found, now_ms)
+        self.dispatching.recover()
 
     def _adopt(self, found: Found, now_ms: int) -> None:
         """Take over a segment: a bound one to its route, any other as if it came from the input."""
         sent = found.state is State.ROUTED_SENT
         taken = kernels.take(self._slab, [found.segment], found.word, self._mine_sent if sent else self._mine)
         if found.topic and found.partition >= 0:
-            self.dispatching.hold(found.topic, found.partition, taken, sent=sent)
+            self.dispatching.adopt(found.topic, found.partition, taken, sent=sent)
         else:
             self._accept(taken, now_ms)
 

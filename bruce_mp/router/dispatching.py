@@ -1,19 +1,24 @@
 """From partitions to dispatchers: who holds what, what is paused, and what is said to whom.
 
-Every partition with traffic has a `Route`, every dispatcher a `Scope` (`routes`).  What cannot go out waits in its
+Every partition with traffic has a `Route`, every dispatcher a `Peer` (`routes`).  What cannot go out waits in its
 route, marked ROUTED in the slab.  This module sends, takes back, pauses and resumes; which partition a message goes to
 is decided in `core`.
+
+A partition is with one dispatcher at a time: `Route.slot` names it until it has said that everything is handed back.
+Each HAND_BACK has exactly one HANDED_BACK, so it is said once in a pause.  A new process on either side makes all words
+from before void: RESYNC with a new number goes out, and only SYNCED with that number ends the silence.
 """
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
 from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.cluster import Address
-from bruce_mp.router.routes import Route, Scope, ScopeEvent, ScopeState
+from bruce_mp.router.routes import Drought, Peer, Route, ScopeEvent, ScopeState
 from bruce_mp.router.slots import SlotTable
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.recovery import find, sweep
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.sections import Delivery
     from bruce_mp.router.cluster import ClusterView
+    from bruce_mp.router.routes import Scope
     from bruce_mp.router.wish import MetadataWish
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import Found
@@ -47,11 +53,13 @@ _HELD_BY_DISPATCHERS: Final = (
 )
 """What is RETURNED has to come from its dispatcher first: until then nothing newer may pass it."""
 
+_Key = tuple[int, int]
+
 
 class Dispatching:
     """See the module's text.  `leader_of` says which broker leads a partition, None if none is available.
 
-    `mine` and `mine_sent` are the words of what this router holds.  Times are in ms on one steady clock.
+    Times are in ms on one steady clock.
     """
 
     def __init__(
@@ -60,8 +68,7 @@ class Dispatching:
         row: Row,
         delivery: Delivery,
         *,
-        mine: int,
-        mine_sent: int,
+        incarnation: int,
         leader_of: Callable[[int, int], int | None],
         wish: MetadataWish,
         rng: random.Random,
@@ -69,33 +76,35 @@ class Dispatching:
         self._slab = slab
         self._row = row
         self._delivery = delivery
-        self._mine = mine
-        self._mine_sent = mine_sent
+        self._incarnation = incarnation
         self._leader_of = leader_of
         self._wish = wish
         self._rng = rng
-        self._sequences = PartitionTable(slab)
+        self._partitions = PartitionTable(slab)
         self._slots = SlotTable(slab)
         self._addresses: dict[int, Address] = {}
-        self._in_service: frozenset[int] = frozenset()
-        self._scopes: dict[int, Scope] = {}
-        self._routes: dict[tuple[int, int], Route] = {}
+        self._in_service: frozenset[int] | None = None
+        self._peers: dict[int, Peer] = {}
+        self._sessions = count(1)
+        self._routes: dict[_Key, Route] = {}
+        self._drought = Drought(self._new_backoff())
         self._outbox: dict[int, list[Parcel]] = {}
         self._wanted: dict[int, tuple[int, Address]] | None = None
 
     # --- what the process asks ---------------------------------------------------------------------------------------
 
     def drain_outbox(self) -> dict[int, list[Parcel]]:
-        """Parcels for dispatchers, by slot."""
+        """Parcels for dispatchers, by slot; the first one says who we are."""
         outbox, self._outbox = self._outbox, {}
-        return outbox
+        return {slot: [Parcel(Kind.FROM, 0, self._incarnation), *parcels] for slot, parcels in outbox.items()}
 
-    def wanted(self) -> dict[int, tuple[int, Address]]:
-        """Slot to (broker, address): one for each broker in service, and for those that still hold something."""
-        if not self._addresses:
-            return {}  # no metadata yet: a dispatcher could only fail to connect
-        if self._wanted is None:
-            used = {route.slot for route in self._routes.values()}
+    def wanted(self) -> dict[int, tuple[int, Address]] | None:
+        """Slot to (broker, address): one for each broker in service, and for those that still hold something.
+
+        None while there is no metadata: those that there are go on as they are.
+        """
+        if self._wanted is None and self._in_service is not None:
+            used = self._used_slots()
             self._wanted = {
                 slot: (node, self._addresses.get(node, NOWHERE))
                 for node, slot in self._slots.pairs()
@@ -103,7 +112,14 @@ class Dispatching:
             }
         return self._wanted
 
+    def _used_slots(self) -> set[int | None]:
+        return {route.slot for route in self._routes.values()}
+
     # --- sending -----------------------------------------------------------------------------------------------------
+
+    def has_room(self, topic: int, partition: int) -> bool:
+        """Whether the slab's table of partitions has or can take this one."""
+        return (topic, partition) in self._routes or self._partitions.ensure(topic, partition)
 
     def _slot_for(self, topic: int, partition: int) -> int | None:
         """The slot of the partition's leader, if it is in service."""
@@ -114,17 +130,23 @@ class Dispatching:
         """Whether messages for the partition can go out now."""
         slot = self._slot_for(topic, partition)
         route = self._routes.get((topic, partition))
-        return slot is not None and self._scope(slot).flowing and (route is None or route.flowing)
+        return slot is not None and self._peer(slot).flowing and (route is None or route.flowing)
 
-    def send(self, topic: int, partition: int, segments: list[Segment], kind: Kind) -> None:
-        """Send to the partition's dispatcher, or keep until its scope flows again."""
+    def send(self, topic: int, partition: int, segments: list[Segment], kind: Kind, now_ms: int) -> None:
+        """Send to the partition's dispatcher, or keep until its scope flows again.  There is room for the partition."""
         route = self._route(topic, partition)
         slot = self._slot_for(topic, partition)
+        if slot is None:
+            self.want_leader(now_ms, now_ms)
         if route.holds_any or slot is None or route.slot not in {None, slot} or not self.is_open(topic, partition):
             route.came_meanwhile += segments
             return
         self._give(route, slot)
         self._post(slot, Parcel(kind, topic, partition, segments))
+
+    def want_leader(self, started_ms: int, now_ms: int) -> None:
+        """Somebody waits for a leader, whom metadata that was asked for at `started_ms` did not name."""
+        self._wish.want(self._drought.until(started_ms, now_ms))
 
     def _give(self, route: Route, slot: int | None) -> None:
         if route.slot != slot:
@@ -137,17 +159,17 @@ class Dispatching:
         kernels.mark(self._slab, parcel.segments, word(state, slot))
         self._outbox.setdefault(slot, []).append(parcel)
 
-    def _scope(self, slot: int) -> Scope:
-        scope = self._scopes.get(slot)
-        if scope is None:
-            scope = self._scopes[slot] = Scope(self._new_backoff(), ScopeState.SYNCING)
-        return scope
+    def _peer(self, slot: int) -> Peer:
+        peer = self._peers.get(slot)
+        if peer is None:
+            peer = self._peers[slot] = Peer(self._new_backoff())
+        return peer
 
     def _route(self, topic: int, partition: int) -> Route:
         route = self._routes.get((topic, partition))
         if route is None:
             route = self._routes[topic, partition] = Route(self._new_backoff())
-            self._sequences.ensure(topic, partition)
+            self._partitions.ensure(topic, partition)
         return route
 
     def _new_backoff(self) -> PauseBackoff:
@@ -165,13 +187,23 @@ class Dispatching:
         self._addresses.update(view.brokers)
         self._in_service = view.in_service
         self._wanted = None
-        for node in self._in_service:
-            self._slots.give(node)
-        for scope in self._scopes.values():
-            if scope.state is ScopeState.WAITING:
-                self._resume_or_wait(scope, started_ms)
+        self._renew_slots(view)
+        for peer in self._peers.values():
+            if peer.state is ScopeState.WAITING:
+                self._resume_or_wait(peer, started_ms)
         for (topic, partition), route in self._routes.items():
             self._move(topic, partition, route, started_ms, now_ms)
+
+    def _renew_slots(self, view: ClusterView) -> None:
+        """Free the slots of brokers that are gone and hold nothing, and give slots to those that lead."""
+        used = self._used_slots()
+        for node, slot in self._slots.pairs():
+            if node not in view.brokers and slot not in used:
+                self._slots.free(node)
+                self._peers.pop(slot, None)
+                self._outbox.pop(slot, None)
+        for node in view.in_service:
+            self._slots.give(node)
 
     def _resume_or_wait(self, scope: Scope, started_ms: int) -> bool:
         """Resume a scope if its back-off was over when the fetch began; else have metadata fetched when it is."""
@@ -187,13 +219,12 @@ class Dispatching:
         slot = self._slot_for(topic, partition)
         if route.flowing and route.slot is not None and slot not in {None, route.slot}:
             self._follow_leader(topic, partition, route, now_ms)
-        if route.state is ScopeState.HANDING_BACK or (route.flowing and not route.holds_any):
+        if route.state is ScopeState.HANDING_BACK:
             return
         if slot is None:
-            if started_ms >= route.not_before_ms:
-                route.put_off(now_ms)
-            self._wish.want(route.not_before_ms)
-        elif self._scope(slot).flowing and (route.flowing or self._resume_or_wait(route, started_ms)):
+            if route.holds_any:
+                self.want_leader(started_ms, now_ms)
+        elif self._peer(slot).flowing and (route.flowing or self._resume_or_wait(route, started_ms)):
             self._send_held(topic, partition, route, slot)
 
     def _follow_leader(self, topic: int, partition: int, route: Route, now_ms: int) -> None:
@@ -201,17 +232,18 @@ class Dispatching:
         assert route.slot is not None
         route.step(ScopeEvent.PAUSE)
         route.not_before_ms = now_ms
-        if self._scope(route.slot).flowing:
+        self._row.add(Counter.PauseStarted)
+        if self._peer(route.slot).flowing:
             self._post(route.slot, Parcel(Kind.HAND_BACK, topic, partition))
 
     def _send_held(self, topic: int, partition: int, route: Route, slot: int) -> None:
-        """Send what a route holds: batches that were built, then the rest in order of arrival.
-
-        They may have come here in another order: what a dead router held is found before dispatchers hand back what
-        is older.
-        """
+        """Send what a route holds: batches that were built, then the rest in order of arrival."""
+        if not route.holds_any:
+            return
+        is_jumbled = route.is_jumbled
         sent, rest = route.empty()
-        rest.sort(key=lambda segment: find(self._slab, segment).arrival)
+        if is_jumbled:
+            rest.sort(key=lambda segment: find(self._slab, segment).arrival)
         self._give(route, slot)
         if sent:
             self._post(slot, Parcel(Kind.SENT, topic, partition, sent))
@@ -219,73 +251,75 @@ class Dispatching:
             self._post(slot, Parcel(Kind.HELD, topic, partition, rest))
 
     def forget(self, topic: int) -> list[Segment]:
-        """The topic is gone: what its routes held."""
+        """The topic is gone: what its routes held.  What dispatchers hold of it will come back with an error."""
         held: list[Segment] = []
-        for (number, _), route in self._routes.items():
-            if number == topic:
-                sent, rest = route.empty()
-                held += sent + rest
+        for key, route in [(key, route) for key, route in self._routes.items() if key[0] == topic]:
+            sent, rest = route.empty()
+            held += sent + rest
+            if route.slot is None:
+                self._row.add(Counter.PauseFinished, int(route.paused))
+                del self._routes[key]
         return held
 
     # --- words of dispatchers ----------------------------------------------------------------------------------------
 
     def on_parcels(self, parcels: list[Parcel], now_ms: int) -> None:
         """Words and returned records of one dispatcher; the first parcel says which."""
-        slot = parcels[0].topic
-        for kind, topic, partition, segments in parcels[1:]:
-            if kind is Kind.PAUSED:
-                self._pause(slot, topic, partition, now_ms)
-            elif kind is Kind.HANDED_BACK:
-                self._handed_back(slot, topic, partition, now_ms)
-            elif kind is Kind.HELLO:
+        _, slot, incarnation, _ = parcels[0]
+        peer = self._peer(slot)
+        if incarnation < peer.incarnation:
+            return  # from one that is dead; its successor says again what is still true
+        peer.incarnation = incarnation
+        for parcel in parcels[1:]:
+            if parcel.kind in {Kind.RETURNED, Kind.RETURNED_SENT}:
+                self._take_back(slot, parcel)
+            elif parcel.kind is Kind.HELLO:
                 self._resync(slot)
-            elif kind is Kind.SYNCED:
-                self._synced(slot, now_ms)
-            else:
-                self._take_back(slot, kind, topic, partition, segments)
+            elif parcel.kind is Kind.SYNCED:
+                if (parcel.topic, parcel.partition) == (peer.session, self._incarnation):
+                    self._synced(slot, now_ms)
+            elif peer.state is not ScopeState.SYNCING:
+                self._obey(slot, peer, parcel, now_ms)
 
-    def _pause(self, slot: int, topic: int, partition: int, now_ms: int) -> None:
-        self._post(slot, Parcel(Kind.HAND_BACK, topic, partition))
-        scope = self._scope(slot) if partition == EVERYTHING else self._route(topic, partition)
-        if isinstance(scope, Route) and scope.slot not in {None, slot}:
-            return  # it has moved on since; the dispatcher only has to be told to go on
-        if scope.pause(now_ms):
+    def _obey(self, slot: int, peer: Peer, parcel: Parcel, now_ms: int) -> None:
+        kind, topic, partition, _ = parcel
+        scope = peer if partition == EVERYTHING else self._route(topic, partition)
+        if kind is Kind.PAUSED and scope.pause(now_ms):
             self._row.add(Counter.PauseStarted)
-        self._wish.want(scope.not_before_ms)
+            self._post(slot, Parcel(Kind.HAND_BACK, topic, partition))
+        elif kind is Kind.HANDED_BACK:
+            self._handed_back(slot, scope, now_ms)
 
-    def _take_back(self, slot: int, kind: Kind, topic: int, partition: int, segments: Iterable[Segment]) -> None:
-        sent = kind is Kind.RETURNED_SENT
-        state = State.RETURNED_SENT if sent else State.RETURNED
-        taken = kernels.take(self._slab, segments, word(state, slot), self._mine_sent if sent else self._mine)
-        self.hold(topic, partition, taken, sent=sent)
+    def _take_back(self, slot: int, parcel: Parcel) -> None:
+        sent = parcel.kind is Kind.RETURNED_SENT
+        theirs = word(State.RETURNED_SENT if sent else State.RETURNED, slot)
+        mine = word(State.ROUTED_SENT if sent else State.ROUTED, self._incarnation)
+        taken = kernels.take(self._slab, parcel.segments, theirs, mine)
+        route = self._route(parcel.topic, parcel.partition)
+        (route.returned_sent if sent else route.returned).extend(taken)
 
-    def hold(self, topic: int, partition: int, segments: Iterable[Segment], *, sent: bool) -> None:
-        """Keep what came back, or what a router before held, in its partition's route."""
-        route = self._route(topic, partition)
-        (route.returned_sent if sent else route.returned).extend(segments)
-
-    def _handed_back(self, slot: int, topic: int, partition: int, now_ms: int) -> None:
-        if partition != EVERYTHING:
-            route = self._route(topic, partition)
-            if route.slot in {None, slot}:
-                self._is_back(route)
-                self._wish.want(route.not_before_ms)
-            return
-        scope = self._scope(slot)
+    def _handed_back(self, slot: int, scope: Scope, now_ms: int) -> None:
         scope.step(ScopeEvent.HANDED_BACK)
         self._wish.want(max(now_ms, scope.not_before_ms))
+        if isinstance(scope, Route):
+            self._give(scope, None)
+            return
         for route in self._routes.values():
             if route.slot == slot:
-                self._is_back(route)
-
-    def _is_back(self, route: Route) -> None:
-        route.step(ScopeEvent.HANDED_BACK)
-        self._give(route, None)
+                self._give(route, None)
+                if route.state is ScopeState.HANDING_BACK:
+                    route.step(ScopeEvent.HANDED_BACK)
 
     # --- after a death -----------------------------------------------------------------------------------------------
 
+    def adopt(self, topic: int, partition: int, segments: Iterable[Segment], *, sent: bool) -> None:
+        """Keep what a router before held for a partition."""
+        route = self._route(topic, partition)
+        (route.returned_sent if sent else route.returned).extend(segments)
+        route.is_jumbled = True
+
     def recover(self) -> None:
-        """A new router: note who holds what, and agree anew with every dispatcher."""
+        """A new router, which has taken over what the one before held: note who has what, and agree with everybody."""
         for found in sweep(self._slab, _HELD_BY_DISPATCHERS):
             self._give(self._route(found.topic, found.partition), found.holder)
         for _, slot in self._slots.pairs():
@@ -297,18 +331,28 @@ class Dispatching:
         Frames may have been lost, so the dispatcher is told of everything that is assigned to it, in order.  Until it
         has answered nothing more is sent to it: what it returned to somebody who died comes first.
         """
-        self._scope(slot).step(ScopeEvent.HELLO)
+        peer = self._peer(slot)
+        if peer.paused:
+            self._row.add(Counter.PauseFinished)
+        peer.step(ScopeEvent.HELLO)
+        peer.session = next(self._sessions)
         assigned = sweep(self._slab, (State.ASSIGNED, State.ASSIGNED_SENT), slot)
-        sent = _by_partition(found for found in assigned if found.state is State.ASSIGNED_SENT)
         fresh = (found for found in assigned if found.state is State.ASSIGNED)
-        self._outbox[slot] = [
-            Parcel(Kind.RESYNC),
-            *(Parcel(Kind.SENT, topic, partition, some) for (topic, partition), some in sent.items()),
-            *(Parcel(Kind.HELD, found.topic, found.partition, [found.segment]) for found in fresh),
-        ]
+        sent = _by_partition(found for found in assigned if found.state is State.ASSIGNED_SENT)
+        self._outbox[slot] = [Parcel(Kind.RESYNC, peer.session)]
+        for (topic, partition), some in sent.items():
+            whole = some + self._assign_rest(slot, self._route(topic, partition))
+            self._outbox[slot].append(Parcel(Kind.SENT, topic, partition, whole))
+        self._outbox[slot] += [Parcel(Kind.HELD, part.topic, part.partition, [part.segment]) for part in fresh]
+
+    def _assign_rest(self, slot: int, route: Route) -> list[Segment]:
+        """The router before died while it assigned built batches: assign the rest as well, lest one be cut."""
+        rest, route.returned_sent = route.returned_sent, []
+        kernels.mark(self._slab, rest, word(State.ASSIGNED_SENT, slot))
+        return rest
 
     def _synced(self, slot: int, now_ms: int) -> None:
-        self._scope(slot).step(ScopeEvent.SYNCED)
+        self._peer(slot).step(ScopeEvent.SYNCED)
         for (topic, partition), route in self._routes.items():
             if route.slot == slot and route.state is ScopeState.HANDING_BACK:
                 self._post(slot, Parcel(Kind.HAND_BACK, topic, partition))
@@ -316,9 +360,9 @@ class Dispatching:
                 self._move(topic, partition, route, now_ms, now_ms)
 
 
-def _by_partition(found: Iterable[Found]) -> dict[tuple[int, int], list[Segment]]:
+def _by_partition(found: Iterable[Found]) -> dict[_Key, list[Segment]]:
     """Segments by topic and partition, in order."""
-    parts: dict[tuple[int, int], list[Segment]] = {}
+    parts: dict[_Key, list[Segment]] = {}
     for item in found:
         parts.setdefault((item.topic, item.partition), []).append(item.segment)
     return parts

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.pipes.broker_socket import BrokerSocket
 from bruce_mp.protocol.connection_events import Closed, Failed, MetadataReceived, ProducerIdReceived, Ready
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["FetchResult", "Fetcher"]
 
 _LOG = logging.getLogger(__name__)
+_UNKNOWN_SERVER_ERROR: Final = -1  # from brokers that have lost their coordination service: it goes away
 
 
 class FetchResult(NamedTuple):
@@ -121,12 +122,18 @@ class Fetcher:
     def _on_producer(self, event: ProducerIdReceived) -> None:
         assert self._metadata is not None
         answer = event.response
-        if answer.error:
+        if answer.ask_again or answer.error == _UNKNOWN_SERVER_ERROR:
             _LOG.warning("A broker gave no producer id (error %d); the next one is asked.", answer.error)
             self._drop_socket()
             self._try_next()
-            return
-        self._finish(FetchResult(self._metadata, (answer.producer_id, answer.producer_epoch), self._idempotent))
+        elif answer.error:
+            _LOG.error(
+                "The brokers refuse us a producer id (error %d): we may not write idempotently. Messages are delivered "
+                "at least once, from now on and for as long as this slab lives.", answer.error,
+            )  # fmt: skip
+            self._finish(FetchResult(self._metadata, None, idempotent=False))
+        else:
+            self._finish(FetchResult(self._metadata, (answer.producer_id, answer.producer_epoch), self._idempotent))
 
     def _drop_socket(self) -> None:
         if self._socket is not None:

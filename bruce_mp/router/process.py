@@ -90,7 +90,7 @@ class _Process:
         )
         self._brokers: list[Address] = []
         self._fetch_started_ms = 0
-        self._announced: dict[int, Broker] = {}
+        self._announced: dict[int, Broker] | None = None
         self._alarm: Timer | None = None
         self._alarm_ms = 0
         self._periodic: Timer | None = None
@@ -161,10 +161,10 @@ class _Process:
 
     def _announce(self) -> None:
         """Tell the supervisor which dispatchers there should be, when that changed."""
-        wanted = {
-            slot: Broker(node, address.host, address.port)
-            for slot, (node, address) in self._core.dispatching.wanted().items()
-        }
+        found = self._core.dispatching.wanted()
+        if found is None:
+            return
+        wanted = {slot: Broker(node, address.host, address.port) for slot, (node, address) in found.items()}
         if wanted != self._announced:
             self._announced = wanted
             self._control.send(Dispatchers(wanted))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bruce_mp.router.backoff import PauseBackoff
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["TRANSITIONS", "Route", "Scope", "ScopeEvent", "ScopeState"]
+__all__ = ["TRANSITIONS", "Drought", "Peer", "Route", "Scope", "ScopeEvent", "ScopeState"]
 
 
 @unique
@@ -49,20 +49,12 @@ class ScopeEvent(Enum):
 TRANSITIONS: Final[dict[tuple[ScopeState, ScopeEvent], ScopeState]] = {
     **{(state, ScopeEvent.HELLO): ScopeState.SYNCING for state in ScopeState},
     (ScopeState.SYNCING, ScopeEvent.SYNCED): ScopeState.FLOWING,
-    (ScopeState.SYNCING, ScopeEvent.PAUSE): ScopeState.HANDING_BACK,
-    (ScopeState.SYNCING, ScopeEvent.HANDED_BACK): ScopeState.SYNCING,
-    (ScopeState.FLOWING, ScopeEvent.SYNCED): ScopeState.FLOWING,
-    (ScopeState.HANDING_BACK, ScopeEvent.SYNCED): ScopeState.HANDING_BACK,
-    (ScopeState.WAITING, ScopeEvent.SYNCED): ScopeState.WAITING,
     (ScopeState.FLOWING, ScopeEvent.PAUSE): ScopeState.HANDING_BACK,
     (ScopeState.HANDING_BACK, ScopeEvent.PAUSE): ScopeState.HANDING_BACK,
-    (ScopeState.WAITING, ScopeEvent.PAUSE): ScopeState.HANDING_BACK,
     (ScopeState.HANDING_BACK, ScopeEvent.HANDED_BACK): ScopeState.WAITING,
-    (ScopeState.WAITING, ScopeEvent.HANDED_BACK): ScopeState.WAITING,
-    (ScopeState.FLOWING, ScopeEvent.HANDED_BACK): ScopeState.FLOWING,
     (ScopeState.WAITING, ScopeEvent.RESUME): ScopeState.FLOWING,
 }
-"""Words may come twice, because a restarted process says again what its predecessor may have said."""
+"""A pause may be told twice: a dispatcher reminds us.  HELLO and SYNCED happen only to dispatchers."""
 
 
 class Scope:
@@ -86,23 +78,48 @@ class Scope:
     def flowing(self) -> bool:
         return self.state is ScopeState.FLOWING
 
+    @property
+    def paused(self) -> bool:
+        return self.state in {ScopeState.HANDING_BACK, ScopeState.WAITING}
+
     def pause(self, now_ms: int) -> bool:
         """Pause; True when it was not paused before."""
-        news = self.state in {ScopeState.FLOWING, ScopeState.SYNCING}
+        news = self.flowing
         self.step(ScopeEvent.PAUSE)
         if news:
-            self.put_off(now_ms)
+            self.not_before_ms = now_ms + self.backoff.next_delay_ms(now_ms)
         return news
 
-    def put_off(self, now_ms: int) -> None:
-        """Not before the back-off is over."""
-        self.not_before_ms = now_ms + self.backoff.next_delay_ms(now_ms)
+
+class Peer(Scope):
+    """A dispatcher.  `incarnation` is that of its newest process, `session` the number of our last RESYNC to it."""
+
+    __slots__ = ("incarnation", "session")
+
+    def __init__(self, backoff: PauseBackoff) -> None:
+        super().__init__(backoff, ScopeState.SYNCING)
+        self.incarnation = 0
+        self.session = 0
+
+
+class Drought:
+    """Partitions without a leader: one back-off for all, so that a thousand of them ask no more often than one."""
+
+    def __init__(self, backoff: PauseBackoff) -> None:
+        self._backoff = backoff
+        self._not_before_ms = 0
+
+    def until(self, started_ms: int, now_ms: int) -> int:
+        """When to ask again, after metadata that was asked for at `started_ms` did not help."""
+        if started_ms >= self._not_before_ms:
+            self._not_before_ms = now_ms + self._backoff.next_delay_ms(now_ms)
+        return self._not_before_ms
 
 
 class Route(Scope):
     """A partition: the slot that holds its messages, and those that wait here."""
 
-    __slots__ = ("came_meanwhile", "returned", "returned_sent", "slot")
+    __slots__ = ("came_meanwhile", "is_jumbled", "returned", "returned_sent", "slot")
 
     def __init__(self, backoff: PauseBackoff) -> None:
         super().__init__(backoff)
@@ -110,6 +127,8 @@ class Route(Scope):
         self.returned_sent: list[Segment] = []
         self.returned: list[Segment] = []
         self.came_meanwhile: list[Segment] = []
+        self.is_jumbled = False
+        """A router before left some of it, of which we do not know whether it was handed back or came meanwhile."""
 
     @property
     def holds_any(self) -> bool:
@@ -119,4 +138,5 @@ class Route(Scope):
         """(built batches, the rest), in the order in which they have to go out; the route holds nothing then."""
         sent, rest = self.returned_sent, self.returned + self.came_meanwhile
         self.returned_sent, self.returned, self.came_meanwhile = [], [], []
+        self.is_jumbled = False
         return sent, rest

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.batching import BatchBuilder
 from bruce_mp.config.topics import BatchingKind
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from bruce_mp.config.topics import TopicBatching
     from bruce_mp.router.cluster import TopicView
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["Topic"]
+__all__ = ["Topic", "portions_of"]
+
+PORTION_BYTES: Final = 64 * 1024
+"""Of what had to wait a partition gets so much at a time: a backlog is for all of them."""
 
 
 class Topic:
@@ -66,6 +69,10 @@ class Topic:
                 return partition
         return None
 
+    def move_on(self) -> None:
+        """Have the next messages go to the next partition."""
+        self._stay_until_ms = 0
+
     def _stay_ms(self) -> int:
         return self.rule.limits.time_ms or 0 if self.rule.kind is BatchingKind.COMBINED else 0
 
@@ -77,3 +84,17 @@ class Topic:
 def _targets(view: TopicView) -> list[int]:
     designated = (view.designated(index) for index in range(len(view.partitions)))
     return [partition for partition in designated if partition is not None]
+
+
+def portions_of(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
+    """Segments in order, cut into portions."""
+    portion: list[Segment] = []
+    size = 0
+    for segment in segments:
+        portion.append(segment)
+        size += segment.payload
+        if size >= PORTION_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["open_private"]
 
-LARGEST_SLOT: Final = 4 << 20
+LARGEST_SLOT: Final = 16 << 20
+"""What `input.max_datagram_size` may be."""
 
 
 def open_private(path: Path) -> tuple[Slab, list[str]]:

@@ -17,7 +17,7 @@ from bruce_mp import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["OthersLoad", "facts"]
+__all__ = ["OthersLoad", "busy_s", "facts"]
 
 
 def facts() -> dict[str, str | float]:
@@ -60,15 +60,16 @@ class OthersLoad:
 
     def __init__(self) -> None:
         self._start = time.monotonic()
-        self._busy, self._ours = _busy_s(), _ours_s()
+        self._busy, self._ours = busy_s(), _ours_s()
 
     def cores(self) -> float:
         """On average."""
-        others = (_busy_s() - self._busy) - (_ours_s() - self._ours)
+        others = (busy_s() - self._busy) - (_ours_s() - self._ours)
         return max(0.0, others / (time.monotonic() - self._start))
 
 
-def _busy_s() -> float:
+def busy_s() -> float:
+    """CPU seconds that the machine has spent on whatever since it was started."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
 

@@ -169,7 +169,8 @@ def test_a_restart_of_the_broker_loses_nothing(tmp_path: Path, release: Release,
     with Daemon(tmp_path, cluster.bootstrap, BLOCK) as daemon:
         senders = start_senders(load, daemon.socket_path)
         for share in (1, 2):
-            daemon.wait_received(load.total * share // 4)
+            goal = load.total * share // 4
+            daemon.wait_for(lambda: daemon.books().delivered > goal, f"{goal} to be delivered", 30)  # noqa: B023
             cluster.restart(1)
         assert [sender.wait(60) for sender in senders] == [0, 0]
         books = daemon.wait_settled(load.total)
@@ -187,7 +188,7 @@ def test_a_broker_that_rests_gets_some_twice_and_is_not_taken_for_an_older_one(
     load = Load(("rest",), senders=2, messages=20_000, largest=500)
     with Daemon(tmp_path, cluster.bootstrap, {**BLOCK, "delivery.kafka_socket_timeout_s": 3}) as daemon:
         senders = start_senders(load, daemon.socket_path)
-        daemon.wait_received(load.total // 4)
+        daemon.wait_for(lambda: daemon.books().delivered > load.total // 10, "a part to be delivered", 30)
         cluster.stop(1)
         daemon.wait_for(lambda: DOUBT in daemon.log(), "a connection without an answer about versions", 30)
         cluster.cont(1)

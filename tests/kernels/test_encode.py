@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 from hypothesis import given
@@ -11,18 +11,12 @@ from kafka.record.memory_records import MemoryRecords
 
 from bruce_mp.errors import SlabError
 from bruce_mp.kernels import encode
-from bruce_mp.kernels.pure.lane import Head, Lane
 from bruce_mp.protocol.record_batch import Record, encode_records, finish_batch, read_batches
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.tickets import TicketOffice
 from support.examples import examples
-from support.slabs import INPUT_ROW, new_slab
-
-if TYPE_CHECKING:
-    from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.runs import Segment
+from support.put_records import put_records
+from support.slabs import new_slab
 
 MIN_INT64: Final = -(2**63)
 MAX_INT64: Final = 2**63 - 1
@@ -40,29 +34,6 @@ lists = st.lists(
     st.tuples(timestamps, keys, sizes.map(bytes)).map(lambda fields: Record(*fields)), min_size=1, max_size=6
 )
 """Records as the slab has them: an empty key or value is b"", not None."""
-
-
-def put(slab: Slab, runs: list[list[Record]]) -> list[Segment]:
-    """Each list of records as a run, in chunks of its own."""
-    pool = ChunkPool(slab, INPUT_ROW)
-    segments = []
-    for records in runs:
-        buffer = b"".join((record.key or b"") + (record.value or b"") for record in records)
-        items = []
-        at = 0
-        for arrival, (timestamp, key, value, _, _) in enumerate(records):
-            value_at = at + len(key or b"")
-            end = value_at + len(value or b"")
-            items.append((arrival, timestamp, 0, at, value_at, value_at, end))
-            at = end
-        span = 1 + (len(buffer) + len(records) * 56 + 144) // lay.CHUNK_BYTES
-        chunk = pool.allocate(span, 0)
-        assert chunk is not None
-        lane = Lane(slab, Head(1, b"", 0, -1, 0))
-        lane.enter(chunk, span)
-        assert lane.append(memoryview(buffer), items, 0, 0) == len(items)
-        segments.append(lane.close_run(TicketOffice(slab, INPUT_ROW)))
-    return segments
 
 
 def read_by_kafka_python(data: bytes) -> list[Record]:
@@ -87,7 +58,7 @@ def test_it_writes_what_the_plain_encoder_writes(runs: list[list[Record]]) -> No
         records = records[:1]
         runs = [records]
     with new_slab(ROOMY) as slab:
-        encoded = encode(slab, put(slab, runs))
+        encoded = encode(slab, put_records(slab, runs))
     assert encoded.data == encode_records(records)
     assert encoded.records == len(records)
     assert encoded.first_timestamp == records[0].timestamp
@@ -102,14 +73,14 @@ def test_kafka_python_reads_it(records: list[Record]) -> None:
     first = records[0].timestamp
     records = [record for record in records if abs(record.timestamp - first) < 2**62][:2]
     with new_slab(ROOMY) as slab:
-        encoded = encode(slab, put(slab, [records]))
+        encoded = encode(slab, put_records(slab, [records]))
     assert read_by_kafka_python(finish_batch(*encoded)) == nulls(records)
 
 
 def test_more_records_than_small_numbers() -> None:
     records = [Record(NOW + index * 3, b"", b"v") for index in range(9000)]
     with new_slab(Geometry(chunks=128, topics=16, partitions=16, landing_slots=16, landing_slot_size=64)) as slab:
-        encoded = encode(slab, put(slab, [records]))
+        encoded = encode(slab, put_records(slab, [records]))
     assert encoded.data == encode_records(records)
 
 
@@ -121,7 +92,7 @@ def test_nothing_is_an_empty_batch() -> None:
 def test_it_refuses_what_is_not_what_it_claims() -> None:
     records = [Record(NOW, b"k", b"value"), Record(NOW, b"k", b"value")]
     with new_slab() as slab:
-        [segment] = put(slab, [records])
+        [segment] = put_records(slab, [records])
         for changed in (
             segment._replace(records=3),
             segment._replace(records=2**32 - 1),
@@ -143,7 +114,7 @@ def test_it_refuses_what_is_not_what_it_claims() -> None:
 @pytest.mark.parametrize("which", [0, 1])
 def test_it_refuses_a_record_that_goes_past_its_run(field: int, which: int) -> None:
     with new_slab() as slab:
-        [segment] = put(slab, [[Record(NOW, b"k", b"value"), Record(NOW, b"k", b"value")]])
+        [segment] = put_records(slab, [[Record(NOW, b"k", b"value"), Record(NOW, b"k", b"value")]])
         at = slab.chunk_at(segment.chunk) + segment.first + which * (lay.RECORD_HEADER + 8) + field
         for length in (3, 1000, 2**32 - 10):
             slab.words[at >> 2] += length

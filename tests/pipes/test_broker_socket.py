@@ -254,6 +254,23 @@ def test_a_silent_address_leaves_time_for_the_others(stack: ExitStack, server: S
     assert time.monotonic() - start >= 4 * SHORT_S
 
 
+def test_a_connection_that_stands_outlives_the_time_for_its_address(
+    stack: ExitStack, server: Server, dead_address: Address
+) -> None:
+    def script(peer: socket.socket) -> bytes:
+        agree_on_versions(peer)
+        return read_request(peer)
+
+    played = server.play(script)
+    client = Client(stack, Names(server.address, dead_address), timeout_s=2 * SHORT_S)
+    client.wait_ready()
+    client.run_for(1.5 * SHORT_S)
+    assert client.events == []
+    sent = client.send_produce(10)
+    client.run_until(played.done)
+    assert played.result() == sent
+
+
 def test_a_connection_that_nobody_accepts_fails_in_time(stack: ExitStack, silent_address: Address) -> None:
     start = time.monotonic()
     event = Client(stack, Names(silent_address), timeout_s=SHORT_S).next_event()

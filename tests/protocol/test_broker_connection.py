@@ -14,7 +14,7 @@ from kafka.protocol.metadata import ApiVersionsResponse, MetadataResponse
 from kafka.protocol.producer import InitProducerIdResponse, ProduceRequest, ProduceResponse
 
 from bruce_mp.errors import LocalProtocolError
-from bruce_mp.protocol.api_versions import BrokerAbilities
+from bruce_mp.protocol.api_versions import BEFORE_API_VERSIONS, BrokerAbilities
 from bruce_mp.protocol.broker_connection import BrokerConnection
 from bruce_mp.protocol.connection_events import (
     TRANSITIONS,
@@ -32,6 +32,7 @@ from bruce_mp.protocol.connection_events import (
     Step,
 )
 from bruce_mp.protocol.kafka_types import BrokerAddress, PartitionAck, PartitionData
+from bruce_mp.protocol.opening import LOOK_AGAIN, VERSIONS_TIMEOUT_S, assume
 
 KAFKA_2_8 = {0: (0, 9), 3: (0, 11), 18: (0, 3), 22: (0, 4)}
 KAFKA_0_10 = {0: (0, 2), 3: (0, 2), 18: (0, 0)}
@@ -58,7 +59,7 @@ def refused_versions(error: int, correlation_id: int = 1) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-def acks(correlation_id: int, *partitions: tuple[str, int], error: int = 0) -> bytes:
+def acks(correlation_id: int, *partitions: tuple[str, int], error: int = 0, version: int = 9) -> bytes:
     topic, ack = ProduceResponse.TopicProduceResponse, ProduceResponse.TopicProduceResponse.PartitionProduceResponse
     responses = [
         topic(
@@ -77,12 +78,12 @@ def acks(correlation_id: int, *partitions: tuple[str, int], error: int = 0) -> b
         )
         for name, index in partitions
     ]
-    return framed(ProduceResponse[9](responses=responses, throttle_time_ms=0), correlation_id)
+    return framed(ProduceResponse[version](responses=responses, throttle_time_ms=0), correlation_id)
 
 
-def metadata(correlation_id: int) -> bytes:
+def metadata(correlation_id: int, version: int = 11) -> bytes:
     brokers = [MetadataResponse.MetadataResponseBroker(node_id=1, host="b1", port=9092, rack=None)]
-    return framed(MetadataResponse[11](brokers=brokers, topics=[], throttle_time_ms=0), correlation_id)
+    return framed(MetadataResponse[version](brokers=brokers, topics=[], throttle_time_ms=0), correlation_id)
 
 
 def producer_id(correlation_id: int) -> bytes:
@@ -147,26 +148,109 @@ def test_gives_up_after_another_error(error: int) -> None:
     assert f"error {error}" in str(the_failure(negotiating().receive(refused_versions(error), 1.0)).error)
 
 
-def test_a_broker_before_0_11_has_no_common_version() -> None:
+def test_a_broker_without_a_common_version_is_of_no_use() -> None:
     connection = negotiating()
-    failure = the_failure(connection.receive(versions(KAFKA_0_10), 1.0))
+    failure = the_failure(connection.receive(versions({0: (14, 15), 3: (0, 13)}), 1.0))
     assert failure.cause is Cause.NO_COMMON_VERSION
     assert "Broker b1:9092" in str(failure.error)
-    assert "older than 0.11 is not supported yet" in str(failure.error)
     assert connection.state is State.CLOSED
 
 
+def test_kafka_0_10_is_asked_once_more_and_speaks_what_it_says() -> None:
+    connection = negotiating()
+    connection.receive(refused_versions(35), 1.0)
+    (event,) = connection.receive(versions(KAFKA_0_10, 2, version=0), 2.0)
+    assert event == Ready(BrokerAbilities(2, 2, None))
+    sent = produce(connection)
+    assert sent.buffers[0][4:8] == b"\x00\x00\x00\x02"
+
+
+# --- brokers that do not say their versions ---------------------------------------------------------------------------
 def test_a_broker_that_closes_at_the_question_may_be_0_8() -> None:
     failure = the_failure(negotiating().eof())
     assert (failure.cause, failure.unanswered) == (Cause.NO_API_VERSIONS, ())
-    assert "older than 0.11, which is not supported yet" in str(failure.error)
+    assert "closed the connection when asked which versions it speaks" in str(failure.error)
 
 
 def test_a_broker_that_is_silent_at_the_question_may_be_0_9() -> None:
     connection = negotiating()
-    assert connection.check_deadline(TIMEOUT - 0.1) == []
-    failure = the_failure(connection.check_deadline(TIMEOUT))
+    assert connection.next_deadline() == VERSIONS_TIMEOUT_S
+    assert connection.check_deadline(VERSIONS_TIMEOUT_S - 0.1) == []
+    failure = the_failure(connection.check_deadline(VERSIONS_TIMEOUT_S))
     assert (failure.cause, failure.unanswered) == (Cause.NO_API_VERSIONS, ())
+
+
+def test_the_shorter_of_the_timeouts_holds_for_the_question() -> None:
+    connection = BrokerConnection("bruce", "b1:9092", timeout=1.0)
+    connection.connecting(0.0)
+    connection.connected(0.0)
+    assert connection.next_deadline() == 1.0
+
+
+def looking_again() -> BrokerConnection:
+    """Past the metadata, at the question for versions."""
+    connection = negotiating(opening=LOOK_AGAIN)
+    (event,) = connection.receive(metadata(1, version=0), 10.0)
+    assert isinstance(event, Send)
+    assert event.data[4:8] == b"\x00\x12\x00\x03"
+    return connection
+
+
+def test_a_second_look_begins_with_metadata_which_every_broker_gives() -> None:
+    connection = BrokerConnection("bruce", "b1:9092", timeout=TIMEOUT, opening=LOOK_AGAIN)
+    connection.connecting(0.0)
+    (asked,) = connection.connected(0.0)
+    assert asked[4:12] == b"\x00\x03\x00\x00\x00\x00\x00\x01"
+    assert connection.next_deadline() == TIMEOUT
+
+
+def test_a_second_look_at_a_broker_of_today_finds_its_versions() -> None:
+    connection = looking_again()
+    assert connection.receive(versions(KAFKA_2_8, 2), 11.0) == [Ready(BrokerAbilities(9, 11, 4))]
+
+
+def test_a_second_look_at_an_old_broker_finds_none_again() -> None:
+    assert the_failure(looking_again().eof()).cause is Cause.NO_API_VERSIONS
+    connection = looking_again()
+    assert connection.next_deadline() == 10.0 + VERSIONS_TIMEOUT_S
+    assert the_failure(connection.check_deadline(10.0 + VERSIONS_TIMEOUT_S)).cause is Cause.NO_API_VERSIONS
+
+
+def test_a_broker_that_gives_no_metadata_is_not_an_old_one() -> None:
+    assert the_failure(negotiating(opening=LOOK_AGAIN).eof()).cause is Cause.CLOSED_BY_BROKER
+    failure = the_failure(negotiating(opening=LOOK_AGAIN).check_deadline(TIMEOUT))
+    assert failure.cause is Cause.SILENT
+    assert "when asked for metadata" in str(failure.error)
+
+
+def assumed_old() -> BrokerConnection:
+    return negotiating(opening=assume(BEFORE_API_VERSIONS))
+
+
+def test_an_assumption_is_verified_by_metadata() -> None:
+    connection = assumed_old()
+    assert connection.receive(metadata(1, version=0), 1.0) == [Ready(BEFORE_API_VERSIONS)]
+    sent = produce(connection)
+    assert sent.buffers[0][4:8] == b"\x00\x00\x00\x00"
+    (event,) = connection.receive(acks(sent.correlation_id, ("t", 0), version=0), 2.0)
+    assert isinstance(event, ProduceAcked)
+    assert event.response.acks == (PartitionAck(b"t", 0, 0, 5),)
+
+
+@pytest.mark.parametrize("answer", [b"\0\0\0\x08\0\0\0\x01\0\0\0\x01", b"\x15\x03\x01\0\x02\x02\x50"])
+def test_an_assumption_that_is_wrong_is_dropped_and_named(answer: bytes) -> None:
+    failure = the_failure(assumed_old().receive(answer, 1.0))
+    assert failure.cause is Cause.BAD_DATA
+    assert "kafka.broker_version" in str(failure.error)
+
+
+def test_a_broker_that_refuses_what_was_assumed_gets_a_hint() -> None:
+    connection = assumed_old()
+    connection.receive(metadata(1, version=0), 1.0)
+    produce(connection)
+    failure = the_failure(connection.eof())
+    assert (failure.cause, failure.unanswered) == (Cause.CLOSED_BY_BROKER, (2,))
+    assert "kafka.broker_version" in str(failure.error)
 
 
 # --- requests and their answers ---------------------------------------------------------------------------------------

@@ -1,0 +1,240 @@
+"""How much of a slab an outage can use, and how much of it a few stuck messages keep from the rest.
+
+    python -m bench.usable_share
+
+The real ChunkPool and Lanes with simulated time and traffic, and no processes.  Partitions are chosen as the router
+does: a run of a PartitionKey lane belongs to its partition, the runs of an AnyPartition topic to the topic's partitions
+in turn, each for some time.  Every case goes through three acts:
+
+1. Nothing is acknowledged until the first message finds no room: `usable` is the bytes of keys and values held, divided
+   by the bytes of the chunks.
+2. Everything is acknowledged but what is stuck: `stuck` is its share of the bytes held, `pinned` the share of the
+   chunks that cannot be reclaimed for its sake.
+3. Nothing is acknowledged again until there is no room: `usable_again`.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.kernels import Lanes, mark
+from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import ChunkPool
+from bruce_mp.slab.file import Geometry, Slab, create
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.runs import read_run
+from bruce_mp.slab.tables import TopicTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["CASES", "Case", "Share", "measure"]
+
+LINGER_MS: Final = 25
+TICK_MS: Final = 10
+FILLER: Final = random.Random(3).randbytes(256 * 1024)
+
+
+class Run(NamedTuple):
+    """A run as the router sees it."""
+
+    topic: bytes
+    partition: int
+    segment: Segment
+
+
+@dataclass(frozen=True)
+class Case:
+    """`rate` messages a second over all `topics`, each of `smallest` to `largest` bytes of key and value.
+
+    `keyed`: share of PartitionKey messages.  `known`: the topics have numbers; else all go through the shared lane.
+    `stay_ms`: how long the AnyPartition runs of a topic go to the same partition: 100 ms with the default batching; 0,
+    each run to the next, without batching.  `is_stuck` says of a run whether nothing acknowledges it.
+    """
+
+    name: str
+    is_stuck: Callable[[Run], bool]
+    topics: int = 100
+    rate: int = 20_000
+    partitions: int = 12
+    smallest: int = 20
+    largest: int = 10_000
+    keyed: float = 0.3
+    known: bool = True
+    stay_ms: int = 100
+
+
+class Share(NamedTuple):
+    """Shares of the slab, from 0 to 1; see above."""
+
+    usable: float
+    stuck: float
+    pinned: float
+    usable_again: float
+
+
+def topic_0(run: Run) -> bool:
+    return run.topic == b"topic-0"
+
+
+def partition_0_of_topic_0(run: Run) -> bool:
+    return topic_0(run) and run.partition == 0
+
+
+def every_twelfth_partition(run: Run) -> bool:
+    return run.partition == 0
+
+
+def every_third_partition(run: Run) -> bool:
+    return run.partition % 3 == 0
+
+
+SMALL: Final = 200
+
+CASES: Final = (
+    Case("20 topics, one stuck", topic_0, topics=20),
+    Case("100 topics, one stuck", topic_0),
+    Case("1000 topics, one stuck", topic_0, topics=1000),
+    Case("100 topics, one partition of one stuck", partition_0_of_topic_0),
+    Case("100 topics, up to 200 bytes, one stuck", topic_0, largest=SMALL),
+    Case("20 topics, PartitionKey, one broker of 3 stuck", every_third_partition, topics=20, keyed=1.0),
+    Case("20 topics, AnyPartition, one broker of 3 stuck", every_third_partition, topics=20, keyed=0.0),
+    Case("20 topics, AnyPartition, one of 12", every_twelfth_partition, topics=20, keyed=0.0),
+    Case("same, up to 200 bytes", every_twelfth_partition, topics=20, keyed=0.0, largest=SMALL),
+    Case("same, 2,000/s", every_twelfth_partition, topics=20, keyed=0.0, largest=SMALL, rate=2000),
+    Case("same, no batching", every_twelfth_partition, topics=20, keyed=0.0, largest=SMALL, rate=2000, stay_ms=0),
+    Case("100 topics without numbers, one stuck", topic_0, known=False),
+    Case("same, up to 200 bytes", topic_0, known=False, largest=SMALL),
+    Case("20 quiet topics, 10/s, one stuck", topic_0, topics=20, rate=10, keyed=0.0),
+    Case("1000 quiet topics, 500/s, one stuck", topic_0, topics=1000, rate=500, keyed=0.0),
+    Case("same, up to 200 bytes", topic_0, topics=1000, rate=500, keyed=0.0, largest=SMALL),
+)
+
+
+class Simulation:
+    """One input, and what its runs go through."""
+
+    def __init__(self, case: Case, slab: Slab) -> None:
+        self._case = case
+        self._slab = slab
+        table = TopicTable(slab)
+        for number in range(case.topics if case.known else 0):
+            table.add(b"topic-%d" % number, case.partitions)
+        self._pool = ChunkPool(slab, lay.ROW_FIRST_INPUT)
+        self._lanes = Lanes(slab, self._pool, table, lambda _: LINGER_MS)
+        self._names = {table.id_of(name): name for name in table.known()}
+        self._rng = random.Random(11)
+        self._turns: dict[bytes, int] = {}
+        self._stay_until: dict[bytes, int] = {}
+        self._now_ms = 0
+        self._arrival = 0
+        self.payload = 0
+        self.runs: list[Run] = []
+
+    def fill(self) -> None:
+        """Receive until there is no room for something."""
+        for batch in self._batches():
+            places, at = [], 0
+            for message in batch:
+                places.append((at, len(message)))
+                at += len(message)
+            ingested = self._lanes.ingest(memoryview(b"".join(batch)), places, self._arrival, self._now_ms)
+            self._arrival += len(batch)
+            self._take_runs()
+            if ingested.no_room:
+                self._lanes.close_all()
+                self._take_runs()
+                return
+
+    def _batches(self) -> Iterator[list[bytes]]:
+        due = 0.0
+        while True:
+            self._now_ms += TICK_MS
+            due += self._case.rate * TICK_MS / 1000
+            while due >= 1:
+                count = min(64, int(due))
+                due -= count
+                yield [self._message() for _ in range(count)]
+            self._lanes.close_due(self._now_ms)
+
+    def _message(self) -> bytes:
+        case, rng = self._case, self._rng
+        size = int(case.smallest * (case.largest / case.smallest) ** rng.random())
+        topic, value = b"topic-%d" % rng.randrange(case.topics), FILLER[:size]
+        if rng.random() < case.keyed:
+            return encode_partition_key(rng.randrange(2**32), topic, value, timestamp_ms=self._now_ms)
+        return encode_any_partition(topic, value, timestamp_ms=self._now_ms)
+
+    def _take_runs(self) -> None:
+        for segment in self._lanes.drain_closed():
+            run = read_run(self._slab, segment.chunk, segment.run)
+            topic = self._names.get(run.topic) or self._name_behind(segment, run.name_length)
+            partition = run.partition_index if run.partition_count else self._next_partition(topic)
+            self.payload += segment.payload
+            self.runs.append(Run(topic, partition, segment))
+
+    def _next_partition(self, topic: bytes) -> int:
+        if topic not in self._turns:
+            self._turns[topic] = random.Random(topic).randrange(self._case.partitions)
+        if self._now_ms >= self._stay_until.get(topic, 0):
+            self._turns[topic] += 1
+            self._stay_until[topic] = self._now_ms + self._case.stay_ms
+        return self._turns[topic] % self._case.partitions
+
+    def _name_behind(self, segment: Segment, length: int) -> bytes:
+        at = self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_HEADER
+        return bytes(self._slab.view[at : at + length])
+
+    def acknowledge(self) -> None:
+        """Settle everything that is not stuck, and reclaim."""
+        stuck = [run for run in self.runs if self._case.is_stuck(run)]
+        settled = [run.segment for run in self.runs if not self._case.is_stuck(run)]
+        mark(self._slab, settled, State.DELIVERED)
+        self.payload = sum(run.segment.payload for run in stuck)
+        self.runs = stuck
+        for _ in range(self._slab.geometry.chunks):
+            self._pool.reclaim(self._slab.geometry.chunks)
+
+    @property
+    def in_use(self) -> float:
+        """Share of the chunks that are not free."""
+        return 1 - self._pool.free_count / self._slab.geometry.chunks
+
+
+def measure(case: Case, chunks: int) -> Share:
+    """The shares of a case in a slab with so many chunks."""
+    with TemporaryDirectory(prefix="bruce-usable-") as directory:
+        path = Path(directory) / "slab"
+        create(path, Geometry(chunks=chunks, topics=2048), now_ms=0)
+        slab = Slab(path)
+        try:
+            return _measure(Simulation(case, slab), chunks * lay.CHUNK_BYTES)
+        finally:
+            slab.close()
+
+
+def _measure(simulation: Simulation, size: int) -> Share:
+    simulation.fill()
+    held = simulation.payload
+    simulation.acknowledge()
+    stuck, pinned = simulation.payload, simulation.in_use
+    simulation.fill()
+    return Share(held / size, stuck / held, pinned, simulation.payload / size)
+
+
+def main() -> None:
+    """Print the table of the documents, for a slab of 64 MiB."""
+    print("| traffic | usable | stuck bytes | pinned by them | usable afterwards |\n|---|---|---|---|---|")
+    for case in CASES:
+        print(f"| {case.name} | " + " | ".join(f"{share:.1%}" for share in measure(case, 8192)) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,352 @@
+"""`bruce slab`: the report for people, the JSON, and every message out of the file as a line that can be read back."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp import kernels
+from bruce_mp.cli import main
+from bruce_mp.client import DatagramClient
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.errors import DiscardReason
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Slab, create, lock
+from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.rows import Row
+from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.telemetry.discard_line import DiscardLine, LineEvent, parse_line
+from support.daemon import Daemon
+from support.slabs import DISPATCHER_ROW, INPUT_ROW, SMALL, Input, datagram, put_in_landing_zone
+from support.traffic import Load, Message, messages_of, start_senders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BAD_NAME = b"\xff\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A slab with messages in many states; arrival i has the timestamp 1000 + i."""
+    path = tmp_path / "slab"
+    create(path, SMALL, now_ms=1_700_000_000_000)
+    slab = Slab(path)
+    slab.store_signed(lay.SUPER_PRODUCER_ID, 4711)
+    slab.words[lay.SUPER_PRODUCER_EPOCH >> 2] = 2
+    slab.words[lay.SUPER_IDEMPOTENCE >> 2] = 1
+    sender = Input(slab, topics=[(b"clicks", 3), (b"gone", 1)])
+    Row(slab, INPUT_ROW).begin(os.getpid(), 1_700_000_001_000)
+    sender.receive([datagram(b"clicks", b"zero", b"k", timestamp=1000), datagram(b"gone", b"one", timestamp=1001)])
+    sent, given_up = sender.close_all()
+    kernels.mark(slab, [sent], word(State.IN_FLIGHT, 1))
+    slab.view[slab.chunk_at(sent.chunk) + sent.run + lay.RUN_ATTEMPTS] = 3
+    sender.receive([datagram(b"clicks", b"two", partition_key=2**32 - 1, timestamp=1002), datagram(b"gone", b"three")])
+    keyed, delivered = sender.close_all()
+    kernels.mark(slab, [keyed], word(State.QUEUED, 1))
+    sender.receive([datagram(BAD_NAME, b"four", timestamp=1004)])
+    settler = Row(slab, DISPATCHER_ROW)
+    bad_topic = {discarded(DiscardReason.BAD_TOPIC): 1}
+    settler.settle([given_up], State.DISCARDED, DiscardReason.BAD_TOPIC, bad_topic)
+    settler.settle([delivered], State.DELIVERED, 0, {Counter.MsgDelivered: 1})
+    put_in_landing_zone(slab, [datagram(b"clicks", b"five", timestamp=1005), b"malformed", bytes(5000)])
+    slab.close()
+    return path
+
+
+def export(path: Path, *options: str) -> tuple[int, list[DiscardLine]]:
+    """The exit status, and the lines."""
+    out = path.with_name("out")
+    status = main(["slab", "export", str(path), "--output", str(out), *options])
+    return status, [parse_line(line) for line in out.read_bytes().splitlines(keepends=True)]
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_message_that_is_held(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = path.read_bytes()
+    status, lines = export(path)
+    assert status == 0
+    assert path.read_bytes() == before
+    now = lines[0].now_ms
+
+    def line(info: str, topic: bytes, value: bytes, timestamp: int = now, key: bytes = b"") -> DiscardLine:
+        return DiscardLine(now, timestamp, LineEvent.DISCARD, info, topic, key, value)
+
+    assert lines == [
+        line("SLAB_SENT", b"clicks", b"zero", 1000, b"k"),
+        DiscardLine(now, 1002, LineEvent.DISCARD, "SLAB", b"clicks", b"", b"two", 2**32 - 1),
+        line("SLAB", BAD_NAME, b"four", 1004),
+        line("SLAB", b"clicks", b"five", 1005),
+        line("MALFORMED", b"", b"malformed"),
+        line("MALFORMED", b"", bytes(SMALL.landing_slot_size)),
+    ]
+    assert capsys.readouterr().err == f"bruce: 6 of 6 messages were written to {path.with_name('out')}.\n"
+
+
+def test_all_adds_what_is_settled(path: Path) -> None:
+    status, lines = export(path, "--all")
+    assert status == 0
+    assert [line.value for line in lines[:5]] == [b"zero", b"one", b"two", b"three", b"four"]
+    assert [line.info for line in lines[:5]] == ["SLAB_SENT", "BAD_TOPIC", "SLAB", "SLAB_DELIVERED", "SLAB"]
+
+
+def test_topics_are_chosen_by_their_bytes(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, lines = export(path, "--topic", "clicks", "--topic", os.fsdecode(BAD_NAME))
+    assert status == 0
+    assert [line.value for line in lines] == [b"zero", b"two", b"four", b"five"]
+    assert "4 of 6 messages were written" in capsys.readouterr().err
+
+
+def test_reasons_of_datagrams_that_would_have_been_discarded(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    create(path, SMALL, now_ms=0)
+    slab = Slab(path)
+    good = datagram(b"t", b"v")
+    put_in_landing_zone(slab, [good[:4] + b"\0\7" + good[6:], good[:6] + b"\0\2" + good[8:], b"", good])
+    slab.close()
+    _, lines = export(path)
+    assert [line.info for line in lines] == ["API_KEY(7)", "VERSION(2)", "MALFORMED", "SLAB"]
+    assert [line.value for line in lines[:2]] == [good[:4] + b"\0\7" + good[6:], good[:6] + b"\0\2" + good[8:]]
+
+
+def test_standard_output_is_the_default(path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert main(["slab", "export", str(path)]) == 0
+    captured = capfdbinary.readouterr()
+    assert [parse_line(line).value for line in captured.out.splitlines()][:3] == [b"zero", b"two", b"four"]
+    assert captured.err == b"bruce: 6 of 6 messages were written to standard output.\n"
+
+
+def test_a_reader_that_goes_away_is_told_in_a_sentence(path: Path) -> None:
+    command = [sys.executable, "-m", "bruce_mp", "slab", "export", str(path)]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert done.returncode == 1
+    assert done.stderr == b"bruce: standard output: Broken pipe; the export is not complete.\n"
+
+
+def test_the_output_is_for_its_owner_and_never_overwritten(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = path.with_name("out")
+    previous = os.umask(0)
+    try:
+        export(path)
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    out.write_bytes(b"precious")
+    capsys.readouterr()
+    assert main(["slab", "export", str(path), "--output", str(out)]) == 1
+    assert out.read_bytes() == b"precious"
+    assert capsys.readouterr().err == f"bruce: {out} exists already; it is not overwritten. Give another --output.\n"
+
+
+def test_an_output_that_cannot_be_made(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slab", "export", str(path), "--output", str(path / "out")]) == 1
+    assert "Not a directory; the export is not complete" in capsys.readouterr().err
+
+
+def test_a_slab_of_a_living_daemon_is_left_alone_unless_forced(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held = lock(path)
+    assert main(["slab", "export", str(path), "--output", str(path.with_name("out"))]) == 1
+    assert "belongs to a daemon that is running" in capsys.readouterr().err
+    assert not path.with_name("out").exists()
+    status, lines = export(path, "--force")
+    assert (status, len(lines)) == (0, 6)
+    os.close(held)
+
+
+def test_no_daemon_can_take_the_slab_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def takes(_: object) -> bytes:
+        with pytest.raises(Exception, match="belongs to a daemon that is running"):
+            lock(path)
+        return b"line\n"
+
+    monkeypatch.setattr("bruce_mp.cli.slab_export.format_line", takes)
+    assert main(["slab", "export", str(path), "--output", str(path.with_name("out"))]) == 0
+    os.close(lock(path))
+
+
+def test_what_is_damaged_is_passed_over_and_told(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with path.open("r+b") as file:
+        file.seek(SMALL.chunks_at)
+        file.write(b"\0")
+    status, lines = export(path)
+    assert status == 1
+    assert [line.value for line in lines][:2] == [b"two", b"four"]
+    *places, end = capsys.readouterr().err.splitlines()
+    assert places == [
+        "bruce: Chunk 0 has no sound header; it was passed over.",
+        "bruce: The books say that 3 messages are held, and 2 were found.",
+    ]
+    assert end.endswith("; 2 places of the slab were passed over or do not agree.")
+
+
+def test_memory_that_was_zeroed_is_missed_by_the_books(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with path.open("r+b") as file:
+        file.seek(SMALL.chunks_at)
+        file.write(bytes(lay.CHUNK_BYTES))
+    assert export(path)[0] == 1
+    assert "The books say that 3 messages are held, and 2 were found." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["inspect", "export"])
+def test_what_cannot_be_read_at_all(path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with path.open("r+b") as file:
+        file.seek(8)
+        file.write(b"\x02")
+    assert main(["slab", command, str(path)]) == 1
+    assert "has layout version 2; this program reads 1. Use a release of bruce" in capsys.readouterr().err
+    path.write_text("something else")
+    assert main(["slab", command, str(path)]) == 1
+    assert "is not a slab" in capsys.readouterr().err
+    assert main(["slab", command, str(path.parent)]) == 1
+    assert "is not a file" in capsys.readouterr().err
+    assert main(["slab", command, str(path.with_name("nothing"))]) == 1
+    assert "cannot be opened: No such file" in capsys.readouterr().err
+
+
+# --- inspect ---------------------------------------------------------------------------------------------------------
+
+REPORT = """\
+made 2023-11-14 22:13:20 UTC, AGE s ago
+No daemon has it.
+chunks of 8k: 5 in use, 11 free, 0 damaged
+tables for 16 topics and 16 partitions
+landing zone of 16 slots of 4k: 3 datagrams, 3 of them (4,143 bytes) not examined yet
+producer id 4711, epoch 2; idempotence: the brokers can
+received 5 = delivered 1 + discarded 1 (BAD_TOPIC 1) + held 3 (in_flight 1, queued 1, router 1)
+
+Processes:
+  input: pid PID, start 1, since 2023-11-14 22:13:21 UTC, last sign 1970-01-01 00:00:00 UTC
+
+Held:
+  clicks: 2 messages (queued 1, in_flight 1, 1 sent, up to 3 attempts), 8 bytes, of 1970-01-01 00:00:01 UTC to \
+1970-01-01 00:00:01 UTC
+  \\xff\\x0a: 1 message (router 1), 4 bytes, of 1970-01-01 00:00:01 UTC to 1970-01-01 00:00:01 UTC
+"""
+
+
+def test_the_report_is_for_people(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slab", "inspect", str(path)]) == 0
+    first, second, *rest = capsys.readouterr().out.splitlines()
+    assert first == f"{path}: slab of {SMALL.file_size >> 10}k, layout version 1"
+    assert second.startswith("made 2023-11-14 22:13:20 UTC, ")
+    assert rest == REPORT.replace("PID", str(os.getpid())).splitlines()[1:]
+
+
+def test_the_json_has_the_same_and_more(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slab", "inspect", "--json", str(path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["in_use"] is False
+    assert found["books"]["held"] == {"input": 0, "router": 1, "queued": 1, "in_flight": 1}
+    assert found["chunks"] == {"bytes_each": 8192, "free": 11, "used": 5, "damaged": 0}
+    assert found["landing"] == {"datagrams": 3, "pending": 3, "bytes": 4143}
+    assert found["topics"][0] == {
+        "topic": "clicks",
+        "held": {"input": 0, "router": 0, "queued": 1, "in_flight": 1},
+        "messages": 2,
+        "bytes": 8,
+        "sent": 1,
+        "attempts": 3,
+        "oldest_ms": 1000,
+        "newest_ms": 1002,
+    }
+    assert found["damage"] == []
+
+
+def test_inspect_says_that_a_daemon_moves_the_figures(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held = lock(path)
+    assert main(["slab", "inspect", str(path)]) == 0
+    assert "A living daemon has it: the figures move." in capsys.readouterr().out
+    os.close(held)
+
+
+def test_inspect_goes_on_behind_damage(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.truncate(path, SMALL.file_size - 1)
+    assert main(["slab", "inspect", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert "\n  clicks: 2 messages " in out
+    assert "does not agree with its size. It was read with 15 chunks from byte " in out
+
+
+def test_a_damaged_chunk_is_in_the_report(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with path.open("r+b") as file:
+        file.seek(SMALL.chunks_at)
+        file.write(b"\0")
+        file.seek(lay.SUPER_CREATED_MS)
+        file.write(b"\xff" * 7 + b"\x7f")
+    assert main(["slab", "inspect", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert "made 9223372036854775807 ms" in out
+    assert "chunks of 8k: 4 in use, 11 free, 1 damaged" in out
+    assert out.endswith(
+        "Damage:\n  Chunk 0 has no sound header; it was passed over.\n"
+        "  The books say that 3 messages are held, and 2 were found.\n"
+    )
+
+
+@pytest.mark.parametrize("argv", [[], ["export"], ["inspect"], ["erase", "slab"]])
+def test_wrong_usage_is_2(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["slab", *argv])
+    assert end.value.code == 2
+
+
+# --- a real daemon ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.process
+def test_everything_that_a_killed_daemon_held_comes_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    known = tuple(f"topic-{number}" for number in range(4))
+    load = Load((*known, "unknown"), senders=2, messages=2000, largest=20_000)
+    with DevBroker(brokers=2, topics=dict.fromkeys(known, 3)) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
+        with DatagramClient(str(daemon.socket_path), timeout=60) as client:
+            for topic in known:
+                client.send(topic, b"delivered")
+        daemon.wait_settled(len(known))
+        broker.close()
+        senders = start_senders(load, daemon.socket_path)
+        assert [sender.wait(60) for sender in senders] == [0, 0]
+        daemon.wait_received(len(known) + load.total)
+        status, lines = export(daemon.slab_path, "--force")
+        assert len(lines) == load.total
+        capfd.readouterr()
+
+        daemon.kill_all()
+        assert main(["slab", "inspect", "--json", str(daemon.slab_path)]) == 0
+        found = json.loads(capfd.readouterr().out)
+        daemon.slab_path.with_name("out").unlink()
+        status, lines = export(daemon.slab_path)
+    assert status == 0
+    assert found["damage"] == []
+    assert not found["in_use"]
+    assert sum(topic["messages"] for topic in found["topics"]) + found["landing"]["pending"] == load.total
+    assert {process["name"] for process in found["processes"]} >= {"supervisor", "input", "router", "status"}
+    assert {line.info for line in lines} <= {"SLAB", "SLAB_SENT"}
+    by_sender = sorted(lines, key=_sender)
+    for sender, mine in groupby(by_sender, _sender):
+        assert [_as_sent(line) for line in mine] == [_unsigned(message) for message in messages_of(load, sender)]
+    assert len(lines) == load.total
+
+
+def _sender(line: DiscardLine) -> int:
+    return int(line.value.partition(b":")[0])
+
+
+def _as_sent(line: DiscardLine) -> Message:
+    return Message(line.topic.decode(), line.key, line.value, line.partition_key, line.timestamp_ms)
+
+
+def _unsigned(message: Message) -> Message:
+    key = message.partition_key
+    return message._replace(partition_key=None if key is None else key & 0xFFFFFFFF)

@@ -1,0 +1,87 @@
+"""What a broker is sent: the format and the codec that it takes."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from kafka.record.memory_records import MemoryRecords
+
+from bruce_mp.config.sections import Compression, CompressionConfig
+from bruce_mp.dispatcher.encode import Encoder
+from bruce_mp.protocol.api_versions import BrokerAbilities
+from bruce_mp.protocol.record_batch import Record
+from bruce_mp.slab.recovery import SentBatch
+from bruce_mp.slab.rows import Row
+from support.put_records import put_records
+from support.slabs import DISPATCHER_ROW, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.slab.file import Slab
+
+NOW: Final = 1_700_000_000_000
+RECORDS: Final = [Record(NOW + number, b"key", b"value" * 20) for number in range(10)]
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab() as made:
+        yield made
+
+
+def encode(slab: Slab, produce_version: int, codec: str, **limits: int) -> bytes:
+    rule = CompressionConfig(type=codec, **limits)  # type: ignore[arg-type]
+    encoder = Encoder(slab, Row(slab, DISPATCHER_ROW), lambda _: rule, Compression())
+    batch = SentBatch(1, 4, -1, -1, tuple(put_records(slab, [RECORDS])))
+    data = encoder.encode(b"t1", batch, BrokerAbilities(produce_version, 0, None))
+    assert (data.topic, data.partition) == (b"t1", 4)
+    return data.records
+
+
+def read(data: bytes) -> list[tuple[bytes | None, bytes | None]]:
+    return [(record.key, record.value) for batch in MemoryRecords(data) for record in batch]
+
+
+def magic_and_codec(data: bytes) -> tuple[int, int]:
+    return data[16], data[22 if data[16] == 2 else 17]
+
+
+@pytest.mark.parametrize(
+    ("produce_version", "codec", "sent_as"),
+    [
+        (0, "none", (0, 0)),
+        (0, "gzip", (0, 1)),
+        (1, "snappy", (0, 2)),
+        (1, "lz4", (0, 0)),
+        (2, "none", (1, 0)),
+        (2, "gzip", (1, 1)),
+        (2, "snappy", (1, 2)),
+        (2, "lz4", (1, 3)),
+        (2, "zstd", (1, 0)),
+        (3, "none", (2, 0)),
+        (3, "lz4", (2, 3)),
+        (6, "zstd", (2, 0)),
+        (7, "zstd", (2, 4)),
+    ],
+)
+def test_the_format_follows_the_version_and_the_codec_is_one_that_it_takes(
+    slab: Slab, produce_version: int, codec: str, sent_as: tuple[int, int]
+) -> None:
+    data = encode(slab, produce_version, codec)
+    assert magic_and_codec(data) == sent_as
+    assert read(data) == [(record.key, record.value) for record in RECORDS]
+
+
+def test_a_codec_that_the_broker_does_not_take_is_named(slab: Slab, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        encode(slab, 0, "lz4")
+    assert caplog.messages == ["Topic t1 is sent uncompressed: its broker is too old for lz4."]
+
+
+@pytest.mark.parametrize("produce_version", [0, 2, 3])
+def test_a_small_set_is_not_compressed(slab: Slab, produce_version: int, caplog: pytest.LogCaptureFixture) -> None:
+    assert magic_and_codec(encode(slab, produce_version, "gzip", min_size=10_000))[1] == 0
+    assert caplog.messages == []

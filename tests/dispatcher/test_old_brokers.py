@@ -1,0 +1,123 @@
+"""What a dispatcher does differently where the broker does not recognise a batch that it has already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp import kernels
+from bruce_mp.config.model import Config
+from bruce_mp.config.sections import Kafka
+from bruce_mp.dispatcher.core import Dispatcher
+from bruce_mp.pipes.frames import Kind, Parcel
+from bruce_mp.protocol.kafka_types import PartitionAck
+from bruce_mp.protocol.record_batch import Record
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.tables import PartitionTable, TopicTable
+from bruce_mp.telemetry.books import read_books
+from bruce_mp.telemetry.discards import DiscardReporter
+from support.put_records import put_records
+from support.slabs import DISPATCHER_ROW, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.slab.file import Slab
+
+SLOT: Final = 0
+CAN, CANNOT = 1, 2
+RECORDS: Final = [Record(1_700_000_000_000, b"k", b"v" * 10)] * 3
+
+
+class Nowhere:
+    def send_bytes(self, _: bytes) -> bool:
+        return True
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab() as made:
+        TopicTable(made).add(b"t1", 1)
+        PartitionTable(made).ensure(1, 0)
+        yield made
+
+
+def dispatcher(slab: Slab, cluster: int) -> Dispatcher:
+    """A dispatcher of a cluster that can recognise batches, or cannot."""
+    slab.words[lay.SUPER_IDEMPOTENCE >> 2] = cluster
+    config = Config(kafka=Kafka(bootstrap_servers=("b1:9092",)))
+    reporter = DiscardReporter(Nowhere(), 100)
+    made = Dispatcher(slab, Row(slab, DISPATCHER_ROW), config, SLOT, reporter, incarnation=1)
+    made.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.RESYNC, 1)], 0)
+    return made
+
+
+def give(slab: Slab, to: Dispatcher) -> None:
+    """Three more messages for partition 0."""
+    segments = put_records(slab, [RECORDS])
+    kernels.mark(slab, segments, word(State.ASSIGNED, SLOT))
+    to.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.BATCH, 1, 0, segments)], 0)
+
+
+def doubted(slab: Slab) -> int:
+    return read_books(slab).possible_duplicates
+
+
+@pytest.mark.parametrize(("cluster", "broker", "batches"), [(CAN, True, 2), (CAN, False, 1), (CANNOT, False, 1)])
+def test_one_batch_of_a_partition_is_in_flight_unless_the_broker_recognises_it(
+    slab: Slab, cluster: int, broker: bool, batches: int
+) -> None:
+    """Two in flight, and the first refused: the second would be in front of it, or twice there."""
+    one = dispatcher(slab, cluster)
+    one.on_connected(recognises=broker)
+    give(slab, one)
+    (first,) = one.next_request(0, 0.0)
+    one.on_ack(first, PartitionAck(b"t1", 0, 0), 0.0)
+    sent = []
+    for in_flight in range(2):
+        give(slab, one)
+        sent += one.next_request(in_flight, 0.0)
+    assert len(sent) == batches
+    one.on_ack(sent[0], PartitionAck(b"t1", 0, 0), 0.0)
+    assert len(sent + one.next_request(1, 0.0)) == 2
+
+
+@pytest.mark.parametrize(("cluster", "broker", "doubt"), [(CAN, True, 0), (CAN, False, 3), (CANNOT, False, 3)])
+def test_a_lost_answer_is_a_possible_duplicate(slab: Slab, cluster: int, broker: bool, doubt: int) -> None:
+    one = dispatcher(slab, cluster)
+    one.on_connected(recognises=broker)
+    give(slab, one)
+    assert one.next_request(0, 0.0)
+    assert doubted(slab) == 0
+    one.on_lost()
+    assert doubted(slab) == doubt
+
+
+@pytest.mark.parametrize(("cluster", "broker", "doubt"), [(CAN, True, 0), (CAN, False, 3), (CANNOT, False, 3)])
+def test_an_error_that_leaves_it_open_is_a_possible_duplicate(
+    slab: Slab, cluster: int, broker: bool, doubt: int
+) -> None:
+    one = dispatcher(slab, cluster)
+    one.on_connected(recognises=broker)
+    give(slab, one)
+    (batch,) = one.next_request(0, 0.0)
+    one.on_ack(batch, PartitionAck(b"t1", 0, 7), 0.0)  # REQUEST_TIMED_OUT
+    assert doubted(slab) == doubt
+
+
+@pytest.mark.parametrize(("cluster", "broker", "doubt"), [(CAN, True, 0), (CAN, False, 3), (CANNOT, False, 3)])
+def test_what_a_dispatcher_that_died_had_sent_is_a_possible_duplicate(
+    slab: Slab, cluster: int, broker: bool, doubt: int
+) -> None:
+    first = dispatcher(slab, cluster)
+    first.on_connected(recognises=broker)
+    give(slab, first)
+    assert first.next_request(0, 0.0)
+    second = dispatcher(slab, cluster)
+    second.on_connected(recognises=broker)
+    assert doubted(slab) == doubt
+    (again,) = second.next_request(0, 0.0)
+    assert again.records == 3

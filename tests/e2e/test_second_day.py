@@ -1,0 +1,253 @@
+"""What an operator meets after the first day: brokers that come late or move, places that are taken, moved logs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+import psutil
+import pytest
+
+from bruce_mp.client import DatagramClient
+from bruce_mp.devbroker.control import DevBroker
+from support import processes
+from support.daemon import Daemon
+from support.ports import ReservedPort
+from support.traffic import Load, Seen, assert_all_there, start_senders
+from support.whole_runs import run_to_the_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+TOPICS: Final = ("red", "green")
+
+
+@pytest.fixture
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(topics=dict.fromkeys(TOPICS, 3)) as running:
+        yield running
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port that nobody else gets."""
+    reserved = ReservedPort()
+    yield reserved.number
+    reserved.release()
+
+
+def read_back(broker: DevBroker) -> dict[str, list[Seen]]:
+    return {
+        topic: [
+            Seen(partition, record.key, record.value, record.timestamp)
+            for partition, records in enumerate(broker.fetch(topic))
+            for record in records
+        ]
+        for topic in TOPICS
+    }
+
+
+def send(daemon: Daemon, count: int, topic: str = "red") -> None:
+    with DatagramClient(daemon.socket_path, timeout=20) as client:
+        for number in range(count):
+            client.send(topic, b"%d" % number)
+
+
+# --- brokers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_not_there_at_the_start(tmp_path: Path, broker: DevBroker) -> None:
+    """The daemon takes messages in, says that it finds nobody, and delivers when the broker comes."""
+    load = Load(TOPICS, senders=2, messages=500, largest=3000)
+    broker.broker_down(1)
+    with Daemon(tmp_path, broker.bootstrap) as daemon:
+        for sender in start_senders(load, daemon.socket_path):
+            assert sender.wait(60) == 0
+        daemon.wait_for(lambda: daemon.books().received == load.total, "the messages", 20)
+        assert sum(daemon.books().held.values()) == load.total
+        assert f"Broker {broker.bootstrap} cannot be reached: Connection refused." in daemon.log()
+        assert "dispatcher-0" not in daemon.pids()
+        broker.broker_up(1)
+        assert daemon.wait_settled(load.total).delivered == load.total
+    assert_all_there(load, read_back(broker))
+
+
+def test_a_broker_that_comes_back_on_another_port(tmp_path: Path, broker: DevBroker, port: int) -> None:
+    """The bootstrap list names both ports."""
+    load = Load(TOPICS, senders=1, messages=300, largest=3000)
+    with Daemon(tmp_path, f"{broker.bootstrap},127.0.0.1:{port}") as daemon:
+        send(daemon, 100, "red")
+        daemon.wait_settled(100)
+        broker.broker_down(1)
+        for sender in start_senders(load, daemon.socket_path):
+            assert sender.wait(60) == 0
+        broker.broker_up(1, port=port)
+        assert daemon.wait_settled(load.total + 100).discarded == {}
+    arrived = read_back(broker)
+    arrived["red"] = [record for record in arrived["red"] if b":" in (record.value or b"")]
+    assert_all_there(load, arrived)
+
+
+def test_of_several_bootstrap_servers_one_is_enough(tmp_path: Path, broker: DevBroker, port: int) -> None:
+    with Daemon(tmp_path, f"nowhere.invalid:9092,127.0.0.1:{port},{broker.bootstrap}") as daemon:
+        send(daemon, 10)
+        assert daemon.wait_settled(10).delivered == 10
+
+
+# --- places that cannot be had ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Daemon:
+    """One that is not started, without a broker."""
+    return Daemon(tmp_path, "127.0.0.1:1")
+
+
+def refused(daemon: Daemon, **settings: object) -> str:
+    """What it says when it does not start; nothing of it may be left."""
+    ended = run_to_the_end(daemon.config_path, {name.replace("__", "."): value for name, value in settings.items()})
+    assert ended.code == 1, ended.text
+    assert "Traceback" not in ended.text
+    return ended.text
+
+
+def test_a_directory_of_the_socket_that_is_not_there(daemon: Daemon) -> None:
+    place = daemon.directory / "no" / "in.dgram"
+    text = refused(daemon, input__unix_datagram__path=place)
+    assert f'input.unix_datagram.path = "{place}" cannot be used: there is no directory {place.parent}; ' in text
+    assert "make it or choose another path" in text
+    assert not daemon.slab_path.exists()
+
+
+def test_a_directory_of_the_socket_where_the_daemon_may_not_write(daemon: Daemon) -> None:
+    closed = daemon.directory / "closed"
+    closed.mkdir(mode=0o500)
+    text = refused(daemon, input__unix_datagram__path=closed / "in.dgram")
+    assert f'input.unix_datagram.path = "{closed / "in.dgram"}" cannot be used: ' in text
+    assert f"the daemon's user must be allowed to write to {closed}" in text
+    assert not daemon.slab_path.exists()
+
+
+def test_a_directory_of_the_slab_where_the_daemon_may_not_write(daemon: Daemon) -> None:
+    closed = daemon.directory / "closed"
+    closed.mkdir(mode=0o500)
+    text = refused(daemon, slab__path=closed / "slab")
+    assert f"The slab {closed / 'slab'} cannot be made: Permission denied" in text
+
+
+def test_a_run_directory_that_cannot_be_made(daemon: Daemon) -> None:
+    closed = daemon.directory / "closed"
+    closed.mkdir(mode=0o500)
+    text = refused(daemon, daemon__run_dir=closed / "run")
+    assert f"The run directory {closed / 'run'} cannot be made: Permission denied. Make the directory" in text
+
+
+def test_something_else_is_in_the_place_of_the_socket(daemon: Daemon) -> None:
+    daemon.socket_path.write_text("precious")
+    text = refused(daemon)
+    assert f'"{daemon.socket_path}": there is something that is no socket; remove it or choose another path' in text
+    assert daemon.socket_path.read_text() == "precious"
+
+
+def test_the_socket_of_another_program(daemon: Daemon) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(str(daemon.socket_path))
+        text = refused(daemon)
+        assert f'"{daemon.socket_path}": another program receives there; stop it or choose another path' in text
+    assert daemon.socket_path.is_socket()
+
+
+def test_the_port_of_the_status_pages_is_taken(daemon: Daemon) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        text = refused(daemon, http__listen=address)
+    assert f'http.listen = "{address}" cannot be used: another program listens there; stop it or choose' in text
+
+
+def test_a_run_directory_that_others_can_enter(daemon: Daemon) -> None:
+    daemon.run_dir.mkdir(mode=0o755)
+    daemon.run_dir.chmod(0o755)
+    text = refused(daemon)
+    assert f"The run directory {daemon.run_dir} has mode 0755: others can enter it" in text
+    assert f"chmod 0700 {daemon.run_dir}" in text
+    assert stat.S_IMODE(daemon.run_dir.stat().st_mode) == 0o755
+
+
+def test_a_log_file_that_cannot_be_made(daemon: Daemon) -> None:
+    place = daemon.directory / "no" / "bruce.log"
+    text = refused(daemon, logging__file__enable="true", logging__file__path=place)
+    assert f"The log file {place} cannot be opened: No such file or directory. Make its directory" in text
+
+
+def test_a_second_daemon_touches_nothing_of_the_first(tmp_path: Path, broker: DevBroker) -> None:
+    """With the same run directory, the same slab, the same socket: each is refused by its own name."""
+    for name in ("first", "second", "third", "fourth"):
+        (tmp_path / name).mkdir()
+    with Daemon(tmp_path / "first", broker.bootstrap) as first, ThreadPoolExecutor(3) as threads:
+        others = [Daemon(tmp_path / name, broker.bootstrap) for name in ("second", "third", "fourth")]
+        texts = [
+            threads.submit(refused, others[0], daemon__run_dir=first.run_dir),
+            threads.submit(refused, others[1], slab__path=first.slab_path),
+            threads.submit(refused, others[2], input__unix_datagram__path=first.socket_path),
+        ]
+        run_dir, slab, place = [text.result() for text in texts]
+        assert f"The run directory {first.run_dir} belongs to a daemon that is running; stop it or set" in run_dir
+        assert f"The slab {first.slab_path} belongs to a daemon that is running; stop it or set another" in slab
+        assert f'"{first.socket_path}": another program receives there; stop it or choose another path' in place
+        assert not any(other.slab_path.exists() for other in others)
+        send(first, 10)
+        assert first.wait_settled(10).delivered == 10
+
+
+# --- the daemon's own life -------------------------------------------------------------------------------------------
+
+
+def test_a_log_file_that_was_moved_away_is_opened_anew(tmp_path: Path, broker: DevBroker) -> None:
+    """By every process, whether it was told or not."""
+    path, moved = tmp_path / "bruce.log", tmp_path / "bruce.log.1"
+    settings = {"logging.file.enable": "true", "logging.file.path": path}
+    with Daemon(tmp_path, broker.bootstrap, settings) as daemon:
+        daemon.wait_for(lambda: "Process router is ready" in path.read_text(), "the log", 20)
+        path.rename(moved)
+        os.kill(daemon.pid, signal.SIGUSR1)
+        send(daemon, 3, "unknown")
+        with DatagramClient(daemon.socket_path) as client:
+            client.send_encoded(b"malformed")
+        daemon.wait_for(path.exists, "a new log", 10)
+        daemon.wait_for(lambda: "bruce[router " in path.read_text(), "the router in the new log", 10)
+        daemon.wait_for(lambda: "bruce[input " in path.read_text(), "the input in the new log", 10)
+        os.kill(daemon.pid, signal.SIGHUP)
+        daemon.wait_for(lambda: "bruce[supervisor " in path.read_text(), "the supervisor in the new log", 10)
+        before = moved.read_text()
+        send(daemon, 3)
+        daemon.wait_settled(7)
+        assert moved.read_text() == before
+
+
+def test_when_the_supervisor_is_killed_all_die_and_the_next_run_adopts(tmp_path: Path, broker: DevBroker) -> None:
+    load = Load(TOPICS, senders=1, messages=2000, largest=3000)
+    with Daemon(tmp_path, broker.bootstrap) as daemon:
+        daemon.wait_for(lambda: "dispatcher-0" in daemon.pids(), "the dispatcher", 20)
+        broker.broker_down(1)
+        for sender in start_senders(load, daemon.socket_path):
+            assert sender.wait(60) == 0
+        daemon.wait_for(lambda: daemon.books().received == load.total, "the messages", 20)
+        children = [psutil.Process(pid) for pid in daemon.pids().values()]
+        assert len(children) == 4
+        os.kill(daemon.pid, signal.SIGKILL)
+        assert daemon._process is not None
+        assert daemon._process.wait(10) == -signal.SIGKILL
+        assert not processes.still_alive(children, 5)
+        assert daemon.socket_path.is_socket()  # nobody was left to remove it
+        daemon.start()
+        assert f"Adopted the slab {daemon.slab_path} with 2,000 messages to deliver" in daemon.log()
+        broker.broker_up(1)
+        assert daemon.wait_settled(load.total).delivered == load.total
+    assert_all_there(load, read_back(broker))

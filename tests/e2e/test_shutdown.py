@@ -1,0 +1,300 @@
+"""How the daemon ends: what was accepted is delivered, or kept and named, and nothing is sent twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.client import DatagramClient
+from bruce_mp.devbroker.control import DevBroker
+from support.daemon import Daemon
+from support.traffic import Load, Seen, assert_all_there
+from support.whole_runs import Sender, run_to_the_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+TOPICS: Final = ("red", "green", "blue", "white")
+SMALL_SLAB: Final = {"slab.size": "8m"}
+
+
+@pytest.fixture
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(topics=dict.fromkeys(TOPICS, 3)) as running:
+        yield running
+
+
+@pytest.fixture
+def slow_broker() -> Iterator[DevBroker]:
+    with DevBroker(topics=dict.fromkeys(TOPICS, 3), ack_delay_ms=300) as running:
+        yield running
+
+
+def lose_broker(daemon: Daemon, broker: DevBroker) -> None:
+    """Take the broker down once the daemon knows it."""
+    daemon.wait_for(lambda: "dispatcher-0" in daemon.pids(), "the dispatcher", 20)
+    broker.broker_down(1)
+
+
+def read_back(broker: DevBroker, topics: tuple[str, ...]) -> dict[str, list[Seen]]:
+    return {
+        topic: [
+            Seen(partition, record.key, record.value, record.timestamp)
+            for partition, records in enumerate(broker.fetch(topic))
+            for record in records
+        ]
+        for topic in topics
+    }
+
+
+def start_senders(daemon: Daemon, messages: int = 100_000, largest: int = 2000) -> list[Sender]:
+    """Two senders with two topics each."""
+    senders = [
+        Sender(Load(topics, senders=1, messages=messages, largest=largest, seed=seed), daemon.socket_path)
+        for seed, topics in enumerate((TOPICS[:2], TOPICS[2:]))
+    ]
+    for sender in senders:
+        sender.start()
+    return senders
+
+
+def assert_accepted_arrived(senders: list[Sender], broker: DevBroker) -> None:
+    """Everything that the kernel took from the senders is in the broker, once and in order."""
+    for sender in senders:
+        load = replace(sender.load, messages=sender.accepted)
+        assert_all_there(load, read_back(broker, load.topics))
+
+
+def test_with_everything_delivered_nothing_is_left(tmp_path: Path, broker: DevBroker) -> None:
+    with Daemon(tmp_path, broker.bootstrap) as daemon:
+        with DatagramClient(daemon.socket_path) as client:
+            for number in range(100):
+                client.send("red", b"%d" % number)
+        daemon.wait_settled(100)
+        assert daemon.terminate() == 0
+    assert not daemon.slab_path.exists()
+    assert not daemon.socket_path.exists()
+    assert sum(map(len, broker.fetch("red"))) == 100
+
+
+def test_under_load_all_that_was_accepted_is_delivered(tmp_path: Path, broker: DevBroker) -> None:
+    with Daemon(tmp_path, broker.bootstrap) as daemon:
+        senders = start_senders(daemon)
+        daemon.wait_for(lambda: daemon.books().received > 3000, "traffic", 30)
+        assert daemon.terminate() == 0
+        for sender in senders:
+            sender.join()
+            assert sender.refusal is not None
+    assert not daemon.slab_path.exists()
+    assert_accepted_arrived(senders, broker)
+
+
+def test_without_time_to_deliver_the_next_run_delivers_the_rest(tmp_path: Path, slow_broker: DevBroker) -> None:
+    """The acks are slow: some batches are in flight at the end, and must not be doubled."""
+    with Daemon(tmp_path, slow_broker.bootstrap, {"delivery.shutdown_max_delay_ms": 100}) as daemon:
+        senders = start_senders(daemon)
+        daemon.wait_for(lambda: daemon.books().delivered > 0, "traffic", 30)
+        assert daemon.terminate() == 0
+        for sender in senders:
+            sender.join()
+        assert daemon.slab_path.exists()
+        books = daemon.books()
+        assert books.balanced
+        assert books.received == sum(sender.accepted for sender in senders)
+        assert sum(books.held.values()) > 0
+        assert "could not be delivered" in daemon.log()
+        daemon.start()
+        daemon.wait_settled(books.received)
+        assert daemon.books().delivered == books.received
+    assert_accepted_arrived(senders, slow_broker)
+
+
+def test_with_the_broker_down_it_ends_in_time_and_keeps_all(tmp_path: Path, broker: DevBroker) -> None:
+    with Daemon(tmp_path, broker.bootstrap, {"delivery.shutdown_max_delay_ms": 1500}) as daemon:
+        lose_broker(daemon, broker)
+        with DatagramClient(daemon.socket_path) as client:
+            for number in range(30):
+                client.send("red" if number % 3 else "green", b"%d" % number, partition_key=number)
+        daemon.wait_for(lambda: daemon.books().received == 30, "30 messages", 10)
+        started = time.monotonic()
+        assert daemon.terminate() == 0
+        assert 1.5 <= time.monotonic() - started < 10
+        assert f"30 messages could not be delivered. The slab {daemon.slab_path} keeps them" in daemon.log()
+        report = daemon.log().partition("By topic:")[2]
+        assert "  green: 10" in report
+        assert "  red: 20" in report
+        assert daemon.slab_path.exists()
+        assert not daemon.socket_path.exists()
+        broker.broker_up(1)
+        daemon.start()
+        daemon.wait_settled(30)
+        assert daemon.terminate() == 0
+    assert not daemon.slab_path.exists()
+    assert sum(map(len, broker.fetch("red"))) == 20
+    assert sum(map(len, broker.fetch("green"))) == 10
+
+
+def test_a_second_sigterm_hurries(tmp_path: Path, broker: DevBroker) -> None:
+    with Daemon(tmp_path, broker.bootstrap) as daemon:
+        lose_broker(daemon, broker)
+        with DatagramClient(daemon.socket_path) as client:
+            client.send("red", b"held")
+        daemon.wait_for(lambda: sum(daemon.books().held.values()) == 1, "the message", 10)
+        os.kill(daemon.pid, signal.SIGTERM)
+        daemon.wait_for(lambda: "Shutting down" in daemon.log(), "the shutdown", 10)
+        started = time.monotonic()
+        assert daemon.terminate() == 0
+        assert time.monotonic() - started < 10  # of 30
+        assert "Asked again to shut down" in daemon.log()
+        assert "1 message could not be delivered" in daemon.log()
+        assert daemon.slab_path.exists()
+
+
+# --- ends that nobody asked for --------------------------------------------------------------------------------------
+
+
+def test_five_failing_boots_end_it_with_the_reason(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, "127.0.0.1:1")
+    daemon.run_dir.mkdir(mode=0o700)
+    in_the_way = daemon.run_dir / "router-runs.ipc"
+    in_the_way.mkdir()
+    ended = run_to_the_end(daemon.config_path)
+    assert ended.code == 70
+    assert "Process router failed 5 times in a row before it was ready; last: " in ended.text
+    assert f"The socket {in_the_way} cannot be made: " in ended.text
+    assert "Look what is there" in ended.text
+    assert "Traceback" not in ended.text
+    assert not daemon.socket_path.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"slab.sise": "8m"}, ["--set", "slab.sise"]),
+        ({"slab.size": "8q"}, ["--set", "slab.size", "8q"]),
+        ({"batching.default.action": "per_topic"}, ["batching.default"]),
+    ],
+    ids=["unknown key", "bad value", "contradiction"],
+)
+def test_a_mistake_in_the_configuration_ends_it_at_once(
+    tmp_path: Path, settings: Mapping[str, object], words: list[str]
+) -> None:
+    daemon = Daemon(tmp_path, "127.0.0.1:1")
+    ended = run_to_the_end(daemon.config_path, settings)
+    assert ended.code == 1
+    for word in words:
+        assert word in ended.text
+    assert "Traceback" not in ended.text
+    assert not daemon.slab_path.exists()
+
+
+# --- a slab that is full ---------------------------------------------------------------------------------------------
+
+
+def test_full_it_discards_and_counts_and_recovers_when_the_broker_is_back(tmp_path: Path, broker: DevBroker) -> None:
+    """Fill, unblock, drain."""
+    with (
+        Daemon(tmp_path, broker.bootstrap, SMALL_SLAB) as daemon,
+        DatagramClient(daemon.socket_path, timeout=20) as client,
+    ):
+        lose_broker(daemon, broker)
+        sent = 0
+
+        def send(count: int) -> None:
+            nonlocal sent
+            for _ in range(count):
+                client.send("red", b"%d:" % sent + bytes(8000), partition_key=sent)
+                sent += 1
+
+        while daemon.books().discarded.get("NO_MEM", 0) < 100:
+            send(100)
+            assert sent < 10_000
+        daemon.wait_for(lambda: daemon.books().received == sent, "all to be received", 20)
+        books = daemon.wait_consistent()
+        assert books.balanced
+        assert sum(books.held.values()) > 900  # of the 1024 that would fill it to the last byte
+        daemon.wait_for(
+            lambda: (
+                [item["reasons"] for item in daemon.get("/discards/json")["unfinished_report"]["discard_topic"]]
+                == [{"NO_MEM": books.discarded["NO_MEM"]}]
+            ),
+            "the discard report",
+            10,
+        )
+        broker.broker_up(1)
+        daemon.wait_settled(sent)
+        discarded = daemon.books().discarded
+        for _ in range(20):
+            send(100)
+            daemon.wait_settled(sent)
+        assert daemon.books().discarded == discarded == {"NO_MEM": books.discarded["NO_MEM"]}
+        arrived = [(record.value or b"").split(b":")[0] for records in broker.fetch("red") for record in records]
+        assert len(arrived) == len(set(arrived)) == sent - discarded["NO_MEM"]
+        assert {b"%d" % number for number in range(sent - 2000, sent)} <= set(arrived)
+
+
+def wait_until_blocked(daemon: Daemon, sender: Sender) -> None:
+    """Until the sender has got nothing more rid of for a second, although it wants to."""
+    at = -1
+    for _ in range(30):
+        if sender.accepted == at:
+            break
+        at = sender.accepted
+        time.sleep(1)
+    assert sender.accepted == at
+    assert not sender.is_done
+    assert daemon.books().discarded == {}
+
+
+def block_settings(max_delay_ms: int = 30_000) -> dict[str, object]:
+    return {
+        **SMALL_SLAB,
+        "input.unix_datagram.when_full": "block",
+        "delivery.shutdown_max_delay_ms": max_delay_ms,
+    }
+
+
+def test_where_senders_wait_nothing_is_discarded_and_everything_arrives(tmp_path: Path, broker: DevBroker) -> None:
+    load = Load(TOPICS, senders=1, messages=8000, smallest=100, largest=40_000)
+    with Daemon(tmp_path, broker.bootstrap, block_settings()) as daemon:
+        lose_broker(daemon, broker)
+        sender = Sender(load, daemon.socket_path)
+        sender.start()
+        wait_until_blocked(daemon, sender)
+        broker.broker_up(1)
+        sender.join()
+        assert sender.refusal is None
+        books = daemon.wait_settled(load.total)
+        assert (books.received, books.discarded) == (load.total, {})
+        assert_all_there(load, read_back(broker, TOPICS))
+
+
+def test_ended_while_senders_wait_nothing_vanishes_without_a_trace(tmp_path: Path, broker: DevBroker) -> None:
+    """What the kernel had taken and the slab has no room for is counted as discarded, and the log says so."""
+    load = Load(TOPICS, senders=1, messages=8000, smallest=100, largest=40_000)
+    with Daemon(tmp_path, broker.bootstrap, block_settings(1000)) as daemon:
+        lose_broker(daemon, broker)
+        sender = Sender(load, daemon.socket_path)
+        sender.start()
+        wait_until_blocked(daemon, sender)
+        assert daemon.terminate() == 0
+        sender.join()
+        assert sender.refusal is not None
+        books = daemon.books()
+        assert books.balanced
+        assert books.received == sender.accepted
+        assert books.discarded.keys() <= {"NO_MEM"}
+        assert bool(books.discarded) == ("were discarded: NO_MEM" in daemon.log())
+        broker.broker_up(1)
+        daemon.start()
+        books = daemon.wait_settled(sender.accepted)
+    arrived = [record.value for records in read_back(broker, TOPICS).values() for record in records]
+    assert len(arrived) == len(set(arrived)) == books.delivered

@@ -1,0 +1,159 @@
+"""Encoded message sets: known bytes, kafka-python's encoder and decoder, and segments that are not what they claim."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.record.legacy_records import LegacyRecordBatchBuilder
+from kafka.record.memory_records import MemoryRecords
+
+from bruce_mp.errors import SlabError
+from bruce_mp.kernels import encode_message_set
+from bruce_mp.protocol.compression import Codec, compress
+from bruce_mp.protocol.message_set import MessageFormat, wrap_set
+from bruce_mp.protocol.record_batch import Record
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Geometry
+from support.examples import examples
+from support.put_records import put_records
+from support.slabs import new_slab
+
+ROOMY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=16, landing_slot_size=64)
+NOW: Final = 1_700_000_000_000
+NO_TIME: Final = -1
+UNLIMITED: Final = 1 << 40
+
+FORMATS: Final = (MessageFormat.V0, MessageFormat.V1)
+timestamps = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-1, 0, NOW]) | st.integers(NOW, NOW + 10_000)
+sizes = st.integers(0, 300) | st.sampled_from([0, 8191, 8192, 8193, 100_000])
+keys = st.binary(max_size=10) | st.sampled_from([63, 8192]).map(bytes)
+lists = st.lists(
+    st.tuples(timestamps, keys, sizes.map(bytes)).map(lambda fields: Record(*fields)), min_size=1, max_size=6
+)
+"""Records as the slab has them: an empty key or value is b"", not None."""
+
+
+def as_kafka_has_them(records: list[Record], message_format: MessageFormat) -> list[Record]:
+    """Empty is null; numbers and timestamps as the format has them."""
+    timed = message_format is MessageFormat.V1
+    return [
+        Record(
+            record.timestamp if timed else NO_TIME,
+            record.key or None,
+            record.value or None,
+            offset=number if timed else 0,
+        )
+        for number, record in enumerate(records)
+    ]
+
+
+def encoded_by_kafka_python(records: list[Record], message_format: MessageFormat) -> bytes:
+    builder = LegacyRecordBatchBuilder(int(message_format), 0, UNLIMITED)
+    for record in as_kafka_has_them(records, message_format):
+        builder.append(record.offset, record.timestamp, record.key, record.value)
+    return bytes(builder.build())
+
+
+def read_by_kafka_python(data: bytes) -> list[Record]:
+    """Message sets and wrappers; checksums are looked at."""
+    found = []
+    for batch in MemoryRecords(data):
+        assert batch.validate_crc()
+        for record in batch:
+            assert record.validate_crc()
+            timestamp = NO_TIME if record.timestamp is None else record.timestamp
+            found.append(Record(timestamp, record.key, record.value, offset=record.offset))
+    return found
+
+
+def test_known_bytes_of_format_0() -> None:
+    with new_slab() as slab:
+        segments = put_records(slab, [[Record(NOW, b"k", b"value"), Record(NOW + 1, b"", b"")]])
+        encoded = encode_message_set(slab, segments, MessageFormat.V0)
+    assert encoded.data == bytes.fromhex(
+        "0000000000000000 00000014 8faa5588 00 00 00000001 6b 00000005 76616c7565"
+        "0000000000000000 0000000e a7ec6803 00 00 ffffffff ffffffff"
+    )
+    assert encoded.records == 2
+
+
+def test_known_bytes_of_format_1() -> None:
+    with new_slab() as slab:
+        segments = put_records(slab, [[Record(NOW, b"k", b"value"), Record(NOW + 1, b"", b"")]])
+        encoded = encode_message_set(slab, segments, MessageFormat.V1)
+    assert encoded.data == bytes.fromhex(
+        "0000000000000000 0000001c 817899cb 01 00 0000018bcfe56800 00000001 6b 00000005 76616c7565"
+        "0000000000000001 00000016 b79a1a58 01 00 0000018bcfe56801 ffffffff ffffffff"
+    )
+    assert (encoded.records, encoded.max_timestamp) == (2, NOW + 1)
+
+
+@pytest.mark.parametrize("message_format", FORMATS)
+@examples(60)
+@given(runs=st.lists(lists, min_size=1, max_size=3))
+def test_it_writes_what_kafka_python_writes(runs: list[list[Record]], message_format: MessageFormat) -> None:
+    records = [record for run in runs for record in run]
+    if sum(len(record.value or b"") for record in records) > 48 * lay.CHUNK_BYTES:
+        records = records[:1]
+        runs = [records]
+    with new_slab(ROOMY) as slab:
+        encoded = encode_message_set(slab, put_records(slab, runs), message_format)
+    assert encoded.data == encoded_by_kafka_python(records, message_format)
+    assert encoded.records == len(records)
+    assert encoded.max_timestamp == max(record.timestamp for record in records)
+
+
+@pytest.mark.parametrize(
+    ("message_format", "codec"),
+    [
+        (message_format, codec)
+        for message_format in FORMATS
+        for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
+        if (message_format, codec) != (MessageFormat.V0, Codec.LZ4)
+    ],
+)
+@examples(20)
+@given(records=lists)
+def test_kafka_python_unpacks_a_wrapper(records: list[Record], message_format: MessageFormat, codec: Codec) -> None:
+    records = records[:3]
+    with new_slab(ROOMY) as slab:
+        data, count, latest = encode_message_set(slab, put_records(slab, [records]), message_format)
+    whole = wrap_set(compress(codec, None, data), codec, message_format, count, latest)
+    assert read_by_kafka_python(whole) == as_kafka_has_them(records, message_format)
+
+
+def test_nothing_is_an_empty_set() -> None:
+    with new_slab() as slab:
+        assert encode_message_set(slab, [], MessageFormat.V1) == (b"", 0, 0)
+
+
+def test_it_refuses_what_is_not_what_it_claims() -> None:
+    with new_slab() as slab:
+        [segment] = put_records(slab, [[Record(NOW, b"k", b"value"), Record(NOW, b"k", b"value")]])
+        for changed in (
+            segment._replace(records=3),
+            segment._replace(records=0),
+            segment._replace(first=segment.first - 8),
+            segment._replace(first=2**32 - 8),
+            segment._replace(run=segment.run + 8),
+            segment._replace(chunk=2**32 - 1),
+            segment._replace(generation=segment.generation + 1),
+        ):
+            with pytest.raises(SlabError):
+                encode_message_set(slab, [segment, changed], MessageFormat.V0)
+
+
+@pytest.mark.parametrize("field", [lay.RECORD_KEY_LENGTH, lay.RECORD_VALUE_LENGTH])
+@pytest.mark.parametrize("which", [0, 1])
+def test_it_refuses_a_record_that_goes_past_its_run(field: int, which: int) -> None:
+    with new_slab() as slab:
+        [segment] = put_records(slab, [[Record(NOW, b"k", b"value"), Record(NOW, b"k", b"value")]])
+        at = slab.chunk_at(segment.chunk) + segment.first + which * (lay.RECORD_HEADER + 8) + field
+        for length in (3, 1000, 2**32 - 10):
+            slab.words[at >> 2] += length
+            with pytest.raises(SlabError, match="end"):
+                encode_message_set(slab, [segment], MessageFormat.V1)
+            slab.words[at >> 2] -= length

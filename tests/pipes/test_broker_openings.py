@@ -1,0 +1,207 @@
+"""Connections to brokers that do not say which versions they speak, and to those that only seem so."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Event as Flag
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from kafka.protocol.metadata import ApiVersionsResponse, MetadataResponse
+
+from bruce_mp.pipes.broker_socket import BrokerSocket
+from bruce_mp.pipes.loop import Loop
+from bruce_mp.pipes.openings import Openings
+from bruce_mp.protocol import broker_connection
+from bruce_mp.protocol.api_versions import BEFORE_API_VERSIONS, BrokerAbilities
+from bruce_mp.protocol.connection_events import Cause, Failed, Ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.pipes.resolver import Address
+    from bruce_mp.protocol.connection_events import Event
+
+TIMEOUT_S: Final = 10.0
+VERSIONS_TIMEOUT_S: Final = 1.0
+VERSIONS, METADATA = 18, 3
+Deed = Callable[[socket.socket, bytes], None]
+"""What is done about a request; it is given the four bytes of the correlation id."""
+
+
+def closes(peer: socket.socket, _: bytes) -> None:
+    peer.close()
+
+
+def resets(peer: socket.socket, _: bytes) -> None:
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+
+
+def is_silent(_peer: socket.socket, _: bytes) -> None:
+    pass
+
+
+def answers(response: Any) -> Deed:
+    response.with_header(correlation_id=0)
+    frame = bytes(response.encode(header=True, framed=True))
+    return lambda peer, number: peer.sendall(frame[:4] + number + frame[8:])
+
+
+gives_metadata: Final = answers(
+    MetadataResponse[0](
+        brokers=[MetadataResponse.MetadataResponseBroker(node_id=1, host="b1", port=9092)],
+        topics=[],
+    )
+)
+says_versions: Final = answers(
+    ApiVersionsResponse[3](
+        error_code=0,
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(api_key=key, min_version=0, max_version=version)
+            for key, version in {0: 9, 3: 9, 22: 4}.items()
+        ],
+    )
+)
+
+Script = list[dict[int, Deed]]
+"""For each connection, the questions that it has to ask, in order, and what is done about them."""
+
+
+def old_broker(deed: Deed) -> Script:
+    """What is asked of a broker that does `deed` when it is asked for versions."""
+    return [{VERSIONS: deed}, {METADATA: gives_metadata, VERSIONS: deed}, {METADATA: gives_metadata}]
+
+
+class Numbers:
+    """In the place of the resolver: all names are addresses."""
+
+    def resolve(self, host: str, port: int, callback: Callable[[list[Address], str], None]) -> None:
+        callback([(socket.AF_INET, host, port)], "")
+
+
+class Server:
+    """Plays a script."""
+
+    def __init__(self, script: Script) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(TIMEOUT_S)
+        self.port: int = self._listener.getsockname()[1]
+        self._over = Flag()
+        self.asked: list[list[int]] = []
+        """The API keys of each connection's questions."""
+        self._thread = ThreadPoolExecutor(1)
+        self._played = self._thread.submit(self._play, script)
+
+    def _play(self, script: Script) -> None:
+        with ExitStack() as open_connections:
+            for deeds in script:
+                peer, _ = self._listener.accept()
+                open_connections.enter_context(peer)
+                peer.settimeout(TIMEOUT_S)
+                self._serve(peer, deeds)
+            self._over.wait(TIMEOUT_S)
+
+    def _serve(self, peer: socket.socket, deeds: dict[int, Deed]) -> None:
+        self.asked.append([])
+        for key, deed in deeds.items():
+            size = int.from_bytes(peer.recv(4, socket.MSG_WAITALL), "big")
+            request = peer.recv(size, socket.MSG_WAITALL)
+            self.asked[-1].append(int.from_bytes(request[:2], "big"))
+            assert self.asked[-1][-1] == key
+            deed(peer, request[4:8])
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.shutdown()
+        self._listener.close()
+        self._played.result()
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_connection, "VERSIONS_TIMEOUT_S", VERSIONS_TIMEOUT_S)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+def serve(stack: ExitStack, script: Script) -> Server:
+    server = Server(script)
+    stack.callback(server.close)
+    return server
+
+
+def connect(stack: ExitStack, server: Server, openings: Openings | None = None) -> list[Event]:
+    """Open a connection and wait for its first event."""
+    loop = Loop()
+    events: list[Event] = []
+
+    def on_event(event: Event) -> None:
+        events.append(event)
+        loop.stop()
+
+    connection = BrokerSocket(
+        loop,
+        Numbers(),  # type: ignore[arg-type]
+        host="127.0.0.1",
+        port=server.port,
+        client_id="test",
+        timeout_s=TIMEOUT_S,
+        on_event=on_event,
+        openings=openings,
+    )
+    stack.callback(connection.close)
+    connection.open()
+    loop.run()
+    return events
+
+
+@pytest.mark.parametrize("deed", [closes, resets, is_silent])
+def test_an_old_broker_is_found_out(stack: ExitStack, deed: Deed) -> None:
+    server = serve(stack, old_broker(deed))
+    assert connect(stack, server) == [Ready(BEFORE_API_VERSIONS)]
+    assert server.asked == [[VERSIONS], [METADATA, VERSIONS], [METADATA]]
+
+
+def test_what_was_found_out_spares_the_next_connection_the_question(stack: ExitStack) -> None:
+    server = serve(stack, [*old_broker(closes), {METADATA: gives_metadata}])
+    openings = Openings()
+    connect(stack, server, openings)
+    assert connect(stack, server, openings) == [Ready(BEFORE_API_VERSIONS)]
+    assert server.asked[3:] == [[METADATA]]
+
+
+@pytest.mark.parametrize("deed", [closes, is_silent])
+def test_a_broker_of_today_is_not_taken_for_an_old_one(stack: ExitStack, deed: Deed) -> None:
+    server = serve(stack, [{VERSIONS: deed}, {METADATA: gives_metadata, VERSIONS: says_versions}])
+    assert connect(stack, server) == [Ready(BrokerAbilities(9, 9, 4))]
+
+
+def test_a_broker_that_goes_down_is_not_taken_for_an_old_one(stack: ExitStack) -> None:
+    server = serve(stack, [{VERSIONS: closes}, {METADATA: closes}])
+    (event,) = connect(stack, server)
+    assert isinstance(event, Failed)
+    assert event.cause is Cause.CLOSED_BY_BROKER
+    assert server.asked == [[VERSIONS], [METADATA]]
+
+
+def test_a_broker_that_was_replaced_by_a_newer_one_is_asked_again(stack: ExitStack) -> None:
+    server = serve(stack, [*old_broker(closes), {METADATA: closes}, {VERSIONS: says_versions}])
+    openings = Openings()
+    connect(stack, server, openings)
+    (event,) = connect(stack, server, openings)
+    assert isinstance(event, Failed)
+    assert connect(stack, server, openings) == [Ready(BrokerAbilities(9, 9, 4))]
+
+
+def test_a_release_that_is_told_is_not_asked(stack: ExitStack) -> None:
+    server = serve(stack, [{METADATA: gives_metadata}])
+    assert connect(stack, server, Openings("0.9.0.1")) == [Ready(BEFORE_API_VERSIONS)]

@@ -1,0 +1,122 @@
+"""Router and dispatchers together: whatever fails and whoever dies, every message is delivered once and in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.slab.file import Geometry
+from support.examples import examples
+from support.flow import World, a_config
+from support.slabs import datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOMY: Final = Geometry(chunks=320, topics=16, partitions=32, landing_slots=16, landing_slot_size=4096)
+TOPICS: Final = {b"t1": (1, 2, 3), b"t2": (1,)}
+PLACES: Final = [(topic, partition) for topic, nodes in TOPICS.items() for partition in range(len(nodes))]
+REFUSED: Final = (6, 5, 7, 19, 10, 29, 13, -1)
+"""Errors with which nothing was written."""
+WRITTEN: Final = (7, 20, 13, 56, 6)
+"""Errors with which all was written."""
+
+
+class Step(NamedTuple):
+    """What happens next: an action, two numbers that it reads as it likes, and perhaps a death in the middle of it."""
+
+    action: int
+    one: int
+    other: int
+    kill_at: int | None
+
+
+def send(world: World, step: Step) -> None:
+    batch = []
+    for number in range(1 + step.one % 6):
+        topic, key = (b"t2", None) if (step.other + number) % 5 == 0 else (b"t1", None)
+        if (step.other + number) % 3 == 0:
+            key = (step.one + number) % 3
+        batch.append((topic, datagram(topic, b"v" * (number * 7), partition_key=key), key))
+    world.send(batch)
+
+
+def slot_of(world: World, step: Step) -> int:
+    slots = sorted(world.peers)
+    return slots[step.one % len(slots)] if slots else -1
+
+
+def move_leader(world: World, step: Step) -> None:
+    world.cluster.leaders[PLACES[step.one % len(PLACES)]] = (None, 1, 2, 3, 1, 2, 3)[step.other % 7]
+
+
+def take_down(world: World, step: Step) -> None:
+    node = 1 + step.one % 3
+    world.down ^= {node}
+    if node in world.down:
+        for slot in list(world.peers):
+            if world.node_of(slot) == node:
+                world.lose(slot, carried_out=step.other % 3)
+
+
+def fail(world: World, step: Step) -> None:
+    is_written = step.other % 2 == 1
+    codes = WRITTEN if is_written else REFUSED
+    world.errors.append((codes[step.one % len(codes)], is_written))
+
+
+ACTIONS: Final[list[Callable[[World, Step], None]]] = [
+    send,
+    send,
+    send,
+    lambda world, step: world.ring(kill_at=step.kill_at),
+    lambda world, step: world.ring(kill_at=step.kill_at),
+    lambda world, step: world.answer_fetch(kill_at=step.kill_at),
+    lambda world, step: world.router_hears(kill_at=step.kill_at),
+    lambda world, step: world.router_hears(kill_at=step.kill_at),
+    lambda world, step: world.peer_hears(slot_of(world, step), kill_at=step.kill_at),
+    lambda world, step: world.peer_hears(slot_of(world, step), kill_at=step.kill_at),
+    lambda world, step: world.peer_sends(slot_of(world, step), kill_at=step.kill_at),
+    lambda world, step: world.peer_sends(slot_of(world, step), kill_at=step.kill_at),
+    lambda world, step: world.answer(slot_of(world, step), kill_at=step.kill_at),
+    lambda world, step: world.answer(slot_of(world, step), kill_at=step.kill_at),
+    lambda world, step: world.lose(slot_of(world, step), carried_out=step.other % 4, kill_at=step.kill_at),
+    lambda world, _: world.carry_out_stray(),
+    lambda world, step: world.pass_time((1, 10, 100)[step.one % 3]),
+    lambda world, _: world.step_all(),
+    lambda world, _: world.step_all(),
+    lambda world, _: world.kill_router(),
+    lambda world, step: world.kill_peer(slot_of(world, step)),
+    lambda world, _: world.kill_all(),
+    move_leader,
+    take_down,
+    fail,
+]
+
+steps = st.builds(
+    Step,
+    action=st.integers(0, len(ACTIONS) - 1),
+    one=st.integers(0, 63),
+    other=st.integers(0, 63),
+    kill_at=st.none() | st.integers(0, 12),
+)
+
+
+@examples(150)
+@given(script=st.lists(steps, max_size=150), seed=st.integers(0, 1000), action=st.sampled_from(["combined", "none"]))
+def test_every_message_is_delivered_once_and_in_order(script: list[Step], seed: int, action: str) -> None:
+    with new_slab(ROOMY) as slab:
+        world = World(slab, TOPICS, a_config(action=action), seed=seed)
+        for step in script:
+            ACTIONS[step.action](world, step)
+        for place in PLACES:
+            if world.cluster.leaders[place] is None:
+                world.cluster.leaders[place] = 1
+        world.run_dry()
+        world.check()
+        while world.stray:
+            world.carry_out_stray()
+        world.check()
+        world.close()

@@ -1,0 +1,55 @@
+"""How much of a slab an outage can use, and what a few stuck messages cost the rest: small versions of the bench."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.usable_share import CASES, Case, Share, measure
+
+CHUNKS = 1024
+BY_NAME = {case.name: case for case in CASES}
+
+GOOD = (
+    "20 topics, one stuck",
+    "100 topics, one partition of one stuck",
+    "20 topics, PartitionKey, one broker of 3 stuck",
+    "20 topics, AnyPartition, one broker of 3 stuck",
+)
+
+
+def shares(case: Case) -> Share:
+    share = measure(case, CHUNKS)
+    assert 0 < share.usable < 1
+    assert 0 < share.stuck < 0.5
+    return share
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_stuck_messages_pin_little_more_than_themselves(name: str) -> None:
+    share = shares(BY_NAME[name])
+    assert share.usable > 0.6
+    assert share.pinned < share.stuck + 0.06
+    assert share.usable_again > 0.9 * share.usable
+
+
+def test_two_runs_of_the_simulation_say_the_same() -> None:
+    case = Case("small", BY_NAME[GOOD[0]].is_stuck, topics=5)
+    assert measure(case, 128) == measure(case, 128)
+
+
+@pytest.mark.xfail(
+    raises=AssertionError,
+    reason="a lane that is idle for a second gives up its chunk, so that each message takes 8 KiB",
+)
+def test_a_trickle_uses_the_slab() -> None:
+    case = Case("trickle", BY_NAME[GOOD[0]].is_stuck, topics=200, rate=100, keyed=0.0, largest=200)
+    assert shares(case).usable > 0.3
+
+
+@pytest.mark.xfail(raises=AssertionError, reason="nobody copies the few survivors of a chunk to free it")
+@pytest.mark.parametrize("stay_ms", [0, 100])
+def test_one_stuck_partition_of_twelve_does_not_pin_the_runs_of_the_others(stay_ms: int) -> None:
+    template = BY_NAME["20 topics, AnyPartition, one of 12"]
+    case = Case("slow", template.is_stuck, topics=20, keyed=0.0, largest=200, rate=2000, stay_ms=stay_ms, smallest=20)
+    share = shares(case)
+    assert share.pinned < share.stuck + 0.06

@@ -1,0 +1,101 @@
+"""A Kafka cluster in a few lines: logs, leaders, and the sequence checks of a real broker.
+
+Kept apart from the embedded broker on purpose: two readings of the rules are better than one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+__all__ = ["FakeCluster", "SentRecord", "Written"]
+
+NOT_LEADER: Final = 6
+OUT_OF_ORDER: Final = 45
+OLD_EPOCH: Final = 47
+REMEMBERED: Final = 5
+MASK: Final = 0x7FFFFFFF
+
+Place = tuple[bytes, int]
+"""Topic and partition."""
+
+
+class SentRecord(NamedTuple):
+    """A record in a request; `arrival` tells which message it is."""
+
+    arrival: int
+    partition_key: int | None
+
+
+class Written(NamedTuple):
+    """A batch as it is in a request."""
+
+    topic: bytes
+    partition: int
+    epoch: int
+    base: int
+    records: tuple[SentRecord, ...]
+
+    @property
+    def place(self) -> Place:
+        return self.topic, self.partition
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First and last sequence number."""
+        return self.base, (self.base + len(self.records) - 1) & MASK
+
+
+@dataclass
+class Partition:
+    """A log, and what is remembered of the one producer that there is."""
+
+    log: list[SentRecord] = field(default_factory=list)
+    epoch: int = -1
+    recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+
+    def append(self, batch: Written) -> int:
+        """Append a batch that is in order; the error code."""
+        if batch.epoch >= 0:
+            if batch.epoch == self.epoch and batch.span in self.recent:
+                return 0
+            if (code := self._check(batch)) != 0:
+                return code
+            if batch.epoch != self.epoch:
+                self.recent.clear()
+            self.epoch = batch.epoch
+            self.recent.append(batch.span)
+        self.log += batch.records
+        return 0
+
+    def _check(self, batch: Written) -> int:
+        if self.epoch < 0:
+            return 0  # a producer that is not known may begin anywhere
+        if batch.epoch < self.epoch:
+            return OLD_EPOCH
+        expected = 0 if batch.epoch > self.epoch else (self.recent[-1][1] + 1) & MASK
+        return 0 if batch.base == expected else OUT_OF_ORDER
+
+
+class FakeCluster:
+    """All brokers share the logs, as if every follower were in sync."""
+
+    def __init__(self, leaders: dict[Place, int | None]) -> None:
+        self.leaders = leaders
+        self.partitions = {place: Partition() for place in leaders}
+
+    def produce(self, node: int, batch: Written) -> int:
+        """What broker `node` answers for a batch."""
+        if self.leaders.get(batch.place) != node:
+            return NOT_LEADER
+        return self.partitions[batch.place].append(batch)
+
+    def has(self, batch: Written) -> bool:
+        """Whether a batch was written."""
+        partition = self.partitions[batch.place]
+        return batch.epoch == partition.epoch and batch.span in partition.recent
+
+    def log(self, topic: bytes, partition: int) -> list[SentRecord]:
+        """What is in a partition."""
+        return self.partitions[topic, partition].log

@@ -1,0 +1,39 @@
+"""Records put into a slab as an input would have left them, for tests of what reads them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bruce_mp.kernels.pure.lane import Head, Lane
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import ChunkPool
+from bruce_mp.slab.tickets import TicketOffice
+from support.slabs import INPUT_ROW
+
+if TYPE_CHECKING:
+    from bruce_mp.protocol.record_batch import Record
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
+
+
+def put_records(slab: Slab, runs: list[list[Record]], topic: int = 1) -> list[Segment]:
+    """Each list of records as a run, in chunks of its own."""
+    pool = ChunkPool(slab, INPUT_ROW)
+    segments = []
+    for records in runs:
+        buffer = b"".join((record.key or b"") + (record.value or b"") for record in records)
+        items = []
+        at = 0
+        for arrival, (timestamp, key, value, _, _) in enumerate(records):
+            value_at = at + len(key or b"")
+            end = value_at + len(value or b"")
+            items.append((arrival, timestamp, 0, at, value_at, value_at, end))
+            at = end
+        span = 1 + (len(buffer) + len(records) * 56 + 144) // lay.CHUNK_BYTES
+        chunk = pool.allocate(span, 0)
+        assert chunk is not None
+        lane = Lane(slab, Head(topic, b"", 0, -1, 0))
+        lane.enter(chunk, span)
+        assert lane.append(memoryview(buffer), items, 0, 0) == len(items)
+        segments.append(lane.close_run(TicketOffice(slab, INPUT_ROW)))
+    return segments

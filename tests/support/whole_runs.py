@@ -1,0 +1,97 @@
+"""Daemons that are expected to end by themselves, and senders that note how much they got rid of."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from threading import Thread
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.client import DatagramClient
+from bruce_mp.client.datagram import SendError
+from support import processes
+from support.traffic import messages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from support.traffic import Load
+
+__all__ = ["Ended", "Sender", "run_to_the_end"]
+
+WITHIN_S: Final = 40.0
+WITHOUT_PRIVILEGE: Final = """
+import ctypes, os, sys
+for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH; who has none of them needs to drop none
+    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+class Ended(NamedTuple):
+    """How a daemon ended."""
+
+    code: int
+    text: str
+
+
+def run_to_the_end(config: Path, settings: Mapping[str, object] | None = None) -> Ended:
+    """Run a daemon that ends by itself; its exit code and all that it wrote.
+
+    Permissions hold for it, even if the tests run as root.
+    """
+    overrides = [f"--set={key}={value}" for key, value in (settings or {}).items()]
+    daemon = [sys.executable, "-m", "bruce_mp", "run", "--config", str(config), *overrides]
+    command = [sys.executable, "-c", WITHOUT_PRIVILEGE, *daemon]
+    output = config.with_suffix(".output")
+    with output.open("wb") as file:
+        process = processes.spawn(command, output=file)
+    try:
+        return Ended(process.wait(WITHIN_S), output.read_text(errors="replace"))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise AssertionError(f"The daemon did not end:\n{output.read_text(errors='replace')}") from None
+
+
+class Sender:
+    """A thread that sends the messages of a load's sender 0 until it is refused; `accepted` counts.
+
+    What the kernel has taken is accepted, whether the daemon has read it or not.
+    """
+
+    def __init__(self, load: Load, path: Path) -> None:
+        self.load = load
+        self.accepted = 0
+        self.refusal: SendError | None = None
+        self._path = path
+        self._thread = Thread(target=self._run)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, timeout: float = 60) -> None:
+        """Wait for its end."""
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), f"The sender hangs after {self.accepted} messages."
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        with DatagramClient(self._path, timeout=60) as client:
+            for message in messages_of(self.load, 0):
+                try:
+                    client.send(
+                        message.topic,
+                        message.value,
+                        key=message.key,
+                        partition_key=message.partition_key,
+                        timestamp_ms=message.timestamp_ms,
+                    )
+                except SendError as error:
+                    self.refusal = error
+                    return
+                self.accepted += 1
