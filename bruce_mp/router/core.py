@@ -67,6 +67,7 @@ class Router:
         self._view: ClusterView | None = None
         self._topics: dict[int, Topic] = {}
         self._unknown: dict[bytes, list[Segment]] = {}
+        self._unknown_since: dict[bytes, int] = {}
         self._refused: dict[bytes, int] = {}
         self._early: list[Segment] = []
         self._dues: list[tuple[int, int]] = []
@@ -227,10 +228,17 @@ class Router:
             self._discards.settle([segment], DiscardReason.BAD_TOPIC, name, Counter.DiscardBadTopicMsgOnRoute)
             return
         self._unknown.setdefault(name, []).append(segment)
+        self._unknown_since.setdefault(name, now_ms)
         self.wish.want(now_ms)
 
-    def _settle_unknown(self, now_ms: int) -> None:
-        unknown, self._unknown = self._unknown, {}
+    def _settle_unknown(self, started_ms: int, now_ms: int) -> None:
+        """Route what has become known, discard what has not; an answer older than the messages says nothing."""
+        asked = [name for name, since in self._unknown_since.items() if since <= started_ms or self._can_number(name)]
+        unknown = {name: self._unknown.pop(name) for name in asked}
+        for name in asked:
+            del self._unknown_since[name]
+        if self._unknown:
+            self.wish.want(now_ms)
         self._refused = {name: until for name, until in self._refused.items() if until > now_ms}
         for name, segments in unknown.items():
             if self._can_number(name):
@@ -256,7 +264,7 @@ class Router:
         for topic in list(self._topics.values()):
             self._renew(topic, view.topics.get(topic.name))
         self.dispatching.on_metadata(view, started_ms, now_ms)
-        self._settle_unknown(now_ms)
+        self._settle_unknown(started_ms, now_ms)
         early, self._early = self._early, []
         self._accept(early, now_ms)
         self._unpark(now_ms)

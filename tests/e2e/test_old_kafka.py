@@ -120,7 +120,7 @@ def test_every_message_arrives_with_every_codec(tmp_path: Path, release: Release
     for topic in topics:
         cluster.create_topic(topic, PARTITIONS)
     # Small ones for their headers, which are all that can be compressed: the values are random.
-    load = Load(topics, senders=2, messages=6000, largest=200)
+    load = Load(topics, senders=2, messages=3000, largest=200)
     with Daemon(tmp_path, cluster.bootstrap, compressed(CODECS)) as daemon:
         books = deliver(load, daemon)
         assert (books.delivered, books.possible_duplicates) == (load.total, 0)
@@ -140,7 +140,7 @@ def test_large_messages_arrive_where_the_release_is_told(
 ) -> None:
     """A release that cannot be asked is not asked then."""
     cluster.create_topic("large", PARTITIONS)
-    load = Load(("large",), senders=2, messages=1500, largest=60_000)
+    load = Load(("large",), senders=2, messages=500, largest=60_000)
     settings = {**BLOCK, "kafka.broker_version": f'"{release.version}"'}
     with Daemon(tmp_path, cluster.bootstrap, settings) as daemon:
         assert deliver(load, daemon).delivered == load.total
@@ -165,7 +165,7 @@ def assert_repeated_at_most(times: int, load: Load, records: dict[str, list[Seen
 @pytest.mark.parametrize("release", [V0_10], indirect=True, ids=[V0_10.version])
 def test_a_restart_of_the_broker_loses_nothing(tmp_path: Path, release: Release, cluster: KafkaCluster) -> None:
     cluster.create_topic("restart", PARTITIONS)
-    load = Load(("restart",), senders=2, messages=20_000, largest=500)
+    load = Load(("restart",), senders=2, messages=10_000, largest=500)
     with Daemon(tmp_path, cluster.bootstrap, BLOCK) as daemon:
         senders = start_senders(load, daemon.socket_path)
         for share in (1, 2):

@@ -85,5 +85,15 @@ def _end(report: Report) -> Iterator[str]:
     )
     for refusal in report.refusals:
         yield f"NO FIGURE: {refusal}"
+    yield from _verdict(report)
+
+
+def _verdict(report: Report) -> Iterator[str]:
+    with_it, without = (
+        max(report.ratio(group, span, "p99") for span in report.spans) for group in (Group.OTHERS, Group.DIRECT_OTHERS)
+    )
     verdict = "kept" if report.kept >= TARGET else "DID NOT KEEP"
-    yield f"The unaffected partitions {verdict} {TARGET:.0%} of their throughput: {report.kept:.1%} in the worst phase."
+    yield (
+        f"The unaffected partitions {verdict} {TARGET:.0%} of their throughput: {report.kept:.1%} in the worst phase. "
+        f"Their p99\nlatency was up to {with_it:.1f} times that of before; without the daemon, {without:.1f} times."
+    )
