@@ -41,7 +41,7 @@ from bruce_mp.supervisor.sockets import bind_datagrams, bind_http
 from bruce_mp.telemetry.books import balance_line, read_books
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.logs import NOTICE, set_up_logging
+from bruce_mp.telemetry.logs import NOTICE, printable, set_up_logging
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,18 +170,20 @@ def _finish(equipment: Equipment, failure: str | None) -> None:
     held = held_messages(equipment.slab)
     balance = balance_line(read_books(equipment.slab))
     if held:
-        _tell(equipment, _report(held, equipment.slab))
+        for line in _report(held, equipment.slab):
+            _tell(equipment, line)
     elif not failure:
         equipment.slab.path.unlink()
     log.log(NOTICE, "bruce has ended: %s.", balance)
 
 
-def _report(held: dict[str, int], slab: Slab) -> str:
-    topics = "\n".join(f"  {topic}: {count:,}" for topic, count in sorted(held.items()))
-    return (
-        f"{plural(sum(held.values()), 'message')} could not be delivered. The slab {slab.path} keeps them, and the "
-        f"next start delivers them. By topic:\n{topics}"
-    )
+def _report(held: dict[str, int], slab: Slab) -> list[str]:
+    """One line for all, and one for each topic."""
+    return [
+        f"{plural(sum(held.values()), 'message')} could not be delivered.",
+        f"The slab {slab.path} keeps them, and the next start delivers them. By topic:",
+        *(f"  {printable(topic)}: {count:,}" for topic, count in sorted(held.items())),
+    ]
 
 
 def _tell(equipment: Equipment, text: str) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.sections import LogFile, Logging
 
-__all__ = ["NOTICE", "RepeatFilter", "set_up_logging"]
+__all__ = ["NOTICE", "RepeatFilter", "printable", "set_up_logging"]
 
 NOTICE: Final = 25
 """Worth a line in normal operation: starts, stops, changes."""
@@ -134,11 +134,18 @@ def _syslog(process: str) -> logging.Handler:
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
+def printable(text: str) -> str:
+    """The text with control characters escaped.
+
+    Clients choose topic names: a line feed or an escape sequence in one must not forge a line of the log.
+    """
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
 class _TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
         more = getattr(record, "more", 0)
-        # Clients choose topic names: a line feed or an escape sequence in one must not forge a line of the log.
-        record.message = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", record.message)
+        record.message = printable(record.message)
         return super().formatMessage(record) + (f" ({more} more like this)" if more else "")
 
 

@@ -127,7 +127,7 @@ def test_with_the_broker_down_it_ends_in_time_and_keeps_all(tmp_path: Path, brok
         started = time.monotonic()
         assert daemon.terminate() == 0
         assert 1.5 <= time.monotonic() - started < 10
-        assert f"30 messages could not be delivered. The slab {daemon.slab_path} keeps them" in daemon.log()
+        assert "30 messages could not be delivered." in daemon.log()
         report = daemon.log().partition("By topic:")[2]
         assert "  green: 10" in report
         assert "  red: 20" in report
