@@ -63,6 +63,7 @@ class Answers:
         self._count(ack.error)
         if row.action is Action.OK:
             queue.retries = 0
+            queue.is_torn = False
             queue.expected = next_sequence(batch.base_sequence, batch.records)
             self.deliver(batch)
         elif ack.error == _OUT_OF_ORDER and self._follows_gap(queue, batch):
@@ -77,10 +78,9 @@ class Answers:
         """Whether a batch is out of order only because of what was refused or given up before it."""
         if queue.failed or queue.gap is not None:
             return True
-        if queue.expected is None or queue.expected == batch.base_sequence:
-            return False
-        queue.gap = queue.expected
-        return True
+        if queue.is_torn or queue.expected not in {None, batch.base_sequence}:
+            queue.gap = batch.base_sequence if queue.expected is None else queue.expected
+        return queue.gap is not None
 
     def _count(self, error: int) -> None:
         listed = error if -1 <= error <= _LAST_LISTED else _LAST_LISTED + 2
@@ -147,6 +147,8 @@ class Answers:
     ) -> None:
         if for_sure:
             self._note_gap(queue, batch)
+        else:
+            queue.is_torn = queue.in_doubt = True
         self._discard(batch.segments, reason, topic)
 
     def _note_gap(self, queue: PartitionQueue, batch: SentBatch) -> None:
@@ -155,6 +157,8 @@ class Answers:
         is_next = batch.base_sequence >= 0 and queue.expected in {None, batch.base_sequence}
         if is_next and queue.gap is None and not queue.failed and not queue.in_doubt:
             queue.gap = batch.base_sequence
+        else:
+            queue.is_torn = True
 
     def _discard(self, segments: Iterable[Segment], reason: DiscardReason, topic: bytes) -> None:
         self._row.add(Counter.ConnectorGotDiscardAck)
@@ -183,7 +187,7 @@ class Answers:
         else:
             self._maker.rewind(queue.topic, queue.partition, queue.gap)
         queue.resend = deque([self._maker.renumber(batch) for batch in queue.resend])
-        queue.gap, queue.bump = None, False
+        queue.gap, queue.bump, queue.is_torn = None, False, False
 
     def _take_next_epoch(self, queue: PartitionQueue, topic: bytes) -> None:
         if queue.bump and queue.in_doubt:

@@ -45,8 +45,8 @@ class PartitionQueue:
     """See the module's text.  `not_before` is on the clock of the process, in seconds."""
 
     __slots__ = (
-        "backs_off", "bump", "expected", "failed", "gap", "hand_back", "in_doubt", "in_flight", "not_before",
-        "partition", "pause", "ready", "resend", "retries", "state", "topic",
+        "backs_off", "bump", "expected", "failed", "gap", "hand_back", "in_doubt", "in_flight", "is_torn",
+        "not_before", "partition", "pause", "ready", "resend", "retries", "state", "topic",
     )  # fmt: skip
 
     def __init__(self, topic: int, partition: int) -> None:
@@ -72,6 +72,8 @@ class PartitionQueue:
         """Once drained, wait before sending again."""
         self.gap: int | None = None
         """Once drained, number anew from here: what had this number was given up, and never written."""
+        self.is_torn = False
+        """Something was given up whose number may be missing; if so, the broker will tell."""
         self.bump = False
         """Once drained, take the next producer epoch."""
         self.pause = False

@@ -47,6 +47,9 @@ UNKNOWN_TOPIC_MS: Final = 5_000
 MOST_REFUSED: Final = 10_000
 """So many unknown topics are remembered; of more the cluster is asked each time."""
 
+PATIENCE_MS: Final = 2_000
+"""How long messages that have to wait also wait for dispatchers that are about to start, so that each gets its share."""
+
 _ROUTED: Final = (State.ROUTED, State.ROUTED_SENT)
 
 
@@ -181,6 +184,8 @@ class Router:
         if not topic.parked:
             partition = topic.next_partition(lambda number: self.dispatching.is_open(topic.number, number), now_ms)
         if partition is None:
+            if not topic.parked:
+                topic.parked_since_ms = now_ms
             topic.parked += segments
             self.dispatching.want_leader(now_ms, now_ms)
             return
@@ -282,7 +287,7 @@ class Router:
 
     def _unpark(self, now_ms: int) -> None:
         for topic in self._topics.values():
-            if not topic.holds_any or topic.view is None:
+            if not topic.holds_any or topic.view is None or self._awaits_dispatchers(topic, now_ms):
                 continue
             parked, topic.parked = topic.parked, []
             for portion in portions_of(parked):
@@ -291,6 +296,13 @@ class Router:
             keyed, topic.parked_keyed = topic.parked_keyed, []
             for segment in keyed:
                 self._route_keyed(topic, segment, read_run(self._slab, segment.chunk, segment.run), now_ms)
+
+    def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
+        until = topic.parked_since_ms + PATIENCE_MS
+        if now_ms >= until or not any(self.dispatching.is_starting(topic.number, number) for number in topic.targets):
+            return False
+        self.wish.want(until)
+        return True
 
     # --- dispatchers -------------------------------------------------------------------------------------------------
 

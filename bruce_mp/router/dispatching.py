@@ -132,6 +132,11 @@ class Dispatching:
         route = self._routes.get((topic, partition))
         return slot is not None and self._peer(slot).flowing and (route is None or route.flowing)
 
+    def is_starting(self, topic: int, partition: int) -> bool:
+        """Whether the partition's dispatcher is about to take messages."""
+        slot = self._slot_for(topic, partition)
+        return slot is not None and self._peer(slot).state is ScopeState.SYNCING
+
     def send(self, topic: int, partition: int, segments: list[Segment], kind: Kind, now_ms: int) -> None:
         """Send to the partition's dispatcher, or keep until its scope flows again.  There is room for the partition."""
         route = self._route(topic, partition)

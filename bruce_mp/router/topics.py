@@ -36,6 +36,7 @@ class Topic:
         self.rule = rule
         self.view: TopicView | None = None
         self.parked: list[Segment] = []
+        self.parked_since_ms = 0
         self.parked_keyed: list[Segment] = []
         self.batch = BatchBuilder(slab, rule.limits) if rule.kind is BatchingKind.PER_TOPIC else None
         self._rng = rng

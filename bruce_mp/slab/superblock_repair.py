@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["open_private"]
 
-LARGEST_SLOT: Final = 16 << 20
-"""What `input.max_datagram_size` may be."""
+MOST_SLOTS: Final = 64
+"""What `Geometry.for_size` gives at the most."""
 
 
 def open_private(path: Path) -> tuple[Slab, list[str]]:
@@ -72,7 +72,7 @@ def _by_first_chunk(data: mmap.mmap) -> Geometry | None:
     if first is None:
         return None
     chunks = (len(data) - first) // lay.CHUNK_BYTES
-    fitting = [replace(geometry, chunks=chunks) for geometry in _candidates() if geometry.chunks_at == first]
+    fitting = [replace(geometry, chunks=chunks) for geometry in _candidates(first)]
     return max(fitting, key=lambda geometry: _slot_in_iovec(data, geometry), default=None)
 
 
@@ -85,8 +85,14 @@ def _is_head(data: mmap.mmap, at: int) -> bool:
 _HEADED: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})
 
 
-def _candidates() -> Iterator[Geometry]:
-    return (Geometry.for_size(0, largest) for largest in range(64, LARGEST_SLOT + 1, 64))
+def _candidates(first: int) -> Iterator[Geometry]:
+    """The geometries that a daemon may have chosen and whose chunks begin at `first`."""
+    for slots in range(1, MOST_SLOTS + 1):
+        room = first - Geometry(chunks=1, landing_slots=slots).landing_slots_at
+        for size in range(room // slots & -64, max(0, room - lay.PAGE) // slots, -64):
+            geometry = Geometry.for_size(0, size)
+            if (geometry.landing_slots, geometry.chunks_at) == (slots, first):
+                yield geometry
 
 
 def _slot_in_iovec(data: mmap.mmap, geometry: Geometry) -> bool:

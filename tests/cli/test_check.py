@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from bruce_mp.cli import check, main
-from bruce_mp.telemetry.books import balance_line
-from bruce_mp.telemetry.books import Books
+from bruce_mp.telemetry.books import Books, balance_line
 from support.json_pages import JsonPages
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-__all__ = ["FakeCluster", "SentRecord", "Written"]
+__all__ = ["INVALID_RECORD", "FakeCluster", "SentRecord", "Written"]
 
 NOT_LEADER: Final = 6
 OUT_OF_ORDER: Final = 45
 OLD_EPOCH: Final = 47
+INVALID_RECORD: Final = 87
 REMEMBERED: Final = 5
 MASK: Final = 0x7FFFFFFF
 
@@ -84,12 +85,22 @@ class FakeCluster:
     def __init__(self, leaders: dict[Place, int | None]) -> None:
         self.leaders = leaders
         self.partitions = {place: Partition() for place in leaders}
+        self.poison: set[int] = set()
+        """Arrival numbers of messages that no broker takes."""
+        self.refused: dict[Place, int] = {}
+        """Partitions to which nothing can be written, and the error code that says so."""
 
     def produce(self, node: int, batch: Written) -> int:
         """What broker `node` answers for a batch."""
         if self.leaders.get(batch.place) != node:
             return NOT_LEADER
-        return self.partitions[batch.place].append(batch)
+        if self.culprits(batch):
+            return INVALID_RECORD
+        return self.refused.get(batch.place) or self.partitions[batch.place].append(batch)
+
+    def culprits(self, batch: Written) -> list[int]:
+        """The places in the batch of messages that no broker takes."""
+        return [at for at, record in enumerate(batch.records) if record.arrival in self.poison]
 
     def has(self, batch: Written) -> bool:
         """Whether a batch was written."""

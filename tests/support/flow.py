@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Batching, DefaultBatching, Delivery, Kafka
 from bruce_mp.dispatcher.core import Dispatcher
-from bruce_mp.pipes.frames import Kind, pack_parcels, unpack_parcels
+from bruce_mp.pipes.frames import pack_parcels, unpack_parcels
 from bruce_mp.protocol.kafka_types import PartitionAck
 from bruce_mp.router.cluster import Address, ClusterView, TopicView
 from bruce_mp.router.core import Router
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State
 from bruce_mp.slab.rows import Row
 from bruce_mp.slab.runs import segment_records
-from support.fake_broker import FakeCluster, SentRecord, Written
-from support.slabs import Input
+from support.fake_broker import INVALID_RECORD, FakeCluster, SentRecord, Written
+from support.slabs import Input, contents, datagram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,8 +49,12 @@ def a_config(
     return Config(
         kafka=Kafka(bootstrap_servers=("broker:9092",), required_acks=acks),
         delivery=delivery,
-        batching=batching or Batching(default=DefaultBatching(action=action)),
+        batching=batching or Batching(default=_default_batching(action)),
     )
+
+
+def _default_batching(action: Any) -> DefaultBatching:
+    return DefaultBatching(action=action, config="standard" if action == "per_topic" else None)
 
 
 class FakeReporter:
@@ -148,6 +153,12 @@ class World:
         self.input = Input(slab, linger_ms=0, topics=[])
         self.now_ms = 1000
         self.down: set[int] = set()
+        self.brokers = set(BROKERS)
+        """Those that the metadata names."""
+        self.requests: list[list[Written]] = []
+        """All that were ever sent."""
+        self.names_culprits = False
+        """Whether answers name the records that are refused."""
         self.errors: deque[tuple[int, bool]] = deque()
         """Error codes that the next batches get, whatever they are, and whether they are written all the same."""
         self.stray: list[tuple[int, deque[Request]]] = []
@@ -282,6 +293,11 @@ class World:
             self.received[base + number] = (topic, key)
         self.doorbells.append(self.input.close_all())
 
+    def send_one(self, topic: bytes, value: bytes = b"v", key: int | None = None) -> int:
+        """One message comes in; its arrival number."""
+        self.send([(topic, datagram(topic, value, partition_key=key), key)])
+        return self.input.base - 1
+
     def ring(self, *, kill_at: int | None = None) -> None:
         """The router hears of new runs."""
         if self.doorbells:
@@ -301,7 +317,7 @@ class World:
             topic: TopicView(tuple(range(count)), {p: leaders[topic, p] for p in range(count) if (topic, p) in leaders})
             for topic, count in self.topics.items()
         }
-        return ClusterView({node: Address("broker", node) for node in BROKERS}, topics)
+        return ClusterView({node: Address("broker", node) for node in sorted(self.brokers)}, topics)
 
     def router_hears(self, *, kill_at: int | None = None) -> None:
         """The router takes one message of one dispatcher."""
@@ -334,7 +350,8 @@ class World:
             peer.connection = Connection()
         batches = peer.core.next_request(len(peer.connection.requests), self.now_ms / 1000)
         if batches:
-            peer.connection.requests.append(Request(batches, [self._written(batch) for batch in batches]))
+            self.requests.append([self._written(batch) for batch in batches])
+            peer.connection.requests.append(Request(batches, self.requests[-1]))
 
     def _written(self, batch: SentBatch) -> Written:
         topic = self.router._table.name_of(batch.topic)
@@ -355,14 +372,23 @@ class World:
 
     def _deliver(self, peer: Peer, request: Request, codes: list[int]) -> None:
         for batch, written, code in zip(request.batches, request.written, codes, strict=True):
-            peer.core.on_ack(batch, PartitionAck(written.topic, batch.partition, code), self.now_ms / 1000)
+            ack = PartitionAck(written.topic, batch.partition, code, record_errors=self._culprits(written, code))
+            peer.core.on_ack(batch, ack, self.now_ms / 1000)
+
+    def _culprits(self, batch: Written, code: int) -> tuple[tuple[int, str | None], ...]:
+        if code != INVALID_RECORD or not self.names_culprits:
+            return ()
+        return tuple((at, None) for at in self.cluster.culprits(batch))
 
     def _carry_out(self, node: int, batch: Written) -> int:
-        # No broker refuses what it has written, or will write when it gets to a stray request.
-        if not self.errors or self.cluster.has(batch) or (self.stray and self.errors[0][0] in FINAL):
+        if not self.errors or self.cluster.culprits(batch) or self._is_settled(batch, self.errors[0][0]):
             return self.cluster.produce(node, batch)
         code, is_written = self.errors.popleft()
         return (self.cluster.produce(node, batch) or code) if is_written else code
+
+    def _is_settled(self, batch: Written, code: int) -> bool:
+        """No broker refuses for good what it has written, or will write when it gets to a stray request."""
+        return self.cluster.has(batch) or (bool(self.stray) and code in FINAL)
 
     def lose(self, slot: int, *, carried_out: int = 0, kill_at: int | None = None) -> None:
         """A connection breaks; the broker has carried out so many of its requests, and may carry out the others."""
@@ -398,15 +424,29 @@ class World:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def run_dry(self, rounds: int = 3000) -> None:
-        """No more harm: until everything is settled."""
+    def calm(self) -> None:
+        """No more harm: every broker is up, every partition has a leader."""
         self.errors.clear()
         self.down.clear()
+        for place, node in self.cluster.leaders.items():
+            self.cluster.leaders[place] = node or BROKERS[0]
+
+    def run_dry(self, rounds: int = 3000) -> None:
+        """Until everything is settled."""
         for _ in range(rounds):
             if self.is_settled():
                 return
             self.step_all()
         raise AssertionError(f"not settled after {rounds} rounds: {self.held()}")
+
+    def boot(self) -> None:
+        """Until router and dispatchers know each other."""
+        for _ in range(100):
+            self.step_all()
+            peers = self.router.dispatching._peers.values()
+            if 0 < len(self.peers) == sum(peer.flowing for peer in peers):
+                return
+        raise AssertionError("router and dispatchers do not come to terms")
 
     def step_all(self) -> None:
         """Everybody does something."""
@@ -421,9 +461,6 @@ class World:
 
     def held(self) -> dict[str, int]:
         """Messages that are not settled, by state."""
-        from bruce_mp.slab.layout import State  # noqa: PLC0415
-        from support.slabs import contents  # noqa: PLC0415
-
         counts: dict[str, int] = defaultdict(int)
         for content in contents(self.slab):
             if content.state not in {State.DELIVERED, State.DISCARDED}:

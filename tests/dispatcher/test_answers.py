@@ -1,0 +1,364 @@
+"""Batches and answers of one dispatcher: limits, numbers, retries, culprits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.config.sections import Batching, Delivery
+from bruce_mp.dispatcher.batches import LAST_EPOCH, OVERHEAD
+from bruce_mp.dispatcher.queues import PER_PARTITION
+from bruce_mp.errors import DiscardReason
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.tables import PartitionTable
+from support.examples import examples
+from support.flow import World, a_config
+from support.slabs import datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.config.model import Config
+    from support.fake_broker import Written
+
+GEOMETRY: Final = Geometry(chunks=320, topics=16, partitions=32, landing_slots=64, landing_slot_size=4096)
+SLOT: Final = 0
+TOPIC: Final = 1
+
+MakeWorld = Callable[..., World]
+
+
+@pytest.fixture
+def make() -> Iterator[MakeWorld]:
+    """Makes worlds with one topic of one partition, booted, and takes them down again."""
+    contexts = []
+
+    def make_world(config: Config | None = None) -> World:
+        context = new_slab(GEOMETRY)
+        world = World(context.__enter__(), {b"t": [1]}, config or a_config(action="none"))
+        contexts.append((context, world))
+        start(world)
+        return world
+
+    yield make_world
+    for context, world in contexts:
+        world.close()
+        context.__exit__(None, None, None)
+
+
+def start(world: World) -> None:
+    """Boot, and get a first message through, so that the dispatcher may pipeline."""
+    world.boot()
+    world.send_one(b"t")
+    world.run_dry()
+
+
+def hand_over(world: World, *batches: int, size: int = 5) -> list[list[Written]]:
+    """Messages come in, so many at a time, and go out as far as the dispatcher sends them; the requests."""
+    for count in batches:
+        world.send([(b"t", datagram(b"t", b"v" * size), None)] * count)
+        world.ring()
+        world.peer_hears(SLOT)
+        world.peer_sends(SLOT)
+    return in_flight(world)
+
+
+def in_flight(world: World) -> list[list[Written]]:
+    connection = world.peers[SLOT].connection
+    return [request.written for request in connection.requests] if connection else []
+
+
+def settle(world: World) -> None:
+    world.run_dry()
+    world.check()
+
+
+def log_of(world: World) -> list[int]:
+    return [record.arrival for record in world.cluster.log(b"t", 0)]
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+@examples(25)
+@given(
+    sizes=st.lists(st.integers(0, 400), min_size=1, max_size=60),
+    request=st.integers(0, 2000),
+    most=st.integers(450, 2000),
+)
+def test_batches_and_requests_stay_within_their_limits(sizes: list[int], request: int, most: int) -> None:
+    with new_slab(GEOMETRY) as slab:
+        batching = Batching(produce_request_data_limit=request, message_max_bytes=most)
+        world = World(slab, {b"t": [1], b"u": [1]}, a_config(batching=batching))
+        payload = {}
+        for size in sizes:
+            payload[world.send_one((b"t", b"u")[size % 2], b"v" * size)] = size
+        for _ in range(1000):
+            world.step_all()
+            for written in in_flight(world) if SLOT in world.peers else []:
+                total = sum(payload[record.arrival] for batch in written for record in batch.records)
+                assert total <= request or sum(len(batch.records) for batch in written) == 1
+                for batch in written:
+                    assert sum(payload[record.arrival] + OVERHEAD for record in batch.records) <= most
+            if world.is_settled():
+                break
+        world.check()
+        world.close()
+
+
+def test_five_batches_of_a_partition_are_in_flight_and_no_more(make: MakeWorld) -> None:
+    world = make()
+    assert len(hand_over(world, *[1] * 8)) == PER_PARTITION
+    settle(world)
+
+
+def test_the_first_batch_of_a_partition_goes_alone(make: MakeWorld) -> None:
+    """A broker that does not know us takes the second batch although it refused the first."""
+    world = make()
+    world.kill_peer(SLOT)
+    world.boot()
+    assert len(hand_over(world, 1, 1, 1)) == 1
+    world.errors.append((19, False))
+    world.answer(SLOT)
+    settle(world)
+
+
+def test_requests_in_flight_are_limited_per_broker(make: MakeWorld) -> None:
+    world = make(a_config(action="none", delivery=Delivery(max_in_flight=2)))
+    assert len(hand_over(world, 1, 1, 1, 1)) == 2
+    settle(world)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+def test_sequence_numbers_go_on_at_zero_behind_the_last(make: MakeWorld) -> None:
+    world = make()
+    PartitionTable(world.slab).store_next_sequence(TOPIC, 0, 2**31 - 4, 0)
+    world.cluster.partitions[b"t", 0].recent.append((0, 2**31 - 5))
+    written = hand_over(world, 3, 3, 3)
+    assert [batch.base for (batch,) in written] == [2**31 - 4, 2**31 - 1, 2]
+    world.lose(SLOT, carried_out=2)
+    settle(world)
+    world.kill_all()
+    settle(world)
+
+
+def test_batches_over_the_end_of_the_numbers_survive_a_death(make: MakeWorld) -> None:
+    world = make()
+    PartitionTable(world.slab).store_next_sequence(TOPIC, 0, 2**31 - 4, 0)
+    world.cluster.partitions[b"t", 0].recent.append((0, 2**31 - 5))
+    hand_over(world, 3, 3, 3)
+    world.kill_peer(SLOT)
+    world.carry_out_stray()
+    settle(world)
+
+
+def test_what_is_sent_again_is_the_same_batch(make: MakeWorld) -> None:
+    world = make()
+    first, second = hand_over(world, 2, 3)
+    world.lose(SLOT)
+    settle(world)
+    assert world.requests[-2:] == [first, second]
+
+
+def test_a_partition_that_used_up_its_epochs_goes_on_without_numbers(make: MakeWorld) -> None:
+    world = make()
+    PartitionTable(world.slab).store_next_sequence(TOPIC, 0, 0, LAST_EPOCH - 1)
+    hand_over(world, 1)
+    world.errors.append((47, False))
+    world.answer(SLOT)
+    settle(world)
+    ((batch,),) = hand_over(world, 2)
+    assert (batch.epoch, batch.base) == (-1, -1)
+    world.lose(SLOT)
+    settle(world)
+    assert world.reporter.duplicates >= 2
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("is_written", [False, True])
+@pytest.mark.parametrize("code", [7, 13, 19, 20, 2, -1, 56, 6, 3, 5])
+def test_what_can_be_tried_again_is_delivered_once_and_in_order(
+    make: MakeWorld, code: int, *, is_written: bool
+) -> None:
+    world = make()
+    hand_over(world, 2, 2, 2, 2, 2)
+    world.answer(SLOT)
+    world.errors.append((code, is_written))
+    settle(world)
+    assert len(log_of(world)) == 11
+    assert world.reporter.duplicates == 0
+
+
+@pytest.mark.parametrize("code", [45, 47, 59, 49])
+def test_trouble_with_numbers_costs_an_epoch_and_is_reported(make: MakeWorld, code: int) -> None:
+    world = make()
+    hand_over(world, 2, 2)
+    world.errors.append((code, False))
+    settle(world)
+    assert PartitionTable(world.slab).current(TOPIC, 0)[0] == 1
+    assert len(log_of(world)) == 5
+    assert world.reporter.duplicates >= 2
+
+
+def test_a_batch_that_is_given_up_leaves_no_gap(make: MakeWorld) -> None:
+    world = make()
+    hand_over(world, 1, 2, 3, 4)
+    world.answer(SLOT)
+    world.errors.append((29, False))
+    settle(world)
+    assert len(log_of(world)) == 1 + 1 + 3 + 4
+    assert PartitionTable(world.slab).current(TOPIC, 0) == (0, 9), "no epoch was needed"
+    assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 2}
+
+
+def test_what_is_before_a_gap_in_doubt_is_not_doubled(make: MakeWorld) -> None:
+    """The first batch timed out, but is written; the second is given up; the others must not be numbered around it."""
+    world = make()
+    hand_over(world, 1, 2, 3, 4)
+    world.errors += [(7, True), (29, False)]
+    settle(world)
+    assert len(log_of(world)) == 1 + 1 + 3 + 4
+
+
+def test_numbers_are_not_used_twice_while_an_old_request_may_arrive(make: MakeWorld) -> None:
+    world = make()
+    hand_over(world, 1, 2, 3, 4)
+    world.lose(SLOT)
+    before = len(world.requests)
+    stray, world.stray = world.stray, []
+    world.errors.append((29, False))
+    while len(world.requests) == before:
+        world.step_all()
+    world.stray = stray
+    while world.stray:
+        world.carry_out_stray()
+        world.step_all()
+    world.run_dry()
+    log = log_of(world)
+    assert len(log) == len(set(log))
+
+
+def test_an_answer_that_says_nothing_is_tried_five_times(make: MakeWorld) -> None:
+    world = make()
+    hand_over(world, 2)
+    for _ in range(5):
+        world.errors.append((-1, False))
+    settle(world)
+    assert not world.reporter.discarded
+    hand_over(world, 2)
+    for _ in range(200):
+        world.errors.append((-1, False))
+        world.step_all()
+    settle(world)
+    assert world.reporter.discarded == {DiscardReason.DELIVERY_ATTEMPT_LIMIT: 2}
+
+
+def test_the_configured_limit_of_attempts_holds_for_trouble_of_the_cluster(make: MakeWorld) -> None:
+    delivery = Delivery(
+        max_failed_attempts=2, min_pause_delay_ms=10, pause_rate_limit_initial_ms=10, pause_rate_limit_max_double=2
+    )
+    world = make(a_config(action="none", delivery=delivery))
+    hand_over(world, 3)
+    for _ in range(300):
+        world.errors.append((19, False))
+        world.step_all()
+    settle(world)
+    assert world.reporter.discarded == {DiscardReason.DELIVERY_ATTEMPT_LIMIT: 3}
+
+
+def test_retries_back_off(make: MakeWorld) -> None:
+    world = make()
+    world.cluster.refused[b"t", 0] = 19
+    hand_over(world, 1)
+    before = len(world.requests)
+    for _ in range(1000):  # ten seconds
+        world.step_all()
+    assert 4 <= len(world.requests) - before <= 9
+    world.cluster.refused.clear()
+    settle(world)
+
+
+def test_one_partition_that_backs_off_does_not_hold_up_another() -> None:
+    with new_slab(GEOMETRY) as slab:
+        world = World(slab, {b"t": [1, 1]}, a_config(action="none"))
+        world.boot()
+        world.cluster.refused[b"t", 0] = 19
+        for _ in range(100):
+            world.send([(b"t", datagram(b"t", b"v", partition_key=key), key) for key in (0, 1)])
+            world.step_all()
+        for _ in range(10):
+            world.step_all()
+        assert [len(world.cluster.log(b"t", partition)) for partition in (0, 1)] == [0, 100]
+        world.cluster.refused.clear()
+        settle(world)
+        world.close()
+
+
+# --- culprits ---------------------------------------------------------------------------------------------------------
+def test_only_the_culprit_is_given_up_and_it_is_named(make: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    world = make()
+    world.cluster.poison = {12}
+    with caplog.at_level(logging.ERROR, logger="bruce_mp.dispatcher"):
+        hand_over(world, 30, 5)
+        settle(world)
+    assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 1}
+    (line,) = [record.message for record in caplog.records]
+    assert line == "Topic t, partition 0: discarded a message of 5 bytes, key b''."
+    assert PartitionTable(world.slab).current(TOPIC, 0)[0] == 0, "no epoch was needed"
+
+
+def test_records_that_the_answer_names_are_given_up_at_once(make: MakeWorld) -> None:
+    world = make()
+    world.names_culprits = True
+    world.cluster.poison = {3, 4, 5, 20}
+    requests = len(hand_over(world, 30))
+    world.answer(SLOT)
+    world.peer_sends(SLOT)
+    assert requests == len(in_flight(world)) == 1
+    assert len(in_flight(world)[0][0].records) == 26
+    settle(world)
+    assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 4}
+
+
+@examples(60)
+@given(
+    batches=st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    poison=st.sets(st.integers(1, 60), max_size=12),
+    losses=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), max_size=3),
+    death=st.none() | st.integers(0, 40),
+    names=st.booleans(),
+)
+def test_all_but_the_culprits_are_delivered_once_and_in_order(
+    batches: list[int], poison: set[int], losses: list[tuple[int, int]], death: int | None, *, names: bool
+) -> None:
+    with new_slab(GEOMETRY) as slab:
+        world = World(slab, {b"t": [1]}, a_config(action="none"))
+        start(world)
+        world.cluster.poison = {arrival for arrival in poison if arrival <= sum(batches)}
+        world.names_culprits = names
+        hand_over(world, *batches)
+        for step in range(41):
+            for at, carried_out in losses:
+                if at == step:
+                    world.lose(SLOT, carried_out=carried_out)
+            if death == step:
+                world.kill_peer(SLOT)
+            world.step_all()
+        settle(world)
+        assert sum(world.reporter.discarded.values()) == len(world.cluster.poison)
+        world.close()
+
+
+# --- brokers that do not recognise a batch ----------------------------------------------------------------------------
+def test_without_idempotence_one_batch_is_in_flight_and_doubt_is_counted(make: MakeWorld) -> None:
+    world = make(a_config(action="none", acks=1))
+    assert len(hand_over(world, 2, 2, 2)) == 1
+    world.lose(SLOT, carried_out=0)
+    world.carry_out_stray()
+    world.run_dry()
+    world.check(duplicates=True)
+    assert world.reporter.duplicates == 2
+    assert len(log_of(world)) == 1 + 6 + 2

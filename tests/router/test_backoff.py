@@ -1,0 +1,93 @@
+"""How long pauses last."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import pytest
+
+from bruce_mp.router.backoff import PauseBackoff
+from bruce_mp.router.routes import Drought
+from bruce_mp.router.wish import SPACING_MS, MetadataWish
+
+INITIAL: Final = 5000
+DOUBLINGS: Final = 4
+MINIMUM: Final = 3000
+WINDOW: Final = INITIAL << (DOUBLINGS + 2)
+
+
+class Drawn(random.Random):
+    """Draws the same share of a range each time."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self._share = share
+
+    def uniform(self, a: float, b: float) -> float:
+        return a + (b - a) * self._share
+
+
+def delays(share: float, count: int) -> list[int]:
+    """The delays of pauses that follow one another at once."""
+    backoff = PauseBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(share))
+    now, found = 1000, []
+    for _ in range(count):
+        delay = backoff.next_delay_ms(now)
+        found.append(delay)
+        now += delay
+    return found
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [
+        (0.0, [3000, 3000, 5000, 10_000, 20_000, 40_000, 40_000]),
+        (0.5, [3000, 5000, 10_000, 20_000, 40_000, 80_000, 80_000]),
+        (1.0, [3000, 7500, 15_000, 30_000, 60_000, 120_000]),
+    ],
+)
+def test_the_first_pause_is_short_and_the_others_grow(share: float, expected: list[int]) -> None:
+    assert delays(share, len(expected)) == expected
+
+
+def test_time_since_the_last_pause_counts() -> None:
+    backoff = PauseBackoff(INITIAL, DOUBLINGS, 0, Drawn(0.5))
+    assert backoff.next_delay_ms(0) == 0
+    assert backoff.next_delay_ms(2000) == INITIAL - 2000
+    assert backoff.next_delay_ms(INITIAL + 60_000) == 0
+
+
+def test_a_window_ends_and_all_begins_again() -> None:
+    backoff = PauseBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(0.5))
+    assert backoff.next_delay_ms(0) == MINIMUM
+    assert backoff.next_delay_ms(MINIMUM) == INITIAL
+    assert backoff.next_delay_ms(WINDOW - 1) == MINIMUM  # the back-off is over long since, but not the window
+    assert backoff.next_delay_ms(WINDOW) == MINIMUM
+    assert backoff.next_delay_ms(WINDOW + MINIMUM) == INITIAL
+
+
+def test_many_partitions_without_a_leader_ask_as_often_as_one() -> None:
+    drought = Drought(PauseBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(0.5)))
+    first = {drought.until(0, now) for now in range(100)}
+    assert first == {MINIMUM}
+    assert {drought.until(MINIMUM, MINIMUM + 5) for _ in range(100)} == {MINIMUM + 5 + INITIAL - 5}
+
+
+def test_the_earliest_wish_counts_but_fetches_keep_apart() -> None:
+    wish = MetadataWish()
+    dues = [wish.due_ms]
+    wish.begun(1000)
+    dues.append(wish.due_ms)
+    for at_ms in (5000, 1001, 7000):
+        wish.want(at_ms)
+    dues.append(wish.due_ms)
+    assert dues == [0, None, 1000 + SPACING_MS]
+
+
+def test_when_no_broker_answered_nobody_can_wish_for_more() -> None:
+    wish = MetadataWish()
+    wish.begun(1000)
+    wish.failed(9000)
+    wish.want(1500)
+    assert wish.due_ms == 9000

@@ -1,0 +1,288 @@
+"""What the router decides: partitions, unknown topics, limits, pauses.  `World` carries its words about."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.config.sections import Batching, DefaultBatching, Delivery
+from bruce_mp.errors import DiscardReason
+from bruce_mp.router.vanishing import BELIEVED_AFTER_MS
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Geometry
+from support.flow import World, a_config
+from support.slabs import datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from bruce_mp.config.model import Config
+
+GEOMETRY: Final = Geometry(chunks=320, topics=16, partitions=32, landing_slots=16, landing_slot_size=4096)
+NEGATIVE_CACHE_MS: Final = 5000
+
+MakeWorld = Callable[..., World]
+
+
+@pytest.fixture
+def make() -> Iterator[MakeWorld]:
+    """Makes worlds, and takes them down again."""
+    contexts = []
+
+    def make_world(
+        topics: Mapping[bytes, Sequence[int]], config: Config | None = None, geometry: Geometry = GEOMETRY
+    ) -> World:
+        context = new_slab(geometry)
+        world = World(context.__enter__(), topics, config)
+        contexts.append((context, world))
+        return world
+
+    yield make_world
+    for context, world in contexts:
+        world.close()
+        context.__exit__(None, None, None)
+
+
+def shares(world: World, topic: bytes) -> Tally[int]:
+    """How many messages of a topic each broker has."""
+    found: Tally[int] = Tally()
+    for (name, partition), node in world.cluster.leaders.items():
+        if name == topic and node is not None:
+            found[node] += len(world.cluster.log(topic, partition))
+    return found
+
+
+def settle(world: World) -> None:
+    world.calm()
+    world.run_dry()
+    world.check()
+
+
+# --- which partition --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("action", ["none", "combined"])
+def test_brokers_are_served_in_proportion_to_the_partitions_that_they_lead(make: MakeWorld, action: str) -> None:
+    world = make({b"t": [1] * 3 + [2] * 7}, a_config(action=action))
+    world.boot()
+    for _ in range(100):
+        world.send_one(b"t")
+        world.pass_time(100)  # combined messages stay with a partition for the time of a batch
+        world.ring()
+    settle(world)
+    assert shares(world, b"t") == {1: 30, 2: 70}
+
+
+def test_what_had_to_wait_is_shared_out_as_well(make: MakeWorld) -> None:
+    world = make({b"t": [1] * 3 + [2] * 7})
+    for _ in range(320):
+        world.send_one(b"t", b"v" * 3000)  # before the first metadata and while all dispatchers start
+        world.ring()
+    settle(world)
+    assert 60 <= shares(world, b"t")[1] <= 130
+
+
+@pytest.mark.parametrize(
+    ("key", "partitions", "expected"),
+    [(-1, 3, 0), (-2, 3, 2), (-1, 4, 3), (-(2**31), 4, 0), (5, 3, 2), (0, 1, 0), (2**32 - 1, 3, 0)],
+)
+def test_a_partition_key_designates_its_partition(make: MakeWorld, key: int, partitions: int, expected: int) -> None:
+    world = make({b"t": [1] * partitions})
+    world.send_one(b"t", key=key & 0xFFFFFFFF)
+    settle(world)
+    assert [len(world.cluster.log(b"t", number)) for number in range(partitions)].index(1) == expected
+
+
+def test_a_key_whose_partition_has_no_leader_goes_to_the_next_one_that_has(make: MakeWorld) -> None:
+    world = make({b"t": [1, 2, 3, 1]})
+    world.cluster.leaders[b"t", 2] = None
+    world.cluster.leaders[b"t", 3] = None
+    for key in range(4):
+        world.send_one(b"t", key=key)
+    world.run_dry()
+    assert [[record.partition_key for record in world.cluster.log(b"t", p)] for p in range(4)] == [
+        [0, 2, 3],
+        [1],
+        [],
+        [],
+    ]
+
+
+@pytest.mark.parametrize("key", [None, 1])
+def test_messages_wait_while_nobody_leads(make: MakeWorld, key: int | None) -> None:
+    world = make({b"t": [1, 2]})
+    world.cluster.leaders.update({(b"t", 0): None, (b"t", 1): None})
+    for _ in range(5):
+        world.send_one(b"t", key=key)
+        world.step_all()
+    for _ in range(200):
+        world.step_all()
+    assert world.held() == {"ROUTED": 5}
+    world.cluster.leaders.update({(b"t", 0): 1, (b"t", 1): 2})
+    settle(world)
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+def test_an_unknown_topic_costs_one_fetch_in_five_seconds(make: MakeWorld) -> None:
+    world = make({b"t": [1]})
+    world.boot()
+    before = world.fetches
+    for _ in range(20):
+        world.send_one(b"unknown")
+        world.run_dry()
+    assert world.fetches == before + 1
+    assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 20}
+    world.pass_time(NEGATIVE_CACHE_MS)
+    world.send_one(b"unknown")
+    world.run_dry()
+    assert world.fetches == before + 2
+
+
+def test_a_topic_that_is_made_just_now_is_found(make: MakeWorld) -> None:
+    world = make({b"t": [1], b"new": [2]})
+    del world.topics[b"new"]
+    world.boot()
+    world.topics[b"new"] = 1
+    world.send_one(b"new")
+    settle(world)
+    assert shares(world, b"new") == {2: 1}
+
+
+def test_a_topic_that_vanishes_is_given_up_after_a_while(make: MakeWorld) -> None:
+    world = make({b"t": [1], b"doomed": [2]})
+    world.send_one(b"doomed")
+    settle(world)
+    del world.topics[b"doomed"]
+    world.cluster.leaders[b"doomed", 0] = None
+    world.send_one(b"doomed")
+    for _ in range(20):
+        world.step_all()
+    assert sum(world.held().values()) == 1
+    world.pass_time(BELIEVED_AFTER_MS)
+    world.run_dry()
+    assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
+    quiet_from = world.fetches
+    for _ in range(100):
+        world.step_all()
+    assert world.fetches == quiet_from, "a topic that is gone goes on costing fetches"
+
+
+def test_a_full_table_of_topics_refuses_further_ones(make: MakeWorld) -> None:
+    world = make({b"a": [1], b"b": [1], b"c": [1]}, geometry=replace(GEOMETRY, topics=3))
+    for topic in (b"a", b"b", b"c"):
+        world.send_one(topic)
+    world.run_dry()
+    assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
+    assert sum(len(world.cluster.log(topic, 0)) for topic in (b"a", b"b", b"c")) == 2
+
+
+def test_a_full_table_of_partitions_discards_and_stops_nothing_else(make: MakeWorld) -> None:
+    world = make({b"t": [1, 1, 1]}, geometry=replace(GEOMETRY, partitions=2))
+    for key in (0, 1, 2, 0, 1, 2):
+        world.send_one(b"t", key=key)
+        world.step_all()
+    world.run_dry()
+    assert world.reporter.discarded == {DiscardReason.NO_AVAILABLE_PARTITIONS: 2}
+    assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [2, 2, 0]
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+def test_the_largest_message_has_room_for_26_bytes_of_overhead(make: MakeWorld) -> None:
+    world = make({b"t": [1]}, a_config(batching=Batching(message_max_bytes=1000)))
+    fits = [world.send_one(b"t", b"v" * size) for size in (10, 974)]
+    for size in (975, 3000):
+        world.send_one(b"t", b"v" * size)
+    fits.append(world.send_one(b"t", b"v" * 974))
+    world.run_dry()
+    assert [record.arrival for record in world.cluster.log(b"t", 0)] == fits
+    assert world.reporter.discarded == {DiscardReason.LONG_MSG: 2}
+
+
+def test_a_topic_with_its_own_batch_goes_out_batch_by_batch(make: MakeWorld) -> None:
+    batching = Batching(default=DefaultBatching(action="per_topic", config="standard"))
+    world = make({b"t": [1] * 4}, a_config(batching=batching))
+    world.boot()
+    for _ in range(3):
+        for _ in range(5):
+            world.send_one(b"t")
+            world.ring()
+        world.pass_time(100)
+    settle(world)
+    assert sorted(len(world.cluster.log(b"t", partition)) for partition in range(4)) == [0, 5, 5, 5]
+
+
+# --- pauses -----------------------------------------------------------------------------------------------------------
+SLOW: Final = Delivery(min_pause_delay_ms=1000, pause_rate_limit_initial_ms=1000, pause_rate_limit_max_double=4)
+
+
+def run_for(world: World, seconds: float) -> None:
+    for _ in range(int(seconds * 100)):
+        world.step_all()
+
+
+@pytest.mark.parametrize("partitions", [1, 20])
+def test_a_broker_that_is_down_for_a_minute_costs_few_fetches(make: MakeWorld, partitions: int) -> None:
+    world = make({b"t": [1] * partitions}, a_config(delivery=SLOW, action="none"))
+    world.boot()
+    world.down.add(1)
+    for _ in range(partitions):
+        world.send_one(b"t")
+    before = world.fetches
+    run_for(world, 60)
+    assert 3 <= world.fetches - before <= 12
+    settle(world)
+
+
+def test_partitions_without_leaders_for_a_minute_cost_few_fetches(make: MakeWorld) -> None:
+    world = make({b"t": [1] * 20}, a_config(delivery=SLOW, action="none"))
+    world.boot()
+    for partition in range(20):
+        world.cluster.leaders[b"t", partition] = None
+    before = world.fetches
+    for second in range(60):
+        world.send_one(b"t", key=second)
+        world.send_one(b"t")
+        run_for(world, 1)
+    assert 3 <= world.fetches - before <= 14
+    for partition in range(20):
+        world.cluster.leaders[b"t", partition] = 2
+    settle(world)
+
+
+def test_one_broker_down_stops_nothing_else(make: MakeWorld) -> None:
+    world = make({b"t": [1, 2, 3]})
+    world.boot()
+    world.down.add(1)
+    world.lose(0)
+    for _ in range(100):
+        world.send([(b"t", datagram(b"t", b"v", partition_key=key), key) for key in range(3)])
+        world.step_all()
+    run_for(world, 0.2)
+    assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [0, 100, 100]
+    settle(world)
+
+
+def test_the_slot_of_a_broker_that_is_gone_is_free_for_another(make: MakeWorld) -> None:
+    world = make({b"t": [1]})
+    world.send_one(b"t")
+    settle(world)
+    for node in range(2, 2 + 2 * lay.DISPATCHER_SLOTS):
+        world.brokers = {node}
+        world.cluster.leaders[b"t", 0] = node
+        world.send_one(b"t")
+        world.router.wish.want(world.now_ms)
+        settle(world)
+    assert len(world.router.dispatching._slots.pairs()) <= 2
+
+
+def test_a_router_without_metadata_leaves_the_dispatchers_alone(make: MakeWorld) -> None:
+    """It does not know yet which there should be; the supervisor would end those that work."""
+    world = make({b"t": [1, 2]})
+    world.send_one(b"t")
+    settle(world)
+    world.kill_router()
+    assert world.router.dispatching.wanted() is None
+    world.answer_fetch()
+    assert set(world.router.dispatching.wanted() or ()) == {0, 1}

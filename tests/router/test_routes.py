@@ -1,0 +1,65 @@
+"""The pause/reroute protocol as a table."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Final
+
+import pytest
+
+from bruce_mp.errors import BruceError
+from bruce_mp.router.backoff import PauseBackoff
+from bruce_mp.router.routes import TRANSITIONS, Peer, Route, Scope, ScopeEvent, ScopeState
+from bruce_mp.slab.runs import Segment
+
+EVERY_STEP: Final = list(itertools.product(ScopeState, ScopeEvent))
+
+
+def backoff() -> PauseBackoff:
+    return PauseBackoff(100, 2, 50, random.Random(1))
+
+
+@pytest.mark.parametrize(("state", "event"), EVERY_STEP)
+def test_a_scope_follows_the_table_and_nothing_else(state: ScopeState, event: ScopeEvent) -> None:
+    scope = Scope(backoff(), state)
+    expected = TRANSITIONS.get((state, event))
+    if expected is None:
+        with pytest.raises(BruceError, match=state.value):
+            scope.step(event)
+    else:
+        scope.step(event)
+    assert scope.state is (expected or state)
+
+
+def test_a_pause_is_news_once_and_its_backoff_stays() -> None:
+    scope = Scope(backoff())
+    assert scope.pause(1000)
+    until = scope.not_before_ms
+    assert until == 1050
+    assert not scope.pause(1020)
+    assert scope.not_before_ms == until
+    assert scope.paused
+
+
+def test_every_scope_can_flow_again() -> None:
+    """From each state there is a way back to FLOWING."""
+    flowing = {ScopeState.FLOWING}
+    for _ in ScopeState:
+        flowing |= {state for (state, _), following in TRANSITIONS.items() if following in flowing}
+    assert flowing == set(ScopeState)
+
+
+def test_a_dispatcher_begins_in_silence() -> None:
+    assert Peer(backoff()).state is ScopeState.SYNCING
+
+
+def test_a_route_is_emptied_in_the_order_in_which_it_must_go_out() -> None:
+    route = Route(backoff())
+    built, queued, late = (Segment(chunk, 1, 64, 152, 1, 1) for chunk in range(3))
+    route.came_meanwhile.append(late)
+    route.returned.append(queued)
+    route.returned_sent.append(built)
+    assert route.holds_any
+    assert route.empty() == ([built], [queued, late])
+    assert not route.holds_any
