@@ -48,7 +48,7 @@ MOST_REFUSED: Final = 10_000
 """So many unknown topics are remembered; of more the cluster is asked each time."""
 
 PATIENCE_MS: Final = 2_000
-"""How long messages that have to wait also wait for dispatchers that are about to start, so that each gets its share."""
+"""How long messages that wait also wait for dispatchers that are about to start, so that each gets its share."""
 
 _ROUTED: Final = (State.ROUTED, State.ROUTED_SENT)
 

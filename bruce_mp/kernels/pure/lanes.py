@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.kernels.pure.lane import Head, Lane, record_size
 from bruce_mp.kernels.pure.parse import parse
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import is_settled
 from bruce_mp.slab.tickets import TicketOffice
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Ingested", "Lanes", "NoRoom"]
 
 IDLE_MS: Final = 1000
-"""A lane that nothing was appended to for so long gives its chunk up."""
+"""A lane that nothing was appended to for so long gives its chunk up, once its messages are settled."""
 _WAKE_SLACK_MS: Final = 2
 
 LaneKey = tuple[int, int, int]
@@ -209,11 +210,20 @@ class Lanes:
         if lane.records:
             self._wake_by(lane.due_ms)
             return False
-        if lane.used_ms + IDLE_MS <= now_ms:
+        if lane.used_ms + IDLE_MS <= now_ms and self._is_unused(lane):
             self._give_up(lane)
             return True
-        self._wake_by(lane.used_ms + IDLE_MS)
+        # All lanes at the same times: looking at each in its own time would cost a wake-up a lane.
+        self._wake_by((now_ms // IDLE_MS + 1) * IDLE_MS)
         return False
+
+    def _is_unused(self, lane: Lane) -> bool:
+        """Whether giving the lane's chunk up gives memory back.
+
+        While its messages are held it does not, and the next message would take another chunk: in an outage a trickle
+        would eat the slab, a chunk a message.
+        """
+        return lane.chunk < 0 or is_settled(self._slab, lane.chunk)
 
     def _wake_by(self, due_ms: int) -> None:
         if self._next_due_ms is None or due_ms < self._next_due_ms:

@@ -102,7 +102,7 @@ def _silence(group: Group, arrivals: Iterable[Arrival], observed: Observed, site
     for arrival in arrivals:
         if arrival.seen_ns < end_ns and (arrival.place in observed.mortal) == group.mortal:  # else it is elsewhere
             moments.setdefault(arrival.place, []).append(arrival.seen_ns)
-    gaps = [_longest_gap(some, observed.killed_ns) for some in moments.values()]
+    gaps = [_longest_gap([*some, end_ns], observed.killed_ns) for some in moments.values()]
     flowing_ns = max(after for _, after in gaps)
     waited = (arrival.seen_ns for arrival in arrivals if arrival.sent_ns <= flowing_ns)
     return Silence(
@@ -113,7 +113,7 @@ def _silence(group: Group, arrivals: Iterable[Arrival], observed: Observed, site
 
 
 def _longest_gap(moments: Iterable[int], since_ns: int) -> tuple[int, int]:
-    """Between two arrivals, the second of which is after a moment."""
+    """Between two moments, the second of which is after `since_ns`."""
     gaps = (gap for gap in pairwise(sorted(moments)) if gap[1] > since_ns)
     return max(gaps, key=lambda gap: gap[1] - gap[0])
 

@@ -76,7 +76,7 @@ class Silence(msgspec.Struct, frozen=True):
 
     `longest` nothing came to one of them.  `flowing` is when something came again to the last of them, `caught_up` when
     everything had arrived that was sent until then, both counted from the event that made it possible: the return of
-    the broker, or, where others take over what it led, its death.
+    the broker, or, where others take over what it led, its death.  A silence that outlasts the phase ends with it here.
     """
 
     longest: float

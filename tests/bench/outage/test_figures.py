@@ -106,6 +106,11 @@ def test_a_silence_counts_from_the_death_where_others_take_over() -> None:
     assert (silence.longest, silence.flowing, silence.caught_up) == pytest.approx((1.2, 1.01, 1.5))
 
 
+def test_a_silence_that_nothing_ends_ends_with_the_phase() -> None:
+    silence = report_of(observed(), REAL, {}).silences[Group.DEAD]
+    assert (silence.longest, silence.flowing) == pytest.approx((4 - 1.81, 2.0))
+
+
 def test_what_went_elsewhere_breaks_no_silence() -> None:
     seen = observed()
     diverted = Arrival(20, ALIVE, 2 * S, 3 * S)
