@@ -135,7 +135,9 @@ class Answers:
             return
         for culprit in culprits:
             words = describe(self._slab, culprit)
-            _LOG.error("Topic %s, partition %d: discarded %s.", _text(topic), batch.partition, words)
+            _LOG.error(
+                "Topic %s, partition %d: discarded %s.", _text(topic), batch.partition, words, extra={"about": topic}
+            )
         self._note_gap(queue, batch)
         self._discard(culprits, DiscardReason.KAFKA_ERROR_ACK, topic)
         if rest is not None:
@@ -196,7 +198,7 @@ class Answers:
         queue.expected = None
         _LOG.warning(
             "Topic %s, partition %d: took the next producer epoch; %d batches are numbered anew.",
-            _text(topic), queue.partition, len(queue.resend),
+            _text(topic), queue.partition, len(queue.resend), extra={"about": topic},
         )  # fmt: skip
 
     def doubt(self, batches: Iterable[SentBatch], topic: bytes) -> None:
@@ -225,6 +227,7 @@ def _log_error(batch: SentBatch, row: ErrorRow, topic: bytes) -> None:
         logging.ERROR if row.action is Action.FATAL_FOR_TOPIC else logging.WARNING,
         "Topic %s, partition %d: the broker answered %s (%d) for %d messages: %s.",
         _text(topic), batch.partition, row.name, row.code, batch.records, row.action.value,
+        extra={"about": (topic, row.code)},
     )  # fmt: skip
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,11 +16,12 @@ from support.flow import World, a_config
 from support.slabs import datagram, new_slab
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 ROOMY: Final = Geometry(chunks=320, topics=16, partitions=32, landing_slots=16, landing_slot_size=4096)
 TOPICS: Final = {b"t1": (1, 2, 3), b"t2": (1,)}
 PLACES: Final = [(topic, partition) for topic, nodes in TOPICS.items() for partition in range(len(nodes))]
+BATCHING: Final = ("combined", "none", "per_topic")
 REFUSED: Final = (6, 5, 7, 19, 10, 29, 13, -1)
 """Errors with which nothing was written."""
 WRITTEN: Final = (7, 20, 13, 56, 6)
@@ -67,6 +71,18 @@ def fail(world: World, step: Step) -> None:
     world.errors.append((codes[step.one % len(codes)], is_written))
 
 
+def kill_router(world: World, _: Step) -> None:
+    world.kill_router()
+
+
+def kill_peer(world: World, step: Step) -> None:
+    world.kill_peer(slot_of(world, step))
+
+
+def kill_all(world: World, _: Step) -> None:
+    world.kill_all()
+
+
 ACTIONS: Final[list[Callable[[World, Step], None]]] = [
     send,
     send,
@@ -87,13 +103,14 @@ ACTIONS: Final[list[Callable[[World, Step], None]]] = [
     lambda world, step: world.pass_time((1, 10, 100)[step.one % 3]),
     lambda world, _: world.step_all(),
     lambda world, _: world.step_all(),
-    lambda world, _: world.kill_router(),
-    lambda world, step: world.kill_peer(slot_of(world, step)),
-    lambda world, _: world.kill_all(),
+    kill_router,
+    kill_peer,
+    kill_all,
     move_leader,
     take_down,
     fail,
 ]
+RARE: Final = (kill_router, kill_peer, kill_all, move_leader, take_down, fail)
 
 steps = st.builds(
     Step,
@@ -104,13 +121,8 @@ steps = st.builds(
 )
 
 
-@examples(150)
-@given(
-    script=st.lists(steps, max_size=150),
-    seed=st.integers(0, 1000),
-    action=st.sampled_from(["combined", "none", "per_topic"]),
-)
-def test_every_message_is_delivered_once_and_in_order(script: list[Step], seed: int, action: str) -> None:
+def run(script: Iterable[Step], seed: int, action: str) -> None:
+    """Play a script, then let everything settle, and compare."""
     with new_slab(ROOMY) as slab:
         world = World(slab, TOPICS, a_config(action=action), seed=seed)
         for step in script:
@@ -122,3 +134,22 @@ def test_every_message_is_delivered_once_and_in_order(script: list[Step], seed: 
             world.carry_out_stray()
         world.check()
         world.close()
+
+
+@examples(40)
+@given(script=st.lists(steps, max_size=100), seed=st.integers(0, 1000), action=st.sampled_from(BATCHING))
+def test_every_message_is_delivered_once_and_in_order(script: list[Step], seed: int, action: str) -> None:
+    run(script, seed, action)
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("BRUCE_TEST_EXAMPLES", "60"))))
+def test_long_stories_end_well(seed: int) -> None:
+    """Hypothesis makes short scripts; some mishaps take many steps."""
+    rng = random.Random(seed)
+    weights = [rng.choice((0.3, 1, 1, 3)) * (0.3 if action in RARE else 1) for action in ACTIONS]
+    deadly = rng.choice((0, 0.05, 0.3))
+    script = [
+        Step(action, rng.randrange(64), rng.randrange(64), rng.randrange(13) if rng.random() < deadly else None)
+        for action in rng.choices(range(len(ACTIONS)), weights, k=rng.choice((30, 80, 200, 300)))
+    ]
+    run(script, seed, rng.choice(BATCHING))
