@@ -17,7 +17,8 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.tables import PartitionTable
 from support.examples import examples
-from support.flow import World, a_config
+from support.flow import World
+from support.flow_parts import a_config
 from support.slabs import datagram, new_slab
 
 if TYPE_CHECKING:
@@ -239,6 +240,22 @@ def test_numbers_are_not_used_twice_while_an_old_request_may_arrive(make: MakeWo
     world.run_dry()
     log = log_of(world)
     assert len(log) == len(set(log))
+
+
+def test_numbers_are_not_used_twice_when_the_connection_breaks_just_then(make: MakeWorld) -> None:
+    """The first batch is given up and its numbers would be free, but the others of the pipeline may yet arrive."""
+    world = make()
+    hand_over(world, 2, 2, 2, 2)
+    world.errors.append((29, False))
+    world.answer(SLOT)
+    world.lose(SLOT)
+    before = len(log_of(world))
+    while len(log_of(world)) == before:
+        world.step_all()
+    while world.stray:
+        world.carry_out_stray()
+    settle(world)
+    assert PartitionTable(world.slab).current(TOPIC, 0)[0] == 1
 
 
 def test_an_answer_that_says_nothing_is_tried_five_times(make: MakeWorld) -> None:

@@ -14,7 +14,8 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.router.vanishing import BELIEVED_AFTER_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
-from support.flow import World, a_config
+from support.flow import World
+from support.flow_parts import a_config
 from support.slabs import datagram, new_slab
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
-from support.flow import World, a_config
+from support.flow import World
+from support.flow_parts import a_config
 from support.slabs import datagram, new_slab
 
 if TYPE_CHECKING:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.config.model import Config
-from bruce_mp.config.sections import Batching, DefaultBatching, Delivery, Kafka
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.pipes.frames import pack_parcels, unpack_parcels
 from bruce_mp.protocol.kafka_types import PartitionAck
@@ -21,84 +19,26 @@ from bruce_mp.router.core import Router
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.rows import Row
-from bruce_mp.slab.runs import segment_records
-from support.fake_broker import INVALID_RECORD, FakeCluster, SentRecord, Written
+from bruce_mp.telemetry.books import read_books
+from support.fake_broker import INVALID_RECORD, FakeCluster, Written
+from support.flow_parts import DiedError, FakeReporter, MortalWords, a_config, records_of
 from support.slabs import Input, contents, datagram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from bruce_mp.errors import DiscardReason
+    from bruce_mp.config.model import Config
     from bruce_mp.pipes.frames import Parcel
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["DiedError", "FakeReporter", "World", "a_config", "records_of"]
+__all__ = ["ROUTER", "World"]
 
 BROKERS: Final = (1, 2, 3)
+ROUTER: Final = -1
 FINAL: Final = frozenset({-1, 10, 29})
 """Errors by which something is given up."""
-QUICK: Final = Delivery(min_pause_delay_ms=10, pause_rate_limit_initial_ms=10, pause_rate_limit_max_double=2)
-
-
-def a_config(
-    *, delivery: Delivery = QUICK, action: Any = "combined", batching: Batching | None = None, acks: Any = -1
-) -> Config:
-    """A configuration with short pauses."""
-    return Config(
-        kafka=Kafka(bootstrap_servers=("broker:9092",), required_acks=acks),
-        delivery=delivery,
-        batching=batching or Batching(default=_default_batching(action)),
-    )
-
-
-def _default_batching(action: Any) -> DefaultBatching:
-    return DefaultBatching(action=action, config="standard" if action == "per_topic" else None)
-
-
-class FakeReporter:
-    """Counts what is reported."""
-
-    def __init__(self) -> None:
-        self.discarded: dict[DiscardReason, int] = defaultdict(int)
-        self.duplicates = 0
-        self.pending = False
-
-    def note(self, reason: DiscardReason, *, count: int = 1, **_: object) -> None:
-        self.discarded[reason] += count
-
-    def note_duplicates(self, _topic: bytes, count: int, _least: int, _most: int) -> None:
-        self.duplicates += count
-
-
-class DiedError(BaseException):
-    """A process was killed at a store; a BaseException, so that nothing on the way takes it for its own."""
-
-
-class MortalWords:
-    """The slab's words, which kill whoever stores once too often."""
-
-    def __init__(self, words: Any) -> None:
-        self._words = words
-        self.left: int | None = None
-
-    def __getitem__(self, at: Any) -> Any:
-        return self._words[at]
-
-    def __setitem__(self, at: Any, value: Any) -> None:
-        if self.left is not None:
-            if self.left == 0:
-                self.left = None
-                raise DiedError
-            self.left -= 1
-        self._words[at] = value
-
-    def __len__(self) -> int:
-        return len(self._words)
-
-    def release(self) -> None:
-        self._words.release()
 
 
 class Request(NamedTuple):
@@ -126,15 +66,6 @@ class Peer:
         self.connection: Connection | None = None
 
 
-def records_of(slab: Slab, segments: Iterable[Segment]) -> tuple[SentRecord, ...]:
-    """The records of segments as a broker sees them."""
-    return tuple(
-        SentRecord(record.arrival, record.partition_key if record.flags & lay.FLAG_PARTITION_KEY else None)
-        for segment in segments
-        for _, record in segment_records(slab, segment)
-    )
-
-
 class World:
     """See the module's text.  `topics` has for each topic the brokers that lead its partitions, in order."""
 
@@ -159,6 +90,8 @@ class World:
         """All that were ever sent."""
         self.names_culprits = False
         """Whether answers name the records that are refused."""
+        self.doom: dict[int, int] = {}
+        """After how many more stores a process is killed: ROUTER, or a dispatcher by its slot."""
         self.errors: deque[tuple[int, bool]] = deque()
         """Error codes that the next batches get, whatever they are, and whether they are written all the same."""
         self.stray: list[tuple[int, deque[Request]]] = []
@@ -231,25 +164,26 @@ class World:
             line.pop()
 
     def _as_router(self, action: Callable[[], object], *, kill_at: int | None = None) -> None:
-        self.words.left = kill_at
-        try:
-            action()
-            self._after_router()
-        except DiedError:
+        if not self._survives(ROUTER, [action, self._after_router], kill_at):
             self.kill_router()
-        finally:
-            self.words.left = None
 
     def _as_peer(self, slot: int, action: Callable[[], object], *, kill_at: int | None = None) -> None:
-        self.words.left = kill_at
-        try:
-            action()
-            self._after_peer(slot)
-        except DiedError:
-            self.words.left = None
+        if not self._survives(slot, [action, lambda: self._after_peer(slot)], kill_at):
             self.kill_peer(slot)
+
+    def _survives(self, who: int, actions: Iterable[Callable[[], object]], kill_at: int | None) -> bool:
+        doomed = kill_at is None and who in self.doom
+        self.words.left = self.doom.pop(who) if doomed else kill_at
+        try:
+            for action in actions:
+                action()
+        except DiedError:
+            return False
         finally:
+            if doomed and self.words.left is not None:
+                self.doom[who] = self.words.left
             self.words.left = None
+        return True
 
     # --- what processes do after each round --------------------------------------------------------------------------
 
@@ -485,7 +419,7 @@ class World:
                 seen.append(arrival)
         if not duplicates:
             assert len(seen) == len(set(seen))
-        assert len(self.received) - len(set(seen)) == sum(self.reporter.discarded.values())
+        assert len(self.received) - len(set(seen)) == sum(read_books(self.slab).discarded.values())
 
     def close(self) -> None:
         """Give the memory back."""

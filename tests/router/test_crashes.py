@@ -1,0 +1,135 @@
+"""Whoever dies, at whichever store: a story is told again and again, each time with a death one store later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
+from bruce_mp.router.routes import ScopeState
+from bruce_mp.slab.file import Geometry
+from support.flow import ROUTER, World
+from support.flow_parts import a_config
+from support.slabs import datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=32, landing_slots=16, landing_slot_size=4096)
+MOST_STORES: Final = 400
+KEY: Final = 0
+
+Story = Callable[[World], None]
+
+
+def send(world: World, runs: int) -> None:
+    """Runs of three messages for one partition; each becomes a segment of its own."""
+    for _ in range(runs):
+        world.send([(b"t", datagram(b"t", b"v", partition_key=KEY), KEY)] * 3)
+        world.ring()
+
+
+def several_batches(world: World) -> None:
+    """Batches of several segments in flight, and more in the queue."""
+    for _ in range(3):
+        send(world, 3)
+        for _ in range(3):
+            world.peer_hears(0)
+        world.peer_sends(0)
+    send(world, 2)
+
+
+def a_lost_answer(world: World) -> None:
+    several_batches(world)
+    world.lose(0, carried_out=2)
+
+
+def a_leader_that_moves(world: World) -> None:
+    several_batches(world)
+    world.cluster.leaders[b"t", 0] = 2
+    world.lose(0, carried_out=1)
+
+
+def a_leader_that_moves_without_an_error(world: World) -> None:
+    several_batches(world)
+    world.cluster.leaders[b"t", 0] = 2
+    world.router.wish.want(world.now_ms)
+
+
+def a_culprit(world: World) -> None:
+    several_batches(world)
+    world.cluster.poison = {7}
+
+
+STORIES: Final = [a_lost_answer, a_leader_that_moves, a_leader_that_moves_without_an_error, a_culprit]
+
+
+def tell(story: Story, who: int, stores: int) -> bool:
+    """Tell a story in which somebody dies after so many stores; False if it lived to the end."""
+    with new_slab(GEOMETRY) as slab:
+        world = World(slab, {b"t": (1, 2)}, a_config(action="none"), seed=stores)
+        world.boot()
+        send(world, 1)
+        world.run_dry()
+        world.doom[who] = stores
+        story(world)
+        world.run_dry()
+        world.check()
+        while world.stray:
+            world.carry_out_stray()
+        world.check()
+        world.close()
+        return who not in world.doom
+
+
+@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("who", [ROUTER, 0, 1], ids=["router", "old leader", "new leader"])
+def test_a_death_at_any_store_loses_and_doubles_nothing(story: Story, who: int) -> None:
+    for stores in range(MOST_STORES):
+        if not tell(story, who, stores):
+            return
+    pytest.fail("the story has no end")
+
+
+# --- what the dead have said ------------------------------------------------------------------------------------------
+@pytest.fixture
+def world() -> Iterator[World]:
+    with new_slab(GEOMETRY) as slab:
+        made = World(slab, {b"t": (1, 2)}, a_config(action="none"))
+        made.boot()
+        yield made
+        made.close()
+
+
+@pytest.mark.parametrize("kind", [Kind.PAUSED, Kind.HANDED_BACK, Kind.HELLO])
+def test_words_of_a_dead_dispatcher_are_void(world: World, kind: Kind) -> None:
+    world.kill_peer(0)
+    world.boot()
+    peer = world.router.dispatching._peers[0]
+    world.router.on_parcels([Parcel(Kind.FROM, 0, peer.incarnation - 1), Parcel(kind, 0, EVERYTHING)], world.now_ms)
+    assert peer.state is ScopeState.FLOWING
+    assert not world.router.dispatching.drain_outbox()
+
+
+@pytest.mark.parametrize("kind", [Kind.RESYNC, Kind.HAND_BACK])
+def test_words_of_a_dead_router_are_void(world: World, kind: Kind) -> None:
+    dead = world.router._mine >> 8
+    world.kill_router()
+    world.boot()
+    core = world.peers[0].core
+    core.on_parcels([Parcel(Kind.FROM, 0, dead), Parcel(kind, 0, EVERYTHING)], world.now_ms)
+    assert not core.drain_outbox()
+
+
+def test_an_answer_to_a_router_that_is_dead_does_not_end_the_silence(world: World) -> None:
+    """Both routers number their words from one."""
+    peer = world.router.dispatching._peers[0]
+    incarnation, session, dead = peer.incarnation, peer.session, world.router._mine >> 8
+    world.kill_router()
+    dispatching = world.router.dispatching
+    while dispatching._peer(0).session < session:
+        dispatching._resync(0)
+    world.router.on_parcels([Parcel(Kind.FROM, 0, incarnation), Parcel(Kind.SYNCED, session, dead)], world.now_ms)
+    assert dispatching._peer(0).state is ScopeState.SYNCING

@@ -1,0 +1,158 @@
+"""One fetch goes from broker to broker until one answers all that is asked."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.protocol.api_versions import BrokerAbilities
+from bruce_mp.protocol.connection_events import Cause, Closed, Failed, MetadataReceived, ProducerIdReceived, Ready, Sent
+from bruce_mp.protocol.kafka_types import (
+    BrokerAddress,
+    ClusterMetadata,
+    PartitionMetadata,
+    ProducerIdResponse,
+    TopicMetadata,
+)
+from bruce_mp.router import fetch
+from bruce_mp.router.cluster import Address, view_of
+from bruce_mp.router.fetch import Fetcher
+
+if TYPE_CHECKING:
+    from bruce_mp.protocol.connection_events import Event
+    from bruce_mp.router.fetch import FetchResult
+
+BOOTSTRAP: Final = [Address("seed", 9092)]
+METADATA: Final = ClusterMetadata({1: BrokerAddress("one", 9092)}, {})
+REFUSED: Final = Failed(RemoteProtocolError("Broker one:9092 cannot be reached."), Cause.CLOSED_BY_BROKER, ())
+READY: Final = Ready(BrokerAbilities(9, 9, 4))
+TOO_OLD: Final = Ready(BrokerAbilities(2, 1, None))
+ANSWERED: Final = MetadataReceived(1, METADATA)
+
+
+def producer(error: int) -> ProducerIdReceived:
+    return ProducerIdReceived(2, ProducerIdResponse(error, -1, -1) if error else ProducerIdResponse(0, 7, 0))
+
+
+class FakeConnection:
+    """Requests without bytes."""
+
+    def request_metadata(self, _topics: None, _now: float) -> Sent:
+        return Sent(1, [])
+
+    def init_producer_id(self, _now: float) -> Sent:
+        return Sent(2, [])
+
+
+class FakeSocket:
+    """Stands for a `BrokerSocket`; the test says what happens to it."""
+
+    opened: list[FakeSocket]
+
+    def __init__(self, *_: object, host: str, on_event: Any, **__: object) -> None:
+        self.host = host
+        self.tell = on_event
+        self.connection = FakeConnection()
+        self.is_open = True
+
+    def open(self) -> None:
+        self.opened.append(self)
+
+    def send(self, _buffers: list[bytes]) -> None:
+        assert self.is_open
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch) -> list[FetchResult | None]:
+    monkeypatch.setattr(fetch, "BrokerSocket", FakeSocket)
+    FakeSocket.opened = []
+    return []
+
+
+def play(
+    results: list[FetchResult | None],
+    *stories: list[Event],
+    known: tuple[Address, ...] = (),
+    wants_producer: bool = True,
+) -> list[str]:
+    """A fetch in which each broker that is asked tells its story; the names of those asked."""
+    fetcher = Fetcher(
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        client_id="bruce",
+        timeout_s=1,
+        openings=None,  # type: ignore[arg-type]
+        rng=random.Random(1),
+        on_done=results.append,
+    )
+    fetcher.start(known, BOOTSTRAP, wants_producer=wants_producer)
+    for at, story in enumerate(stories):
+        for event in story:
+            FakeSocket.opened[at].tell(event)
+    assert fetcher.is_busy is not bool(results)
+    assert [socket.is_open for socket in FakeSocket.opened[len(stories) :]] == [True] * (
+        len(FakeSocket.opened) - len(stories)
+    )
+    return [socket.host for socket in FakeSocket.opened]
+
+
+def test_metadata_and_a_producer_id_come_from_one_broker(results: list[FetchResult | None]) -> None:
+    assert play(results, [READY, ANSWERED, producer(0)]) == ["seed"]
+    assert results == [fetch.FetchResult(METADATA, (7, 0), idempotent=True)]
+
+
+def test_without_the_wish_for_a_producer_id_metadata_is_all(results: list[FetchResult | None]) -> None:
+    play(results, [READY, ANSWERED], wants_producer=False)
+    assert results == [fetch.FetchResult(METADATA, None, idempotent=True)]
+
+
+def test_brokers_that_know_no_producer_ids_are_not_asked(results: list[FetchResult | None]) -> None:
+    play(results, [TOO_OLD, ANSWERED])
+    assert results == [fetch.FetchResult(METADATA, None, idempotent=False)]
+
+
+@pytest.mark.parametrize("story", [[REFUSED], [READY, REFUSED], [READY, Closed()], [READY, ANSWERED, REFUSED]])
+def test_the_next_one_is_asked_known_ones_first(results: list[FetchResult | None], story: list[Event]) -> None:
+    known = (Address("one", 1), Address("two", 2))
+    asked = play(results, story, story, [READY, ANSWERED, producer(0)], known=known)
+    assert (sorted(asked[:2]), asked[2:]) == (["one", "two"], ["seed"])
+    assert len(results) == 1
+
+
+def test_nobody_answers(results: list[FetchResult | None]) -> None:
+    play(results, [REFUSED])
+    assert results == [None]
+
+
+@pytest.mark.parametrize("error", [14, 15, 16, 7, -1])
+def test_a_producer_id_that_is_not_to_be_had_yet_does_not_decide(results: list[FetchResult | None], error: int) -> None:
+    """A new cluster answers so for a while; what is decided now holds as long as the slab lives."""
+    play(results, [READY, ANSWERED, producer(error)])
+    assert results == [None]
+
+
+def test_a_producer_id_that_is_refused_decides(results: list[FetchResult | None]) -> None:
+    play(results, [READY, ANSWERED, producer(31)])
+    assert results == [fetch.FetchResult(METADATA, None, idempotent=False)]
+
+
+def test_the_view_of_metadata() -> None:
+    partitions = {
+        2: PartitionMetadata(0, 1),
+        0: PartitionMetadata(9, 1),  # a follower is missing: the leader is good
+        1: PartitionMetadata(5, -1),
+    }
+    topics = {b"t": TopicMetadata(0, partitions), b"new": TopicMetadata(5, {}), b"gone": TopicMetadata(3, partitions)}
+    view = view_of(ClusterMetadata({1: BrokerAddress("one", 9092), 2: BrokerAddress("two", 9092)}, topics))
+    assert view.brokers == {1: Address("one", 9092), 2: Address("two", 9092)}
+    assert view.topics.keys() == {b"t", b"new"}
+    assert view.topics[b"t"].partitions == (0, 1, 2)
+    assert view.topics[b"t"].leaders == {0: 1, 2: 1}
+    assert [view.topics[b"t"].designated(index) for index in range(3)] == [0, 2, 2]
+    assert view.in_service == {1}

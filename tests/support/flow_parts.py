@@ -1,0 +1,91 @@
+"""What `flow.World` is made of: a configuration, memory that can kill, and a reporter that only counts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+from bruce_mp.config.model import Config
+from bruce_mp.config.sections import Batching, DefaultBatching, Delivery, Kafka
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.runs import segment_records
+from support.fake_broker import SentRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.errors import DiscardReason
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["DiedError", "FakeReporter", "MortalWords", "a_config", "records_of"]
+
+QUICK: Final = Delivery(min_pause_delay_ms=10, pause_rate_limit_initial_ms=10, pause_rate_limit_max_double=2)
+
+
+def a_config(
+    *, delivery: Delivery = QUICK, action: Any = "combined", batching: Batching | None = None, acks: Any = -1
+) -> Config:
+    """A configuration with short pauses."""
+    return Config(
+        kafka=Kafka(bootstrap_servers=("broker:9092",), required_acks=acks),
+        delivery=delivery,
+        batching=batching or Batching(default=_default_batching(action)),
+    )
+
+
+def _default_batching(action: Any) -> DefaultBatching:
+    return DefaultBatching(action=action, config="standard" if action == "per_topic" else None)
+
+
+class FakeReporter:
+    """Counts what is reported."""
+
+    def __init__(self) -> None:
+        self.discarded: dict[DiscardReason, int] = defaultdict(int)
+        self.duplicates = 0
+        self.pending = False
+
+    def note(self, reason: DiscardReason, *, count: int = 1, **_: object) -> None:
+        self.discarded[reason] += count
+
+    def note_duplicates(self, _topic: bytes, count: int, _least: int, _most: int) -> None:
+        self.duplicates += count
+
+
+class DiedError(BaseException):
+    """A process was killed at a store; a BaseException, so that nothing on the way takes it for its own."""
+
+
+class MortalWords:
+    """The slab's words, which kill whoever stores once too often."""
+
+    def __init__(self, words: Any) -> None:
+        self._words = words
+        self.left: int | None = None
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._words[at]
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        if self.left is not None:
+            if self.left == 0:
+                self.left = None
+                raise DiedError
+            self.left -= 1
+        self._words[at] = value
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    def release(self) -> None:
+        self._words.release()
+
+
+def records_of(slab: Slab, segments: Iterable[Segment]) -> tuple[SentRecord, ...]:
+    """The records of segments as a broker sees them."""
+    return tuple(
+        SentRecord(record.arrival, record.partition_key if record.flags & lay.FLAG_PARTITION_KEY else None)
+        for segment in segments
+        for _, record in segment_records(slab, segment)
+    )
