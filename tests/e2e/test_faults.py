@@ -1,0 +1,408 @@
+"""A broker that misbehaves, in every way that the embedded one knows: nothing is lost, doubled or out of order.
+
+Most tests share one daemon and one cluster; each has a topic of its own and compares it message by message.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import psutil
+import pytest
+
+from bruce_mp.devbroker.codes import ApiKey
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.devbroker.faults import Action, Fault
+from bruce_mp.errors import DiscardReason
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Slab
+from bruce_mp.slab.tables import PartitionTable, TopicTable
+from bruce_mp.telemetry.counters import Counter, discarded
+from support import processes
+from support.daemon import Daemon
+from support.traffic import Load, Seen, assert_all_there
+from support.whole_runs import Sender
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+PARTITIONS: Final = 3
+MESSAGES: Final = 400
+IDEMPOTENT: Final = 1
+AT_LEAST_ONCE: Final = 2
+
+
+@dataclass
+class Stage:
+    """A daemon, its cluster, and what the daemon had received and discarded before a test."""
+
+    daemon: Daemon
+    broker: DevBroker
+
+    def __post_init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._before: dict[int, int] = {}
+
+    def load(self, messages: int = MESSAGES, largest: int = 300, keyed: int = 60) -> Load:
+        """Messages for a new topic with a partition on each broker."""
+        topic = f"topic-{next(self._numbers)}"
+        self.broker.add_topic(topic, PARTITIONS)
+        self._before = self._counters()
+        return Load((topic,), senders=1, messages=messages, largest=largest, keyed=keyed)
+
+    def send(self, load: Load) -> Sender:
+        """Begin to send."""
+        sender = Sender(load, self.daemon.socket_path)
+        sender.start()
+        return sender
+
+    def delivered(self, load: Load, *, sender: Sender | None = None, missing: int = 0, timeout: float = 60) -> None:
+        """Everything of the load arrives once and in order, but for so many that are discarded."""
+        sender = sender or self.send(load)
+        sender.join()
+        assert sender.accepted == load.total
+        received = self._before[Counter.MsgReceived] + load.total
+        self.daemon.wait_settled(received, timeout)
+        records = self.read_back(load)
+        if missing:
+            with pytest.raises(AssertionError, match=rf"^{missing} of {load.total} messages were not read"):
+                assert_all_there(load, records)
+        else:
+            assert_all_there(load, records)
+        assert self.grown(Counter.MsgDelivered) == load.total - missing
+
+    def read_back(self, load: Load) -> dict[str, list[Seen]]:
+        return {
+            topic: [
+                Seen(partition, record.key, record.value, record.timestamp)
+                for partition, records in enumerate(self.broker.fetch(topic))
+                for record in records
+            ]
+            for topic in load.topics
+        }
+
+    def grown(self, counter: int) -> int:
+        """How much a counter has grown since `load`."""
+        return self._counters()[counter] - self._before[counter]
+
+    def before(self, counter: int) -> int:
+        """A counter at the time of `load`."""
+        return self._before[counter]
+
+    def answered(self, code: int) -> int:
+        """How often the daemon was answered an error code since `load`."""
+        return self.grown(Counter.AckErrorFirst + 1 + code)
+
+    def _counters(self) -> dict[int, int]:
+        slab = Slab(self.daemon.slab_path)
+        try:
+            rows = [slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COUNTERS for row in range(lay.ROW_COUNT)]
+            return {
+                index: sum(slab.longs[(at >> 3) + index] for at in rows) for index in range(lay.ROW_COUNTER_CAPACITY)
+            }
+        finally:
+            slab.close()
+
+    def epochs(self, load: Load) -> list[int]:
+        """The producer epochs of the partitions of a load."""
+        slab = Slab(self.daemon.slab_path)
+        try:
+            topic = TopicTable(slab).id_of(load.topics[0].encode())
+            return [PartitionTable(slab).current(topic, partition)[0] for partition in range(PARTITIONS)]
+        finally:
+            slab.close()
+
+    def idempotence(self) -> int:
+        """What the slab says about the brokers."""
+        slab = Slab(self.daemon.slab_path)
+        try:
+            return slab.words[lay.SUPER_IDEMPOTENCE >> 2]
+        finally:
+            slab.close()
+
+    def name_of_dispatcher(self) -> str:
+        """One that is there."""
+        self.daemon.wait_for(lambda: any("dispatcher" in name for name in self.daemon.pids()), "a dispatcher", 20)
+        return next(name for name in self.daemon.pids() if "dispatcher" in name)
+
+
+@contextmanager
+def a_stage(directory: Path, broker: DevBroker, settings: dict[str, object] | None = None) -> Iterator[Stage]:
+    with Daemon(directory, broker.bootstrap, settings) as daemon:
+        yield Stage(daemon, broker)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    settings: dict[str, object] = {
+        "delivery.kafka_socket_timeout_s": 5,
+        "batching.produce_request_data_limit": "8k",  # many requests, so that there is something in flight
+    }
+    with DevBroker(brokers=3) as broker, a_stage(tmp_path_factory.mktemp("faults"), broker, settings) as made:
+        yield made
+
+
+@pytest.fixture
+def stage(shared: Stage) -> Iterator[Stage]:
+    yield shared
+    shared.broker.clear_faults()
+    processes.long_lived.update(shared.daemon.pids().values())
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+BROKEN: Final = (
+    Action.ACK_LOST,
+    Action.CLOSE,
+    Action.HALF_FRAME,
+    Action.WRONG_CORRELATION,
+    Action.GARBAGE_BODY,
+    Action.GARBAGE_FRAME,
+)
+
+
+@pytest.mark.parametrize("action", BROKEN)
+def test_a_broken_connection_loses_and_doubles_nothing(stage: Stage, action: Action) -> None:
+    load = stage.load()
+    stage.broker.inject(Fault(action=action, topic=load.topics[0], nth=2, every=2, times=4))
+    stage.delivered(load)
+    assert stage.grown(Counter.PauseStarted) > 0
+    assert stage.grown(Counter.PossibleDuplicateMsg) == 0
+
+
+@pytest.mark.parametrize("victim", ["router", "dispatcher"])
+def test_a_death_while_answers_are_lost(stage: Stage, victim: str) -> None:
+    load = stage.load(messages=6000)
+    stage.broker.inject(Fault(action=Action.ACK_LOST, topic=load.topics[0], nth=2, every=3, times=12))
+    sender = stage.send(load)
+    stage.daemon.wait_for(lambda: stage.grown(Counter.MsgDelivered) > 0, "traffic", 20)
+    stage.daemon.kill("router" if victim == "router" else stage.name_of_dispatcher())
+    stage.delivered(load, sender=sender)
+
+
+def test_everything_is_killed_while_answers_are_lost(stage: Stage) -> None:
+    load = stage.load(messages=3000)
+    stage.broker.inject(Fault(action=Action.ACK_LOST, topic=load.topics[0], nth=3, every=2, times=5))
+    sender = stage.send(load)
+    sender.join()
+    stage.daemon.wait_for(lambda: stage.grown(Counter.MsgReceived) == load.total, "all to be received", 30)
+    stage.daemon.kill_all()
+    stage.daemon.start()
+    stage.delivered(load, sender=sender)
+
+
+def test_a_closed_idle_connection_is_opened_again_without_a_pause(stage: Stage) -> None:
+    load = stage.load()
+    stage.delivered(load)
+    load = stage.load()
+    for node in (1, 2, 3):
+        stage.broker.broker_down(node)
+        stage.broker.broker_up(node)
+    stage.daemon.wait_for(lambda: stage.grown(Counter.ConnectorSocketBrokerClose) > 0, "the connections to close", 20)
+    stage.delivered(load)
+    assert stage.grown(Counter.ConnectorConnectSuccess) > 0
+
+
+# --- error codes ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("action", [Action.ERROR, Action.ERROR_APPENDED])
+@pytest.mark.parametrize("code", [19, 20, 2, -1])
+def test_sends_again_what_the_table_says(stage: Stage, code: int, action: Action) -> None:
+    load = stage.load()
+    stage.broker.inject(Fault(action=action, code=code, topic=load.topics[0], times=3))
+    stage.delivered(load)
+    assert stage.answered(code) >= 3
+    assert stage.grown(Counter.ConnectorGotResendAck) >= 3
+    assert stage.grown(Counter.PauseStarted) == stage.grown(Counter.PossibleDuplicateMsg) == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "action"),
+    [
+        *((code, Action.ERROR) for code in (3, 5, 6, 7, 56)),
+        *((code, Action.ERROR_APPENDED) for code in (7, 13, 56)),
+    ],
+)
+def test_reroutes_what_the_table_says(stage: Stage, code: int, action: Action) -> None:
+    load = stage.load()
+    stage.broker.inject(Fault(action=action, code=code, topic=load.topics[0], times=3))
+    stage.delivered(load)
+    assert stage.answered(code) >= 3
+    assert stage.grown(Counter.ConnectorGotPauseAck) >= 1
+    assert stage.grown(Counter.PauseStarted) == stage.grown(Counter.PauseFinished) >= 1
+
+
+@pytest.mark.parametrize("code", [45, 47, 59])
+def test_takes_the_next_epoch_when_the_table_says_so(stage: Stage, code: int) -> None:
+    load = stage.load()
+    stage.broker.inject(Fault(action=Action.ERROR, code=code, topic=load.topics[0], nth=2, times=1))
+    stage.delivered(load)
+    assert stage.answered(code) >= 1
+    assert 1 in stage.epochs(load)
+    assert stage.grown(Counter.PossibleDuplicateMsg) > 0
+
+
+@pytest.mark.parametrize("code", [29, 1, 126])
+def test_discards_what_the_table_says_and_only_that(stage: Stage, code: int) -> None:
+    """In the middle of a pipeline: the gap that the discarded batch leaves is closed without doubling anything."""
+    load = stage.load(messages=2000)
+    stage.broker.inject(Fault(action=Action.DELAY, ms=50, topic=load.topics[0], times=None))
+    stage.broker.inject(Fault(action=Action.ERROR, code=code, topic=load.topics[0], nth=3, every=4, times=2))
+    sender = stage.send(load)
+    sender.join()
+    stage.daemon.wait_for(lambda: stage.answered(code) == 2, "two answers", 30)
+    stage.daemon.wait_for(lambda: stage.grown(discarded(DiscardReason.KAFKA_ERROR_ACK)) > 0, "discards", 10)
+    stage.daemon.wait_for(lambda: not sum(stage.daemon.books().held.values()), "the rest", 30)
+    stage.delivered(load, sender=sender, missing=stage.grown(discarded(DiscardReason.KAFKA_ERROR_ACK)))
+
+
+@pytest.mark.parametrize("code", [10, 87])
+def test_halves_a_batch_when_the_table_says_so(stage: Stage, code: int) -> None:
+    load = stage.load()
+    stage.broker.inject(Fault(action=Action.ERROR, code=code, topic=load.topics[0], times=1))
+    stage.delivered(load)
+    assert stage.answered(code) == 1
+
+
+def test_of_a_batch_that_is_too_large_only_the_culprits_are_discarded(tmp_path: Path) -> None:
+    limit = 20_000
+    with DevBroker(brokers=2, message_max_bytes=limit) as broker, a_stage(tmp_path, broker) as stage:
+        load = stage.load(messages=600, largest=30_000)
+        sender = stage.send(load)
+        sender.join()
+        stage.daemon.wait_settled(load.total)
+        missing = stage.grown(discarded(DiscardReason.KAFKA_ERROR_ACK))
+        assert 0 < missing < load.total // 4
+        stage.delivered(load, sender=sender, missing=missing)
+        assert max(len(seen.value or b"") for seen in stage.read_back(load)[load.topics[0]]) < limit
+        assert stage.daemon.log().count("discarded a message of 2") > 0
+
+
+# --- silence ----------------------------------------------------------------------------------------------------------
+def test_a_silent_broker_is_noticed_and_the_others_go_on(tmp_path: Path) -> None:
+    settings: dict[str, object] = {"delivery.kafka_socket_timeout_s": 1}
+    with DevBroker(brokers=3) as broker, a_stage(tmp_path, broker, settings) as stage:
+        load = stage.load(messages=3000)
+        stage.delivered(load)
+        silent = stage.load(messages=3000)
+        broker.inject(Fault(action=Action.SILENCE, broker=1, ms=10_000, topic=silent.topics[0]))
+        sender = stage.send(silent)
+        broker.wait_until(faults={"silence": 1})
+        noticed = time.monotonic() + 9
+        sender.join()
+        stage.daemon.wait_for(lambda: "did not answer a request within 1 s" in stage.daemon.log(), "a deadline", 9)
+        stage.daemon.wait_for(
+            lambda: stage.grown(Counter.MsgDelivered) > silent.total // 4, "traffic of the other brokers", 9
+        )
+        assert time.monotonic() < noticed
+        stage.delivered(silent, sender=sender)
+
+
+# --- brokers that come, go and move -----------------------------------------------------------------------------------
+def test_leaders_that_move_while_the_metadata_is_stale(stage: Stage) -> None:
+    load = stage.load(messages=3000)
+    sender = stage.send(load)
+    for partition in range(PARTITIONS):
+        for broker in (1, 2, 3, 1):
+            stage.broker.move_leader(load.topics[0], partition, broker, stale=2)
+    stage.delivered(load, sender=sender)
+
+
+@pytest.mark.parametrize("port", [None, 0])
+def test_a_broker_that_goes_and_comes_back(stage: Stage, port: int | None) -> None:
+    load = stage.load(messages=3000)
+    sender = stage.send(load)
+    stage.daemon.wait_for(lambda: stage.grown(Counter.MsgDelivered) > 0, "traffic", 20)
+    stage.broker.broker_down(2)
+    sender.join()
+    stage.daemon.wait_for(lambda: stage.grown(Counter.MsgReceived) == load.total, "all to be received", 20)
+    stage.broker.broker_up(2, port=port)
+    stage.delivered(load, sender=sender)
+
+
+def test_all_brokers_go_and_come_back(stage: Stage) -> None:
+    load = stage.load(messages=1000)
+    for node in (1, 2, 3):
+        stage.broker.broker_down(node)
+    sender = stage.send(load)
+    sender.join()
+    stage.daemon.wait_for(lambda: stage.grown(Counter.GetMetadataFail) >= 3, "fetches that fail", 30)
+    stage.broker.move_leader(load.topics[0], 0, 1, stale=3)  # the first answers will know of no broker at all
+    for node in (1, 2, 3):
+        stage.broker.broker_up(node)
+    stage.delivered(load, sender=sender)
+
+
+def test_one_of_three_brokers_down_costs_the_others_nothing_and_the_router_little(stage: Stage) -> None:
+    load = stage.load(messages=1000, keyed=100)
+    stage.delivered(load)
+    load = stage.load(messages=3000, keyed=100)
+    stage.broker.broker_down(3, stale=1_000_000)  # nobody has noticed yet that it is gone: it leads on, on paper
+    router = psutil.Process(stage.daemon.pids()["router"])
+    sender = stage.send(load)
+    sender.join()
+    stage.daemon.wait_for(lambda: stage.grown(Counter.MsgDelivered) > load.total * 0.6, "the others' share", 20)
+    stage.daemon.wait_for(lambda: stage.grown(Counter.PauseStarted) > 0, "a pause", 20)
+    before = cpu_of(router), stage.grown(Counter.StartRefreshMetadata), stage.grown(Counter.PauseStarted)
+    began = time.monotonic()
+    stage.daemon.wait_for(lambda: time.monotonic() - began > 6, "six seconds", 7)
+    assert cpu_of(router) - before[0] < 2
+    assert 1 <= stage.grown(Counter.StartRefreshMetadata) - before[1] < 30
+    assert 1 <= stage.grown(Counter.PauseStarted) - before[2] < 15
+    stage.broker.broker_up(3)
+    stage.delivered(load, sender=sender)
+    stage.broker.move_leader(load.topics[0], 0, 1)  # ends the stale metadata
+
+
+def cpu_of(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def test_a_topic_that_is_deleted_with_messages_queued(stage: Stage) -> None:
+    load = stage.load()
+    stage.broker.inject(Fault(action=Action.ERROR, code=19, topic=load.topics[0], times=None))
+    stage.send(load).join()
+    stage.broker.wait_until(errors={19: 1})
+    stage.broker.delete_topic(load.topics[0])
+    stage.broker.clear_faults()
+    stage.daemon.wait_for(lambda: stage.grown(discarded(DiscardReason.BAD_TOPIC)) == load.total, "the discards", 40)
+    stage.delivered(stage.load())
+
+
+# --- producer ids -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("code", "outcome"), [(14, IDEMPOTENT), (-1, IDEMPOTENT), (31, AT_LEAST_ONCE)])
+def test_a_producer_id_that_is_not_given_at_once(tmp_path: Path, code: int, outcome: int) -> None:
+    with DevBroker(brokers=1) as broker:
+        times = 4 if outcome == IDEMPOTENT else None
+        broker.inject(Fault(action=Action.ERROR, api=ApiKey.INIT_PRODUCER_ID, code=code, times=times))
+        with a_stage(tmp_path, broker) as stage:
+            load = stage.load()
+            stage.delivered(load)
+            assert stage.idempotence() == outcome
+
+
+# --- less than idempotence --------------------------------------------------------------------------------------------
+def test_with_acks_of_the_leader_alone_nothing_is_lost_and_doubt_is_counted(tmp_path: Path) -> None:
+    with DevBroker(brokers=1) as broker, a_stage(tmp_path, broker, {"kafka.required_acks": 1}) as stage:
+        load = stage.load()
+        stage.delivered(load)
+        load = stage.load()
+        broker.inject(Fault(action=Action.ACK_LOST, topic=load.topics[0], times=1))
+        stage.send(load).join()
+        stage.daemon.wait_settled(stage.before(Counter.MsgReceived) + load.total)
+        read = [seen.value for seen in stage.read_back(load)[load.topics[0]]]
+        assert len(set(read)) == load.total
+        assert 0 < len(read) - load.total <= stage.grown(Counter.PossibleDuplicateMsg)
+
+
+def test_without_acks_what_is_written_counts_as_delivered(tmp_path: Path) -> None:
+    with DevBroker(brokers=1) as broker, a_stage(tmp_path, broker, {"kafka.required_acks": 0}) as stage:
+        load = stage.load(messages=2000)
+        stage.delivered(load)
+        assert stage.grown(Counter.AckNotRequired) == load.total
