@@ -242,6 +242,30 @@ def test_numbers_are_not_used_twice_while_an_old_request_may_arrive(make: MakeWo
     assert len(log) == len(set(log))
 
 
+def test_a_refusal_says_nothing_of_what_was_in_doubt_before(make: MakeWorld) -> None:
+    """All is written, the answers are lost, and then the permission is gone for a moment."""
+    world = make()
+    hand_over(world, 2, 2, 2)
+    world.lose(SLOT, carried_out=3)
+    world.cluster.refused[b"t", 0] = 29
+    while not world.reporter.discarded:
+        world.step_all()
+    world.cluster.refused.clear()
+    world.run_dry()
+    assert len(log_of(world)) == 7
+
+
+def test_a_gap_of_our_own_is_no_possible_duplicate(make: MakeWorld) -> None:
+    world = make()
+    hand_over(world, 2, 2, 2)
+    world.cluster.poison = {1, 2}
+    world.lose(SLOT)
+    world.stray.clear()
+    settle(world)
+    assert PartitionTable(world.slab).current(TOPIC, 0)[0] == 1
+    assert world.reporter.duplicates == 0
+
+
 def test_numbers_are_not_used_twice_when_the_connection_breaks_just_then(make: MakeWorld) -> None:
     """The first batch is given up and its numbers would be free, but the others of the pipeline may yet arrive."""
     world = make()

@@ -93,7 +93,6 @@ def test_a_death_at_any_store_loses_and_doubles_nothing(story: Story, who: int) 
     pytest.fail("the story has no end")
 
 
-# --- what the dead have said ------------------------------------------------------------------------------------------
 @pytest.fixture
 def world() -> Iterator[World]:
     with new_slab(GEOMETRY) as slab:
@@ -103,6 +102,55 @@ def world() -> Iterator[World]:
         made.close()
 
 
+def hear_all_but_answers(world: World) -> None:
+    """Everybody hears everything, but the brokers are slow."""
+    for _ in range(20):
+        world.ring()
+        world.answer_fetch()
+        world.router_hears()
+        for slot in list(world.peers):
+            world.peer_hears(slot)
+        world.pass_time(10)
+
+
+def test_what_was_handed_back_goes_before_what_is_newer(world: World) -> None:
+    """The router dies with a hand-back in its ear, and its successor hears of the new leader's dispatcher first."""
+    several_batches(world)
+    world.lose(0, carried_out=1)
+    while not world.held().get("RETURNED"):
+        world.router_hears()
+        world.peer_hears(0)
+    world.cluster.leaders[b"t", 0] = 2
+    world.kill_router()
+    send(world, 1)
+    line = world.from_peer[0]
+    world.to_router.remove(line)
+    for _ in range(30):
+        world.step_all()
+    world.to_router.append(line)
+    world.run_dry()
+    world.check()
+
+
+def test_a_new_router_knows_nothing_of_a_hand_back_that_the_dead_one_asked_for(world: World) -> None:
+    several_batches(world)
+    world.cluster.leaders[b"t", 0] = 2
+    world.router.wish.want(world.now_ms)
+    world.pass_time(200)
+    world.answer_fetch()
+    for _ in range(5):
+        world.peer_hears(0)
+    assert world.peers[0].core._queues[1, 0].hand_back
+    world.cluster.leaders[b"t", 0] = 1
+    world.kill_router()
+    hear_all_but_answers(world)
+    send(world, 1)
+    hear_all_but_answers(world)
+    world.run_dry()
+    world.check()
+
+
+# --- what the dead have said ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", [Kind.PAUSED, Kind.HANDED_BACK, Kind.HELLO])
 def test_words_of_a_dead_dispatcher_are_void(world: World, kind: Kind) -> None:
     world.kill_peer(0)
