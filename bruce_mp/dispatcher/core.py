@@ -217,11 +217,13 @@ class Dispatcher:
 
     def _recover(self, sent: Iterable[Segment]) -> None:
         """Find in the slab what a predecessor held; `sent` belongs to it, but it may have taken only a part of it."""
-        self._doubt(batches_of(sweep(self._slab, {State.IN_FLIGHT}, self._slot)))
-        self._take_sent(sent)
-        self._adopt(batches_of(sweep(self._slab, {State.IN_FLIGHT}, self._slot)))
-        for found in sweep(self._slab, {State.QUEUED}, self._slot):
-            self._make_ready(found.topic, found.partition, [found.segment])
+        found = sweep(self._slab, {State.IN_FLIGHT, State.QUEUED}, self._slot)
+        in_flight = [part for part in found if part.state is State.IN_FLIGHT]
+        self._doubt(batches_of(in_flight))
+        self._adopt(batches_of([*in_flight, *(find(self._slab, segment) for segment in self._take_sent(sent))]))
+        for part in found:
+            if part.state is State.QUEUED:
+                self._make_ready(part.topic, part.partition, [part.segment])
 
     def _say_what_is_returned(self) -> None:
         """Say again what was handed back; the router that we said it to may have died, or a predecessor before it."""

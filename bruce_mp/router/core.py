@@ -287,15 +287,22 @@ class Router:
 
     def _unpark(self, now_ms: int) -> None:
         for topic in self._topics.values():
-            if not topic.holds_any or topic.view is None or self._awaits_dispatchers(topic, now_ms):
-                continue
-            parked, topic.parked = topic.parked, []
-            for portion in portions_of(parked):
-                topic.move_on()
-                self._send_any(topic, portion, Kind.HELD, now_ms)
-            keyed, topic.parked_keyed = topic.parked_keyed, []
-            for segment in keyed:
-                self._route_keyed(topic, segment, read_run(self._slab, segment.chunk, segment.run), now_ms)
+            if topic.holds_any and topic.view is not None:
+                self._unpark_keyed(topic, now_ms)
+                self._unpark_any(topic, now_ms)
+
+    def _unpark_keyed(self, topic: Topic, now_ms: int) -> None:
+        keyed, topic.parked_keyed = topic.parked_keyed, []
+        for segment in keyed:
+            self._route_keyed(topic, segment, read_run(self._slab, segment.chunk, segment.run), now_ms)
+
+    def _unpark_any(self, topic: Topic, now_ms: int) -> None:
+        if self._awaits_dispatchers(topic, now_ms):
+            return
+        parked, topic.parked = topic.parked, []
+        for portion in portions_of(parked):
+            topic.move_on()
+            self._send_any(topic, portion, Kind.HELD, now_ms)
 
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
         until = topic.parked_since_ms + PATIENCE_MS

@@ -53,6 +53,8 @@ _HELD_BY_DISPATCHERS: Final = (
 )
 """What is RETURNED has to come from its dispatcher first: until then nothing newer may pass it."""
 
+_ASSIGNED: Final = (State.ASSIGNED, State.ASSIGNED_SENT)
+
 _Key = tuple[int, int]
 
 
@@ -279,7 +281,7 @@ class Dispatching:
             if parcel.kind in {Kind.RETURNED, Kind.RETURNED_SENT}:
                 self._take_back(slot, parcel)
             elif parcel.kind is Kind.HELLO:
-                self._resync(slot)
+                self._resync(slot, sweep(self._slab, _ASSIGNED, slot))
             elif parcel.kind is Kind.SYNCED:
                 if (parcel.topic, parcel.partition) == (peer.session, self._incarnation):
                     self._synced(slot, now_ms)
@@ -325,13 +327,14 @@ class Dispatching:
 
     def recover(self) -> None:
         """A new router, which has taken over what the one before held: note who has what, and agree with everybody."""
-        for found in sweep(self._slab, _HELD_BY_DISPATCHERS):
+        held = sweep(self._slab, _HELD_BY_DISPATCHERS)
+        for found in held:
             self._give(self._route(found.topic, found.partition), found.holder)
         for _, slot in self._slots.pairs():
-            self._resync(slot)
+            self._resync(slot, [found for found in held if found.holder == slot and found.state in _ASSIGNED])
 
-    def _resync(self, slot: int) -> None:
-        """Agree with a dispatcher on what it holds.
+    def _resync(self, slot: int, assigned: list[Found]) -> None:
+        """Agree with a dispatcher on what it holds; `assigned` is what it may not have taken yet.
 
         Frames may have been lost, so the dispatcher is told of everything that is assigned to it, in order.  Until it
         has answered nothing more is sent to it: what it returned to somebody who died comes first.
@@ -341,7 +344,6 @@ class Dispatching:
             self._row.add(Counter.PauseFinished)
         peer.step(ScopeEvent.HELLO)
         peer.session = next(self._sessions)
-        assigned = sweep(self._slab, (State.ASSIGNED, State.ASSIGNED_SENT), slot)
         fresh = (found for found in assigned if found.state is State.ASSIGNED)
         sent = _by_partition(found for found in assigned if found.state is State.ASSIGNED_SENT)
         self._outbox[slot] = [Parcel(Kind.RESYNC, peer.session)]

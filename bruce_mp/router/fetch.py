@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["FetchResult", "Fetcher"]
 
 _LOG = logging.getLogger(__name__)
+PATIENCE_S: Final = 10.0
+"""A broker that is silent for so long is not worth waiting for: there are others to ask, and partitions that wait."""
 _UNKNOWN_SERVER_ERROR: Final = -1  # from brokers that have lost their coordination service: it goes away
 
 
@@ -57,11 +59,13 @@ class Fetcher:
         self._loop = loop
         self._resolver = resolver
         self._client_id = client_id
-        self._timeout_s = timeout_s
+        self._timeout_s = min(timeout_s, PATIENCE_S)
         self._openings = openings
         self._rng = rng
         self._on_done = on_done
         self._left: list[Address] = []
+        self._asked: Address | None = None
+        self._failed: set[Address] = set()
         self._socket: BrokerSocket | None = None
         self._wants_producer = False
         self._idempotent = False
@@ -73,10 +77,11 @@ class Fetcher:
         return self._socket is not None
 
     def start(self, known: Iterable[Address], bootstrap: Iterable[Address], *, wants_producer: bool) -> None:
-        """Begin: known brokers in random order first, then the bootstrap list, each once."""
+        """Begin: known brokers in random order, the bootstrap list, and last those that failed last time; each once."""
         first = list(known)
         self._rng.shuffle(first)
-        self._left = list(dict.fromkeys([*first, *bootstrap]))
+        self._left = sorted(dict.fromkeys([*first, *bootstrap]), key=lambda address: address in self._failed)
+        self._failed.intersection_update(self._left)
         self._wants_producer = wants_producer
         self._try_next()
 
@@ -85,7 +90,7 @@ class Fetcher:
         if not self._left:
             self._finish(None)
             return
-        address = self._left.pop(0)
+        address = self._asked = self._left.pop(0)
         self._socket = BrokerSocket(
             self._loop,
             self._resolver,
@@ -109,7 +114,12 @@ class Fetcher:
             self._on_producer(event)
         elif isinstance(event, Failed | Closed):
             _LOG.warning("No metadata: %s", event.error if isinstance(event, Failed) else "the connection was closed.")
-            self._try_next()
+            self._next_after_failure()
+
+    def _next_after_failure(self) -> None:
+        assert self._asked is not None
+        self._failed.add(self._asked)
+        self._try_next()
 
     def _on_metadata(self, metadata: ClusterMetadata) -> None:
         assert self._socket is not None
@@ -125,7 +135,7 @@ class Fetcher:
         if answer.ask_again or answer.error == _UNKNOWN_SERVER_ERROR:
             _LOG.warning("A broker gave no producer id (error %d); the next one is asked.", answer.error)
             self._drop_socket()
-            self._try_next()
+            self._next_after_failure()
         elif answer.error:
             _LOG.error(
                 "The brokers refuse us a producer id (error %d): we may not write idempotently. Messages are delivered "
@@ -142,4 +152,6 @@ class Fetcher:
 
     def _finish(self, result: FetchResult | None) -> None:
         self._drop_socket()
+        if result is not None and self._asked is not None:
+            self._failed.discard(self._asked)
         self._on_done(result)

@@ -178,6 +178,6 @@ def test_an_answer_to_a_router_that_is_dead_does_not_end_the_silence(world: Worl
     world.kill_router()
     dispatching = world.router.dispatching
     while dispatching._peer(0).session < session:
-        dispatching._resync(0)
+        dispatching._resync(0, [])
     world.router.on_parcels([Parcel(Kind.FROM, 0, incarnation), Parcel(Kind.SYNCED, session, dead)], world.now_ms)
     assert dispatching._peer(0).state is ScopeState.SYNCING

@@ -75,14 +75,8 @@ def results(monkeypatch: pytest.MonkeyPatch) -> list[FetchResult | None]:
     return []
 
 
-def play(
-    results: list[FetchResult | None],
-    *stories: list[Event],
-    known: tuple[Address, ...] = (),
-    wants_producer: bool = True,
-) -> list[str]:
-    """A fetch in which each broker that is asked tells its story; the names of those asked."""
-    fetcher = Fetcher(
+def make_fetcher(results: list[FetchResult | None]) -> Fetcher:
+    return Fetcher(
         None,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         client_id="bruce",
@@ -91,6 +85,16 @@ def play(
         rng=random.Random(1),
         on_done=results.append,
     )
+
+
+def play(
+    results: list[FetchResult | None],
+    *stories: list[Event],
+    known: tuple[Address, ...] = (),
+    wants_producer: bool = True,
+) -> list[str]:
+    """A fetch in which each broker that is asked tells its story; the names of those asked."""
+    fetcher = make_fetcher(results)
     fetcher.start(known, BOOTSTRAP, wants_producer=wants_producer)
     for at, story in enumerate(stories):
         for event in story:
@@ -123,6 +127,23 @@ def test_the_next_one_is_asked_known_ones_first(results: list[FetchResult | None
     asked = play(results, story, story, [READY, ANSWERED, producer(0)], known=known)
     assert (sorted(asked[:2]), asked[2:]) == (["one", "two"], ["seed"])
     assert len(results) == 1
+
+
+def test_who_failed_last_time_is_asked_last(results: list[FetchResult | None]) -> None:
+    """A silent broker costs its time once, not each time that chance picks it first."""
+    fetcher = make_fetcher(results)
+    silent, good = Address("silent", 1), Address("good", 2)
+    while not FakeSocket.opened or FakeSocket.opened[-1].host != "silent":
+        FakeSocket.opened = []
+        fetcher.start([silent, good], [], wants_producer=False)
+    for event in ([REFUSED], [READY, ANSWERED]):
+        for one in event:
+            FakeSocket.opened[-1].tell(one)
+    for _ in range(20):
+        fetcher.start([silent, good], BOOTSTRAP, wants_producer=False)
+        assert FakeSocket.opened[-1].host == "good"
+        for one in (READY, ANSWERED):
+            FakeSocket.opened[-1].tell(one)
 
 
 def test_nobody_answers(results: list[FetchResult | None]) -> None:
