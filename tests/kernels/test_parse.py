@@ -83,7 +83,7 @@ def as_oracle_says(batch: Batch, buffer: bytes, count: int, first_arrival: int) 
     for (topic, keyed), items in batch.groups.items():
         assert [item[0] for item in items] == sorted(item[0] for item in items)
         for arrival, timestamp, number, key_at, key_end, value_at, value_end in items:
-            assert arrival not in found
+            assert arrival - first_arrival not in found
             key, value = buffer[key_at:key_end], buffer[value_at:value_end]
             found[arrival - first_arrival] = Message(topic, value, key, timestamp, number if keyed else None)
     for slot, failure, api_key, version in batch.rejections:
