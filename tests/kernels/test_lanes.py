@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bruce_mp.kernels import mark
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_heads
+from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import ChunkState, State
 from bruce_mp.slab.recovery import sweep, sweep_filled
 from bruce_mp.slab.runs import Segment, name_of, read_run, segment_of, segment_records
@@ -283,6 +284,28 @@ def test_the_number_of_partitions_is_noticed_only_with_the_version(slab: Slab) -
     send(sender, [(b"t1", b"2", b"", 5)])
     [segment] = sender.close_all()
     assert segment.records == 2
+
+
+def test_lanes_keep_their_chunks_when_another_topic_gets_a_number(slab: Slab) -> None:
+    sender = Input(slab, linger_ms=0, topics=TOPICS)
+    chunks = set()
+    for number in range(10):
+        send(sender, [(b"t1", b"x", b"", None), (b"t2", b"y", b"", 1)])
+        TopicTable(slab).add(b"new-%d" % number, 1)
+        chunks |= {segment.chunk for segment in sender.lanes.drain_closed()}
+    assert len(chunks) == 2
+
+
+def test_topics_without_numbers_are_spread_over_shared_lanes() -> None:
+    with new_slab(Geometry(chunks=256, topics=16, partitions=16, landing_slots=16, landing_slot_size=4096)) as slab:
+        sender = Input(slab)
+        names = [b"t%d" % number for number in range(16)]
+        for _ in range(3):
+            send(sender, [(name, b"x", b"", None) for name in names])
+        segments = sender.close_all()
+        chunks = {name: {part.chunk for part in segments if slab_topic(slab, part) == name} for name in names}
+        assert all(len(found) == 1 for found in chunks.values())
+        assert len(set.union(*chunks.values())) == slab.geometry.chunks // 64
 
 
 def test_with_too_many_lanes_topics_share_one(slab: Slab) -> None:

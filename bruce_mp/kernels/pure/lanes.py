@@ -3,14 +3,17 @@
 A parsed batch is appended group by group to the lanes' open runs.  A run is closed and handed to the router when its
 chunk is full or its linger is over.
 
-A topic that the router has not numbered yet, and any topic when there are too many lanes, goes through the *shared*
+A topic that the router has not numbered yet, and any topic when there are too many lanes, goes through a *shared*
 lane: its runs carry the topic's name and are closed at the end of the batch, so that they are handed over before
-anything that the topic's own lane will take later.
+anything that the topic's own lane will take later.  There are some of them, and the name says which: a topic whose
+messages are stuck keeps the chunks of one.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
 
 from bruce_mp.kernels.pure.lane import Head, Lane, record_size
 from bruce_mp.kernels.pure.parse import parse
@@ -19,7 +22,7 @@ from bruce_mp.slab.chunks import is_settled
 from bruce_mp.slab.tickets import TicketOffice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from bruce_mp.kernels.pure.parse import Batch, Item
     from bruce_mp.slab.chunks import ChunkPool
@@ -31,6 +34,8 @@ __all__ = ["Ingested", "Lanes", "NoRoom"]
 
 IDLE_MS: Final = 1000
 """A lane that nothing was appended to for so long gives its chunk up, once its messages are settled."""
+MOST_SHARED: Final = 64
+"""Shared lanes; fewer in a small slab, of which their open chunks take no more than a 64th."""
 _WAKE_SLACK_MS: Final = 2
 
 LaneKey = tuple[int, int, int]
@@ -66,7 +71,9 @@ class Lanes:
         self._lingers: dict[int, int] = {}
         self._partitions: dict[int, int] = {}
         self._lanes: dict[LaneKey, Lane] = {}
-        self._shared = Lane(slab, Head(0, b"", 0, -1, 0))
+        shared = min(MOST_SHARED, max(1, slab.geometry.chunks // 64))
+        self._shared = tuple(Lane(slab, Head(0, b"", 0, -1, 0)) for _ in range(shared))
+        self._is_shared = frozenset(self._shared).__contains__
         self._max_lanes = max(1, slab.geometry.chunks // 4)
         self._closed: list[Segment] = []
         self._tickets = TicketOffice(slab, pool.owner)
@@ -92,12 +99,16 @@ class Lanes:
         return Ingested(batch, no_room)
 
     def _notice_topics(self) -> None:
-        """When the topic table changed, close all runs: what comes after may go to another lane than what was."""
+        """When the topic table changed, close all runs: what comes after may go to another lane than what was.
+
+        The lanes keep their chunks: most of them go on as before.
+        """
         if self._topics.version != self._topics_version:
             self._topics_version = self._topics.version
             self._topics.refresh()
             self._partitions.clear()
-            self.close_all()
+            for lane in self._all():
+                self._close_run(lane)
 
     def _assign(self, topic: bytes, items: list[Item], *, keyed: bool) -> list[tuple[Lane, list[Item]]]:
         """Which lane each message of a group goes to."""
@@ -105,14 +116,14 @@ class Lanes:
         if not number:
             return [(self._share(0, topic, keyed=keyed), items)]
         if not keyed:
-            return [(self._lane(number, -1, 0), items)]
+            return [(self._lane(topic, number, -1, 0), items)]
         count = self._partitions_of(number)
         if not count:
-            return [(self._share(number, b"", keyed=True), items)]
+            return [(self._share(number, topic, keyed=True), items)]
         members: dict[int, list[Item]] = {}
         for item in items:
             members.setdefault(item[2] % count, []).append(item)
-        return [(self._lane(number, index, count), some) for index, some in members.items()]
+        return [(self._lane(topic, number, index, count), some) for index, some in members.items()]
 
     def _partitions_of(self, topic: int) -> int:
         """How many partitions a topic has, the same until the table's version is seen to have changed.
@@ -124,24 +135,28 @@ class Lanes:
             count = self._partitions[topic] = self._topics.partitions_of(topic)
         return count
 
-    def _lane(self, topic: int, index: int, count: int) -> Lane:
-        key = (topic, index, count)
+    def _lane(self, topic: bytes, number: int, index: int, count: int) -> Lane:
+        key = (number, index, count)
         lane = self._lanes.get(key)
         if lane is None:
             if len(self._lanes) >= self._max_lanes:
-                return self._share(topic, b"", keyed=count > 0)
+                return self._share(number, topic, keyed=count > 0)
             flags = lay.FLAG_PARTITION_KEY if count else 0
-            lane = self._lanes[key] = Lane(self._slab, Head(topic, b"", flags, index, count))
+            lane = self._lanes[key] = Lane(self._slab, Head(number, b"", flags, index, count))
         return lane
 
-    def _share(self, topic: int, name: bytes, *, keyed: bool) -> Lane:
-        """The shared lane, whose next run is for this topic."""
-        self._shared.head = Head(topic, name, lay.FLAG_PARTITION_KEY if keyed else 0, -1, 0)
-        return self._shared
+    def _share(self, number: int, topic: bytes, *, keyed: bool) -> Lane:
+        """A shared lane, whose next run is for this topic; it carries the name if the topic has no number (0)."""
+        lane = self._shared[crc32(topic) % len(self._shared)]
+        lane.head = Head(number, b"" if number else topic, lay.FLAG_PARTITION_KEY if keyed else 0, -1, 0)
+        return lane
+
+    def _all(self) -> Iterable[Lane]:
+        return chain(self._shared, self._lanes.values())
 
     def _after_append(self, lane: Lane, topic: bytes, now_ms: int) -> None:
         lane.used_ms = now_ms
-        if lane is self._shared or self._linger_of(lane.head.topic, topic) == 0:
+        if self._is_shared(lane) or self._linger_of(lane.head.topic, topic) == 0:
             self._close_run(lane)
             self._wake_by(now_ms + IDLE_MS)
         elif lane.records and not lane.due_ms:
@@ -198,7 +213,8 @@ class Lanes:
         if self._next_due_ms is None or now_ms < self._next_due_ms:
             return
         self._next_due_ms = None
-        self._look(self._shared, now_ms)
+        for shared in self._shared:
+            self._look(shared, now_ms)
         idle = [key for key, lane in self._lanes.items() if self._look(lane, now_ms)]
         for key in idle:
             del self._lanes[key]
@@ -231,10 +247,9 @@ class Lanes:
 
     def close_all(self) -> None:
         """Close every run and give up every chunk."""
-        for lane in self._lanes.values():
+        for lane in self._all():
             self._give_up(lane)
         self._lanes.clear()
-        self._give_up(self._shared)
 
     @property
     def next_due_ms(self) -> int | None:
