@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bruce_mp.config.problems import dotted
-
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
 
@@ -21,12 +19,7 @@ def unused_settings(config: Config) -> list[str]:
         "msg_debug.enable": config.msg_debug.enable,
         "delivery.topic_autocreate": config.delivery.topic_autocreate,
     }
-    limits = {
-        dotted(("rate_limit", "configs", name, "max_count")): limit.max_count
-        for name, limit in config.rate_limit.configs.items()
-    }
-    on = [f"{key} = true" for key, switched_on in switches.items() if switched_on]
-    return on + [f"{key} = {count}" for key, count in limits.items() if count is not None]
+    return [f"{key} = true" for key, switched_on in switches.items() if switched_on]
 
 
 def remarks(config: Config) -> list[str]:

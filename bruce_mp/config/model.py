@@ -15,6 +15,7 @@ from bruce_mp.config.sections import (
     Logging,
     MsgDebug,
     RateLimit,
+    RateLimitConfig,
     Section,
     Slab,
 )
@@ -49,3 +50,7 @@ class Config(Section, frozen=True):
     def compression_for(self, topic: bytes) -> CompressionConfig:
         """How batches of `topic` are compressed."""
         return topics.compression_for(self.compression, topic)
+
+    def rate_limit_for(self, topic: bytes) -> RateLimitConfig | None:
+        """How many messages of `topic` may come in; None: any number."""
+        return topics.rate_limit_for(self.rate_limit, topic)

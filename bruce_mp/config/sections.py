@@ -298,7 +298,12 @@ class RateLimitConfig(Section, frozen=True):
 
 
 class RateLimit(Section, frozen=True):
-    """How many messages of a topic may come in. No limit unless configured."""
+    """How many messages of a topic may come in. No limit unless configured.
+
+    A message counts in the window in which it arrived; the first window begins with the topic's first message. The
+    first `max_count` of a window pass, the others are discarded and reported by topic. A limit is for the whole daemon,
+    whatever input the messages come by. When the router dies, the windows begin anew.
+    """
 
     default: (
         Annotated[str, fields.text("Name of the config for topics that are not listed. Absent: no limit.")] | None

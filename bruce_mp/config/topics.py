@@ -13,9 +13,17 @@ from bruce_mp.config.sections import BatchLimits, CompressionConfig
 from bruce_mp.config.sizes import KIB
 
 if TYPE_CHECKING:
-    from bruce_mp.config.sections import Batching, Compression, DefaultBatching, TopicRule
+    from bruce_mp.config.sections import Batching, Compression, DefaultBatching, RateLimit, RateLimitConfig, TopicRule
 
-__all__ = ["NO_COMPRESSION", "UNBATCHED", "BatchingKind", "TopicBatching", "batching_for", "compression_for"]
+__all__ = [
+    "NO_COMPRESSION",
+    "UNBATCHED",
+    "BatchingKind",
+    "TopicBatching",
+    "batching_for",
+    "compression_for",
+    "rate_limit_for",
+]
 
 BUILT_IN_LIMITS: Final = {"standard": BatchLimits(time_ms=100, bytes=256 * KIB)}
 """So that a configuration without any batching is a good one; a config of the same name takes precedence."""
@@ -56,6 +64,12 @@ def compression_for(compression: Compression, topic: bytes) -> CompressionConfig
     """The topic's own config, else that of unlisted topics, else none."""
     name = compression.topics.get(_name(topic), compression.default)
     return NO_COMPRESSION if name is None else compression.configs[name]
+
+
+def rate_limit_for(rate_limit: RateLimit, topic: bytes) -> RateLimitConfig | None:
+    """The topic's own limit, else that of unlisted topics, else none."""
+    name = rate_limit.topics.get(_name(topic), rate_limit.default)
+    return None if name is None else rate_limit.configs[name]
 
 
 def _apply(batching: Batching, rule: TopicRule | DefaultBatching) -> TopicBatching:

@@ -21,6 +21,7 @@ class Start:
 
     `row` is the process's row in the slab.  `listener` is the socket that an input or status process serves; the
     supervisor keeps it open over restarts.  `slot` and `broker` are a dispatcher's.
+    `clock_offset_ms` is that of the supervisor's steady clock; None: have one's own.
     """
 
     name: str
@@ -31,3 +32,4 @@ class Start:
     listener: socket | None = None
     slot: int = 0
     broker: Broker | None = None
+    clock_offset_ms: int | None = None

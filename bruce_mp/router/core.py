@@ -15,6 +15,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.pipes.frames import Kind
 from bruce_mp.router.discards import Discards
 from bruce_mp.router.dispatching import Dispatching
+from bruce_mp.router.rate_limit import RateLimits
 from bruce_mp.router.topics import Topic, portions_of
 from bruce_mp.router.vanishing import Vanishing
 from bruce_mp.router.wish import MetadataWish
@@ -66,6 +67,7 @@ class Router:
         self._mine = word(State.ROUTED, incarnation)
         self._mine_sent = word(State.ROUTED_SENT, incarnation)
         self._discards = Discards(slab, row, reporter)
+        self._limits = RateLimits(slab, self._discards, config.rate_limit_for)
         self._table = TopicTable(slab)
         self._view: ClusterView | None = None
         self._topics: dict[int, Topic] = {}
@@ -111,11 +113,11 @@ class Router:
         topic = self._topic_of(segment, run)
         if topic is None:
             self._park_unknown(segment, run, now_ms)
-        elif run.largest + OVERHEAD > self._config.batching.message_max_bytes:
-            for part in self._without_long(topic, segment):
-                self._route_to(topic, part, run, now_ms)
-        else:
-            self._route_to(topic, segment, run, now_ms)
+            return
+        is_long = run.largest + OVERHEAD > self._config.batching.message_max_bytes
+        parts = self._without_long(topic, segment) if is_long else [segment]
+        for part in self._limits.admit(topic.number, topic.name, parts, run, now_ms):
+            self._route_to(topic, part, run, now_ms)
 
     def _topic_of(self, segment: Segment, run: Run) -> Topic | None:
         """The topic of a run, numbered if it was not; None when the cluster does not know it."""

@@ -22,6 +22,7 @@ from setproctitle import setproctitle
 from bruce_mp.errors import BruceError
 from bruce_mp.pipes.control import Control
 from bruce_mp.slab.file import Slab
+from bruce_mp.telemetry.clock import steady
 from bruce_mp.telemetry.logs import set_up_logging
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def run_child(program: str, start: Start, connection: Connection, _locks: Sequen
     for number in _NOT_OURS:
         signal.signal(number, signal.SIG_IGN)
     setproctitle(f"bruce: {start.name}")
+    if start.clock_offset_ms is not None:
+        steady.offset_ms = start.clock_offset_ms
     try:
         set_up_logging(start.config.logging, start.name)
         importlib.import_module(program).main(start, Slab(start.slab_path), Control(connection))

@@ -22,6 +22,7 @@ from bruce_mp.supervisor.children import PROPER_END, Child
 from bruce_mp.supervisor.lifecycle import UNWANTED, State
 from bruce_mp.supervisor.policy import BOOTS_MAX
 from bruce_mp.supervisor.slab_setup import retire_row
+from bruce_mp.telemetry.clock import steady
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.logs import NOTICE
 
@@ -84,7 +85,8 @@ class Crew:
     ) -> Child:
         equipment = self._equipment
         places = (equipment.config, equipment.run_dir, equipment.slab.path)
-        start = Start(name, row, *places, listener=listener, slot=slot, broker=broker)
+        clock = steady.offset_ms
+        start = Start(name, row, *places, listener=listener, slot=slot, broker=broker, clock_offset_ms=clock)
         return Child(program, start, equipment.locks, time.monotonic(), ends_when_drained=ends_when_drained)
 
     @property

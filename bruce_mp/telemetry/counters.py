@@ -62,6 +62,12 @@ class Counter(IntEnum):
     MetadataPartitionHasUnknownBroker = 113
     BadMetadataResponse = 114
     StartKafkaDispatcher = 115
+    DiscardDueToRateLimit = 116
+    DiscardOnTopicAutocreateFail = 117
+    TopicAutocreateSuccess = 118
+    TopicAutocreateGotErrorResponse = 119
+    TopicAutocreateNoTopicInResponse = 120
+    ConnectFailOnTopicAutocreate = 121
 
     # dispatcher
     ConnectorStartConnect = 160

@@ -29,15 +29,10 @@ def test_the_defaults_need_no_word(load: Load) -> None:
         ("[discard_log]\nenable = true\n", "discard_log.enable = true"),
         ("[msg_debug]\nenable = true\n", "msg_debug.enable = true"),
         ("[delivery]\ntopic_autocreate = true\n", "delivery.topic_autocreate = true"),
-        ('[rate_limit.configs."s t"]\ninterval_ms = 1\nmax_count = 0\n', 'rate_limit.configs."s t".max_count = 0'),
     ],
 )
 def test_features_that_are_not_there_yet_are_named(load: Load, text: str, named: str) -> None:
     assert unused_settings(load(text)) == [named]
-
-
-def test_a_rate_limit_without_a_count_limits_nothing(load: Load) -> None:
-    assert unused_settings(load("[rate_limit.configs.free]\ninterval_ms = 1\n")) == []
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.config.sections import BatchLimits, CompressionConfig
+from bruce_mp.config.sections import BatchLimits, CompressionConfig, RateLimitConfig
 from bruce_mp.config.topics import NO_COMPRESSION, UNBATCHED, BatchingKind, TopicBatching
 
 if TYPE_CHECKING:
@@ -80,3 +80,27 @@ def test_compression_is_the_topic_s_own_else_the_default_else_none(load: Load) -
     assert config.compression_for(b"t") == zstd
     assert config.compression_for(b"other") == NO_COMPRESSION
     assert load().compression_for(b"t") == NO_COMPRESSION
+
+
+LIMITS = """
+[rate_limit.configs.free]
+interval_ms = 1
+[rate_limit.configs.slow]
+interval_ms = 10000
+max_count = 1000
+[rate_limit.topics]
+noisy = "slow"
+"größe" = "free"
+"""
+
+
+def test_without_limits_there_is_none(load: Load) -> None:
+    assert load().rate_limit_for(b"t") is None
+    assert load(LIMITS).rate_limit_for(b"other") is None
+
+
+def test_a_listed_topic_has_its_own_limit_and_the_others_the_default(load: Load) -> None:
+    config = load(LIMITS, 'rate_limit.default="slow"')
+    assert config.rate_limit_for("größe".encode()) == RateLimitConfig(interval_ms=1)
+    for topic in (b"noisy", b"other", b"\xff"):
+        assert config.rate_limit_for(topic) == RateLimitConfig(interval_ms=10_000, max_count=1000)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from bruce_mp.config.model import Config
-from bruce_mp.config.sections import Batching, DefaultBatching, Delivery, Kafka
+from bruce_mp.config.sections import Batching, DefaultBatching, Delivery, Kafka, RateLimit
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import segment_records
 from support.fake_broker import SentRecord
@@ -24,13 +24,19 @@ QUICK: Final = Delivery(min_pause_delay_ms=10, pause_rate_limit_initial_ms=10, p
 
 
 def a_config(
-    *, delivery: Delivery = QUICK, action: Any = "combined", batching: Batching | None = None, acks: Any = -1
+    *,
+    delivery: Delivery = QUICK,
+    action: Any = "combined",
+    batching: Batching | None = None,
+    acks: Any = -1,
+    rate_limit: RateLimit | None = None,
 ) -> Config:
     """A configuration with short pauses."""
     return Config(
         kafka=Kafka(bootstrap_servers=("broker:9092",), required_acks=acks),
         delivery=delivery,
         batching=batching or Batching(default=_default_batching(action)),
+        rate_limit=rate_limit or RateLimit(),
     )
 
 

@@ -1,0 +1,101 @@
+"""Rate limits: how many messages of a topic pass in each window of time; the rest is discarded.
+
+There is one router, so that the limit is exact however many inputs there are.  A message counts in the window in which
+its run arrived, not in that in which the router looks at it: messages that had to wait (for the first metadata, for a
+new router) are not punished for it.  Windows have a fixed length, the first begins with the topic's first message.
+What is over the limit of a window is counted and discarded; what is discarded for other reasons is not counted.
+
+A run that was counted carries FLAG_ADMITTED, so that the next router does not count it again.  Windows themselves die
+with their router: the next one begins a new window, and a topic gets at most one allowance too many.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp import kernels
+from bruce_mp.errors import DiscardReason
+from bruce_mp.slab import layout as lay
+from bruce_mp.telemetry.counters import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bruce_mp.config.sections import RateLimitConfig
+    from bruce_mp.router.discards import Discards
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Run, Segment
+
+__all__ = ["RateLimits", "Windows"]
+
+LATE_MS: Final = 1_000
+"""A run may be looked at so much later than one that arrived after it, and still count in its own window."""
+_ANY_SIZE: Final = 1 << 62
+
+
+class Windows:
+    """The windows of one topic.  Times in ms on the clock of arrivals."""
+
+    def __init__(self, interval_ms: int, max_count: int) -> None:
+        self._interval_ms = interval_ms
+        self._max_count = max_count
+        self._kept = -(-LATE_MS // interval_ms) + 1
+        self._origin_ms: int | None = None
+        self._newest = 0
+        self._counts: dict[int, int] = {}
+
+    def pass_through(self, records: int, at_ms: int) -> int:
+        """Count messages that arrived at this time; how many of them pass, the first ones."""
+        if self._origin_ms is None:
+            self._origin_ms = at_ms
+        window = (at_ms - self._origin_ms) // self._interval_ms
+        if window > self._newest:
+            self._open(window)
+        window = max(window, self._newest - self._kept + 1)
+        before = self._counts.get(window, 0)
+        self._counts[window] = before + records
+        return min(records, max(0, self._max_count - before))
+
+    def _open(self, window: int) -> None:
+        self._newest = window
+        self._counts = {known: count for known, count in self._counts.items() if known > window - self._kept}
+
+
+class RateLimits:
+    """The limits of all topics.  `rule_of` gives the limit of a topic by name, None where there is none."""
+
+    def __init__(self, slab: Slab, discards: Discards, rule_of: Callable[[bytes], RateLimitConfig | None]) -> None:
+        self._slab = slab
+        self._discards = discards
+        self._rule_of = rule_of
+        self._windows: dict[int, Windows | None] = {}
+
+    def admit(self, topic: int, name: bytes, segments: Sequence[Segment], run: Run, now_ms: int) -> Sequence[Segment]:
+        """Segments of one run that is ours: those that pass.  The others are discarded."""
+        windows = self._windows_of(topic, name)
+        if windows is None or run.flags & lay.FLAG_ADMITTED:
+            return segments
+        # The clock of an earlier daemon may have been ahead.
+        at_ms = min(run.arrived_ms, now_ms)
+        passed: list[Segment] = []
+        for segment in segments:
+            head, rest = self._cut(segment, windows.pass_through(segment.records, at_ms))
+            passed += [head] if head else []
+            if rest is not None:
+                self._discards.settle([rest], DiscardReason.RATE_LIMIT, name, Counter.DiscardDueToRateLimit)
+        for segment in passed[:1]:
+            self._slab.view[self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_FLAGS] |= lay.FLAG_ADMITTED
+        return passed
+
+    def _windows_of(self, topic: int, name: bytes) -> Windows | None:
+        if topic not in self._windows:
+            rule = self._rule_of(name)
+            limit = None if rule is None else rule.max_count
+            self._windows[topic] = None if rule is None or limit is None else Windows(rule.interval_ms, limit)
+        return self._windows[topic]
+
+    def _cut(self, segment: Segment, passed: int) -> tuple[Segment | None, Segment | None]:
+        """The first so many records of a segment, and the rest; only a segment that the limit cuts is looked into."""
+        if passed >= segment.records:
+            return segment, None
+        return kernels.head_of(self._slab, segment, passed, _ANY_SIZE) if passed else (None, segment)

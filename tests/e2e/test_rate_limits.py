@@ -1,0 +1,55 @@
+"""A topic with a limit, in the whole daemon: what passes, what is reported, and a router that dies meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.client import DatagramClient
+from bruce_mp.devbroker.control import DevBroker
+from support.daemon import Daemon
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+SETTINGS: Final = {
+    "input.unix_datagram.when_full": "block",
+    "rate_limit.configs.hundred.interval_ms": 24 * 3600 * 1000,
+    "rate_limit.configs.hundred.max_count": 100,
+    "rate_limit.topics.noisy": "hundred",
+}
+
+
+def reported(daemon: Daemon) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = daemon.get("/discards/json")["unfinished_report"]["rate_limit_discard"]
+    return found
+
+
+def send_and_wait(daemon: Daemon, numbers: range) -> None:
+    """A message of each topic for each number; returns when the discards are in the report."""
+    with DatagramClient(daemon.socket_path) as client:
+        for number in numbers:
+            client.send("noisy", b"%d" % number)
+            client.send("quiet", b"%d" % number, partition_key=number)
+    books = daemon.wait_settled(2 * numbers.stop)
+    expected = [{"topic": "noisy", "count": books.discarded["RATE_LIMIT"]}]
+    daemon.wait_for(lambda: reported(daemon) == expected, f"the report to say {expected}", 10)
+
+
+def test_a_limit_holds_and_a_new_router_gives_one_allowance_more(tmp_path: Path) -> None:
+    with DevBroker(topics={"noisy": 2, "quiet": 2}) as broker:
+        with Daemon(tmp_path, broker.bootstrap, SETTINGS) as daemon:
+            send_and_wait(daemon, range(300))
+            daemon.kill("router")
+            send_and_wait(daemon, range(300, 600))
+            books = daemon.books()
+            assert (books.delivered, books.discarded) == (800, {"RATE_LIMIT": 400})
+        values = {topic: values_of(broker, topic) for topic in ("noisy", "quiet")}
+    assert values == {"noisy": [*range(100), *range(300, 400)], "quiet": [*range(600)]}
+
+
+def values_of(broker: DevBroker, topic: str) -> list[int]:
+    return sorted(int(record.value or b"") for records in broker.fetch(topic) for record in records)
