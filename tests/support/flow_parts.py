@@ -74,12 +74,16 @@ class MortalWords:
         return self._words[at]
 
     def __setitem__(self, at: Any, value: Any) -> None:
+        self.tick()
+        self._words[at] = value
+
+    def tick(self) -> None:
+        """A store comes; whoever is doomed dies before it."""
         if self.left is not None:
             if self.left == 0:
                 self.left = None
                 raise DiedError
             self.left -= 1
-        self._words[at] = value
 
     def __len__(self) -> int:
         return len(self._words)

@@ -1,0 +1,160 @@
+"""Whoever dies while others repair what a death left: batches keep their boundaries, whichever part was moved.
+
+Records of one batch lie in several runs, some of them split, so that a hand-over takes many stores.  Deaths come at
+words, at placements and at next sequence numbers, and often another one follows while the first is made good.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from bruce_mp.config.sections import Batching, DefaultBatching
+from bruce_mp.dispatcher import batches
+from bruce_mp.router import core
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.runs import place
+from bruce_mp.slab.tables import PartitionTable
+from support.flow import ROUTER, World
+from support.flow_parts import MortalWords, a_config
+from support.slabs import datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.slab.file import Slab
+
+GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=32, landing_slots=16, landing_slot_size=4096)
+KEYS: Final = (0, 0, 1, 0, 0, 0)
+WHO: Final = (ROUTER, 0, 1)
+SEEDS: Final = range(int(os.environ.get("BRUCE_TEST_EXAMPLES", "150")))
+
+Story = Callable[[World], None]
+
+
+def send(world: World, runs: int) -> None:
+    """Runs of messages for two partitions of one leader."""
+    for _ in range(runs):
+        world.send([(b"t", datagram(b"t", b"v", partition_key=key), key) for key in KEYS])
+        world.ring()
+
+
+def several_batches(world: World) -> None:
+    """Batches in flight, and more in the queue."""
+    for _ in range(3):
+        send(world, 3)
+        for _ in range(3):
+            world.peer_hears(0)
+        world.peer_sends(0)
+    send(world, 2)
+
+
+def a_lost_answer(world: World) -> None:
+    several_batches(world)
+    world.lose(0, carried_out=world.rng.randrange(4))
+
+
+def a_leader_that_moves(world: World) -> None:
+    several_batches(world)
+    world.cluster.leaders[b"t", 0] = 2
+    world.lose(0, carried_out=world.rng.randrange(4))
+
+
+def a_leader_that_moves_without_an_error(world: World) -> None:
+    several_batches(world)
+    world.cluster.leaders[b"t", 0] = 2
+    world.router.wish.want(world.now_ms)
+
+
+def a_leader_that_comes_back(world: World) -> None:
+    a_leader_that_moves(world)
+    for _ in range(world.rng.randrange(12)):
+        world.step_all()
+    world.cluster.leaders[b"t", 0] = 1
+    world.lose(1, carried_out=world.rng.randrange(3))
+
+
+def a_culprit(world: World) -> None:
+    several_batches(world)
+    world.cluster.poison = {7}
+
+
+def trouble_with_numbers(world: World) -> None:
+    for code in world.rng.choices((45, 47, 59, 19, 7, 10, 6), k=4):
+        world.errors.append((code, False))
+    several_batches(world)
+    world.answer(0)
+
+
+STORIES: Final = (
+    a_lost_answer,
+    a_leader_that_moves,
+    a_leader_that_moves_without_an_error,
+    a_leader_that_comes_back,
+    a_culprit,
+    trouble_with_numbers,
+)
+
+
+class DeadlyWorld(World):
+    """A death may bring the next one; at the end nobody dies any more."""
+
+    is_deadly = True
+
+    def _survives(self, *arguments: Any) -> bool:
+        survives = super()._survives(*arguments)
+        if not survives and self.is_deadly and self.rng.random() < 0.5:
+            self.doom[self.rng.choice(WHO)] = self.rng.randrange(30)
+        return survives
+
+
+@pytest.fixture
+def slab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slab]:
+    """A slab whose placements and sequence numbers count as stores, as its words do."""
+    with new_slab(GEOMETRY) as made:
+        store = PartitionTable.store_next_sequence
+
+        def tick() -> None:
+            words: object = made.words
+            if isinstance(words, MortalWords):
+                words.tick()
+
+        def deadly_place(*arguments: Any, **options: Any) -> None:
+            tick()
+            place(*arguments, **options)
+
+        def deadly_store(*arguments: Any) -> None:
+            tick()
+            store(*arguments)
+
+        monkeypatch.setattr(batches, "place", deadly_place)
+        monkeypatch.setattr(core, "place", deadly_place)
+        monkeypatch.setattr(PartitionTable, "store_next_sequence", deadly_store)
+        yield made
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_deaths_while_deaths_are_made_good_lose_and_double_nothing(slab: Slab, seed: int) -> None:
+    rng = random.Random(seed)
+    small = Batching(message_max_bytes=450, default=DefaultBatching(action="none"))
+    world = DeadlyWorld(slab, {b"t": (1, 1)}, a_config(action="none", batching=rng.choice((None, small))), seed=seed)
+    world.boot()
+    send(world, 1)
+    world.run_dry()
+    for who in rng.sample(WHO, rng.randint(1, 3)):
+        world.doom[who] = rng.randrange(rng.choice((5, 20, 60, 200)))
+    rng.choice(STORIES)(world)
+    for _ in range(60):
+        world.step_all()
+    world.is_deadly = False
+    world.doom.clear()
+    world.run_dry()
+    world.check()
+    while world.stray:
+        world.carry_out_stray()
+    world.check()
+    world.close()
