@@ -184,7 +184,9 @@ class Router:
             return
         partition = None
         if not topic.parked:
-            partition = topic.next_partition(lambda number: self.dispatching.is_open(topic.number, number), now_ms)
+            partition = topic.next_partition(
+                segments, lambda number: self.dispatching.is_open(topic.number, number), now_ms
+            )
         if partition is None:
             if not topic.parked:
                 topic.parked_since_ms = now_ms

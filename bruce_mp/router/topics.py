@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.batching import BatchBuilder
 from bruce_mp.config.topics import BatchingKind
+from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from bruce_mp.config.topics import TopicBatching
     from bruce_mp.router.cluster import TopicView
@@ -22,15 +23,26 @@ PORTION_BYTES: Final = 64 * 1024
 """Of what had to wait a partition gets so much at a time: a backlog is for all of them."""
 
 
+class _Bound(NamedTuple):
+    """The chunk that an input fills, and the partition to which its messages go."""
+
+    chunk: int
+    generation: int
+    partition: int
+
+
 class Topic:
     """One topic.  `parked` are AnyPartition messages for which no partition is open, in order.
 
-    AnyPartition messages visit the available partitions in turn, so that each broker gets its share.  With batching
-    per topic each batch goes one further, without batching each run; combined topics stay with a partition as long
-    as a batch lasts, because many small batches cost more than a few larger ones.
+    AnyPartition messages visit the available partitions in turn, so that each broker gets its share.  The turn passes
+    on with the chunk of the slab that the messages lie in: a chunk with messages of one partition is not kept by the
+    trouble of another.  A batch that goes past the end of a chunk passes the turn on, so that large batches go one
+    partition further each.  Combined topics also stay with a partition as long as a batch lasts, because many small
+    batches cost more than a few larger ones.
     """
 
     def __init__(self, slab: Slab, number: int, name: bytes, rule: TopicBatching, rng: random.Random) -> None:
+        self._slab = slab
         self.number = number
         self.name = name
         self.rule = rule
@@ -44,31 +56,49 @@ class Topic:
         """For which due time of the batch an alarm is set."""
         self.targets: list[int] = []
         """The partition for each index of a partition key; empty while no partition is available."""
-        self._turn: list[int] = []
+        self._round: list[int] = []
         self._cursor = 0
         self._stay_until_ms = 0
+        self._bound: dict[int, _Bound] = {}
 
     def take_view(self, view: TopicView | None) -> None:
-        """New metadata.  The turn starts at a random place so that daemons do not march in step."""
+        """New metadata: a new round."""
         if view == self.view:
             return
         self.view = view
-        self._turn = list(view.leaders) if view is not None else []
+        self._round = list(view.leaders) if view is not None else []
         self.targets = _targets(view) if view is not None else []
-        self._rng.shuffle(self._turn)
-        self._cursor = 0
+        self._cursor = len(self._round)
 
-    def next_partition(self, is_open: Callable[[int], bool], now_ms: int) -> int | None:
-        """The partition for the next AnyPartition messages; None when no available one is open."""
+    def next_partition(self, segments: Sequence[Segment], is_open: Callable[[int], bool], now_ms: int) -> int | None:
+        """The partition for AnyPartition messages; None when no available one is open."""
+        chunk, generation = segments[-1][:2]
+        owner = self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER]
+        bound = self._bound.get(owner)
+        if bound is not None and (chunk, generation) == bound[:2] and is_open(bound.partition):
+            return bound.partition
+        partition = self._in_turn(is_open, now_ms)
+        if partition is not None:
+            self._bound[owner] = _Bound(chunk, generation, partition)
+        return partition
+
+    def _in_turn(self, is_open: Callable[[int], bool], now_ms: int) -> int | None:
         if now_ms >= self._stay_until_ms:
-            self._cursor += 1
             self._stay_until_ms = now_ms + self._stay_ms()
-        for step in range(len(self._turn)):
-            partition = self._turn[(self._cursor + step) % len(self._turn)]
-            if is_open(partition):
-                self._cursor += step
-                return partition
+            self._advance()
+        for step in range(len(self._round)):
+            at = (self._cursor + step) % len(self._round)
+            if is_open(self._round[at]):
+                self._cursor = at
+                return self._round[at]
         return None
+
+    def _advance(self) -> None:
+        """Each round in another order: else, where large messages alternate with small, some get all the large ones."""
+        self._cursor += 1
+        if self._cursor >= len(self._round):
+            self._rng.shuffle(self._round)
+            self._cursor = 0
 
     def move_on(self) -> None:
         """Have the next messages go to the next partition."""

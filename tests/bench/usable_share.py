@@ -2,9 +2,8 @@
 
     python -m bench.usable_share
 
-The real ChunkPool and Lanes with simulated time and traffic, and no processes.  Partitions are chosen as the router
-does: a run of a PartitionKey lane belongs to its partition, the runs of an AnyPartition topic to the topic's partitions
-in turn, each for some time.  Every case goes through three acts:
+The real ChunkPool and Lanes, and the router's choice of a partition, with simulated time and traffic, and no
+processes.  Every case goes through three acts:
 
 1. Nothing is acknowledged until the first message finds no room: `usable` is the bytes of keys and values held, divided
    by the bytes of the chunks.
@@ -21,8 +20,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.config.topics import BUILT_IN_LIMITS, UNBATCHED, BatchingKind, TopicBatching
 from bruce_mp.kernels import Lanes, mark
 from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
+from bruce_mp.router.cluster import TopicView
+from bruce_mp.router.topics import Topic
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab, create
@@ -42,6 +44,10 @@ TICK_MS: Final = 10
 FILLER: Final = random.Random(3).randbytes(256 * 1024)
 
 
+COMBINED: Final = TopicBatching(BatchingKind.COMBINED, BUILT_IN_LIMITS["standard"])
+OWN: Final = TopicBatching(BatchingKind.PER_TOPIC, BUILT_IN_LIMITS["standard"])
+
+
 class Run(NamedTuple):
     """A run as the router sees it."""
 
@@ -55,8 +61,7 @@ class Case:
     """`rate` messages a second over all `topics`, each of `smallest` to `largest` bytes of key and value.
 
     `keyed`: share of PartitionKey messages.  `known`: the topics have numbers; else all go through the shared lane.
-    `stay_ms`: how long the AnyPartition runs of a topic go to the same partition: 100 ms with the default batching; 0,
-    each run to the next, without batching.  `is_stuck` says of a run whether nothing acknowledges it.
+    `is_stuck` says of a run whether nothing acknowledges it.
     """
 
     name: str
@@ -68,7 +73,7 @@ class Case:
     largest: int = 10_000
     keyed: float = 0.3
     known: bool = True
-    stay_ms: int = 100
+    batching: TopicBatching = COMBINED
 
 
 class Share(NamedTuple):
@@ -106,15 +111,32 @@ CASES: Final = (
     Case("100 topics, up to 200 bytes, one stuck", topic_0, largest=SMALL),
     Case("20 topics, PartitionKey, one broker of 3 stuck", every_third_partition, topics=20, keyed=1.0),
     Case("20 topics, AnyPartition, one broker of 3 stuck", every_third_partition, topics=20, keyed=0.0),
-    Case("20 topics, AnyPartition, one of 12", every_twelfth_partition, topics=20, keyed=0.0),
-    Case("same, up to 200 bytes", every_twelfth_partition, topics=20, keyed=0.0, largest=SMALL),
-    Case("same, 2,000/s", every_twelfth_partition, topics=20, keyed=0.0, largest=SMALL, rate=2000),
-    Case("same, no batching", every_twelfth_partition, topics=20, keyed=0.0, largest=SMALL, rate=2000, stay_ms=0),
-    Case("100 topics without numbers, one stuck", topic_0, known=False),
-    Case("same, up to 200 bytes", topic_0, known=False, largest=SMALL),
-    Case("20 quiet topics, 10/s, one stuck", topic_0, topics=20, rate=10, keyed=0.0),
-    Case("1000 quiet topics, 500/s, one stuck", topic_0, topics=1000, rate=500, keyed=0.0),
-    Case("same, up to 200 bytes", topic_0, topics=1000, rate=500, keyed=0.0, largest=SMALL),
+    Case("20 topics, AnyPartition, one broker of 12 stuck", every_twelfth_partition, topics=20, keyed=0.0),
+    Case("the same, up to 200 bytes", every_twelfth_partition, topics=20, keyed=0.0, largest=SMALL),
+    Case("the same, 2,000 messages/s", every_twelfth_partition, topics=20, keyed=0.0, largest=SMALL, rate=2000),
+    Case(
+        "the same, batching `none`",
+        every_twelfth_partition,
+        topics=20,
+        keyed=0.0,
+        largest=SMALL,
+        rate=2000,
+        batching=UNBATCHED,
+    ),
+    Case(
+        "the same, batching `per_topic`",
+        every_twelfth_partition,
+        topics=20,
+        keyed=0.0,
+        largest=SMALL,
+        rate=2000,
+        batching=OWN,
+    ),
+    Case("100 topics that Kafka has not told of yet, one stuck", topic_0, known=False),
+    Case("unknown ones, up to 200 bytes", topic_0, known=False, largest=SMALL),
+    Case("20 quiet topics, 10 messages/s, one stuck", topic_0, topics=20, rate=10, keyed=0.0),
+    Case("1000 quiet topics, 500 messages/s, one stuck", topic_0, topics=1000, rate=500, keyed=0.0),
+    Case("quiet ones, up to 200 bytes", topic_0, topics=1000, rate=500, keyed=0.0, largest=SMALL),
 )
 
 
@@ -131,8 +153,7 @@ class Simulation:
         self._lanes = Lanes(slab, self._pool, table, lambda _: LINGER_MS)
         self._names = {table.id_of(name): name for name in table.known()}
         self._rng = random.Random(11)
-        self._turns: dict[bytes, int] = {}
-        self._stay_until: dict[bytes, int] = {}
+        self._topics: dict[bytes, Topic] = {}
         self._now_ms = 0
         self._arrival = 0
         self.payload = 0
@@ -148,9 +169,11 @@ class Simulation:
             ingested = self._lanes.ingest(memoryview(b"".join(batch)), places, self._arrival, self._now_ms)
             self._arrival += len(batch)
             self._take_runs()
+            self._flush(everything=False)
             if ingested.no_room:
                 self._lanes.close_all()
                 self._take_runs()
+                self._flush(everything=True)
                 return
 
     def _batches(self) -> Iterator[list[bytes]]:
@@ -176,17 +199,33 @@ class Simulation:
         for segment in self._lanes.drain_closed():
             run = read_run(self._slab, segment.chunk, segment.run)
             topic = self._names.get(run.topic) or self._name_behind(segment, run.name_length)
-            partition = run.partition_index if run.partition_count else self._next_partition(topic)
             self.payload += segment.payload
-            self.runs.append(Run(topic, partition, segment))
+            if run.partition_count:
+                self.runs.append(Run(topic, run.partition_index, segment))
+            else:
+                self._bind(self._topic(topic), segment)
 
-    def _next_partition(self, topic: bytes) -> int:
-        if topic not in self._turns:
-            self._turns[topic] = random.Random(topic).randrange(self._case.partitions)
-        if self._now_ms >= self._stay_until.get(topic, 0):
-            self._turns[topic] += 1
-            self._stay_until[topic] = self._now_ms + self._case.stay_ms
-        return self._turns[topic] % self._case.partitions
+    def _topic(self, name: bytes) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = Topic(self._slab, 0, name, self._case.batching, self._rng)
+            partitions = range(self._case.partitions)
+            topic.take_view(TopicView(tuple(partitions), dict.fromkeys(partitions, 0)))
+        return topic
+
+    def _bind(self, topic: Topic, segment: Segment) -> None:
+        for batch in topic.batch.add(segment, self._now_ms) if topic.batch is not None else [[segment]]:
+            self._bind_batch(topic, batch)
+
+    def _bind_batch(self, topic: Topic, batch: list[Segment]) -> None:
+        partition = topic.next_partition(batch, lambda _: True, self._now_ms) if batch else None
+        self.runs += [Run(topic.name, partition, segment) for segment in batch if partition is not None]
+
+    def _flush(self, *, everything: bool) -> None:
+        for topic in self._topics.values():
+            due_ms = topic.batch.due_ms if topic.batch is not None else None
+            if topic.batch is not None and due_ms is not None and (everything or due_ms <= self._now_ms):
+                self._bind_batch(topic, topic.batch.flush())
 
     def _name_behind(self, segment: Segment, length: int) -> bytes:
         at = self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_HEADER

@@ -265,6 +265,27 @@ def test_one_broker_down_stops_nothing_else(make: MakeWorld) -> None:
     settle(world)
 
 
+@pytest.mark.parametrize("action", ["none", "combined"])
+def test_messages_for_any_partition_go_round_a_broker_that_is_down(make: MakeWorld, action: str) -> None:
+    world = make({b"t": [1, 2, 3]}, a_config(delivery=SLOW, action=action))
+    world.boot()
+    world.down.add(1)
+    world.lose(0)
+    for _ in range(20):
+        world.send_one(b"t")
+        run_for(world, 0.11)
+    stuck = len(world.cluster.log(b"t", 0))
+    for _ in range(60):
+        world.send_one(b"t")
+        run_for(world, 0.11)
+    run_for(world, 0.3)
+    logs = [len(world.cluster.log(b"t", partition)) for partition in range(3)]
+    assert logs[0] == stuck == 0
+    assert sum(world.held().values()) <= 1, "more than what noticed the loss waits for the broker"
+    assert abs(logs[1] - logs[2]) <= 2
+    settle(world)
+
+
 def test_the_slot_of_a_broker_that_is_gone_is_free_for_another(make: MakeWorld) -> None:
     world = make({b"t": [1]})
     world.send_one(b"t")

@@ -1,0 +1,146 @@
+"""Which partition AnyPartition messages go to: an even spread, and chunks that belong to one partition."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter as Tally
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.config.sections import BatchLimits
+from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
+from bruce_mp.kernels import Lanes
+from bruce_mp.router.cluster import TopicView
+from bruce_mp.router.topics import Topic
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import ChunkPool
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.tables import TopicTable
+from support.slabs import INPUT_ROW, datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
+
+COMBINED = TopicBatching(BatchingKind.COMBINED, BatchLimits(time_ms=100))
+PARTITIONS = 6
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab(Geometry(chunks=512, topics=16, partitions=16, landing_slots=16, landing_slot_size=4096)) as made:
+        TopicTable(made).add(b"t1", PARTITIONS)
+        yield made
+
+
+def a_topic(slab: Slab, rule: TopicBatching = UNBATCHED) -> Topic:
+    topic = Topic(slab, 1, b"t1", rule, random.Random(5))
+    topic.take_view(TopicView(tuple(range(PARTITIONS)), {number: number % 2 for number in range(PARTITIONS)}))
+    return topic
+
+
+class Input:
+    """An input whose runs have one message each.  `row` tells it from another."""
+
+    def __init__(self, slab: Slab, row: int = INPUT_ROW) -> None:
+        self._pool = ChunkPool(slab, row)
+        self._lanes = Lanes(slab, self._pool, TopicTable(slab), lambda _: 0)
+
+    def run(self, size: int) -> Segment:
+        message = datagram(b"t1", bytes(size))
+        assert not self._lanes.ingest(memoryview(message), [(0, len(message))], 0, 0).no_room
+        [segment] = self._lanes.drain_closed()
+        return segment
+
+
+def bound(topic: Topic, segments: Iterable[Segment], closed: frozenset[int] = frozenset()) -> list[int]:
+    """The partition that each of the segments goes to."""
+    chosen = [topic.next_partition([segment], lambda number: number not in closed, 0) for segment in segments]
+    return [partition for partition in chosen if partition is not None]
+
+
+def test_a_chunk_belongs_to_one_partition(slab: Slab) -> None:
+    sender = Input(slab)
+    segments = [sender.run(200) for _ in range(1000)]
+    found = defaultdict(set)
+    for segment, partition in zip(segments, bound(a_topic(slab), segments), strict=True):
+        found[segment.chunk].add(partition)
+    assert all(len(partitions) == 1 for partitions in found.values())
+    assert len(found) > 3 * PARTITIONS
+
+
+def test_all_partitions_get_the_same(slab: Slab) -> None:
+    sender = Input(slab)
+    segments = [sender.run(200) for _ in range(6000)]
+    shares = Tally(bound(a_topic(slab), segments))
+    assert set(shares) == set(range(PARTITIONS))
+    assert max(shares.values()) - min(shares.values()) <= 8192 // 200
+
+
+def test_large_messages_between_small_ones_are_spread(slab: Slab) -> None:
+    sender = Input(slab)
+    sizes = [100, 9000] * 80
+    segments = [sender.run(size) for size in sizes]
+    large = Tally(
+        partition for partition, size in zip(bound(a_topic(slab), segments), sizes, strict=True) if size > 100
+    )
+    assert set(large) == set(range(PARTITIONS))
+    assert max(large.values()) <= 80 / PARTITIONS * 2
+
+
+def test_a_partition_that_closes_gets_nothing_more_of_the_chunk_that_was_its(slab: Slab) -> None:
+    sender = Input(slab)
+    topic = a_topic(slab)
+    [first] = bound(topic, [sender.run(10)])
+    rest = bound(topic, [sender.run(10) for _ in range(20)], closed=frozenset({first}))
+    assert len(rest) == 20
+    assert len(set(rest)) == 1
+    assert first not in rest
+    assert bound(topic, [sender.run(10)]) == rest[:1]
+
+
+def test_partitions_that_are_closed_get_nothing_and_the_others_the_same(slab: Slab) -> None:
+    sender = Input(slab)
+    shares = Tally(bound(a_topic(slab), [sender.run(2500) for _ in range(600)], closed=frozenset({0, 3})))
+    assert set(shares) == set(range(PARTITIONS)) - {0, 3}
+    assert max(shares.values()) < 1.5 * min(shares.values())
+
+
+def test_nothing_is_chosen_while_all_are_closed(slab: Slab) -> None:
+    assert bound(a_topic(slab), [Input(slab).run(10)], closed=frozenset(range(PARTITIONS))) == []
+
+
+def test_large_batches_go_one_partition_further_each(slab: Slab) -> None:
+    sender, topic = Input(slab), a_topic(slab)
+    batches = [[sender.run(500) for _ in range(30)] for _ in range(PARTITIONS)]
+    chosen = [topic.next_partition(batch, lambda _: True, 0) for batch in batches]
+    assert sorted(chosen, key=str) == list(range(PARTITIONS))
+
+
+def test_combined_topics_stay_with_a_partition_for_the_time_of_a_batch(slab: Slab) -> None:
+    sender, topic = Input(slab), a_topic(slab, COMBINED)
+    large = [sender.run(5000) for _ in range(30)]  # each in a chunk of its own
+    chosen = [topic.next_partition([segment], lambda _: True, at * 20) for at, segment in enumerate(large)]
+    assert [len(set(chosen[at : at + 5])) for at in range(0, 30, 5)] == [1] * 6
+    assert len(set(chosen)) == PARTITIONS
+
+
+def test_each_input_has_its_own_chunk(slab: Slab) -> None:
+    """The chunks of two inputs take turns in the router, and still belong to one partition each."""
+    sender = Input(slab)
+    segments = [sender.run(200) for _ in range(300)]
+    middle = segments[150].chunk
+    first = [segment for segment in segments[:150] if segment.chunk != middle]
+    second = [segment for segment in segments[150:] if segment.chunk != middle]
+    for segment in second:  # as if another input had filled them
+        slab.view[slab.chunk_at(segment.chunk) + lay.CHUNK_OWNER] = INPUT_ROW + 1
+    both = [segment for pair in zip(first, second, strict=False) for segment in pair]
+    found = defaultdict(set)
+    for segment, partition in zip(both, bound(a_topic(slab), both), strict=True):
+        found[segment.chunk].add(partition)
+    assert len(found) > PARTITIONS
+    assert all(len(partitions) == 1 for partitions in found.values())
