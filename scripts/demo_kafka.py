@@ -14,15 +14,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bruce_mp.errors import StartError
 from support.kafka_cluster import KafkaCluster
-from support.kafka_dist import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 def serve(directory: Path, topics: Sequence[str]) -> None:
-    """Raises UnavailableError when Kafka or a Java runtime cannot be had."""
+    """Raises StartError when Kafka or a Java runtime cannot be had."""
     with KafkaCluster(directory=directory) as cluster:
         for topic in topics:
             name, _, partitions = topic.rpartition(":")
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         serve(Path(arguments[0]), arguments[1:])
-    except UnavailableError as error:
+    except StartError as error:
         print(error, file=sys.stderr)
         return 1
     return 0

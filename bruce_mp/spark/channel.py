@@ -1,0 +1,101 @@
+"""A task's connection to the daemon of its host: frames out, one answer in.
+
+Sending blocks while the daemon does not read: that is the back-pressure.  The daemon writes nothing but the answer to a
+barrier, so the connection is read only then.  All waiting ends: with the answer, with the end of the connection, or
+after `timeout_ms` without the least progress.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.spark.errors import TaskError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["Channel"]
+
+_SEND_BUFFER: Final = 1 << 20
+_ANSWER_BYTES: Final = 4096
+_ANSWER_GRACE_S: Final = 10.0
+"""How much longer than the daemon's own time limit we wait for its answer."""
+
+
+class Channel:
+    """One stream connection; `address` is the path of a UNIX socket or `host:port`.  Raises `TaskError`."""
+
+    def __init__(self, address: str, timeout_ms: int) -> None:
+        self._address = address
+        self._timeout_s = timeout_ms / 1000
+        try:
+            self._socket = _connect(address, self._timeout_s)
+        except OSError as error:
+            raise TaskError(
+                f"{address} on {socket.gethostname()}: no daemon to write to: {_reason(error)}. Each host that runs "
+                "tasks needs a running daemon with a stream input (input.unix_stream.path or input.tcp.port)."
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Hand over whole frames; waits while the daemon's buffer is full."""
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[self._socket.send(view) :]
+        except TimeoutError as error:
+            raise TaskError(
+                f"{self._address}: the daemon took nothing for {self._timeout_s:.0f} s. Its buffer is full: see its "
+                "status page for what Kafka says; raise 'timeoutMs' to wait longer."
+            ) from error
+        except OSError as error:
+            raise self._gone(error) from error
+
+    def receive(self, time_limit_s: float) -> bytes:
+        """Some bytes of an answer; waits a little longer than the daemon was told to."""
+        self._socket.settimeout(time_limit_s + _ANSWER_GRACE_S)
+        try:
+            data = self._socket.recv(_ANSWER_BYTES)
+        except TimeoutError as error:
+            raise TaskError(f"{self._address}: the daemon did not answer the barrier.") from error
+        except OSError as error:
+            raise self._gone(error) from error
+        if not data:
+            raise self._gone(None)
+        return data
+
+    def _gone(self, error: OSError | None) -> TaskError:
+        why = "it closed the connection" if error is None else _reason(error)
+        return TaskError(
+            f"{self._address}: the daemon went away before it answered for this task's messages: {why}. They may be in "
+            "Kafka or not; its log says why it ended the connection."
+        )
+
+
+def _connect(address: str, timeout_s: float) -> socket.socket:
+    host, separator, port = address.rpartition(":")
+    if separator and port.isdigit() and "/" not in host:
+        return socket.create_connection((host, int(port)), timeout_s)
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        opened.settimeout(timeout_s)
+        opened.connect(address)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)

@@ -1,0 +1,55 @@
+"""Which columns a DataFrame may have, and of which types; checked on the driver, before any task runs.
+
+The conventions are those of Spark's Kafka sink (`key`, `value`, `topic`, `headers`) with two columns of ours
+(`partition_key`, `timestamp`).  Types are compared by Spark's own short names, so that this module needs no PySpark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.spark.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["check_columns"]
+
+_BYTES: Final = frozenset({"string", "binary"})
+_HEADERS: Final = frozenset({"array<struct<key:string,value:binary>>"})
+_TYPES: Final[Mapping[str, frozenset[str]]] = {
+    "value": _BYTES,
+    "key": _BYTES,
+    "topic": frozenset({"string"}),
+    "headers": _HEADERS,
+    "partition_key": frozenset({"int"}),
+    "timestamp": frozenset({"timestamp"}),
+}
+
+
+def check_columns(columns: Sequence[tuple[str, str]], topic: str | None) -> None:
+    """Check (name, type) pairs of a schema; `topic` is the option of that name.
+
+    Types are as `DataType.simpleString()` writes them.  Raises `SchemaError` with all that is wrong.
+    """
+    names = [name for name, _ in columns]
+    problems = [problem for name, kind in columns if (problem := _problem(name, kind))]
+    if "value" not in names:
+        problems.append("There is no column 'value': name the message's bytes so (string or binary).")
+    if "topic" not in names and topic is None:
+        problems.append("There is neither a column 'topic' nor an option 'topic': give one.")
+    if problems:
+        raise SchemaError(" ".join(problems))
+
+
+def _problem(name: str, kind: str) -> str | None:
+    if name == "partition":
+        return (
+            "Column 'partition' is not possible: the daemon chooses the partition, because the one that you mean may "
+            "have no leader. Give 'partition_key' (int): the partition is its remainder by their number."
+        )
+    if name not in _TYPES:
+        return f"Column '{name}' is not known: columns are {', '.join(_TYPES)}. Drop it, or put it into 'value'."
+    if kind not in _TYPES[name]:
+        return f"Column '{name}' is {kind}: it must be {' or '.join(sorted(_TYPES[name]))}."
+    return None

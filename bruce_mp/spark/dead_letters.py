@@ -1,0 +1,56 @@
+"""Rows that cannot be messages, kept where the user said, with the reason: one Parquet file for a task attempt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bruce_mp.spark.storage import open_directory
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from bruce_mp.spark.ledger import Attempt
+
+__all__ = ["DeadLetters"]
+
+
+class DeadLetters:
+    """The dead letters of one attempt below `uri`; without one there is no place for them."""
+
+    def __init__(self, uri: str | None, attempt: Attempt) -> None:
+        self._uri = uri
+        self._attempt = attempt
+        self._writer: pq.ParquetWriter | None = None
+        self.count = 0
+
+    @property
+    def wanted(self) -> bool:
+        return self._uri is not None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def write(self, rows: pa.RecordBatch, reasons: list[str]) -> None:
+        """Append `rows` as they came, with two more columns: `reason` and `writer`."""
+        writers = pa.array([self._attempt.writer] * rows.num_rows)
+        table = pa.Table.from_batches([rows])
+        table = table.append_column("reason", pa.array(reasons)).append_column("writer", writers)
+        if self._writer is None:
+            self._writer = self._open(table.schema)
+        self._writer.write_table(table)
+        self.count += rows.num_rows
+
+    def _open(self, schema: pa.Schema) -> pq.ParquetWriter:
+        system, root = open_directory(self._uri or "")
+        name = self._attempt.writer.replace("/", "-")
+        return pq.ParquetWriter(f"{root}/{name}.parquet", schema, filesystem=system)

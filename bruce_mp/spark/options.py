@@ -1,0 +1,155 @@
+"""The options of `format("bruce")`: named and spelled as those of Spark's Kafka sink, checked on the driver.
+
+Names are case-insensitive.  What belongs to Kafka (`kafka.*`) is the daemon's business and is refused with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Acks", "OnDiscard", "SinkOptions", "parse_options"]
+
+DEFAULT_TIMEOUT_MS: Final = 120_000
+MAX_TIMEOUT_MS: Final = 2**31 - 1
+DEFAULT_MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
+"""The daemon's default `input.max_stream_message_size`."""
+MAX_RECORD_BYTES: Final = 2**31 - 1
+_NATURAL: Final = re.compile(r"[0-9]{1,12}")
+
+
+@unique
+class Acks(Enum):
+    """What a task waits for before it commits."""
+
+    NONE = "none"
+    """The kernel took the bytes."""
+    RECEIVED = "received"
+    """The daemon has every message in its slab, or says which it discarded."""
+    DELIVERED = "delivered"
+    """Kafka acknowledged every message, or the daemon says which it discarded."""
+
+
+@unique
+class OnDiscard(Enum):
+    """What a task does when the daemon discarded some of its messages."""
+
+    FAIL = "fail"
+    REPORT = "report"
+    """Commit, with the counts in the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Checked options.  `socket` is the path of the daemon's stream socket or `host:port`; times are in ms."""
+
+    socket: str
+    topic: str | None = None
+    acks: Acks = Acks.DELIVERED
+    on_discard: OnDiscard = OnDiscard.FAIL
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+    max_records_per_second: int | None = None
+    max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
+    stamp: bool = True
+    fence: bool = True
+    ledger: str | None = None
+    dead_letter_path: str | None = None
+
+
+def _natural(low: int, high: int) -> Callable[[str, str], int]:
+    def parse(name: str, text: str) -> int:
+        if not _NATURAL.fullmatch(text) or not low <= int(text) <= high:
+            raise OptionError(f"Option '{name}' is '{text}': give an integer from {low} to {high}.")
+        return int(text)
+
+    return parse
+
+
+def _word(kind: type[Enum]) -> Callable[[str, str], Enum]:
+    def parse(name: str, text: str) -> Enum:
+        try:
+            return kind(text.lower())
+        except ValueError:
+            raise OptionError(f"Option '{name}' is '{text}': give {_either([m.value for m in kind])}.") from None
+
+    return parse
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise OptionError(f"Option '{name}' is '{text}': give 'true' or 'false'.")
+    return text.lower() == "true"
+
+
+def _text(name: str, text: str) -> str:
+    if not text:
+        raise OptionError(f"Option '{name}' is empty: give a value or leave it out.")
+    return text
+
+
+def _topic(name: str, text: str) -> str:
+    if not 0 < len(text.encode()) <= 249:
+        raise OptionError(f"Option '{name}' has {len(text.encode())} bytes: a topic of Kafka has 1 to 249.")
+    return text
+
+
+def _either(words: list[str]) -> str:
+    return "".join(f"'{word}', " for word in words[:-1])[:-2] + f" or '{words[-1]}'"
+
+
+_OPTIONS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
+    "bruce.socket": ("socket", _text),
+    "topic": ("topic", _topic),
+    "acks": ("acks", _word(Acks)),
+    "onDiscard": ("on_discard", _word(OnDiscard)),
+    "timeoutMs": ("timeout_ms", _natural(1, MAX_TIMEOUT_MS)),
+    "maxRecordsPerSecond": ("max_records_per_second", _natural(1, 10**9)),
+    "maxRecordBytes": ("max_record_bytes", _natural(64, MAX_RECORD_BYTES)),
+    "stamp": ("stamp", _flag),
+    "fence": ("fence", _flag),
+    "ledger": ("ledger", _text),
+    "deadLetterPath": ("dead_letter_path", _text),
+}
+"""Name as documented: the field of SinkOptions and the parser of its value."""
+_BY_LOWER: Final = {name.lower(): name for name in _OPTIONS}
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "outputmode", "queryname"})
+
+
+def parse_options(given: Mapping[str, str]) -> SinkOptions:
+    """The options as Spark gives them, with the argument of `.save()` as `path`.  Raises `OptionError`."""
+    fields: dict[str, object] = {}
+    for key, text in given.items():
+        name = _known(key)
+        if name is not None:
+            field, parse = _OPTIONS[name]
+            fields.setdefault(field, parse(name, text))
+    if "socket" not in fields:
+        raise OptionError(
+            "Say where the daemon listens on each host: .option('bruce.socket', PATH) or .save(PATH) with its "
+            "input.unix_stream.path, or 'host:port' with its input.tcp.port."
+        )
+    return SinkOptions(**fields)  # type: ignore[arg-type]  # each parser returns its field's type
+
+
+def _known(key: str) -> str | None:
+    """The documented name of an option; None for one that is Spark's."""
+    lower = key.lower()
+    if lower == "path":
+        return "bruce.socket"
+    if lower in _SPARKS_OWN:
+        return None
+    if lower.startswith("kafka."):
+        raise OptionError(
+            f"Option '{key}': connections to Kafka belong to the daemon. Set it in the daemon's configuration, and "
+            "leave it out here."
+        )
+    if lower not in _BY_LOWER:
+        raise OptionError(f"Option '{key}' is not known. Options are {', '.join(_OPTIONS)}.")
+    return _BY_LOWER[lower]

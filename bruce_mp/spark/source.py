@@ -1,0 +1,121 @@
+"""`format("bruce")` on PySpark's Python Data Source API: batch and streaming sinks that take Arrow batches.
+
+What can be checked is checked here, on the driver, before a task runs.  A writer is pickled to the tasks, and a
+streaming commit happens on another writer in another process: all that a commit needs travels in its messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from bruce_mp.spark.columns import check_columns
+from bruce_mp.spark.errors import OptionError
+from bruce_mp.spark.ledger import Attempt, Sent, write_ledger
+from bruce_mp.spark.options import SinkOptions, parse_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyarrow import RecordBatch
+    from pyspark.sql.types import StructType
+
+__all__ = ["BruceDataSource"]
+
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+NO_BATCH: Final = -1
+
+
+@dataclass
+class Commit(WriterCommitMessage):
+    """What a task did; goes from the executor to the driver."""
+
+    sent: Sent
+
+
+class BruceDataSource(DataSource):
+    """The data source `bruce`; it can be written to only."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bruce"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        if overwrite:
+            raise OptionError("Mode 'overwrite' cannot empty a topic: write with .mode('append').")
+        return BatchWriter(self._checked(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+        if overwrite:
+            raise OptionError("Output mode 'complete' cannot replace what a topic has: use .outputMode('append').")
+        return StreamWriter(self._checked(schema))
+
+    def _checked(self, schema: StructType) -> SinkOptions:
+        options = parse_options(dict(self.options))
+        check_columns([(column.name, column.dataType.simpleString()) for column in schema.fields], options.topic)
+        return options
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes the tasks of one batch job.  Its id, made on the driver, names the job in stamps and ledger."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._job = str(uuid4())
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        return _run(self._options, iterator, self._job)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _enter(self._options, messages, self._job)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """What was delivered stays delivered; there is nothing to undo, and no ledger row for it."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a streaming query, whose id and batch number Spark tells each task."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        return _run(self._options, iterator, None)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        queries = {message.sent.attempt.query for message in messages if isinstance(message, Commit)}
+        _enter(self._options, messages, "-".join([*sorted(queries), str(batchId)]))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """See `BatchWriter.abort`."""
+
+
+def _run(options: SinkOptions, batches: Iterator[RecordBatch], job: str | None) -> Commit:
+    from bruce_mp.spark.task import run_task  # noqa: PLC0415 - Arrow and numpy: only where tasks run
+
+    return Commit(run_task(options, _attempt(job), batches))
+
+
+def _attempt(job: str | None) -> Attempt:
+    context = TaskContext.get()
+    if context is None:
+        raise OptionError("The data source 'bruce' can be written only by Spark's tasks.")
+    query = job or context.getLocalProperty(_QUERY) or "unknown"
+    batch = NO_BATCH if job else int(context.getLocalProperty(_BATCH) or NO_BATCH)
+    return Attempt(query, batch, context.partitionId(), context.attemptNumber())
+
+
+def _enter(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], name: str) -> None:
+    """The commit's rows into the ledger; the name makes a repeated commit replace itself."""
+    if options.ledger is not None:
+        write_ledger(options.ledger, [message.sent for message in messages if isinstance(message, Commit)], name=name)

@@ -1,0 +1,178 @@
+"""What one task does: encode its batches, send them, wait for the daemon's word, say what became of them.
+
+Nothing here knows Spark, so that tests drive it with Arrow batches and a socket.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from bruce_mp.protocol.barrier_wire import AnswerReader, BarrierAnswer, BarrierStatus, Level, encode_barrier
+from bruce_mp.protocol.fence_wire import encode_begin, encode_end
+from bruce_mp.spark.channel import Channel
+from bruce_mp.spark.dead_letters import DeadLetters
+from bruce_mp.spark.encode import Encoder, Rows, lengths
+from bruce_mp.spark.errors import RowError, TaskError
+from bruce_mp.spark.ledger import MINUTE_MS, Attempt, Sent
+from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
+from bruce_mp.spark.pace import Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["run_task"]
+
+_SLICE_BYTES: Final = 4 << 20
+"""Sent at once: large for few calls, small for little memory."""
+_LEVELS: Final = {Acks.RECEIVED: Level.RECEIVED, Acks.DELIVERED: Level.DELIVERED}
+_TOPIC_MAX: Final = 249
+
+
+def run_task(options: SinkOptions, attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> Sent:
+    """Send all rows of a task and wait as far as `options.acks` says.
+
+    Raises `RowError` for a row that cannot be a message and has no dead-letter path to go to, and `TaskError` when the
+    daemon is not there, goes away, discards, or does not deliver in time.
+    """
+    task = _Task(options, attempt)
+    with Channel(options.socket, options.timeout_ms) as channel, DeadLetters(options.dead_letter_path, attempt) as dead:
+        if options.fence:
+            channel.send(encode_begin(attempt.writer))
+        for batch in batches:
+            task.send(channel, dead, batch)
+        if options.fence:
+            channel.send(encode_end())
+        answer = _ask(channel, options) if options.acks in _LEVELS else None
+    return task.close(answer, dead.count)
+
+
+class _Task:
+    """The state of a running task: what was sent so far."""
+
+    def __init__(self, options: SinkOptions, attempt: Attempt) -> None:
+        self._options = options
+        self._attempt = attempt
+        topic = None if options.topic is None else options.topic.encode()
+        self._encoder = Encoder(topic, attempt.writer.encode() if options.stamp else None)
+        self._pace = Pace(options.max_records_per_second)
+        self._sent = 0
+        self._rows: Counter[tuple[str, int]] = Counter()
+
+    def send(self, channel: Channel, dead: DeadLetters, batch: pa.RecordBatch) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        rows = self._good(batch, dead)
+        for part in _slices(rows, self._pace.burst):
+            self._pace.wait(part.count)
+            channel.send(self._encoder.encode(part, self._sent, now_ms))
+            self._sent += part.count
+            self._rows.update(count_rows(part, self._options.topic, now_ms))
+
+    def close(self, answer: BarrierAnswer | None, dead_letters: int) -> Sent:
+        """The task's result; raises `TaskError` if the daemon's answer is not what the user wants."""
+        shared = (self._attempt, socket.gethostname(), dict(self._rows), self._options.acks.value)
+        if answer is None:
+            return Sent(*shared, dead_letters=dead_letters)
+        reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
+        problem = self._problem(answer, reasons)
+        if problem:
+            raise TaskError(f"{self._options.socket}: {problem}")
+        delivered = answer.delivered if self._options.acks is Acks.DELIVERED else None
+        return Sent(*shared, delivered, reasons, dead_letters)
+
+    def _problem(self, answer: BarrierAnswer, reasons: dict[str, int]) -> str | None:
+        counts = f"of {self._sent} messages it received {answer.received}, delivered {answer.delivered}"
+        lost = f"{counts} and discarded {answer.discarded} ({_listed(reasons)})"
+        if answer.status is not BarrierStatus.DONE:
+            return f"{_UNDONE[answer.status]}: {lost}."
+        if answer.received != self._sent:
+            return f"the daemon and this task do not agree: {lost}. Report this as a bug."
+        if answer.discarded and self._options.on_discard is OnDiscard.FAIL:
+            return f"{lost}. With option onDiscard=report such a task commits, and the ledger has the counts."
+        return None
+
+    def _good(self, batch: pa.RecordBatch, dead: DeadLetters) -> Rows:
+        """The rows that can be messages; the others are dead letters, or the end of the task."""
+        rows = self._encoder.rows(batch)
+        bad = bad_rows(rows, self._options)
+        if not bad.any():
+            return rows
+        if not dead.wanted:
+            raise RowError(self._bad_row(batch, rows, int(np.flatnonzero(bad)[0])))
+        dead.write(batch.filter(pa.array(bad)), [self._reason(rows, int(row)) for row in np.flatnonzero(bad)])
+        return self._encoder.rows(batch.filter(pa.array(~bad)))
+
+    def _bad_row(self, batch: pa.RecordBatch, rows: Rows, row: int) -> str:
+        key = batch.column("key")[row].as_py() if "key" in batch.schema.names else None
+        return (
+            f"A row with key {key!r:.80} cannot be a message: {self._reason(rows, row)}. Correct or filter it, or give "
+            "'deadLetterPath': such rows are then written there."
+        )
+
+    def _reason(self, rows: Rows, row: int) -> str:
+        if rows.sizes[row] > self._options.max_record_bytes:
+            limit = self._options.max_record_bytes
+            return f"it has {rows.sizes[row]} bytes, and option maxRecordBytes allows {limit}"
+        if rows.topic is None or rows.topic[row].as_py() is None:
+            return "its topic is null, and there is no option 'topic'"
+        return f"its topic has {len(rows.topic[row].as_py())} bytes, and Kafka allows 1 to {_TOPIC_MAX}"
+
+
+_UNDONE: Final = {
+    BarrierStatus.TIMED_OUT: "not all messages were delivered in time (option 'timeoutMs')",
+    BarrierStatus.SHUTTING_DOWN: "the daemon is being shut down and keeps the rest for its next start",
+    BarrierStatus.MALFORMED: "the daemon did not understand the barrier. Report this as a bug",
+    BarrierStatus.UNSUPPORTED_VERSION: "the daemon is older than this package: upgrade it",
+}
+
+
+def _ask(channel: Channel, options: SinkOptions) -> BarrierAnswer:
+    """Send the barrier and wait for its answer."""
+    channel.send(encode_barrier(os.urandom(8), _LEVELS[options.acks], options.timeout_ms))
+    reader = AnswerReader()
+    answers: list[BarrierAnswer] = []
+    while not answers:
+        answers = reader.feed(channel.receive(options.timeout_ms / 1000))
+    return answers[0]
+
+
+def bad_rows(rows: Rows, options: SinkOptions) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows cannot be messages: too large, or without a topic that Kafka could have."""
+    bad = np.asarray(rows.sizes > options.max_record_bytes, np.bool_)
+    if rows.topic is not None:
+        size = lengths(rows.topic)
+        bad |= (size < 1) | (size > _TOPIC_MAX)
+    return bad
+
+
+def _slices(rows: Rows, most: int) -> Iterator[Rows]:
+    """Runs of rows of at most `most` rows and about 4 MiB; a larger row goes by itself."""
+    ends = np.cumsum(rows.sizes)
+    start = 0
+    while start < rows.count:
+        before = ends[start - 1] if start else 0
+        fitting = int(np.searchsorted(ends, before + _SLICE_BYTES, "right"))
+        stop = min(max(fitting, start + 1), start + most, rows.count)
+        yield rows if (start, stop) == (0, rows.count) else rows.slice(start, stop)
+        start = stop
+
+
+def count_rows(rows: Rows, topic: str | None, now_ms: int) -> Counter[tuple[str, int]]:
+    """Messages by topic and minute of their timestamp."""
+    if rows.topic is None and rows.timestamp is None:
+        return Counter({(topic or "", now_ms - now_ms % MINUTE_MS): rows.count})
+    minutes = rows.minutes(now_ms)
+    names = rows.topic if rows.topic is not None else pa.array([(topic or "").encode()] * rows.count)
+    table = pa.table({"topic": names, "minute": minutes}).group_by(["topic", "minute"]).aggregate([([], "count_all")])
+    named = zip(table["topic"].to_pylist(), table["minute"].to_pylist(), table["count_all"].to_pylist(), strict=True)
+    return Counter({(name.decode(errors="backslashreplace"), minute): count for name, minute, count in named})
+
+
+def _listed(reasons: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(reasons.items())) or "none"

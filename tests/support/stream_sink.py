@@ -1,0 +1,107 @@
+"""The other end of a stream client, in a thread: takes frames apart and answers barriers as a test wants.
+
+It stands in for the daemon where a test is about what the client sends.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.protocol.barrier_wire import (
+    BARRIER_KEY,
+    Barrier,
+    BarrierAnswer,
+    BarrierStatus,
+    decode_barrier,
+    encode_answer,
+)
+from bruce_mp.protocol.fence_wire import BEGIN_KEY, END_KEY, decode_begin
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Self
+
+HEADER: Final = Struct(">ihh")
+Answer = Callable[[Barrier, int], BarrierAnswer]
+
+
+def all_delivered(barrier: Barrier, received: int) -> BarrierAnswer:
+    return BarrierAnswer(barrier.token, BarrierStatus.DONE, received, received, 0)
+
+
+@dataclass
+class Connection:
+    """What came on one connection, in order."""
+
+    messages: list[bytes] = field(default_factory=list)
+    barriers: list[Barrier] = field(default_factory=list)
+    marks: list[tuple[str, int]] = field(default_factory=list)
+    """("begin" or "end", messages before it)"""
+    name: bytes | None = None
+
+
+class StreamSink:
+    """Listens at `path` until the `with` block ends."""
+
+    def __init__(self, path: Path, answer: Answer = all_delivered) -> None:
+        self.path = str(path)
+        self.answer = answer
+        self.connections: list[Connection] = []
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self._threads = [threading.Thread(target=self._accept)]
+
+    @property
+    def messages(self) -> list[bytes]:
+        return [message for connection in self.connections for message in connection.messages]
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(30)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            connection = Connection()
+            self.connections.append(connection)
+            self._threads.append(threading.Thread(target=self._serve, args=(client, connection)))
+            self._threads[-1].start()
+
+    def _serve(self, client: socket.socket, connection: Connection) -> None:
+        rest = bytearray()
+        with client:
+            while data := client.recv(1 << 20):
+                rest += data
+                at = 0
+                while len(rest) - at >= 4 and len(rest) - at >= (size := int.from_bytes(rest[at : at + 4])):
+                    self._take(client, connection, bytes(rest[at : at + size]))
+                    at += size
+                del rest[:at]
+
+    def _take(self, client: socket.socket, connection: Connection, frame: bytes) -> None:
+        _, key, _ = HEADER.unpack_from(frame)
+        if key == BARRIER_KEY:
+            barrier = decode_barrier(frame)
+            assert isinstance(barrier, Barrier)
+            connection.barriers.append(barrier)
+            client.sendall(encode_answer(self.answer(barrier, len(connection.messages))))
+        elif key in {BEGIN_KEY, END_KEY}:
+            connection.marks.append(("begin" if key == BEGIN_KEY else "end", len(connection.messages)))
+            connection.name = decode_begin(frame) if key == BEGIN_KEY else connection.name
+        else:
+            connection.messages.append(frame)
