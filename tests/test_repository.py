@@ -18,7 +18,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 TOP_LEVEL: Final = {
     ".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "bruce_mp", "conf", "deploy", "docs", "pyproject.toml",
-    "scripts", "setup.cfg", "tests",
+    "pyspark_bruce", "scripts", "setup.cfg", "tests",
 }  # fmt: skip
 SOON: Final = {"conf", "deploy", "docs"}
 """May be empty, and git knows no empty directories."""
