@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Segment
+    from bruce_mp.slab.tables import TopicTable
     from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = ["Answers"]
@@ -43,19 +44,31 @@ _LOG = logging.getLogger(__name__)
 _OUT_OF_ORDER: Final = 45
 _LAST_LISTED: Final = 133
 _SAMPLE: Final = 256
+_FINAL: Final = frozenset({Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED})
+"""What ends a batch's life, if there is nothing left to leave out."""
 
 
 class Answers:
     """Settles batches and moves queues as the broker's answers demand."""
 
     def __init__(
-        self, slab: Slab, row: Row, reporter: DiscardReporter, maker: BatchMaker, attempt_limit: int | None
+        self,
+        slab: Slab,
+        row: Row,
+        reporter: DiscardReporter,
+        maker: BatchMaker,
+        *,
+        topics: TopicTable,
+        attempt_limit: int | None,
     ) -> None:
         self._slab = slab
         self._row = row
         self._reporter = reporter
         self._maker = maker
+        self._topics = topics
         self._attempt_limit = attempt_limit
+        self.uncompressed: set[tuple[bytes, int]] = set()
+        """Partitions whose leader does not take what we compress."""
 
     def answer(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
         """Do what the table says for the answer to a batch that has just left `queue.in_flight`."""
@@ -64,7 +77,8 @@ class Answers:
         if row.action is Action.OK:
             queue.retries = 0
             queue.is_torn = False
-            queue.expected = next_sequence(batch.base_sequence, batch.records)
+            is_numbered = batch.base_sequence >= 0
+            queue.expected = next_sequence(batch.base_sequence, batch.records) if is_numbered else None
             self.deliver(batch)
         elif ack.error == _OUT_OF_ORDER and self._follows_gap(queue, batch):
             queue.failed.append(batch)
@@ -89,13 +103,29 @@ class Answers:
     def _refuse(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, row: ErrorRow, topic: bytes) -> None:
         if row.action is Action.SPLIT:
             self._split(queue, batch, ack, topic)
-        elif row.action in {Action.DISCARD, Action.FATAL_FOR_TOPIC}:
+        elif self._goes_plainer(queue, batch, row, topic):
+            queue.failed.append(batch)
+            queue.drain()
+        elif row.action in _FINAL:
+            if row.action is Action.FATAL_FOR_TOPIC:
+                self._topics.note_refusal(batch.topic, row.code)
             self._give_up(queue, batch, DiscardReason.KAFKA_ERROR_ACK, topic, for_sure=_refused_for_sure(row))
         elif row.counts_as_attempt and self._exceeds(self._maker.count_attempt(batch), row):
             self._row.add(Counter.DiscardOnFailedDeliveryAttemptLimit, batch.records)
             self._give_up(queue, batch, DiscardReason.DELIVERY_ATTEMPT_LIMIT, topic, for_sure=_refused_for_sure(row))
         else:
             self._send_again(queue, batch, row, topic)
+
+    def _goes_plainer(self, queue: PartitionQueue, batch: SentBatch, row: ErrorRow, topic: bytes) -> bool:
+        """Whether a batch may go again without what the broker objects to; what is under way was sent with it, too."""
+        if row.action is Action.SEND_UNNUMBERED and batch.base_sequence >= 0:
+            queue.stops_numbering = True
+            return True
+        place = (topic, batch.partition)
+        if row.action is Action.SEND_UNCOMPRESSED and (place not in self.uncompressed or queue.failed):
+            self.uncompressed.add(place)
+            return True
+        return False
 
     def _exceeds(self, attempts: int, row: ErrorRow) -> bool:
         limits = [limit for limit in (row.attempt_limit, self._attempt_limit) if limit is not None]
@@ -118,6 +148,8 @@ class Answers:
 
     def deliver(self, batch: SentBatch) -> None:
         """The broker has the batch."""
+        if self._topics.refusal_of(batch.topic):
+            self._topics.note_refusal(batch.topic, 0)
         self._row.settle(batch.segments, State.DELIVERED, 0, {Counter.MsgDelivered: batch.records})
         self._row.add(Counter.ConnectorGotSuccessfulAck)
 
@@ -182,14 +214,26 @@ class Answers:
 
     def renumber(self, queue: PartitionQueue, topic: bytes) -> None:
         """After draining: number what will be sent again anew, where that is needed."""
-        if queue.gap is None and not queue.bump:
+        if queue.stops_numbering:
+            self._stop_numbering(queue, topic)
+        elif queue.gap is None and not queue.bump:
             return
-        if queue.gap is None or queue.bump or queue.in_doubt:
+        elif queue.gap is None or queue.bump or queue.in_doubt:
             self._take_next_epoch(queue, topic)
         else:
             self._maker.rewind(queue.topic, queue.partition, queue.gap)
         queue.resend = deque([self._maker.renumber(batch) for batch in queue.resend])
-        queue.gap, queue.bump, queue.is_torn = None, False, False
+        queue.gap, queue.bump, queue.is_torn, queue.stops_numbering = None, False, False, False
+
+    def _stop_numbering(self, queue: PartitionQueue, topic: bytes) -> None:
+        if queue.in_doubt:
+            self._note_duplicates(queue.resend, topic)
+        self._maker.stop_numbering(queue.topic, queue.partition)
+        _LOG.error(
+            "Topic %s, partition %d: its message format has no sequence numbers; from now on its messages are "
+            "delivered at least once. Raise the topic's message.format.version and restart the daemon.",
+            _text(topic), queue.partition, extra={"about": topic},
+        )  # fmt: skip
 
     def _take_next_epoch(self, queue: PartitionQueue, topic: bytes) -> None:
         if queue.bump and queue.in_doubt:
@@ -200,6 +244,11 @@ class Answers:
             "Topic %s, partition %d: took the next producer epoch; %d batches are numbered anew.",
             _text(topic), queue.partition, len(queue.resend), extra={"about": topic},
         )  # fmt: skip
+        if not self._maker.is_numbered(queue.topic, queue.partition):
+            _LOG.error(
+                "Topic %s, partition %d used up the epochs of its producer id; its messages are delivered at least "
+                "once until the daemon is restarted.", _text(topic), queue.partition, extra={"about": topic},
+            )  # fmt: skip
 
     def doubt(self, batches: Iterable[SentBatch], topic: bytes) -> None:
         """Batches whose answer will never come; the broker may have them."""

@@ -32,7 +32,8 @@ OVERHEAD: Final = 26
 NO_SEQUENCE: Final = -1
 """Epoch and sequence where the brokers do not recognise repeated batches."""
 LAST_EPOCH: Final = 32767
-"""Kafka's epochs have 16 bits.  A partition that used them up goes on without sequence numbers."""
+"""Kafka's epochs have 16 bits.  A partition that used them up goes on without sequence numbers, and so does one whose
+broker takes none, until a daemon starts that gets a new producer id."""
 _ANY_SIZE: Final = 1 << 62
 
 
@@ -156,6 +157,14 @@ class BatchMaker:
         """From now on the partition is numbered from 0 in the next producer epoch."""
         epoch, _ = self._sequences.current(topic, partition)
         self._sequences.store_next_sequence(topic, partition, 0, min(epoch + 1, LAST_EPOCH))
+
+    def stop_numbering(self, topic: int, partition: int) -> None:
+        """From now on the partition goes without sequence numbers."""
+        self._sequences.store_next_sequence(topic, partition, 0, LAST_EPOCH)
+
+    def is_numbered(self, topic: int, partition: int) -> bool:
+        """Whether the partition's next batch gets a sequence number."""
+        return self._numbers(topic, partition)[1] >= 0
 
     def renumber(self, batch: SentBatch) -> SentBatch:
         """Give a batch the next numbers of its partition."""

@@ -29,7 +29,7 @@ from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from bruce_mp.config.model import Config
     from bruce_mp.protocol.kafka_types import PartitionAck
@@ -84,8 +84,11 @@ class Dispatcher:
             max_bytes=config.batching.message_max_bytes,
             idempotent=slab.words[lay.SUPER_IDEMPOTENCE >> 2] == 1,
         )
-        self._answers = Answers(slab, row, reporter, self.maker, config.delivery.attempt_limit)
+        self._answers = Answers(
+            slab, row, reporter, self.maker, topics=self._topics, attempt_limit=config.delivery.attempt_limit
+        )
         self._outbox: list[Parcel] = []
+        self._rest_until = 0.0
         self._paused = False
         self._handing_back = False
         self._is_synced = False
@@ -114,10 +117,21 @@ class Dispatcher:
         return self._gathering.due_ms
 
     @property
+    def uncompressed(self) -> Container[tuple[bytes, int]]:
+        """Topics and partitions that have to be sent uncompressed."""
+        return self._answers.uncompressed
+
+    @property
     def retry_at(self) -> float | None:
-        """When a queue that waits for its back-off may send again."""
-        waiting = (self._queues[key] for key in self._turn)
-        return min((q.not_before for q in waiting if q.not_before and q.state is QueueState.FLOWING), default=None)
+        """When a queue that waits for its back-off, or for the broker's quota, may send again."""
+        waiting = [self._queues[key] for key in self._turn]
+        delayed = (q.not_before for q in waiting if q.not_before and q.state is QueueState.FLOWING)
+        earliest = min(delayed, default=self._rest_until if waiting else None)
+        return None if earliest is None else max(earliest, self._rest_until)
+
+    def rest_until(self, moment: float) -> None:
+        """The broker asks us to send it nothing until then."""
+        self._rest_until = max(self._rest_until, moment)
 
     # --- from the router ---------------------------------------------------------------------------------------------
 
@@ -259,7 +273,7 @@ class Dispatcher:
 
     def next_request(self, in_flight: int, now: float) -> list[SentBatch]:
         """The batches of the next request, one per partition at most; [] when there is nothing to send now."""
-        if self._paused or in_flight >= self._limits.max_in_flight:
+        if self._paused or now < self._rest_until or in_flight >= self._limits.max_in_flight:
             return []
         batches: list[SentBatch] = []
         room = self._limits.request_bytes

@@ -18,7 +18,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from bruce_mp.config.sections import Compression, CompressionConfig
     from bruce_mp.protocol.api_versions import BrokerAbilities
@@ -32,16 +32,25 @@ _LOG = logging.getLogger(__name__)
 
 
 class Encoder:
-    """Encodes batches; what it does is counted in the process's row."""
+    """Encodes batches; what it does is counted in the process's row.
+
+    `plain` names the topics and partitions that have to be sent uncompressed.
+    """
 
     def __init__(
-        self, slab: Slab, row: Row, rule_of: Callable[[bytes], CompressionConfig], compression: Compression
+        self,
+        slab: Slab,
+        row: Row,
+        rule_of: Callable[[bytes], CompressionConfig],
+        compression: Compression,
+        plain: Container[tuple[bytes, int]] = (),
     ) -> None:
         self._slab = slab
         self._row = row
         self._rule_of = rule_of
         self._threshold = compression.size_threshold_percent
         self._rules: dict[bytes, CompressionConfig] = {}
+        self._plain = plain
 
     def encode(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> PartitionData:
         """The batch as one partition's part of a produce request to a broker with these abilities."""
@@ -54,13 +63,13 @@ class Encoder:
 
     def _record_batch(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> bytes:
         encoded = kernels.encode(self._slab, batch.segments)
-        codec, data = self._compress(topic, encoded.data, abilities)
+        codec, data = self._compress(topic, batch.partition, encoded.data, abilities)
         stamps = (encoded.first_timestamp, encoded.max_timestamp)
         return finish_batch(data, encoded.records, *stamps, codec=codec, producer=self._producer(batch))
 
     def _message_set(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> bytes:
         encoded = kernels.encode_message_set(self._slab, batch.segments, abilities.message_format)
-        codec, data = self._compress(topic, encoded.data, abilities)
+        codec, data = self._compress(topic, batch.partition, encoded.data, abilities)
         if codec is Codec.NONE:
             return data
         return wrap_set(data, codec, abilities.message_format, encoded.records, encoded.max_timestamp)
@@ -76,11 +85,11 @@ class Encoder:
             rule = self._rules[topic] = self._rule_of(topic)
         return rule
 
-    def _compress(self, topic: bytes, data: bytes, abilities: BrokerAbilities) -> tuple[Codec, bytes]:
+    def _compress(self, topic: bytes, partition: int, data: bytes, abilities: BrokerAbilities) -> tuple[Codec, bytes]:
         """Compress where the config says so and the result is worth it; failing to is no reason not to send."""
         rule = self._rule(topic)
         codec = Codec[rule.type.upper()]
-        if codec is Codec.NONE or len(data) < rule.min_size:
+        if codec is Codec.NONE or len(data) < rule.min_size or (topic, partition) in self._plain:
             self._row.add(Counter.MsgSetCompressionNo)
             return Codec.NONE, data
         if not abilities.takes(codec):

@@ -36,6 +36,8 @@ __all__ = ["main"]
 _LOG = logging.getLogger(__name__)
 _MESSAGES_A_ROUND: Final = 64
 _REPORT_EVERY_S: Final = 0.5
+LONGEST_REST_S: Final = 60.0
+"""Brokers' quota windows are far shorter by default; nothing that one says stops us for longer."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -63,7 +65,9 @@ class _Process:
             is_logged=start.config.logging.log_discards,
         )
         self._core = Dispatcher(slab, self._row, start.config, start.slot, self._reporter, incarnation=incarnation)
-        self._encoder = Encoder(slab, self._row, start.config.compression_for, start.config.compression)
+        self._encoder = Encoder(
+            slab, self._row, start.config.compression_for, start.config.compression, self._core.uncompressed
+        )
         self._openings = Openings(self._kafka.broker_version)
         self._socket: BrokerSocket | None = None
         self._is_ready = False
@@ -193,12 +197,19 @@ class _Process:
     def _on_acked(self, correlation_id: int, response: ProduceResponse) -> None:
         batches = self._requests.pop(correlation_id)
         self._row.add(Counter.ConnectorGotOkProduceResponse)
+        self._heed_quota(response)
         acks = {(ack.topic, ack.partition): ack for ack in response.acks}
         for batch in batches:
             ack = acks[self._core.topic_name(batch.topic), batch.partition]
             self._core.on_ack(batch, ack, time.monotonic())
             if ack.error:
                 self._start_reminding()
+
+    def _heed_quota(self, response: ProduceResponse) -> None:
+        """Give a broker whose quota we are over the rest that it asks for; it reads nothing meanwhile anyway."""
+        assert self._socket is not None
+        if response.throttle_ms and self._socket.connection.abilities.leaves_throttling_to_us:
+            self._core.rest_until(time.monotonic() + min(response.throttle_ms / 1000, LONGEST_REST_S))
 
     def _on_failed(self, event: Failed) -> None:
         _LOG.warning("%s The partitions that it leads pause; their messages are kept.", event.error)

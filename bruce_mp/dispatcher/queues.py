@@ -46,7 +46,7 @@ class PartitionQueue:
 
     __slots__ = (
         "backs_off", "bump", "expected", "failed", "gap", "hand_back", "in_doubt", "in_flight", "is_torn",
-        "not_before", "partition", "pause", "ready", "resend", "retries", "state", "topic",
+        "not_before", "partition", "pause", "ready", "resend", "retries", "state", "stops_numbering", "topic",
     )  # fmt: skip
 
     def __init__(self, topic: int, partition: int) -> None:
@@ -58,7 +58,8 @@ class PartitionQueue:
         self.in_flight: deque[SentBatch] = deque()
         self.failed: list[SentBatch] = []
         self.expected: int | None = None
-        """The sequence number that the broker expects next: None before its first good answer, -1 if it counts none."""
+        """The sequence number that the broker expects next: None before its first good answer, or if what it
+        took had no number."""
         self.in_doubt = False
         """A request was given up without its answer, and may yet be carried out."""
         self.hand_back = False
@@ -76,6 +77,8 @@ class PartitionQueue:
         """Something was given up whose number may be missing; if so, the broker will tell."""
         self.bump = False
         """Once drained, take the next producer epoch."""
+        self.stops_numbering = False
+        """Once drained, go on without sequence numbers."""
         self.pause = False
         """Once drained, tell the router."""
 
@@ -85,7 +88,7 @@ class PartitionQueue:
 
     def may_send(self, now: float, *, recognised: bool) -> bool:
         """Whether a batch may go out now; `recognised`: whether the broker sees that it has a batch already."""
-        window = PER_PARTITION if recognised and self.expected is not None and self.expected >= 0 else 1
+        window = PER_PARTITION if recognised and self.expected is not None else 1
         return (
             self.state is QueueState.FLOWING
             and self.has_work

@@ -49,6 +49,8 @@ FIRST_PRODUCE: Final = {Codec.LZ4: 2, Codec.ZSTD: 7}
 """The first produce request that a codec can be used with; codecs not listed go with all.  LZ4 is older, but with its
 own idea of the checksum in a frame's header.  An earlier request with zstd is answered with error 76 (KIP-110)."""
 
+FIRST_PRODUCE_THROTTLED_BY_US: Final = 6
+
 
 class NoCommonVersionError(RemoteProtocolError):
     """We and the broker share no version of an API that is needed."""
@@ -65,6 +67,11 @@ class BrokerAbilities(Struct, frozen=True):
     def idempotence(self) -> bool:
         """Whether it recognises a batch that it already has."""
         return self.init_producer_id_version is not None
+
+    @property
+    def leaves_throttling_to_us(self) -> bool:
+        """Whether it answers at once and says how long to wait; older ones have waited themselves by then (KIP-219)."""
+        return self.produce_version >= FIRST_PRODUCE_THROTTLED_BY_US
 
     @property
     def message_format(self) -> MessageFormat:

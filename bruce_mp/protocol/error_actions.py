@@ -44,6 +44,14 @@ class Action(Enum):
         "nothing was written: discard the records that the answer names, or else halve the batch and try the halves; "
         "a message refused alone is the culprit and is discarded"
     )
+    SEND_UNNUMBERED = (
+        "nothing was written: drain the partition, send again and from then on without sequence numbers, at least "
+        "once; what was sent so already is discarded"
+    )
+    SEND_UNCOMPRESSED = (
+        "drain the partition, send again and from then on uncompressed to this broker; what was sent so already is "
+        "discarded"
+    )
     BUMP_EPOCH = "drain the partition, take the next epoch of the producer id, send again with new sequence numbers"
     DISCARD = "discard the messages, reason KAFKA_ERROR_ACK"
     FATAL_FOR_TOPIC = "as discard, logged as an error and shown on the health page: the set-up or our request is wrong"
@@ -67,6 +75,8 @@ RESEND: Final = Action.RESEND
 REROUTE: Final = Action.PAUSE_AND_REROUTE
 SPLIT: Final = Action.SPLIT
 EPOCH: Final = Action.BUMP_EPOCH
+UNNUMBERED: Final = Action.SEND_UNNUMBERED
+UNCOMPRESSED: Final = Action.SEND_UNCOMPRESSED
 DISCARD: Final = Action.DISCARD
 FATAL: Final = Action.FATAL_FOR_TOPIC
 
@@ -154,7 +164,7 @@ _ROWS: Final = (
     _row(40, "INVALID_CONFIG", DISCARD, "admin call"),
     _row(41, "NOT_CONTROLLER", DISCARD, "admin call"),
     _row(42, "INVALID_REQUEST", FATAL, "our request is wrong"),
-    _row(43, "UNSUPPORTED_FOR_MESSAGE_FORMAT", DISCARD, "topic's format too old for the feature"),
+    _row(43, "UNSUPPORTED_FOR_MESSAGE_FORMAT", UNNUMBERED, "the topic's message format has no sequence numbers"),
     _row(44, "POLICY_VIOLATION", DISCARD, "cluster policy refuses"),
     _row(45, "OUT_OF_ORDER_SEQUENCE_NUMBER", EPOCH, "sequence numbers have a gap", may_duplicate=True),
     _row(46, "DUPLICATE_SEQUENCE_NUMBER", OK, "already stored: the answer to the first try was lost"),
@@ -187,7 +197,7 @@ _ROWS: Final = (
     _row(73, "TOPIC_DELETION_DISABLED", DISCARD, "admin call"),
     _row(74, "FENCED_LEADER_EPOCH", REROUTE, "stale leader epoch"),
     _row(75, "UNKNOWN_LEADER_EPOCH", REROUTE, "broker behind our metadata"),
-    _row(76, "UNSUPPORTED_COMPRESSION_TYPE", DISCARD, "codec not allowed for the request version or for the topic"),
+    _row(76, "UNSUPPORTED_COMPRESSION_TYPE", UNCOMPRESSED, "codec not allowed for the request version or the topic"),
     _row(77, "STALE_BROKER_EPOCH", DISCARD, "broker-internal"),
     _row(78, "OFFSET_NOT_AVAILABLE", DISCARD, "consumer error"),
     _row(79, "MEMBER_ID_REQUIRED", DISCARD, "consumer error"),

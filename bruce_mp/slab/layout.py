@@ -54,6 +54,7 @@ TOPIC_NAME_MAX: Final = 249  # Kafka's own limit; a longer name can never be a t
 TOPIC_PARTITIONS: Final = 0  # u32, how many partitions the metadata knows
 TOPIC_NAME_LENGTH: Final = 4  # u32
 TOPIC_NAME: Final = 8
+TOPIC_REFUSAL: Final = 260  # u32, the error code if the last answer for the topic was a fatal one, else 0 (dispatchers)
 
 # --- partition table -------------------------------------------------------------------------------------------------
 PARTITION_ENTRY: Final = 16

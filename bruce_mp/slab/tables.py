@@ -1,8 +1,8 @@
 """The topic table and the partition table.
 
 The router is the only writer of both, except for a partition's next sequence number, which belongs to the dispatcher
-that owns the partition.  An entry is complete before the count that makes it visible is stored.  Entries are never
-removed: a topic keeps its number as long as the slab lives.
+that owns the partition, and a topic's refusal, which any dispatcher notes.  An entry is complete before the count that
+makes it visible is stored.  Entries are never removed: a topic keeps its number as long as the slab lives.
 """
 
 from __future__ import annotations
@@ -62,6 +62,20 @@ class TopicTable:
     def partitions_of(self, topic: int) -> int:
         """How many partitions the router has seen of the topic."""
         return self._slab.words[(self._at(topic) + lay.TOPIC_PARTITIONS) >> 2]
+
+    def refusals(self) -> dict[bytes, int]:
+        """Topics for which the last answer of a broker was a fatal error, and its code."""
+        self.refresh()
+        codes = {name: self.refusal_of(topic) for name, topic in self._ids.items()}
+        return {name: code for name, code in codes.items() if code}
+
+    def refusal_of(self, topic: int) -> int:
+        """The code of the fatal error that was the last answer for a topic, 0 if it was none."""
+        return self._slab.words[(self._at(topic) + lay.TOPIC_REFUSAL) >> 2]
+
+    def note_refusal(self, topic: int, code: int) -> None:
+        """A broker's answer for a topic was a fatal error; 0: it was not (dispatchers only, the last one counts)."""
+        self._slab.words[(self._at(topic) + lay.TOPIC_REFUSAL) >> 2] = code
 
     def add(self, name: bytes, partitions: int) -> int:
         """Number a topic (router only) or note its new partition count; 0 = table full or name too long."""

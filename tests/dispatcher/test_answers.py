@@ -15,7 +15,7 @@ from bruce_mp.dispatcher.batches import LAST_EPOCH, OVERHEAD
 from bruce_mp.dispatcher.queues import PER_PARTITION
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.tables import PartitionTable
+from bruce_mp.slab.tables import PartitionTable, TopicTable
 from support.examples import examples
 from support.flow import World
 from support.flow_parts import a_config
@@ -336,6 +336,74 @@ def test_one_partition_that_backs_off_does_not_hold_up_another() -> None:
         world.cluster.refused.clear()
         settle(world)
         world.close()
+
+
+# --- what a broker objects to -----------------------------------------------------------------------------------------
+def test_a_topic_whose_format_has_no_sequence_numbers_is_sent_without(make: MakeWorld) -> None:
+    world = make()
+    hand_over(world, 2, 2, 2)
+    world.errors += [(43, False)] * 3
+    settle(world)
+    ((batch,),) = hand_over(world, 2)
+    assert (batch.epoch, batch.base) == (-1, -1)
+    settle(world)
+    assert not world.reporter.discarded
+    assert world.reporter.duplicates == 0
+    world.kill_all()
+    world.boot()
+    assert [len(request) for request in hand_over(world, 2, 2)] == [1], "one at a time"
+    world.lose(SLOT)
+    settle(world)
+    assert world.reporter.duplicates == 2
+
+
+def test_the_format_is_no_excuse_for_what_has_no_numbers(make: MakeWorld) -> None:
+    world = make()
+    PartitionTable(world.slab).store_next_sequence(TOPIC, 0, 0, LAST_EPOCH)
+    hand_over(world, 2)
+    world.errors.append((43, False))
+    settle(world)
+    assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 2}
+
+
+def test_what_is_refused_compressed_goes_uncompressed(make: MakeWorld) -> None:
+    world = make()
+    hand_over(world, 2, 2, 2)
+    assert (b"t", 0) not in world.peers[SLOT].core.uncompressed
+    world.errors += [(76, False)] * 3
+    settle(world)
+    assert {(b"t", 0)} == world.peers[SLOT].core.uncompressed
+    assert not world.reporter.discarded
+    hand_over(world, 2)
+    world.errors.append((76, False))
+    settle(world)
+    assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 2}
+
+
+def test_a_fatal_error_is_noted_until_the_topic_is_written_again(make: MakeWorld) -> None:
+    world = make()
+    table = TopicTable(world.slab)
+    hand_over(world, 2)
+    world.errors.append((29, False))
+    settle(world)
+    assert table.refusals() == {b"t": 29}
+    hand_over(world, 2)
+    settle(world)
+    assert not table.refusals()
+
+
+def test_a_broker_whose_quota_is_used_up_gets_its_rest(make: MakeWorld) -> None:
+    world = make()
+    core = world.peers[SLOT].core
+    now = world.now_ms / 1000
+    core.rest_until(now + 5)
+    core.rest_until(now + 1)
+    assert not hand_over(world, 2)
+    assert core.retry_at == now + 5
+    world.pass_time(5000)
+    world.peer_sends(SLOT)
+    assert len(in_flight(world)) == 1
+    settle(world)
 
 
 # --- culprits ---------------------------------------------------------------------------------------------------------

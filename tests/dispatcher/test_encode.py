@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
 NOW: Final = 1_700_000_000_000
+Plain = frozenset[tuple[bytes, int]]
 RECORDS: Final = [Record(NOW + number, b"key", b"value" * 20) for number in range(10)]
 
 
@@ -32,9 +33,9 @@ def slab() -> Iterator[Slab]:
         yield made
 
 
-def encode(slab: Slab, produce_version: int, codec: str, **limits: int) -> bytes:
+def encode(slab: Slab, produce_version: int, codec: str, plain: Plain = frozenset(), **limits: int) -> bytes:
     rule = CompressionConfig(type=codec, **limits)  # type: ignore[arg-type]
-    encoder = Encoder(slab, Row(slab, DISPATCHER_ROW), lambda _: rule, Compression())
+    encoder = Encoder(slab, Row(slab, DISPATCHER_ROW), lambda _: rule, Compression(), plain)
     batch = SentBatch(1, 4, -1, -1, tuple(put_records(slab, [RECORDS])))
     data = encoder.encode(b"t1", batch, BrokerAbilities(produce_version, 0, None))
     assert (data.topic, data.partition) == (b"t1", 4)
@@ -79,6 +80,11 @@ def test_a_codec_that_the_broker_does_not_take_is_named(slab: Slab, caplog: pyte
     with caplog.at_level(logging.WARNING):
         encode(slab, 0, "lz4")
     assert caplog.messages == ["Topic t1 is sent uncompressed: its broker is too old for lz4."]
+
+
+@pytest.mark.parametrize(("partition", "sent_as"), [(4, 0), (5, 1)])
+def test_a_partition_whose_broker_refuses_the_codec_is_not_compressed(slab: Slab, partition: int, sent_as: int) -> None:
+    assert magic_and_codec(encode(slab, 3, "gzip", frozenset({(b"t1", partition)})))[1] == sent_as
 
 
 @pytest.mark.parametrize("produce_version", [0, 2, 3])

@@ -29,6 +29,8 @@ AMENDED = {
     Action.SPLIT: {10, 18, 32, 87},
     Action.BUMP_EPOCH: {45, 47, 49, 59},
     Action.FATAL_FOR_TOPIC: {29},
+    Action.SEND_UNNUMBERED: {43},
+    Action.SEND_UNCOMPRESSED: {76},
 }
 CLUSTER_NOT_ABLE_NOW = (3, 5, 6, 7, 8, 9, 13, 19, 20, 56)
 # kafka-python keeps the older names of these.
