@@ -2,14 +2,38 @@
 
 with DatagramClient("/run/bruce.dgram") as client:
     client.send("clicks", b"value", key=b"key")
+
+with StreamClient("/run/bruce.stream", linger=0.01) as client:
+    for row in rows:
+        client.send("rows", row)
+    print(client.flush(timeout=60).delivered)
 """
 
-from bruce_mp.client.datagram import (
+from bruce_mp.client.base import Client, Stats
+from bruce_mp.client.datagram import DatagramClient
+from bruce_mp.client.failures import (
+    ClientClosedError,
     DaemonUnreachableError,
-    DatagramClient,
+    MessageRefusedError,
     MessageTooLargeError,
     SendError,
     SendTimeoutError,
 )
+from bruce_mp.client.flushing import FlushError, Outcome
+from bruce_mp.client.stream import StreamClient, TcpClient
 
-__all__ = ["DaemonUnreachableError", "DatagramClient", "MessageTooLargeError", "SendError", "SendTimeoutError"]
+__all__ = [
+    "Client",
+    "ClientClosedError",
+    "DaemonUnreachableError",
+    "DatagramClient",
+    "FlushError",
+    "MessageRefusedError",
+    "MessageTooLargeError",
+    "Outcome",
+    "SendError",
+    "SendTimeoutError",
+    "Stats",
+    "StreamClient",
+    "TcpClient",
+]

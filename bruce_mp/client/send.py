@@ -1,4 +1,4 @@
-"""`bruce send`: messages from the command line, a file or standard input to the daemon's datagram socket.
+"""`bruce send`: messages from the command line, a file or standard input to the daemon.
 
 Exit status: 0 if the kernel took every message, 1 if it did not, 2 for options that do not go together.  How many were
 sent goes to standard error at the end, also after an error.
@@ -16,19 +16,32 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.client.datagram import DatagramClient
+from bruce_mp import __version__
+from bruce_mp.client.datagram import MAX_DATAGRAM, DatagramClient
+from bruce_mp.client.failures import MessageTooLargeError
+from bruce_mp.client.stream import MAX_STREAM_MESSAGE, StreamClient, TcpClient
 from bruce_mp.errors import BruceError, ExitCode
-from bruce_mp.protocol.client_wire import MAX_TOPIC, encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client_wire import MAX_MESSAGE, MAX_TOPIC, encode_any_partition, encode_partition_key
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator
+
+    from bruce_mp.client.base import Client
 
 __all__ = ["add_arguments", "run"]
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,10}")
 _SIZE_BYTES: Final = 4
 _STANDARD_INPUT: Final = "-"
+_LIMITS: Final = {
+    True: ("input.max_datagram_size", MAX_DATAGRAM),
+    False: ("input.max_stream_size", MAX_STREAM_MESSAGE),
+}
+"""The daemon's limit and its default, by whether the message goes as a datagram."""
+LINGER_S: Final = 0.01
+PATIENCE_S: Final = 60.0
+"""For a daemon that does not read; a person should not wonder for longer."""
 
 
 class UsageError(BruceError):
@@ -49,7 +62,11 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of `bruce send`."""
     natural = _integer(0, 2**31 - 1)
-    parser.add_argument("--socket-path", metavar="PATH", required=True, help="the daemon's datagram socket")
+    parser.add_argument("--version", action="version", version=f"bruce {__version__}")
+    way = parser.add_mutually_exclusive_group(required=True)
+    way.add_argument("--socket-path", metavar="PATH", help="the daemon's UNIX datagram socket")
+    way.add_argument("--stream-socket-path", metavar="PATH", help="the daemon's UNIX stream socket")
+    way.add_argument("--port", metavar="N", type=_integer(1, 65535), help="the daemon's TCP port on 127.0.0.1")
     parser.add_argument("--topic", required=True, type=os.fsencode, help="topic of the messages")
     parser.add_argument("--key", default=b"", type=os.fsencode, help="Kafka key of the messages")
     parser.add_argument(
@@ -72,6 +89,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--print", metavar="N", type=natural, default=0, dest="print_every", help="report each N messages written"
     )
+    parser.add_argument(
+        "--max-size",
+        metavar="BYTES",
+        type=natural,
+        help=f"largest message that the daemon takes (default {MAX_DATAGRAM}, and {MAX_STREAM_MESSAGE} on streams)",
+    )
+    parser.add_argument(
+        "--flush",
+        metavar="SECONDS",
+        type=natural,
+        help="on streams: wait so long until Kafka has all messages, and say what became of them",
+    )
 
 
 def run(args: Namespace) -> int:
@@ -80,18 +109,53 @@ def run(args: Namespace) -> int:
         _check(args)
     except UsageError as error:
         return _fail(error)
-    sent = 0
+    client = None
     try:
-        with DatagramClient(args.socket_path) as client:
-            for message in _messages(args):
-                client.send_encoded(message)
-                sent += 1
-                _report(sent, args.print_every)
+        with _client(args) as client:
+            _send_all(client, args)
     except BruceError as error:
         return _fail(error)
     finally:
-        sys.stderr.write(f"bruce send: {sent} {'message' if sent == 1 else 'messages'} sent to {args.socket_path}.\n")
+        sent = client.stats().sent if client else 0
+        sys.stderr.write(f"bruce send: {sent} {'message' if sent == 1 else 'messages'} sent to {_place(args)}.\n")
     return ExitCode.OK
+
+
+def _client(args: Namespace) -> Client:
+    linger = 0.0 if args.interval else LINGER_S
+    if args.socket_path is not None:
+        buffer = args.max_size if (args.max_size or 0) > MAX_DATAGRAM else None
+        return DatagramClient(args.socket_path, max_message=MAX_MESSAGE, send_buffer=buffer)
+    if args.stream_socket_path is not None:
+        return StreamClient(args.stream_socket_path, timeout=PATIENCE_S, linger=linger, max_message=MAX_MESSAGE)
+    return TcpClient(args.port, timeout=PATIENCE_S, linger=linger, max_message=MAX_MESSAGE)
+
+
+def _place(args: Namespace) -> str:
+    return str(args.socket_path or args.stream_socket_path or f"port {args.port}")
+
+
+def _send_all(client: Client, args: Namespace) -> None:
+    for number, message in enumerate(_messages(args), 1):
+        _check_size(message, args)
+        client.send_encoded(message)
+        _report(number, args.print_every)
+    if args.flush is not None and isinstance(client, (StreamClient, TcpClient)):
+        outcome = client.flush(args.flush)
+        reasons = "".join(f", {name} {count}" for name, count in outcome.reasons.items())
+        print(f"{outcome.delivered} messages delivered, {outcome.discarded} discarded{reasons}", flush=True)
+        if outcome.discarded:
+            raise BruceError("The daemon discarded messages; its discard report has samples.")
+
+
+def _check_size(message: bytes, args: Namespace) -> None:
+    setting, default = _LIMITS[args.socket_path is not None]
+    limit = default if args.max_size is None else args.max_size
+    if len(message) > limit:
+        raise MessageTooLargeError(
+            f"A message of {len(message)} bytes is too large: the daemon takes {limit}. Send less at once; or raise "
+            f"{setting} in the daemon's configuration, and tell me with --max-size."
+        )
 
 
 def _check(args: Namespace) -> None:
@@ -99,6 +163,8 @@ def _check(args: Namespace) -> None:
         raise UsageError("--count repeats one value: it does not go with --lines.")
     if args.lines and args.lines.count(_STANDARD_INPUT) > 1:
         raise UsageError("--lines reads standard input (-) only once.")
+    if args.flush is not None and args.socket_path is not None:
+        raise UsageError("--flush needs an answer, which datagrams do not have: use --stream-socket-path or --port.")
     if not 0 < len(args.topic) <= MAX_TOPIC:
         raise UsageError(f"--topic has {len(args.topic)} bytes: give 1 to {MAX_TOPIC}.")
 

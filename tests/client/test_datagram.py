@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.client import (
+    ClientClosedError,
     DaemonUnreachableError,
     DatagramClient,
     MessageTooLargeError,
@@ -163,16 +166,102 @@ def test_a_socket_of_another_type_is_an_error(path: str) -> None:
 def test_no_permission_is_explained(path: str) -> None:
     with DatagramClient(path) as client:
         text = str(client._explain(PermissionError(13, "Permission denied"), 1))
-    assert "input.unix_datagram.mode" in text
+    assert "its mode in the daemon's configuration" in text
 
 
-def test_the_client_needs_nothing_of_the_daemon_s_dependencies() -> None:
+def test_a_message_that_the_daemon_would_cut_is_not_sent(daemon: socket.socket, path: str) -> None:
+    with DatagramClient(path) as client:
+        client.send("t", bytes(65536 - 29))
+        with pytest.raises(MessageTooLargeError, match=r"65537 bytes .* at most 65536.*max_datagram_size.*max_message"):
+            client.send("t", bytes(65536 - 28))
+    with DatagramClient(path, max_message=100_000) as client:
+        client.send("t", bytes(65536))
+    assert [len(daemon.recv(1 << 20)) for _ in range(2)] == [65536, 65565]
+
+
+@pytest.mark.usefixtures("daemon")
+def test_what_is_dropped_is_counted_by_reason(tmp_path: Path, path: str) -> None:
+    with DatagramClient(path, timeout=0, errors="count") as client:
+        sent = 0
+        while client.send("t", b"v"):
+            sent += 1
+        assert not client.send("t", bytes(100_000))
+        stats = client.stats()
+    assert (stats.sent, stats.sent_bytes, stats.waiting, stats.connections) == (sent, 30 * sent, 0, 0)
+    assert dict(stats.dropped) == {"timeout": 1, "too_large": 1}
+    with DatagramClient(tmp_path / "nobody", errors="count") as client:
+        assert not client.send("t", b"v")
+        assert dict(client.stats().dropped) == {"unreachable": 1}
+
+
+def test_threads_share_a_client(daemon: socket.socket, path: str) -> None:
+    with DatagramClient(path, timeout=30) as client:
+
+        def send(name: int) -> None:
+            for number in range(100):
+                client.send("t", b"%d:%d" % (name, number), timestamp_ms=name)
+
+        threads = [threading.Thread(target=send, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        received = [receive(daemon) for _ in range(400)]
+        for thread in threads:
+            thread.join(30)
+        assert client.stats().sent == 400
+    values = [message.value for message in received if isinstance(message, Message)]
+    for name in range(4):
+        assert [value for value in values if value.startswith(b"%d:" % name)] == [
+            b"%d:%d" % (name, number) for number in range(100)
+        ]
+
+
+def test_signals_do_not_make_a_send_longer(daemon: socket.socket, path: str) -> None:
+    with pytest.raises(SendTimeoutError):
+        fill(path)
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+    try:
+        with DatagramClient(path, timeout=0.3) as client:
+            started = time.monotonic()
+            with pytest.raises(SendTimeoutError):
+                client.send("t", b"")
+            assert time.monotonic() - started < 5
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_closed_client_says_so(daemon: socket.socket, path: str) -> None:
+    client = DatagramClient(path)
+    client.close()
+    with pytest.raises(ClientClosedError, match="closed"):
+        client.send("t", b"")
+
+
+def test_in_a_child_the_client_counts_anew_and_does_not_wait_for_threads_of_its_parent(
+    daemon: socket.socket, path: str
+) -> None:
+    with DatagramClient(path) as client:
+        client.send("t", b"parent")
+        with client._counting:
+            pid = os.fork()
+            if pid == 0:
+                client.send("t", b"child")
+                os._exit(0 if client.stats().sent == 1 else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_the_client_works_where_no_other_package_is_installed() -> None:
     script = (
-        "import sys; before = set(sys.modules); import bruce_mp.client, bruce_mp.client.send;"
-        "new = {name.partition('.')[0] for name in set(sys.modules) - before};"
-        "print(sorted(new - sys.stdlib_module_names),"
-        " sorted(name for name in sys.modules if name.startswith('bruce_mp.')))"
+        "import sys\n"
+        "class Nothing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        top = name.partition('.')[0]\n"
+        "        if top not in sys.stdlib_module_names and top != 'bruce_mp': raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Nothing())\n"
+        "import bruce_mp.client, bruce_mp.client.log_handler, bruce_mp.client.send\n"
+        "print(sorted(n for n in sys.modules if n.startswith('bruce_mp.') and not n.startswith('bruce_mp.client')))"
     )
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
-    modules = ["client", "client.datagram", "client.send", "errors", "protocol", "protocol.client_wire"]
-    assert shown.stdout.strip() == f"['bruce_mp'] {[f'bruce_mp.{name}' for name in modules]}"
+    modules = ["errors", "protocol", "protocol.barrier_wire", "protocol.client_wire"]
+    assert shown.stdout.strip() == str([f"bruce_mp.{name}" for name in modules])

@@ -14,6 +14,7 @@ import pytest
 from bruce_mp.client.send import add_arguments, run
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client_wire import Message, Rejection, parse_message
+from support.stream_daemon import StreamDaemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,6 +102,8 @@ def test_partition_keys(daemon: socket.socket, send: Callable[..., int], given: 
         ("--value", "", "--stdin"),
         ("--lines", "--value", "v"),
         ("--no-such-option",),
+        ("--port", "9000"),
+        ("--stream-socket-path", "/s"),
     ],
 )
 def test_wrong_options_end_with_2(send: Callable[..., int], arguments: tuple[str, ...]) -> None:
@@ -115,6 +118,7 @@ def test_wrong_options_end_with_2(send: Callable[..., int], arguments: tuple[str
         (("--lines", "--count", "2"), "--count repeats one value"),
         (("--lines", "-", "-"), "only once"),
         (("--topic", ""), "--topic has 0 bytes"),
+        (("--flush", "1"), "--flush needs an answer"),
         (("--topic", "t" * 32768), "--topic has 32768 bytes"),
     ],
 )
@@ -205,10 +209,101 @@ def test_no_daemon_ends_with_1(send: Callable[..., int], capsys: pytest.CaptureF
     assert "0 messages sent" in said
 
 
+def test_a_message_over_the_daemons_limit_is_not_sent(
+    daemon: socket.socket, send: Callable[..., int], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stdin(bytes(65536 - 28))
+    assert send("--stdin") == 1
+    said = capsys.readouterr().err
+    assert "A message of 65537 bytes is too large: the daemon takes 65536" in said
+    assert "input.max_datagram_size" in said
+    assert "--max-size" in said
+    stdin(bytes(300_000))
+    assert send("--stdin", "--max-size", "400000") == 0
+    assert values(daemon) == [bytes(300_000)]
+
+
 @pytest.mark.usefixtures("daemon")
 def test_a_message_too_large_for_the_kernel_ends_with_1(
     send: Callable[..., int], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     stdin(bytes(16 << 20))
-    assert send("--stdin") == 1
-    assert "too large" in capsys.readouterr().err
+    assert send("--stdin", "--max-size", str(32 << 20)) == 1
+    assert "too large, the kernel takes" in capsys.readouterr().err
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+def run_by_stream(*arguments: str) -> int:
+    parser = argparse.ArgumentParser(prog="bruce send")
+    add_arguments(parser)
+    return run(parser.parse_args(["--topic", "t", *arguments]))
+
+
+@pytest.mark.parametrize("pause", [(), ("--interval", "1")])
+def test_over_a_unix_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str], pause: tuple[str, ...]) -> None:
+    path = tmp_path / "stream"
+    with StreamDaemon(path) as daemon:
+        way = ("--stream-socket-path", str(path))
+        assert run_by_stream(*way, "--value", "v", "--count", "3", "--seq", "--partition-key", "-1", *pause) == 0
+        messages = daemon.wait(3)
+    assert [message.value for message in messages if isinstance(message, Message)] == [b"1 v", b"2 v", b"3 v"]
+    assert f"3 messages sent to {path}" in capsys.readouterr().err
+
+
+def test_over_tcp_with_a_flush(capsys: pytest.CaptureFixture[str]) -> None:
+    with StreamDaemon() as daemon:
+        way = ("--port", str(daemon.port), "--value", "v", "--count", "5", "--flush", "20")
+        assert run_by_stream(*way) == 0
+        assert capsys.readouterr().out == "5 messages delivered, 0 discarded\n"
+        daemon.discards = {DiscardReason.BAD_TOPIC: 2}
+        assert run_by_stream(*way) == 1
+        assert capsys.readouterr().out == "3 messages delivered, 2 discarded, BAD_TOPIC 2\n"
+
+
+def test_a_bad_message_on_a_stream(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "stream"))
+        listener.listen()
+        assert run_by_stream("--stream-socket-path", str(tmp_path / "stream"), "--bad", "--value", "v") == 0
+        connection, _ = listener.accept()
+        with connection:
+            data = connection.recv(100)
+    assert int.from_bytes(data[:4], "big") == len(data) - 1
+
+
+def test_a_stream_takes_larger_messages(
+    tmp_path: Path, stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "stream"
+    with StreamDaemon(path) as daemon:
+        stdin(bytes(2 * 1024 * 1024 + 4 - 29))
+        assert run_by_stream("--stream-socket-path", str(path), "--stdin") == 0
+        daemon.wait(1)
+        stdin(bytes(2 * 1024 * 1024 + 4 - 28))
+        assert run_by_stream("--stream-socket-path", str(path), "--stdin") == 1
+    assert "input.max_stream_size" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("way", [("--socket-path", ""), ("--stream-socket-path", "/" + "x" * 107)])
+def test_a_path_that_no_socket_can_have_ends_with_1(way: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_by_stream(*way) == 1
+    assert "1 to 107 bytes" in capsys.readouterr().err
+
+
+def test_a_daemon_that_is_not_there_ends_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bruce_mp.client.send.PATIENCE_S", 0.1)
+    assert run_by_stream("--stream-socket-path", str(tmp_path / "nobody"), "--value", "v") == 1
+    said = capsys.readouterr().err
+    assert "Start the daemon" in said
+    assert "0 messages sent" in said
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_by_stream("--version")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("bruce ")

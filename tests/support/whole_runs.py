@@ -7,8 +7,7 @@ import sys
 from threading import Thread
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.client import DatagramClient
-from bruce_mp.client.datagram import SendError
+from bruce_mp.client import DatagramClient, SendError
 from support import processes
 from support.traffic import messages_of
 

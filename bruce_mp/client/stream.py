@@ -1,0 +1,333 @@
+"""Clients of the daemon's stream inputs: back-pressure instead of discards, many messages a write, and `flush()`.
+
+* The connection is made at the first message, and again after a break, with growing pauses.  A message that was partly
+  written is sent again whole.
+* Without `linger` a message is written when it is sent.  With it, messages gather in a buffer, and a thread, started
+  when it is first wanted, writes them when they have waited that long.
+* What was written before a connection broke may have reached the daemon or not.  `flush()` tells: it succeeds only if
+  no connection broke since the last one.
+* One lock guards all; who cannot have it in time gives up.  Only reading the answer to a flush happens without it.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.client.base import Client, check_path
+from bruce_mp.client.deadline import Deadline
+from bruce_mp.client.failures import (
+    ClientClosedError,
+    MessageRefusedError,
+    SendError,
+    SendTimeoutError,
+)
+from bruce_mp.client.flushing import FlushError, Ledger, Question, read_answer
+from bruce_mp.client.link import BrokenError, Link
+from bruce_mp.client.outgoing import Outgoing
+
+if TYPE_CHECKING:
+    import os
+    import socket
+    from collections.abc import Iterator
+
+    from bruce_mp.client.base import Buffer, Errors
+    from bruce_mp.client.flushing import LevelName, Mark, Outcome
+    from bruce_mp.client.link import Address
+
+__all__ = ["MAX_STREAM_MESSAGE", "StreamClient", "TcpClient"]
+
+MAX_STREAM_MESSAGE: Final = 2 * 1024 * 1024 + 4
+"""What a daemon takes unless `input.max_stream_size` says otherwise, the 4 bytes of Size included."""
+DEFAULT_BUFFER: Final = 1024 * 1024
+FULL_WRITE: Final = 64 * 1024
+"""So many bytes are written without waiting for the linger."""
+STUCK_RETRY_S: Final = 0.05
+LEAST_LOCK_S: Final = 0.02
+"""Even a client that must not wait gives other threads the time for calls that do not wait."""
+LAST_WRITE_S: Final = 1.0
+"""For what still waits when the interpreter ends without a `close()`."""
+LOOPBACK: Final = "127.0.0.1"
+BREAKS_OF_ONE_MESSAGE: Final = 5
+"""A message within which so many connections in a row broke is given up."""
+
+
+class _Connected(Client):
+    """What both kinds of streams do."""
+
+    def __init__(
+        self,
+        place: str,
+        address: Address,
+        *,
+        timeout: float | None,
+        linger: float,
+        buffer: int,
+        errors: Errors,
+        max_message: int,
+        send_buffer: int | None,
+    ) -> None:
+        self._address = address
+        self.timeout = timeout
+        self._linger = linger
+        self._buffer = buffer
+        self._send_buffer = send_buffer
+        self._closed = False
+        advice = "Send less at once. If the daemon's input.max_stream_size is larger, tell the client with max_message."
+        super().__init__(place, errors, max_message, advice)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._flush_lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._outgoing = Outgoing()
+        self._ledger = Ledger()
+        self._breaks = 0
+        self._link = Link(self._place, self._address, self._send_buffer)
+
+    def _renew(self) -> None:
+        super()._renew()
+        self._link.forget()
+        self._begin()
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def _hand_over(self, message: Buffer) -> None:
+        deadline = Deadline(self.timeout)
+        with self._locked(self._lock, deadline):
+            if self._closed:
+                raise ClientClosedError(f"{self._place}: the client is closed. Make a new one.")
+            if self._linger:
+                self._keep(message, deadline)
+            else:
+                self._write_through(message, deadline)
+
+    def _keep(self, message: Buffer, deadline: Deadline) -> None:
+        if self._outgoing and len(self._outgoing) + len(message) > self._buffer:
+            self._write(deadline)
+        self._outgoing.append(message)
+        if len(self._outgoing) >= FULL_WRITE:
+            with suppress(SendError):  # it is in the buffer: the thread goes on trying
+                self._write(Deadline(0))
+        self._see_to_the_thread()
+
+    def _write_through(self, message: Buffer, deadline: Deadline) -> None:
+        self._outgoing.append(message)
+        try:
+            self._write(deadline)
+        except SendError:
+            if self._outgoing.take_back():
+                raise
+
+    def _write(self, deadline: Deadline) -> None:
+        """Write everything that waits; SendError if that cannot be done in time."""
+        while self._outgoing:
+            self._link.connect(deadline)
+            try:
+                with self._outgoing.unwritten() as data:
+                    size = self._link.write(data, deadline)
+            except BrokenError:
+                self._after_a_break()
+            else:
+                self._after_a_write(size)
+
+    def _after_a_write(self, size: int) -> None:
+        done = self._outgoing.wrote(size)
+        if done.bytes:
+            self._breaks = 0
+            self._link.went_well()
+            self._ledger.wrote(done.messages)
+            self._count_sent(done.messages, done.bytes)
+
+    def _after_a_break(self) -> None:
+        self._ledger.connection_ended()
+        self._breaks = self._breaks + 1 if self._outgoing.rewind() else 0
+        if self._breaks >= BREAKS_OF_ONE_MESSAGE:
+            self._breaks = 0
+            self._count_dropped(MessageRefusedError(), self._outgoing.drop_first())
+
+    @contextmanager
+    def _locked(self, lock: threading.Lock, deadline: Deadline) -> Iterator[None]:
+        if not lock.acquire(timeout=deadline.lock_s(LEAST_LOCK_S)):
+            raise SendTimeoutError(f"{self._place}: other threads waited for the daemon all the time.")
+        try:
+            yield
+        finally:
+            lock.release()
+
+    # --- lingering ---------------------------------------------------------------------------------------------------
+
+    def _see_to_the_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_now_and_then, name="bruce-client", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def _write_now_and_then(self) -> None:
+        pause = self._linger
+        while not self._closed:
+            self._wake.wait()
+            self._link.sleep(pause)
+            with self._lock:
+                self._wake.clear()
+                with suppress(SendError):
+                    self._write(Deadline(0))
+                stuck = bool(self._outgoing)
+            if stuck:
+                self._wake.set()
+            pause = max(self._linger, STUCK_RETRY_S) if stuck else self._linger
+
+    # --- flushing ----------------------------------------------------------------------------------------------------
+
+    def flush(self, timeout: float | None = None, level: LevelName = "delivered") -> Outcome:
+        """Wait until every message sent before has its outcome: Kafka acknowledged it, or the daemon gave it up.
+
+        With the level "received" it is enough that the daemon has them.  Waits at most `timeout` seconds.  Raises
+        `FlushError` if that was not long enough, or if the connection broke since the last flush; nothing is sent again
+        by itself then.
+        """
+        deadline = Deadline(timeout)
+        try:
+            with self._locked(self._flush_lock, deadline):
+                return self._flush(Question(level, deadline), deadline)
+        except FlushError as error:
+            raise FlushError(f"{self._place}: flush: {error}", error.outcome) from error.__cause__
+        except SendError as error:
+            raise FlushError(f"flush: {error}") from error
+
+    def _flush(self, question: Question, deadline: Deadline) -> Outcome:
+        with self._locked(self._lock, deadline):
+            mark = self._ask(question, deadline)
+            connection, answers = self._link.begin_reading()
+        try:
+            answer = read_answer(connection, answers, question, deadline)
+        except OSError:
+            with self._lock:
+                self._give_up(connection)
+                self._ledger.mark()
+            raise FlushError("the connection broke before the daemon answered.") from None
+        finally:
+            with self._lock:
+                self._link.end_reading()
+        with self._lock:
+            return self._ledger.settle(mark, answer)
+
+    def _ask(self, question: Question, deadline: Deadline) -> Mark:
+        self._outgoing.append(question.encode(), counts=False)
+        try:
+            self._write(deadline)
+        except SendError:
+            self._outgoing.take_back()
+            raise
+        return self._ledger.mark()
+
+    def _give_up(self, connection: socket.socket) -> None:
+        if self._link.drop_this(connection):
+            self._outgoing.rewind()
+            self._ledger.connection_ended()
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Write what still waits, for at most `timeout`, and close the connection.
+
+        Raises SendError if something could not be written, unless `errors` is "count".
+        """
+        failure = self._write_the_rest(Deadline(self.timeout))
+        self._closed = True
+        self._link.interrupt()
+        with self._lock:
+            self._link.close()
+            lost = self._outgoing.clear()
+        self._wake.set()
+        if lost:
+            closed = ClientClosedError(f"{self._place}: {lost} messages were not sent before the end: {failure}")
+            self._count_dropped(closed, lost)
+            if self._errors == "raise":
+                raise closed
+
+    def _write_the_rest(self, deadline: Deadline) -> SendError | None:
+        try:
+            with self._locked(self._lock, deadline):
+                self._write(deadline)
+        except SendError as error:
+            return error
+        return None
+
+    def _leave(self) -> None:
+        self._write_the_rest(Deadline(LAST_WRITE_S if self.timeout is None else min(self.timeout, LAST_WRITE_S)))
+
+    def _waiting(self) -> int:
+        return self._outgoing.messages
+
+    def _connections(self) -> int:
+        return self._link.connections
+
+
+class StreamClient(_Connected):
+    """Sends messages to the daemon over its UNIX stream socket.
+
+    Args:
+        path: the daemon's `input.unix_stream.path`; at most 107 bytes.
+        timeout: seconds that `send()` and `close()` may wait for a daemon that is slow or not there; `None`: without
+            end, 0: not at all.
+        linger: seconds that messages may gather before they are written together; 0: each is written at once.
+        buffer: bytes that may gather; then `send()` waits.
+        errors: "raise" or "count", see `Client`.
+        max_message: the daemon's `input.max_stream_size` + 4. It would close the connection at a longer one.
+        send_buffer: SO_SNDBUF in bytes; absent: the system's default.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        timeout: float | None = None,
+        linger: float = 0.0,
+        buffer: int = DEFAULT_BUFFER,
+        errors: Errors = "raise",
+        max_message: int = MAX_STREAM_MESSAGE,
+        send_buffer: int | None = None,
+    ) -> None:
+        place = check_path(path)
+        super().__init__(
+            place,
+            place,
+            timeout=timeout,
+            linger=linger,
+            buffer=buffer,
+            errors=errors,
+            max_message=max_message,
+            send_buffer=send_buffer,
+        )
+
+
+class TcpClient(_Connected):
+    """Sends messages over TCP on this host; `port` is the daemon's `input.tcp.port`, all else as for `StreamClient`."""
+
+    def __init__(
+        self,
+        port: int,
+        *,
+        timeout: float | None = None,
+        linger: float = 0.0,
+        buffer: int = DEFAULT_BUFFER,
+        errors: Errors = "raise",
+        max_message: int = MAX_STREAM_MESSAGE,
+        send_buffer: int | None = None,
+    ) -> None:
+        if not 0 < port < 1 << 16:
+            raise SendError(f"{port} is no TCP port: give the daemon's input.tcp.port, 1 to 65535.")
+        super().__init__(
+            f"{LOOPBACK}:{port}",
+            (LOOPBACK, port),
+            timeout=timeout,
+            linger=linger,
+            buffer=buffer,
+            errors=errors,
+            max_message=max_message,
+            send_buffer=send_buffer,
+        )

@@ -1,0 +1,146 @@
+"""The log handler: records arrive as messages, and nothing comes back to the program that logs."""
+
+from __future__ import annotations
+
+import logging
+import logging.config
+import os
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.client import DatagramClient, StreamClient
+from bruce_mp.client.log_handler import BruceHandler
+from bruce_mp.protocol.client_wire import Message, parse_message
+from support.stream_daemon import StreamDaemon
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "input"
+
+
+@pytest.fixture
+def daemon(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(path))
+        receiver.settimeout(10)
+        yield receiver
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    logger = logging.Logger("shop.orders")
+    yield logger
+    for handler in logger.handlers:
+        handler.close()
+
+
+def receive(daemon: socket.socket) -> Message:
+    message = parse_message(daemon.recv(1 << 20))
+    assert isinstance(message, Message)
+    return message
+
+
+def test_a_record_is_a_message(daemon: socket.socket, path: Path, logger: logging.Logger) -> None:
+    handler = BruceHandler("logs", path, key=lambda record: record.name, level=logging.INFO)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    logger.debug("too low")
+    logger.warning("größer als %d\ud800", 5)
+    message = receive(daemon)
+    assert (message.topic, message.key) == (b"logs", b"shop.orders")
+    assert message.value == "WARNING größer als 5\\ud800".encode()
+    assert handler.stats().sent == 1
+
+
+def test_the_time_is_that_of_the_record(daemon: socket.socket, path: Path) -> None:
+    handler = BruceHandler("logs", path, key=b"k")
+    record = logging.makeLogRecord({"msg": "m", "created": 1700000000.123})
+    handler.handle(record)
+    handler.close()
+    assert receive(daemon) == Message(b"logs", b"m", b"k", 1700000000123, None)
+
+
+def test_it_never_waits_and_never_raises_and_counts(daemon: socket.socket, path: Path, logger: logging.Logger) -> None:
+    handler = BruceHandler("logs", path)
+    logger.addHandler(handler)
+    while not handler.stats().dropped:
+        logger.error("x")
+    logger.error("x" * 100_000)
+    path.unlink()
+    logger.error("x")
+    assert dict(handler.stats().dropped) == {"timeout": 1, "too_large": 1, "unreachable": 1}
+    handler.close()
+    logger.error("x")
+    assert handler.stats().dropped["closed"] == 1
+
+
+def test_a_record_that_cannot_be_formatted_does_not_stop_the_program(
+    daemon: socket.socket, path: Path, logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger.addHandler(BruceHandler("logs", path))
+    logger.error("%d", "no number")
+    assert "Logging error" in capsys.readouterr().err
+
+
+def test_a_client_that_waits_is_refused(path: Path) -> None:
+    with DatagramClient(path) as client, pytest.raises(ValueError, match="timeout=0"):
+        BruceHandler("logs", client=client)
+
+
+def test_by_stream_from_many_threads(path: Path, logger: logging.Logger) -> None:
+    with StreamDaemon(path) as daemon:
+        handler = BruceHandler("logs", client=StreamClient(path, timeout=0, linger=0.01, errors="count"))
+        logger.addHandler(handler)
+
+        def log() -> None:
+            for _ in range(200):
+                logger.error("x")
+
+        threads = [threading.Thread(target=log) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert len(daemon.wait(800)) == 800
+        assert not handler.stats().dropped
+        handler.close()
+
+
+def test_it_crosses_a_fork(daemon: socket.socket, path: Path, logger: logging.Logger) -> None:
+    handler = BruceHandler("logs", path)
+    logger.addHandler(handler)
+    with handler._client._counting:
+        pid = os.fork()
+        if pid == 0:
+            logger.error("child")
+            os._exit(0 if handler.stats().sent == 1 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    logger.error("parent")
+    assert [receive(daemon).value for _ in range(2)] == [b"child", b"parent"]
+
+
+def test_it_can_be_configured_by_a_dictionary(daemon: socket.socket, path: Path) -> None:
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "handlers": {
+                "kafka": {"class": "bruce_mp.client.log_handler.BruceHandler", "topic": "logs", "path": str(path)}
+            },
+            "loggers": {"test-of-the-handler": {"handlers": ["kafka"]}},
+        }
+    )
+    logger = logging.getLogger("test-of-the-handler")
+    logger.error("x")
+    assert receive(daemon).value == b"x"
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+        handler.close()

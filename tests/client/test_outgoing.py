@@ -1,0 +1,60 @@
+"""The buffer of a stream client against a model that keeps the messages apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.client.outgoing import Outgoing
+from support.examples import examples
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import DataObject
+
+
+@examples(60)
+@given(data=st.data())
+def test_whatever_is_written_where_it_breaks_messages_stay_whole(data: DataObject) -> None:
+    outgoing = Outgoing()
+    waiting: list[bytes] = []
+    connection = bytearray()
+    complete: list[bytes] = []
+    for number in range(data.draw(st.integers(1, 30))):
+        match data.draw(st.sampled_from(["append", "append", "write", "write", "break", "take back"])):
+            case "append":
+                waiting.append(b"%d;" % number * data.draw(st.integers(1, 5)))
+                outgoing.append(waiting[-1])
+            case "write":
+                with outgoing.unwritten() as rest:
+                    some = bytes(rest[: data.draw(st.integers(0, len(rest)))])
+                connection += some
+                done = outgoing.wrote(len(some))
+                finished, waiting = waiting[: done.messages], waiting[done.messages :]
+                assert done.bytes == sum(map(len, finished))
+                assert connection.startswith(b"".join(finished))
+                del connection[: done.bytes]
+                complete += finished
+                assert not waiting or len(connection) < len(waiting[0])
+            case "break":
+                assert outgoing.rewind() == bool(connection)
+                connection.clear()
+            case "take back" if waiting:
+                if outgoing.take_back():
+                    waiting.pop()
+                else:
+                    assert connection
+                    assert len(waiting) == 1
+        with outgoing.unwritten() as rest:
+            assert bytes(connection) + bytes(rest) == b"".join(waiting)
+        assert (outgoing.messages, len(outgoing)) == (len(waiting), sum(map(len, waiting)))
+
+
+def test_what_does_not_count_is_no_message() -> None:
+    outgoing = Outgoing()
+    outgoing.append(b"message")
+    outgoing.append(b"barrier", counts=False)
+    assert outgoing.messages == 1
+    assert outgoing.wrote(14) == (1, 14)
+    assert not outgoing

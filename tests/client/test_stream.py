@@ -1,0 +1,474 @@
+"""The stream clients against a stand-in for the daemon."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.client import (
+    ClientClosedError,
+    DaemonUnreachableError,
+    FlushError,
+    MessageTooLargeError,
+    SendError,
+    SendTimeoutError,
+    StreamClient,
+    TcpClient,
+)
+from bruce_mp.client.stream import BREAKS_OF_ONE_MESSAGE
+from bruce_mp.errors import DiscardReason
+from bruce_mp.protocol.barrier_wire import BarrierStatus, Level
+from bruce_mp.protocol.client_wire import Message
+from support.stream_daemon import StreamDaemon
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from bruce_mp.client.deadline import Deadline
+
+LARGE = bytes(1 << 20)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "in.stream"
+
+
+@pytest.fixture
+def daemon(path: Path) -> Iterator[StreamDaemon]:
+    with StreamDaemon(path) as daemon:
+        yield daemon
+
+
+def send_without_end(client: StreamClient) -> None:
+    while True:
+        client.send("t", LARGE)
+
+
+def fails_with(kind: type[Exception], work: Callable[[], object]) -> Callable[[], None]:
+    """For a thread: work that has to fail so."""
+
+    def run() -> None:
+        with pytest.raises(kind):
+            work()
+
+    return run
+
+
+def values(messages: Sequence[object]) -> list[bytes]:
+    return [message.value for message in messages if isinstance(message, Message)]
+
+
+def test_messages_arrive_as_they_were_sent(daemon: StreamDaemon, path: Path) -> None:
+    with StreamClient(path) as client:
+        assert client.send("clicks", b"value", b"key", timestamp_ms=17)
+        assert client.send(b"clicks", LARGE, partition_key=4294967295, timestamp_ms=-1)
+    assert daemon.wait(2) == [
+        Message(b"clicks", b"value", b"key", 17, None),
+        Message(b"clicks", LARGE, b"", -1, 4294967295),
+    ]
+    stats = client.stats()
+    assert (stats.sent, stats.waiting, dict(stats.dropped), stats.connections) == (2, 0, {}, 1)
+    assert stats.sent_bytes == len(LARGE) + (28 + 6 + 5 + 3) + (32 + 6)
+
+
+def test_tcp() -> None:
+    with StreamDaemon() as daemon, TcpClient(daemon.port) as client:
+        client.send("t", b"v")
+        assert values(daemon.wait(1)) == [b"v"]
+        assert client.flush(10).delivered == 1
+
+
+@pytest.mark.parametrize("port", [0, 65536])
+def test_a_port_that_is_none_is_refused(port: int) -> None:
+    with pytest.raises(SendError, match="1 to 65535"):
+        TcpClient(port)
+
+
+def test_nothing_is_connected_before_the_first_message(path: Path) -> None:
+    with StreamClient(path) as client:
+        assert client.stats().connections == 0
+
+
+def test_no_daemon_is_explained_and_counted(path: Path) -> None:
+    with StreamClient(path, timeout=0) as client, pytest.raises(DaemonUnreachableError, match="no such socket"):
+        client.send("t", b"")
+    with StreamClient(path, timeout=0, errors="count") as client:
+        assert not client.send("t", b"")
+        assert not client.send("t", b"")
+        assert dict(client.stats().dropped) == {"unreachable": 2}
+
+
+def test_a_daemon_that_starts_late_is_waited_for(path: Path) -> None:
+    started: list[StreamDaemon] = []
+    timer = threading.Timer(0.2, lambda: started.append(StreamDaemon(path)))
+    timer.start()
+    with StreamClient(path, timeout=10) as client:
+        client.send("t", b"v")
+    timer.join()
+    with started[0] as daemon:
+        assert values(daemon.wait(1)) == [b"v"]
+
+
+def test_a_message_over_the_daemons_limit_is_not_sent(daemon: StreamDaemon, path: Path) -> None:
+    with StreamClient(path, max_message=40) as client:
+        client.send("t", bytes(11))
+        with pytest.raises(MessageTooLargeError, match=r"41 bytes .* at most 40.*max_stream_size"):
+            client.send("t", bytes(12))
+        assert dict(client.stats().dropped) == {"too_large": 1}
+    assert len(daemon.wait(1)) == 1
+
+
+# --- back-pressure ---------------------------------------------------------------------------------------------------
+
+
+def test_a_daemon_that_does_not_read_holds_the_sender_up_for_its_time_only(daemon: StreamDaemon, path: Path) -> None:
+    daemon.reading.clear()
+    with StreamClient(path, timeout=0.2, errors="count") as client:
+        sent = 0
+        while client.send("t", LARGE):
+            sent += 1
+        started, cpu = time.monotonic(), time.process_time()
+        assert not client.send("t", b"late")
+        assert time.monotonic() - started >= 0.19
+        assert time.process_time() - cpu < 0.1
+        assert dict(client.stats().dropped)["timeout"] >= 1
+        assert client.stats().waiting <= 1  # partly written, so that it has to be finished
+        daemon.reading.set()
+        assert client.send("t", b"last")
+        received = values(daemon.wait(sent + 1))
+    assert received == [LARGE] * sent + [b"last"]
+
+
+def test_without_time_a_full_connection_drops_at_once(daemon: StreamDaemon, path: Path) -> None:
+    daemon.reading.clear()
+    client = StreamClient(path, timeout=0)
+    with pytest.raises(SendTimeoutError, match="did not read"):
+        send_without_end(client)
+    with pytest.raises(ClientClosedError, match=r"1 messages were not sent.*did not read"):  # a part of it was
+        client.close()
+
+
+def test_a_sender_waits_without_end_if_asked_and_close_ends_that(daemon: StreamDaemon, path: Path) -> None:
+    daemon.reading.clear()
+    client = StreamClient(path)
+    sender = threading.Thread(target=fails_with(ClientClosedError, lambda: send_without_end(client)))
+    sender.start()
+    daemon.wait_connections(1)
+    client.timeout = 0.1
+    with suppress(ClientClosedError):  # of the message that was partly written
+        client.close()
+    sender.join(20)
+    assert not sender.is_alive()
+    with pytest.raises(ClientClosedError, match="client is closed"):
+        client.send("t", b"")
+
+
+# --- breaks ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_client_lives_through_a_restart_of_the_daemon(path: Path) -> None:
+    with StreamClient(path, timeout=10) as client:
+        with StreamDaemon(path) as daemon:
+            client.send("t", b"1")
+            daemon.wait(1)
+        with StreamDaemon(path) as daemon:
+            client.send("t", b"2")
+            assert values(daemon.wait(1)) == [b"2"]
+        assert client.stats().connections == 2
+
+
+def test_over_tcp_no_message_goes_to_a_connection_that_is_over() -> None:
+    with StreamDaemon() as first:
+        client = TcpClient(first.port, timeout=10)
+        client.send("t", b"1")
+        first.wait(1)
+    with client, StreamDaemon(port=first.port) as second:
+        client.send("t", b"2")
+        assert values(second.wait(1)) == [b"2"]
+
+
+def test_a_message_that_was_partly_written_is_sent_again_whole(daemon: StreamDaemon, path: Path) -> None:
+    daemon.reading.clear()
+    with StreamClient(path, timeout=0.1) as client:
+        client.send("t", LARGE)
+        with pytest.raises(SendTimeoutError):
+            client.send("t", b"behind")
+        daemon.cut()
+        daemon.reading.set()
+        client.timeout = 10
+        client.send("t", b"after")
+        assert values(daemon.wait(2)) == [LARGE, b"after"]
+
+
+def test_a_message_that_always_breaks_the_connection_is_given_up(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, StreamClient(path, timeout=30) as client:
+        listener.bind(str(path))
+        listener.listen()
+
+        def refuse() -> None:
+            for _ in range(BREAKS_OF_ONE_MESSAGE):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(100)
+
+        daemon = threading.Thread(target=refuse)
+        daemon.start()
+        client.send("t", LARGE)
+        daemon.join(20)
+        assert dict(client.stats().dropped) == {"refused": 1}
+        assert (client.stats().sent, client.stats().waiting) == (0, 0)
+
+
+# --- lingering -------------------------------------------------------------------------------------------------------
+
+
+def test_lingering_messages_go_out_by_themselves(daemon: StreamDaemon, path: Path) -> None:
+    with StreamClient(path, linger=0.02, timeout=10) as client:
+        client.send("t", b"1")
+        client.send("t", b"2")
+        assert values(daemon.wait(2)) == [b"1", b"2"]
+        client.send("t", b"3")
+        assert values(daemon.wait(3)) == [b"1", b"2", b"3"]
+
+
+def test_lingering_messages_are_written_together(
+    daemon: StreamDaemon, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StreamClient(path, linger=60) as client:
+        writes: list[int] = []
+        write = client._link.write
+
+        def note(data: memoryview, deadline: Deadline) -> int:
+            writes.append(len(data))
+            return write(data, deadline)
+
+        monkeypatch.setattr(client._link, "write", note)
+        for _ in range(100):
+            client.send("t", b"v")
+        assert client.stats().waiting == 100
+        assert client.flush(10).received == 100
+    assert len(writes) == 1
+
+
+def test_close_writes_what_lingers(daemon: StreamDaemon, path: Path) -> None:
+    with StreamClient(path, linger=60) as client:
+        client.send("t", b"v")
+    assert values(daemon.wait(1)) == [b"v"]
+
+
+def test_what_close_cannot_write_is_told_and_counted(path: Path) -> None:
+    client = StreamClient(path, linger=60, timeout=0)
+    client.send("t", b"v")
+    with pytest.raises(ClientClosedError, match=r"1 messages were not sent.*no such socket"):
+        client.close()
+    assert dict(client.stats().dropped) == {"closed": 1}
+    client.close()
+
+
+def test_an_error_in_the_with_block_is_not_hidden_by_close(path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), StreamClient(path, linger=60, timeout=0) as client:
+        assert client.send("t", b"v") / 0
+
+
+def test_a_full_buffer_drops_and_what_is_in_it_waits_for_the_daemon(path: Path) -> None:
+    with StreamClient(path, linger=0.01, timeout=0, buffer=100, errors="count") as client:
+        assert [client.send("t", b"%d" % number, timestamp_ms=0) for number in range(5)] == [True] * 3 + [False] * 2
+        assert client.stats().waiting == 3
+        with StreamDaemon(path) as daemon:
+            assert values(daemon.wait(3)) == [b"0", b"1", b"2"]
+
+
+def test_what_lingers_when_the_interpreter_ends_is_written(daemon: StreamDaemon, path: Path) -> None:
+    script = (
+        "import sys; from bruce_mp.client import StreamClient; StreamClient(sys.argv[1], linger=60).send('t', b'last')"
+    )
+    subprocess.run([sys.executable, "-c", script, path], check=True, timeout=30)
+    assert values(daemon.wait(1)) == [b"last"]
+
+
+# --- threads and forks -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("linger", [0.0, 0.005])
+def test_threads_share_a_client(daemon: StreamDaemon, path: Path, linger: float) -> None:
+    with StreamClient(path, linger=linger, timeout=30) as client:
+
+        def send(name: int) -> None:
+            for number in range(200):
+                client.send("t", b"%d:%d" % (name, number))
+
+        threads = [threading.Thread(target=send, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert client.flush(20).delivered == 800
+    received = values(daemon.wait(800))
+    for name in range(4):
+        assert [value for value in received if value.startswith(b"%d:" % name)] == [
+            b"%d:%d" % (name, number) for number in range(200)
+        ]
+
+
+def test_a_forked_child_has_a_connection_of_its_own_and_sends_nothing_of_its_parents(
+    daemon: StreamDaemon, path: Path
+) -> None:
+    with StreamClient(path, linger=60) as client:
+        client.send("t", b"first")
+        client.flush(10)
+        client.send("t", b"parent")
+        with client._lock:  # as another thread might at that moment
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    client.send("t", b"child")
+                    client.close()
+                    os._exit(0 if client.stats().sent == 1 else 2)
+                finally:
+                    os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        daemon.wait(2)
+    assert values(daemon.wait(3)) == [b"first", b"child", b"parent"]
+    assert client.stats().connections == 1
+
+
+def test_a_closed_client_stays_closed_in_a_child(daemon: StreamDaemon, path: Path) -> None:
+    client = StreamClient(path)
+    client.close()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            client.send("t", b"")
+        except ClientClosedError:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    gc.collect()
+
+
+# --- flush -----------------------------------------------------------------------------------------------------------
+
+
+def test_flush_tells_what_became_of_the_messages_since_the_last_one(daemon: StreamDaemon, path: Path) -> None:
+    with StreamClient(path) as client:
+        for _ in range(3):
+            client.send("t", b"")
+        daemon.discards = {DiscardReason.BAD_TOPIC: 1, 99: 1}
+        first = client.flush(10)
+        assert (first.received, first.delivered, first.discarded) == (3, 1, 2)
+        assert dict(first.reasons) == {"BAD_TOPIC": 1, "REASON_99": 1}
+        client.send("t", b"")
+        second = client.flush(10, level="received")
+        assert (second.received, second.delivered, second.discarded, dict(second.reasons)) == (1, 1, 0, {})
+        assert [barrier.level for barrier in daemon.barriers] == [Level.DELIVERED, Level.RECEIVED]
+        assert 5_000 < daemon.barriers[0].limit_ms < 10_000
+    assert client.stats().sent == 4
+
+
+def test_flush_without_messages(daemon: StreamDaemon, path: Path) -> None:
+    with StreamClient(path) as client:
+        assert client.flush(10).received == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(BarrierStatus.TIMED_OUT, "time was up"), (BarrierStatus.SHUTTING_DOWN, "daemon ends")]
+)
+def test_a_flush_that_is_not_complete_raises_with_what_is_known(
+    daemon: StreamDaemon, path: Path, status: BarrierStatus, words: str
+) -> None:
+    with StreamClient(path) as client:
+        client.send("t", b"")
+        daemon.status = status
+        with pytest.raises(FlushError, match=words) as raised:
+            client.flush(10)
+        assert raised.value.outcome is not None
+        assert raised.value.outcome.received == 1
+        daemon.status = BarrierStatus.DONE
+        assert client.flush(10).received == 1
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(daemon: StreamDaemon, path: Path) -> None:
+    with StreamClient(path) as client:
+        client.send("t", b"")
+        daemon.answering = False
+        with pytest.raises(FlushError, match="did not answer in time"):
+            client.flush(0.1)
+        daemon.answering = True
+        client.send("t", b"")
+        daemon.wait(2)
+        daemon.answer_late()
+        assert client.flush(10).received == 2
+
+
+def test_flush_does_not_take_a_broken_connection_for_success(daemon: StreamDaemon, path: Path) -> None:
+    with StreamClient(path, timeout=10) as client:
+        client.send("t", b"1")
+        daemon.wait(1)
+        daemon.cut()
+        client.send("t", b"2")
+        with pytest.raises(FlushError, match=r"connection broke\. 1 messages"):
+            client.flush(10)
+        client.send("t", b"3")
+        assert client.flush(10).received == 2  # the second message and the third
+        daemon.answering = False
+        client.send("t", b"4")
+        timer = threading.Timer(0.1, daemon.cut)
+        timer.start()
+        with pytest.raises(FlushError, match=r"connection broke\. 1 messages"):
+            client.flush(10)
+        timer.join()
+        daemon.answering = True
+        assert client.flush(10).received == 0
+
+
+def test_flush_while_others_send(daemon: StreamDaemon, path: Path) -> None:
+    with StreamClient(path, timeout=10) as client:
+        daemon.answering = False
+        client.send("t", b"1")
+        flushing = threading.Thread(target=fails_with(FlushError, lambda: client.flush(20)))
+        flushing.start()
+        daemon.wait(1)
+        while not daemon.barriers:
+            time.sleep(0.001)
+        client.send("t", b"2")
+        assert values(daemon.wait(2)) == [b"1", b"2"]
+        with pytest.raises(FlushError, match="other threads"):
+            client.flush(0.05)
+        daemon.cut()
+        flushing.join(20)
+        assert not flushing.is_alive()
+
+
+def test_flush_without_a_daemon(path: Path) -> None:
+    with StreamClient(path) as client, pytest.raises(FlushError, match="no such socket"):
+        client.flush(0.01)
+
+
+def test_what_is_no_answer_is_refused(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, StreamClient(path) as client:
+        listener.bind(str(path))
+        listener.listen()
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request")
+
+        daemon = threading.Thread(target=answer)
+        daemon.start()
+        with pytest.raises(FlushError, match="no answer to a barrier"):
+            client.flush(10)
+        daemon.join(20)

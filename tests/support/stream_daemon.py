@@ -1,0 +1,151 @@
+"""A stand-in for the daemon's stream inputs: reads messages, answers barriers, and misbehaves as a test asks."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.protocol.barrier_wire import (
+    BARRIER_KEY,
+    Barrier,
+    BarrierAnswer,
+    BarrierStatus,
+    decode_barrier,
+    encode_answer,
+)
+from bruce_mp.protocol.client_wire import parse_message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Self
+
+    from bruce_mp.errors import DiscardReason
+    from bruce_mp.protocol.client_wire import Message, Rejection
+
+__all__ = ["StreamDaemon"]
+
+WAIT_S: Final = 20.0
+
+
+class StreamDaemon:
+    """Listens at `path`, or on a port of 127.0.0.1; `messages` has what came, connection after connection.
+
+    `reading` may be cleared to stop reading, `answering` to leave barriers without an answer; `answer` changes what is
+    answered.
+    """
+
+    def __init__(self, path: Path | None = None, port: int = 0) -> None:
+        self._listener = socket.socket(socket.AF_INET if path is None else socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if path is not None:
+            path.unlink(missing_ok=True)
+        self._listener.bind(("127.0.0.1", port) if path is None else str(path))
+        self._listener.listen()
+        self.port: int = 0 if path is not None else self._listener.getsockname()[1]
+        self.messages: list[Message | Rejection] = []
+        self.barriers: list[Barrier] = []
+        self.reading = threading.Event()
+        self.reading.set()
+        self.answering = True
+        self.status = BarrierStatus.DONE
+        self.discards: dict[DiscardReason | int, int] = {}
+        self._changed = threading.Condition()
+        self._connections: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._late: list[tuple[socket.socket, bytes]] = []
+        self._ended = False
+        self._start(self._accept)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _start(self, work: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments)
+        self._threads.append(thread)
+        thread.start()
+
+    def stop(self) -> None:
+        """End as a daemon that was killed does: listener and connections at once."""
+        self._ended = True
+        self.reading.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self.cut()
+        for thread in self._threads:
+            thread.join(WAIT_S)
+        self._listener.close()
+
+    def cut(self) -> None:
+        """End all connections, in the middle of whatever."""
+        while self._connections:
+            connection = self._connections.pop()
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def wait(self, messages: int) -> list[Message | Rejection]:
+        """What came, when it is so many messages."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.messages) >= messages, WAIT_S), len(self.messages)
+            return list(self.messages)
+
+    def wait_connections(self, count: int) -> None:
+        """Wait until so many connections are open."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._connections) >= count, WAIT_S)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._changed:
+                self._connections.append(connection)
+                self._changed.notify_all()
+            self._start(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        data = bytearray()
+        received = 0
+        with connection:
+            while True:
+                self.reading.wait()
+                try:
+                    some = connection.recv(1 << 16)
+                except OSError:
+                    return
+                if not some or self._ended:
+                    return
+                data += some
+                while len(data) >= 8 and len(data) >= (size := int.from_bytes(data[:4], "big")):
+                    frame = bytes(data[:size])
+                    del data[:size]
+                    received += self._take(connection, frame, received)
+
+    def _take(self, connection: socket.socket, frame: bytes, received: int) -> int:
+        if int.from_bytes(frame[4:6], "big") != BARRIER_KEY:
+            with self._changed:
+                self.messages.append(parse_message(frame))
+                self._changed.notify_all()
+            return 1
+        barrier = decode_barrier(frame)
+        assert isinstance(barrier, Barrier)
+        self.barriers.append(barrier)
+        discarded = sum(self.discards.values())
+        counts = (received, received - discarded, discarded, dict(self.discards))
+        answer = encode_answer(BarrierAnswer(barrier.token, self.status, *counts))
+        if self.answering:
+            connection.sendall(answer)
+        else:
+            self._late.append((connection, answer))
+        return 0
+
+    def answer_late(self) -> None:
+        """Give the answers that were held back."""
+        for connection, answer in self._late:
+            connection.sendall(answer)
