@@ -17,7 +17,6 @@ def unused_settings(config: Config) -> list[str]:
         "input.tcp.enable": config.input.tcp.enable,
         "discard_log.enable": config.discard_log.enable,
         "msg_debug.enable": config.msg_debug.enable,
-        "delivery.topic_autocreate": config.delivery.topic_autocreate,
     }
     return [f"{key} = true" for key, switched_on in switches.items() if switched_on]
 

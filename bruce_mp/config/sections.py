@@ -161,7 +161,21 @@ class Daemon(Section, frozen=True):
 class Delivery(Section, frozen=True):
     """How messages get to Kafka, and what happens when they do not."""
 
-    topic_autocreate: Annotated[bool, fields.switch("Have the brokers create a topic that they do not know.")] = False
+    topic_autocreate: Annotated[
+        bool,
+        fields.switch(
+            "Have the brokers create a topic that they do not know; its messages wait meanwhile. Brokers before 0.10.1 "
+            "do so only if their `auto.create.topics.enable` is set; those before 2.4 also, unless the next two are."
+        ),
+    ] = False
+    topic_autocreate_partitions: (
+        Annotated[int, fields.count("Partitions of a topic that is created. Absent: the brokers decide.", 1, INT32_MAX)]
+        | None
+    ) = None
+    topic_autocreate_replication: (
+        Annotated[int, fields.count("Replicas of a topic that is created. Absent: the brokers decide.", 1, 32_767)]
+        | None
+    ) = None
     max_failed_attempts: (
         Annotated[
             int,

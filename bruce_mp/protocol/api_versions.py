@@ -36,12 +36,14 @@ __all__ = [
 
 PRODUCE: Final = 0
 METADATA: Final = 3
+CREATE_TOPICS: Final = 19
 INIT_PRODUCER_ID: Final = 22
 DOWNGRADE: Final = (3, 0)
 
 SPOKEN: Final = {
     PRODUCE: ApiRange(produce_request.FIRST_VERSION, produce_request.LAST_VERSION),
     METADATA: ApiRange(0, 12),
+    CREATE_TOPICS: ApiRange(0, 7),
     INIT_PRODUCER_ID: ApiRange(0, 5),
 }
 API_NAMES: Final = {PRODUCE: "Produce", METADATA: "Metadata", INIT_PRODUCER_ID: "InitProducerId"}
@@ -57,11 +59,16 @@ class NoCommonVersionError(RemoteProtocolError):
 
 
 class BrokerAbilities(Struct, frozen=True):
-    """What was agreed with a broker.  `init_producer_id_version` is None if it knows no producer ids."""
+    """What was agreed with a broker.
+
+    `init_producer_id_version` is None if it knows no producer ids, `create_topics_version` if nobody can ask it to make
+    topics: Kafka before 0.10.1.
+    """
 
     produce_version: int
     metadata_version: int
     init_producer_id_version: int | None
+    create_topics_version: int | None = None
 
     @property
     def idempotence(self) -> bool:
@@ -96,6 +103,7 @@ def choose_versions(apis: Mapping[int, ApiRange]) -> BrokerAbilities:
         _required(PRODUCE, apis),
         _required(METADATA, apis),
         _highest_common(SPOKEN[INIT_PRODUCER_ID], apis.get(INIT_PRODUCER_ID)),
+        _highest_common(SPOKEN[CREATE_TOPICS], apis.get(CREATE_TOPICS)),
     )
 
 

@@ -194,6 +194,22 @@ class BrokerConnection:
         self._expect(correlation_id, now, partial(self._on_producer_id, correlation_id, version))
         return Sent(correlation_id, [data])
 
+    def create_topics(
+        self, topics: Sequence[bytes], now: float, *, partitions: int, replication: int, timeout_ms: int
+    ) -> Sent:
+        """Answered by TopicsMade.  -1 leaves a number to the broker; see `encode_create_topics`.
+
+        Raises LocalProtocolError if the broker cannot be asked; look at `abilities.create_topics_version`.
+        """
+        self._step(Step.SEND)
+        version, correlation_id = self.abilities.create_topics_version, self._next_id()
+        if version is None:
+            raise LocalProtocolError(f"Broker {self._broker} cannot be asked to make topics.")
+        numbers = {"partitions": partitions, "replication": replication, "timeout_ms": timeout_ms}
+        data = kafka_api.encode_create_topics(version, correlation_id, self._client_id, topics, **numbers)
+        self._expect(correlation_id, now, partial(self._on_topics, correlation_id, version))
+        return Sent(correlation_id, [data])
+
     # --- responses ----------------------------------------------------------------------------------------------------
     def receive(self, data: bytes, now: float) -> list[Event]:
         """What the bytes complete, in order.  Bad data ends the list with Failed; it is never raised."""
@@ -258,6 +274,9 @@ class BrokerConnection:
 
     def _on_producer_id(self, correlation_id: int, version: int, frame: bytes) -> list[Event]:
         return [ev.ProducerIdReceived(correlation_id, kafka_api.decode_producer_id(frame, version))]
+
+    def _on_topics(self, correlation_id: int, version: int, frame: bytes) -> list[Event]:
+        return [ev.TopicsMade(correlation_id, kafka_api.decode_create_topics(frame, version))]
 
     # --- machinery ----------------------------------------------------------------------------------------------------
     def _step(self, step: Step) -> None:

@@ -33,6 +33,7 @@ __all__ = [
     "Sent",
     "State",
     "Step",
+    "TopicsMade",
 ]
 
 
@@ -127,6 +128,13 @@ class ProducerIdReceived(Struct, frozen=True):
     response: ProducerIdResponse
 
 
+class TopicsMade(Struct, frozen=True):
+    """An answer to `create_topics`: the error code for each topic."""
+
+    correlation_id: int
+    errors: dict[bytes, int]
+
+
 class Closed(Struct, frozen=True):
     """The broker closed an idle connection: no fault, nothing is in doubt."""
 
@@ -139,4 +147,4 @@ class Failed(Struct, frozen=True):
     unanswered: tuple[int, ...]
 
 
-Event: TypeAlias = Send | Ready | ProduceAcked | MetadataReceived | ProducerIdReceived | Closed | Failed
+Event: TypeAlias = Send | Ready | ProduceAcked | MetadataReceived | ProducerIdReceived | TopicsMade | Closed | Failed

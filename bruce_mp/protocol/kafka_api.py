@@ -19,6 +19,7 @@ import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 from kafka.protocol.producer import ProduceResponse as KafkaProduceResponse
@@ -44,10 +45,12 @@ if TYPE_CHECKING:
 __all__ = [
     "UNSUPPORTED_VERSION",
     "decode_api_versions",
+    "decode_create_topics",
     "decode_metadata",
     "decode_produce",
     "decode_producer_id",
     "encode_api_versions",
+    "encode_create_topics",
     "encode_init_producer_id",
     "encode_metadata",
     "read_correlation_id",
@@ -131,6 +134,32 @@ def encode_init_producer_id(version: int, correlation_id: int, client_id: str) -
     return _encode(request, correlation_id, client_id)
 
 
+def encode_create_topics(
+    version: int,
+    correlation_id: int,
+    client_id: str,
+    topics: Sequence[bytes],
+    *,
+    partitions: int,
+    replication: int,
+    timeout_ms: int,
+) -> bytes:
+    """Make these topics; -1 partitions or replicas leave the number to the broker, from version 4 on.
+
+    Raises LocalProtocolError for a name that is not UTF-8.
+    """
+    with _refusing("A topic name in a request to make topics", LocalProtocolError):
+        names = [str(topic, "utf-8") for topic in topics]
+    wanted = [
+        CreateTopicsRequest.CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=replication, assignments=[], configs=[]
+        )
+        for name in names
+    ]
+    request = _build(CreateTopicsRequest, version, topics=wanted, timeout_ms=timeout_ms)
+    return _encode(request, correlation_id, client_id)
+
+
 # --- responses --------------------------------------------------------------------------------------------------------
 def read_correlation_id(frame: bytes) -> int:
     """The first four bytes of every response.  Raises RemoteProtocolError if there are fewer."""
@@ -167,6 +196,13 @@ def decode_producer_id(frame: bytes, version: int) -> ProducerIdResponse:
     if got.producer_id < 0 or got.producer_epoch < 0:
         raise RemoteProtocolError(f"The broker gave us producer id {got.producer_id} epoch {got.producer_epoch}.")
     return ProducerIdResponse(0, got.producer_id, got.producer_epoch, got.throttle_time_ms)
+
+
+def decode_create_topics(frame: bytes, version: int) -> dict[bytes, int]:
+    """The error code for each topic.  Raises RemoteProtocolError."""
+    with _refusing("The broker's answer to a request to make topics", RemoteProtocolError):
+        response = _decode(CreateTopicsResponse, frame, version)
+        return {topic.name.encode(): topic.error_code for topic in response.topics}
 
 
 def decode_produce(frame: bytes, version: int) -> ProduceResponse:

@@ -17,6 +17,7 @@ from bruce_mp.router.discards import Discards
 from bruce_mp.router.dispatching import Dispatching
 from bruce_mp.router.rate_limit import RateLimits
 from bruce_mp.router.topics import Topic, portions_of
+from bruce_mp.router.unknown import UnknownTopics
 from bruce_mp.router.vanishing import Vanishing
 from bruce_mp.router.wish import MetadataWish
 from bruce_mp.slab import layout as lay
@@ -43,11 +44,6 @@ __all__ = ["Router"]
 
 OVERHEAD: Final = 26
 """What a message counts beyond key and value where sizes are limited: the overhead of message format 0."""
-UNKNOWN_TOPIC_MS: Final = 5_000
-"""How long a topic that the cluster does not know is not asked for again."""
-MOST_REFUSED: Final = 10_000
-"""So many unknown topics are remembered; of more the cluster is asked each time."""
-
 PATIENCE_MS: Final = 2_000
 """How long messages that wait also wait for dispatchers that are about to start, so that each gets its share."""
 
@@ -71,14 +67,14 @@ class Router:
         self._table = TopicTable(slab)
         self._view: ClusterView | None = None
         self._topics: dict[int, Topic] = {}
-        self._unknown: dict[bytes, list[Segment]] = {}
-        self._unknown_since: dict[bytes, int] = {}
-        self._refused: dict[bytes, int] = {}
         self._early: list[Segment] = []
         self._dues: list[tuple[int, int]] = []
         self._draining = False
         self._vanishing = Vanishing()
         self.wish = MetadataWish()
+        self.unknown = UnknownTopics(
+            self._discards, self.wish, lambda: self._table.room, autocreate=config.delivery.topic_autocreate
+        )
         self.dispatching = Dispatching(
             slab,
             row,
@@ -228,34 +224,11 @@ class Router:
             if topic.batch is not None:
                 self._send_any(topic, topic.batch.flush(), Kind.BATCH, now_ms)
 
-    # --- unknown topics ----------------------------------------------------------------------------------------------
+    # --- unknown topics -----------------------------------------------------------------------------------------------
 
     def _park_unknown(self, segment: Segment, run: Run, now_ms: int) -> None:
-        """Keep messages of an unknown topic until the metadata was asked once; the topic may be new."""
         name = self._table.name_of(run.topic) if run.topic else name_of(self._slab, segment.chunk, segment.run, run)
-        if self._refused.get(name, 0) > now_ms:
-            self._discards.settle([segment], DiscardReason.BAD_TOPIC, name, Counter.DiscardBadTopicMsgOnRoute)
-            return
-        self._unknown.setdefault(name, []).append(segment)
-        self._unknown_since.setdefault(name, now_ms)
-        self.wish.want(now_ms)
-
-    def _settle_unknown(self, started_ms: int, now_ms: int) -> None:
-        """Route what has become known, discard what has not; an answer older than the messages says nothing."""
-        asked = [name for name, since in self._unknown_since.items() if since <= started_ms or self._can_number(name)]
-        unknown = {name: self._unknown.pop(name) for name in asked}
-        for name in asked:
-            del self._unknown_since[name]
-        if self._unknown:
-            self.wish.want(now_ms)
-        self._refused = {name: until for name, until in self._refused.items() if until > now_ms}
-        for name, segments in unknown.items():
-            if self._can_number(name):
-                self._accept(segments, now_ms)
-                continue
-            if len(self._refused) < MOST_REFUSED:
-                self._refused[name] = now_ms + UNKNOWN_TOPIC_MS
-            self._discards.settle(segments, DiscardReason.BAD_TOPIC, name, Counter.DiscardBadTopicMsgOnRoute)
+        self.unknown.park(name, segment, now_ms)
 
     def _can_number(self, name: bytes) -> bool:
         """Whether the cluster knows the topic and the slab's table has room for it."""
@@ -273,7 +246,7 @@ class Router:
         for topic in list(self._topics.values()):
             self._renew(topic, view.topics.get(topic.name))
         self.dispatching.on_metadata(view, started_ms, now_ms)
-        self._settle_unknown(started_ms, now_ms)
+        self._accept(self.unknown.settle(self._can_number, started_ms, now_ms), now_ms)
         early, self._early = self._early, []
         self._accept(early, now_ms)
         self._unpark(now_ms)

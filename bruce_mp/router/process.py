@@ -18,17 +18,23 @@ from bruce_mp.pipes.links import (
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.pipes.openings import Openings
 from bruce_mp.pipes.resolver import Resolver
+from bruce_mp.protocol.error_actions import action_for
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.cluster import Address, view_of
 from bruce_mp.router.core import Router
 from bruce_mp.router.fetch import Fetcher
+from bruce_mp.router.making import Sizes, TopicMaker
+from bruce_mp.router.unknown import SUCCESS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import Row
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.discards import DiscardReporter
+from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bruce_mp.pipes.control import Control
     from bruce_mp.pipes.frames import Parcel
     from bruce_mp.pipes.links import Receiver, Sender
@@ -79,16 +85,28 @@ class _Process:
             rng,
         )
         self._rng = rng
+        resolver = Resolver(self._loop)
+        openings = Openings(start.config.kafka.broker_version)
         self._fetcher = Fetcher(
             self._loop,
-            Resolver(self._loop),
+            resolver,
             client_id=start.config.kafka.client_id,
             timeout_s=delivery.kafka_socket_timeout_s,
-            openings=Openings(start.config.kafka.broker_version),
+            openings=openings,
             rng=rng,
             on_done=self._on_fetched,
         )
+        self._maker = TopicMaker(
+            self._loop,
+            resolver,
+            client_id=start.config.kafka.client_id,
+            timeout_s=delivery.kafka_socket_timeout_s,
+            openings=openings,
+            sizes=Sizes(delivery.topic_autocreate_partitions, delivery.topic_autocreate_replication),
+            on_done=self._on_made,
+        )
         self._brokers: list[Address] = []
+        """Those of the last metadata, the controller first."""
         self._fetch_started_ms = 0
         self._announced: dict[int, Broker] | None = None
         self._alarm: Timer | None = None
@@ -141,6 +159,7 @@ class _Process:
         wanted = self._core.wish.due_ms
         if wanted is not None and wanted <= now_ms and not self._fetcher.is_busy:
             self._fetch()
+        self._make_topics()
         for slot, parcels in self._core.dispatching.drain_outbox().items():
             self._sender(slot).send(parcels)
         self._announce()
@@ -204,13 +223,37 @@ class _Process:
         self._row.add(Counter.GetMetadataSuccess)
         self._note_producer(result)
         view = view_of(result.metadata)
-        self._brokers = list(view.brokers.values())
+        controller = result.metadata.controller
+        self._brokers = [view.brokers[node] for node in sorted(view.brokers, key=lambda node: node != controller)]
         changed = self._core.on_metadata(view, self._fetch_started_ms, now_ms)
         self._row.add(Counter.MetadataChangedOnRefresh if changed else Counter.MetadataUnchangedOnRefresh)
         self._slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, wall_ms())
         if changed:
             self._slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, wall_ms())
         self._schedule_refresh()
+
+    def _make_topics(self) -> None:
+        """Have the topics made that are wanted; the metadata that is asked for after that will show them."""
+        names = self._core.unknown.wanted
+        if names and not self._maker.is_busy:
+            self._core.unknown.making(names)
+            self._maker.start(self._brokers, names)
+
+    def _on_made(self, answers: Mapping[bytes, int]) -> None:
+        if not answers:
+            self._row.add(Counter.ConnectFailOnTopicAutocreate)
+        for name, error in answers.items():
+            text, row = name.decode("utf-8", "backslashreplace"), action_for(error)
+            if error in SUCCESS:
+                self._row.add(Counter.TopicAutocreateSuccess)
+                _LOG.log(NOTICE, "Topic %s was made.", text)
+            else:
+                self._row.add(Counter.TopicAutocreateGotErrorResponse)
+                _LOG.error(
+                    "Topic %s cannot be made: the broker answered %s (%d).", text, row.name, error,
+                    extra={"about": (name, error)},
+                )  # fmt: skip
+        self._core.unknown.made(answers, steady_ms())
 
     def _note_producer(self, result: FetchResult) -> None:
         """The producer id of the slab, before anything can be sent with it."""

@@ -55,6 +55,11 @@ class TopicTable:
             raise KeyError(topic)
         return self._names[topic]
 
+    @property
+    def room(self) -> int:
+        """How many more topics can be numbered."""
+        return self._slab.geometry.topics - len(self._names)
+
     def known(self) -> dict[bytes, int]:
         """All topics that were ever numbered, and how many partitions each has."""
         return {name: self.partitions_of(topic) for name, topic in self._ids.items()}

@@ -66,8 +66,7 @@ class Counter(IntEnum):
     DiscardOnTopicAutocreateFail = 117
     TopicAutocreateSuccess = 118
     TopicAutocreateGotErrorResponse = 119
-    TopicAutocreateNoTopicInResponse = 120
-    ConnectFailOnTopicAutocreate = 121
+    ConnectFailOnTopicAutocreate = 120
 
     # dispatcher
     ConnectorStartConnect = 160

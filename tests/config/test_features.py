@@ -28,7 +28,6 @@ def test_the_defaults_need_no_word(load: Load) -> None:
         ("[input.tcp]\nenable = true\n", "input.tcp.enable = true"),
         ("[discard_log]\nenable = true\n", "discard_log.enable = true"),
         ("[msg_debug]\nenable = true\n", "msg_debug.enable = true"),
-        ("[delivery]\ntopic_autocreate = true\n", "delivery.topic_autocreate = true"),
     ],
 )
 def test_features_that_are_not_there_yet_are_named(load: Load, text: str, named: str) -> None:

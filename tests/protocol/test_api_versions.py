@@ -16,22 +16,31 @@ from bruce_mp.protocol.message_set import MessageFormat
 
 
 def advertised(
-    produce: tuple[int, int], metadata: tuple[int, int], producer_id: tuple[int, int] | None
+    produce: tuple[int, int],
+    metadata: tuple[int, int],
+    producer_id: tuple[int, int] | None,
+    create_topics: tuple[int, int] | None = None,
 ) -> dict[int, ApiRange]:
     apis = {0: ApiRange(*produce), 1: ApiRange(0, 4), 3: ApiRange(*metadata), 18: ApiRange(0, 3)}
-    return apis if producer_id is None else {**apis, 22: ApiRange(*producer_id)}
+    for api, versions in ((22, producer_id), (19, create_topics)):
+        apis |= {api: ApiRange(*versions)} if versions is not None else {}
+    return apis
 
 
 @pytest.mark.parametrize(
     ("release", "apis", "chosen"),
     [
         ("0.10.0.1", advertised((0, 2), (0, 1), None), BrokerAbilities(2, 1, None)),
-        ("0.10.2.2", advertised((0, 2), (0, 2), None), BrokerAbilities(2, 2, None)),
+        ("0.10.2.2", advertised((0, 2), (0, 2), None, (0, 1)), BrokerAbilities(2, 2, None, 1)),
         ("0.11.0.3", advertised((0, 3), (0, 4), (0, 0)), BrokerAbilities(3, 4, 0)),
         ("1.1.1", advertised((0, 5), (0, 5), (0, 0)), BrokerAbilities(5, 5, 0)),
-        ("2.8.2", advertised((0, 9), (0, 11), (0, 4)), BrokerAbilities(9, 11, 4)),
+        ("2.8.2", advertised((0, 9), (0, 11), (0, 4), (0, 7)), BrokerAbilities(9, 11, 4, 7)),
         ("3.9.2", advertised((0, 11), (0, 12), (0, 5)), BrokerAbilities(11, 12, 5)),
-        ("4.3.1, which closes on Produce 0 to 2", advertised((0, 13), (0, 13), (0, 6)), BrokerAbilities(12, 12, 5)),
+        (
+            "4.3.1, which closes on Produce 0 to 2",
+            advertised((0, 13), (0, 13), (0, 6), (2, 7)),
+            BrokerAbilities(12, 12, 5, 7),
+        ),
         ("without producer ids", advertised((0, 9), (0, 9), None), BrokerAbilities(9, 9, None)),
     ],
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceResponse
 
@@ -70,6 +71,40 @@ def test_reads_versions(version: int) -> None:
 @pytest.mark.parametrize("rest", [b"", b"\0\0\0\0", b"\xff" * 30, b"\x02\x00\x12\x00\x00\x00\x03\x00"])
 def test_reads_only_the_code_of_an_error(rest: bytes) -> None:
     assert api.decode_api_versions(b"\0\0\0\5\0\x23" + rest, 3) == ApiVersions(35, {})
+
+
+# --- CreateTopics -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("version", range(8))
+def test_asks_for_topics_to_be_made(version: int) -> None:
+    sizes = {"partitions": 6, "replication": 3, "timeout_ms": 5000}
+    frame = api.encode_create_topics(version, 9, "bruce", [b"a", "größe".encode()], **sizes)
+    asked = CreateTopicsRequest.decode(frame, version=version, header=True, framed=True)
+    assert asked.header.request_api_version == version
+    assert [(topic.name, topic.num_partitions, topic.replication_factor) for topic in asked.topics] == [
+        ("a", 6, 3),
+        ("größe", 6, 3),
+    ]
+    assert (asked.timeout_ms, asked.validate_only) == (5000, False)
+
+
+def test_a_topic_whose_name_is_not_utf_8_cannot_be_asked_for() -> None:
+    with pytest.raises(LocalProtocolError, match="A topic name in a request to make topics"):
+        api.encode_create_topics(4, 9, "bruce", [b"\xff"], partitions=-1, replication=-1, timeout_ms=1)
+
+
+@pytest.mark.parametrize("version", range(8))
+def test_reads_what_became_of_topics(version: int) -> None:
+    topics = [
+        CreateTopicsResponse.CreatableTopicResult(name=name, error_code=code) for name, code in (("a", 0), ("b", 36))
+    ]
+    frame = response(CreateTopicsResponse, version, topics=topics)
+    assert api.decode_create_topics(frame, version) == {b"a": 0, b"b": 36}
+
+
+@given(st.binary(max_size=60), st.sampled_from([0, 2, 5, 7]))
+def test_bad_bytes_about_topics_are_the_brokers_fault(data: bytes, version: int) -> None:
+    with suppress(RemoteProtocolError):
+        api.decode_create_topics(data, version)
 
 
 # --- Metadata ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,160 @@
+"""Topics that the cluster does not know: their messages wait here, and nobody else's.
+
+    ASKING    until metadata that was asked for after them has come: the topic may be new
+    WANTED    (with automatic creation) the topic is to be made
+    MAKING    a broker was asked to
+    MADE      it did; the brokers hear of it one by one, so that metadata is asked for a few times
+
+A topic that stays unknown or cannot be made is given up, and refused for a while without asking anybody.  What clients
+make up is bounded: a name waits only as long as messages of it are in the slab, and few refused ones are remembered.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, unique
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.telemetry.counters import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from bruce_mp.router.discards import Discards
+    from bruce_mp.router.wish import MetadataWish
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["UnknownTopics"]
+
+UNKNOWN_TOPIC_MS: Final = 5_000
+"""How long a topic that the cluster does not know is not asked for again."""
+CANNOT_BE_MADE_MS: Final = 30_000
+"""How long a topic that could not be made is not tried again."""
+MOST_REFUSED: Final = 10_000
+"""So many refused topics are remembered; of more the cluster is asked each time."""
+MADE_AT_ONCE: Final = 100
+LOOK_AFTER_MS: Final = (100, 400, 1_000, 3_000, 6_000, 12_000)
+"""When metadata is asked for after a topic was made: after each of these, one behind the other."""
+MOST_ATTEMPTS: Final = 10
+TRY_AGAIN_MS: Final = 1_000
+SUCCESS: Final = frozenset({0, 5, 36})
+"""Made; made just now and without a leader yet; there already."""
+TRY_AGAIN: Final = frozenset({7, 8, 13, 41, 89})
+"""Timed out, broker or network away, not the controller, quota exceeded: no word about the topic."""
+
+_VALID_NAME: Final = re.compile(rb"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z")
+_COUNTERS: Final = {
+    DiscardReason.BAD_TOPIC: Counter.DiscardBadTopicMsgOnRoute,
+    DiscardReason.TOPIC_AUTOCREATE_FAIL: Counter.DiscardOnTopicAutocreateFail,
+}
+
+
+@unique
+class Step(Enum):
+    """See the module's text."""
+
+    ASKING = "asking"
+    WANTED = "wanted"
+    MAKING = "making"
+    MADE = "made"
+
+
+class _Waiting:
+    """Messages of one topic.  Metadata that was asked for before `since_ms` says nothing about it."""
+
+    __slots__ = ("attempts", "looks", "segments", "since_ms", "step")
+
+    def __init__(self, since_ms: int) -> None:
+        self.segments: list[Segment] = []
+        self.since_ms = since_ms
+        self.step = Step.ASKING
+        self.attempts = 0
+        self.looks = 0
+
+
+class UnknownTopics:
+    """See the module's text.  `autocreate`: have unknown topics made.  `room`: how many more topics the slab takes."""
+
+    def __init__(self, discards: Discards, wish: MetadataWish, room: Callable[[], int], *, autocreate: bool) -> None:
+        self._discards = discards
+        self._wish = wish
+        self._room = room
+        self._autocreate = autocreate
+        self._waiting: dict[bytes, _Waiting] = {}
+        self._refused: dict[bytes, tuple[int, DiscardReason]] = {}
+
+    def park(self, name: bytes, segment: Segment, now_ms: int) -> None:
+        """Keep messages of a topic that present metadata does not know, or discard them if that was found out."""
+        until, reason = self._refused.get(name, (0, DiscardReason.BAD_TOPIC))
+        if until > now_ms:
+            self._discards.settle([segment], reason, name, _COUNTERS[reason])
+            return
+        waiting = self._waiting.setdefault(name, _Waiting(now_ms))
+        waiting.segments.append(segment)
+        if waiting.step is Step.ASKING:
+            self._wish.want(max(now_ms, waiting.since_ms))
+
+    def settle(self, is_known: Callable[[bytes], bool], started_ms: int, now_ms: int) -> list[Segment]:
+        """New metadata, from a fetch that was started at `started_ms`: the messages whose topics are known now."""
+        self._refused = {name: refusal for name, refusal in self._refused.items() if refusal[0] > now_ms}
+        known: list[Segment] = []
+        for name, waiting in list(self._waiting.items()):
+            if is_known(name):
+                known += self._waiting.pop(name).segments
+            elif waiting.step in {Step.ASKING, Step.MADE}:
+                self._decide(name, waiting, started_ms, now_ms)
+            elif waiting.step is Step.WANTED and self._room() <= 0:
+                self._give_up(name, DiscardReason.BAD_TOPIC, now_ms + UNKNOWN_TOPIC_MS)
+        return known
+
+    def _decide(self, name: bytes, waiting: _Waiting, started_ms: int, now_ms: int) -> None:
+        if waiting.since_ms > started_ms:
+            self._wish.want(max(now_ms, waiting.since_ms))
+        elif waiting.step is Step.MADE and waiting.looks < len(LOOK_AFTER_MS):
+            self._look_later(waiting, now_ms)
+        elif waiting.step is Step.MADE or not self._autocreate or self._room() <= 0:
+            self._give_up(name, DiscardReason.BAD_TOPIC, now_ms + UNKNOWN_TOPIC_MS)
+        elif waiting.attempts >= MOST_ATTEMPTS or _VALID_NAME.match(name) is None:
+            self._give_up(name, DiscardReason.TOPIC_AUTOCREATE_FAIL, now_ms + CANNOT_BE_MADE_MS)
+        else:
+            waiting.step = Step.WANTED
+
+    def _look_later(self, waiting: _Waiting, now_ms: int) -> None:
+        waiting.since_ms = now_ms + LOOK_AFTER_MS[waiting.looks]
+        waiting.looks += 1
+        self._wish.want(waiting.since_ms)
+
+    def _give_up(self, name: bytes, reason: DiscardReason, until_ms: int) -> None:
+        if len(self._refused) < MOST_REFUSED:
+            self._refused[name] = (until_ms, reason)
+        self._discards.settle(self._waiting.pop(name).segments, reason, name, _COUNTERS[reason])
+
+    # --- making topics -----------------------------------------------------------------------------------------------
+
+    @property
+    def wanted(self) -> list[bytes]:
+        """Topics that are to be made, so many that the slab takes them."""
+        wanted = [name for name, waiting in self._waiting.items() if waiting.step is Step.WANTED]
+        return wanted[: min(MADE_AT_ONCE, max(0, self._room()))] if wanted else []
+
+    def making(self, names: Iterable[bytes]) -> None:
+        """A broker is asked to make these."""
+        for name in names:
+            self._waiting[name].step = Step.MAKING
+
+    def made(self, answers: Mapping[bytes, int], now_ms: int) -> None:
+        """What came of it: Kafka's error code for each topic.  Topics without an answer are tried again."""
+        making = [(name, waiting) for name, waiting in self._waiting.items() if waiting.step is Step.MAKING]
+        for name, waiting in making:
+            error = answers.get(name)
+            waiting.attempts += 1
+            if error is None or error in TRY_AGAIN:
+                waiting.step = Step.ASKING
+                waiting.since_ms = now_ms + TRY_AGAIN_MS
+                self._wish.want(waiting.since_ms)
+            elif error in SUCCESS:
+                waiting.step = Step.MADE
+                self._look_later(waiting, now_ms)
+            else:
+                self._give_up(name, DiscardReason.TOPIC_AUTOCREATE_FAIL, now_ms + CANNOT_BE_MADE_MS)

@@ -1,0 +1,67 @@
+"""Topics that the brokers do not know: made on demand, refused if they cannot be; all others flow meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.client import DatagramClient
+from bruce_mp.devbroker.codes import ApiKey
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.devbroker.faults import Action, Fault
+from bruce_mp.telemetry.counters import Counter
+from support.daemon import Daemon
+from support.traffic import Load, Seen, assert_all_there, start_senders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+SETTINGS: Final = {"input.unix_datagram.when_full": "block", "delivery.topic_autocreate": "true"}
+POLICY_VIOLATION: Final = 44
+
+
+@pytest.fixture
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(brokers=2, topics={"there": 2}) as running:
+        yield running
+
+
+def counted(daemon: Daemon, counter: Counter) -> int:
+    return sum(entry["value"] for entry in daemon.get("/counters/json")["counters"] if entry["name"] == counter.name)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"delivery.topic_autocreate_partitions": 5}])
+def test_new_topics_get_every_message(tmp_path: Path, broker: DevBroker, sizes: dict[str, object]) -> None:
+    load = Load(("there", "new-1", "new-2", "new-3"), senders=2, messages=1000, largest=500)
+    with Daemon(tmp_path, broker.bootstrap, {**SETTINGS, **sizes}) as daemon:
+        for sender in start_senders(load, daemon.socket_path):
+            assert sender.wait(60) == 0
+        assert daemon.wait_settled(load.total).delivered == load.total
+        assert counted(daemon, Counter.TopicAutocreateSuccess) == 3
+    assert len(broker.fetch("new-1")) == sizes.get("delivery.topic_autocreate_partitions", 1)
+    assert_all_there(
+        load,
+        {
+            topic: [Seen(p, r.key, r.value, r.timestamp) for p, some in enumerate(broker.fetch(topic)) for r in some]
+            for topic in load.topics
+        },
+    )
+
+
+def test_a_topic_that_is_refused_costs_one_request_and_stops_nobody(tmp_path: Path, broker: DevBroker) -> None:
+    refuse = Fault(action=Action.ERROR, api=ApiKey.CREATE_TOPICS, topic="forbidden", code=POLICY_VIOLATION, times=None)
+    broker.inject(refuse)
+    with Daemon(tmp_path, broker.bootstrap, SETTINGS) as daemon, DatagramClient(daemon.socket_path) as client:
+        for number in range(200):
+            client.send("forbidden", b"%d" % number)
+            client.send("there", b"%d" % number)
+        client.send("no/topic", b"")
+        books = daemon.wait_settled(401)
+        assert (books.delivered, books.discarded) == (200, {"TOPIC_AUTOCREATE_FAIL": 201})
+        assert counted(daemon, Counter.TopicAutocreateGotErrorResponse) == 1
+        assert counted(daemon, Counter.DiscardOnTopicAutocreateFail) == 201
+        assert "Topic forbidden cannot be made: the broker answered POLICY_VIOLATION (44)." in daemon.log()

@@ -1,0 +1,136 @@
+"""Asking brokers to make topics: whom, in which way, and what counts as an answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.protocol.api_versions import BrokerAbilities
+from bruce_mp.protocol.connection_events import Cause, Closed, Failed, MetadataReceived, Ready, Sent, TopicsMade
+from bruce_mp.protocol.kafka_types import BrokerAddress, ClusterMetadata, TopicMetadata
+from bruce_mp.router import making
+from bruce_mp.router.cluster import Address
+from bruce_mp.router.making import Sizes, TopicMaker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bruce_mp.protocol.connection_events import Event
+
+BROKERS: Final = [Address("one", 9092), Address("two", 9092)]
+NAMES: Final = [b"a", b"b"]
+REFUSED: Final = Failed(RemoteProtocolError("Broker one:9092 cannot be reached."), Cause.CLOSED_BY_BROKER, ())
+NOT_CONTROLLER: Final = 41
+
+
+def ready(create_topics_version: int | None) -> Ready:
+    return Ready(BrokerAbilities(9, 9, 4, create_topics_version))
+
+
+class FakeConnection:
+    """Notes what is asked."""
+
+    def __init__(self, asked: list[object]) -> None:
+        self.asked = asked
+
+    def create_topics(self, names: Sequence[bytes], _now: float, **sizes: int) -> Sent:
+        self.asked.append(("create", names, sizes["partitions"], sizes["replication"]))
+        return Sent(1, [])
+
+    def request_metadata(self, names: Sequence[bytes], _now: float, *, allow_auto_topic_creation: bool) -> Sent:
+        assert allow_auto_topic_creation
+        self.asked.append(("metadata", names))
+        return Sent(1, [])
+
+
+class FakeSocket:
+    """Stands for a `BrokerSocket`; the test says what happens to it."""
+
+    opened: list[FakeSocket]
+    asked: list[object]
+
+    def __init__(self, *_: object, host: str, on_event: Any, **__: object) -> None:
+        self.host = host
+        self.tell = on_event
+        self.connection = FakeConnection(self.asked)
+        self.is_open = True
+
+    def open(self) -> None:
+        self.opened.append(self)
+
+    def send(self, _buffers: list[bytes]) -> None:
+        assert self.is_open
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+@pytest.fixture(autouse=True)
+def _sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "BrokerSocket", FakeSocket)
+    FakeSocket.opened, FakeSocket.asked = [], []
+
+
+def play(*stories: list[Event], sizes: Sizes = Sizes()) -> Mapping[bytes, int]:  # noqa: B008 - it is a constant
+    """Each broker that is asked tells its story; what came of it."""
+    results: list[Mapping[bytes, int]] = []
+    maker = TopicMaker(
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        client_id="bruce",
+        timeout_s=1,
+        openings=None,  # type: ignore[arg-type]
+        sizes=sizes,
+        on_done=results.append,
+    )
+    maker.start(BROKERS, NAMES)
+    for at, story in enumerate(stories):
+        assert maker.is_busy
+        for event in story:
+            FakeSocket.opened[at].tell(event)
+    assert len(FakeSocket.opened) == len(stories)
+    assert not maker.is_busy
+    (result,) = results
+    return result
+
+
+@pytest.mark.parametrize("sizes", [Sizes(), Sizes(6), Sizes(None, 3), Sizes(6, 3)])
+@pytest.mark.parametrize("version", [0, 3, 4, 7, None])
+def test_sizes_are_left_to_the_broker_if_it_takes_that(sizes: Sizes, version: int | None) -> None:
+    knows = version is not None and (version >= 4 or sizes == Sizes(6, 3))
+    answer = TopicsMade(1, {b"a": 0, b"b": 36}) if knows else metadata(a=5, b=0)
+    assert play([ready(version), answer], sizes=sizes) == ({b"a": 0, b"b": 36} if knows else {b"a": 5, b"b": 0})
+    as_asked = ("create", NAMES, sizes.partitions or -1, sizes.replication or -1)
+    assert FakeSocket.asked == [as_asked if knows else ("metadata", NAMES)]
+
+
+def metadata(**errors: int) -> MetadataReceived:
+    topics = {name.encode(): TopicMetadata(error, {}) for name, error in errors.items()}
+    return MetadataReceived(1, ClusterMetadata({1: BrokerAddress("one", 9092)}, topics))
+
+
+def test_a_topic_that_is_missing_from_the_answer_has_none() -> None:
+    assert play([ready(None), metadata(a=3)]) == {b"a": 3}
+
+
+@pytest.mark.parametrize("fault", [[REFUSED], [ready(7), REFUSED], [ready(7), Closed()]])
+def test_who_fails_is_passed_over(fault: list[Event]) -> None:
+    assert play(fault, [ready(7), TopicsMade(1, {b"a": 0, b"b": 0})]) == {b"a": 0, b"b": 0}
+    assert [socket.host for socket in FakeSocket.opened] == ["one", "two"]
+
+
+def test_with_nobody_left_nothing_is_known() -> None:
+    assert play([REFUSED], [REFUSED]) == {}
+
+
+def test_who_is_not_the_controller_sends_us_on() -> None:
+    no = TopicsMade(1, {b"a": NOT_CONTROLLER, b"b": NOT_CONTROLLER})
+    assert play([ready(7), no], [ready(7), TopicsMade(1, {b"a": 0, b"b": 37})]) == {b"a": 0, b"b": 37}
+    assert not FakeSocket.opened[0].is_open
+
+
+def test_if_nobody_is_the_controller_that_is_the_answer() -> None:
+    no = TopicsMade(1, dict.fromkeys(NAMES, NOT_CONTROLLER))
+    assert set(play([ready(7), no], [ready(7), no]).values()) == {NOT_CONTROLLER}

@@ -1,0 +1,218 @@
+"""Unknown topics: their messages wait, topics are made, what cannot be made is refused; nothing else stops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.config.sections import Delivery
+from bruce_mp.errors import DiscardReason
+from bruce_mp.router.unknown import CANNOT_BE_MADE_MS, LOOK_AFTER_MS, MADE_AT_ONCE, MOST_ATTEMPTS, TRY_AGAIN
+from bruce_mp.slab.file import Geometry
+from support.examples import examples
+from support.flow import World
+from support.flow_parts import a_config
+from support.slabs import new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GEOMETRY: Final = Geometry(chunks=320, topics=16, partitions=32, landing_slots=128, landing_slot_size=4096)
+AUTOCREATE: Final = Delivery(
+    min_pause_delay_ms=10, pause_rate_limit_initial_ms=10, pause_rate_limit_max_double=2, topic_autocreate=True
+)
+MANY: Final = [b"many-%d" % number for number in range(30)]
+UNKNOWN_TOPIC, INVALID_TOPIC, ALREADY_EXISTS, NOT_CONTROLLER = 3, 17, 36, 41
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Topic "new" is led by broker 2, but does not exist yet; nor do many others."""
+    with new_slab(GEOMETRY) as slab:
+        world = World(slab, {b"t": [1], b"new": [2], **{topic: [3] for topic in MANY}}, a_config(delivery=AUTOCREATE))
+        for topic in (b"new", *MANY):
+            del world.topics[topic]
+        world.boot()
+        yield world
+        world.close()
+
+
+def wanted(world: World) -> list[bytes]:
+    """What a broker is to be asked to make, after metadata has shown that it is not there."""
+    for _ in range(20):
+        world.step_all()
+    return world.router.unknown.wanted
+
+
+def answer(world: World, errors: dict[bytes, int]) -> None:
+    """A broker is asked to make what is wanted, and answers this."""
+    world.router.unknown.making(world.router.unknown.wanted)
+    world.router.unknown.made(errors, world.now_ms)
+
+
+def delivered(world: World, topic: bytes) -> int:
+    return len(world.cluster.log(topic, 0))
+
+
+@pytest.mark.parametrize("error", [0, 5, ALREADY_EXISTS])
+def test_the_messages_of_a_topic_wait_until_it_is_made(world: World, error: int) -> None:
+    for key in (None, 3, None):
+        world.send_one(b"new", key=key)
+    assert wanted(world) == [b"new"]
+    world.send_one(b"t")
+    for _ in range(20):
+        world.step_all()
+    assert (delivered(world, b"t"), world.held()) == (1, {"ROUTED": 3})
+    answer(world, {b"new": error})
+    world.topics[b"new"] = 1
+    world.send_one(b"new")
+    world.run_dry()
+    world.check()
+    assert delivered(world, b"new") == 4
+
+
+def test_a_topic_that_the_brokers_hear_of_late_is_looked_for_again(world: World) -> None:
+    world.send_one(b"new")
+    wanted(world)
+    answer(world, {b"new": 0})
+    before = world.fetches
+    world.pass_time(sum(LOOK_AFTER_MS[:3]))
+    for _ in range(300):
+        world.step_all()
+    assert 1 <= world.fetches - before <= len(LOOK_AFTER_MS)
+    world.topics[b"new"] = 1
+    world.pass_time(LOOK_AFTER_MS[-1])
+    world.run_dry()
+    assert delivered(world, b"new") == 1
+
+
+def test_a_topic_that_never_shows_is_given_up(world: World) -> None:
+    world.send_one(b"new")
+    wanted(world)
+    answer(world, {b"new": 0})
+    for wait_ms in LOOK_AFTER_MS:
+        assert world.held() == {"ROUTED": 1}
+        world.pass_time(wait_ms)
+        for _ in range(3):
+            world.step_all()
+    assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
+
+
+def test_what_cannot_be_made_is_refused_for_a_while_without_asking(world: World) -> None:
+    world.send_one(b"new")
+    wanted(world)
+    answer(world, {b"new": UNKNOWN_TOPIC})
+    before = world.fetches
+    for _ in range(20):
+        world.send_one(b"new")
+        world.run_dry()
+    assert world.reporter.discarded == {DiscardReason.TOPIC_AUTOCREATE_FAIL: 21}
+    assert (world.fetches, world.router.unknown.wanted) == (before, [])
+    world.pass_time(CANNOT_BE_MADE_MS)
+    world.send_one(b"new")
+    assert wanted(world) == [b"new"]
+
+
+@pytest.mark.parametrize("errors", [{}, *({b"new": error} for error in sorted(TRY_AGAIN))])
+def test_a_broker_that_cannot_say_is_asked_again_but_not_for_ever(world: World, errors: dict[bytes, int]) -> None:
+    world.send_one(b"new")
+    for _ in range(MOST_ATTEMPTS):
+        assert wanted(world) == [b"new"]
+        answer(world, errors)
+        world.pass_time(2000)
+    assert wanted(world) == []
+    assert world.reporter.discarded == {DiscardReason.TOPIC_AUTOCREATE_FAIL: 1}
+
+
+@pytest.mark.parametrize("name", [b".", b"..", b"a/b", b"gr\xc3\xb6\xc3\x9fe", b"\xff", b"x" * 250, b"a\n"])
+def test_no_broker_is_asked_for_a_name_that_no_topic_can_have(world: World, name: bytes) -> None:
+    world.send_one(name)
+    assert wanted(world) == []
+    assert world.reporter.discarded == {DiscardReason.TOPIC_AUTOCREATE_FAIL: 1}
+
+
+def test_no_more_topics_are_made_than_the_slab_has_room_for(world: World) -> None:
+    world.send_one(b"t")
+    for topic in MANY:
+        world.send_one(topic)
+    first = wanted(world)
+    assert len(first) == GEOMETRY.topics - 2 <= MADE_AT_ONCE  # number 0 is no topic, and one is known
+    answer(world, dict.fromkeys(first, 0))
+    world.topics.update(dict.fromkeys(first, 1))
+    world.run_dry()
+    assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: len(MANY) - len(first)}
+
+
+def test_a_new_router_has_the_topic_made(world: World) -> None:
+    world.send_one(b"new")
+    wanted(world)
+    world.router.unknown.making([b"new"])
+    world.kill_router()
+    assert wanted(world) == [b"new"]
+
+
+def test_without_automatic_creation_nothing_is_made() -> None:
+    with new_slab(GEOMETRY) as slab:
+        world = World(slab, {b"t": [1]})
+        world.boot()
+        world.send_one(b"new")
+        assert wanted(world) == []
+        assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
+        world.close()
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.sampled_from([b"a", b"b", b"c!", b"t"])),
+        st.tuples(
+            st.just("answer"), st.sampled_from([0, UNKNOWN_TOPIC, INVALID_TOPIC, ALREADY_EXISTS, NOT_CONTROLLER])
+        ),
+        st.tuples(st.just("exists"), st.sampled_from([b"a", b"b"])),
+        st.tuples(st.just("time"), st.sampled_from([10, 500, 6_000, 40_000])),
+        st.tuples(st.just("kill"), st.just(0)),
+        st.tuples(st.just("step"), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@examples(60)
+@given(steps=STEPS)
+def test_whatever_happens_each_message_is_delivered_or_discarded(steps: list[tuple[str, object]]) -> None:
+    """And messages of known topics never wait for those of unknown ones."""
+    with new_slab(GEOMETRY) as slab:
+        world = World(slab, {b"t": [1], b"a": [2], b"b": [3]}, a_config(delivery=AUTOCREATE))
+        del world.topics[b"a"], world.topics[b"b"]
+        for step, with_what in steps:
+            take(world, step, with_what)
+        for _ in range(10 * MOST_ATTEMPTS):
+            if world.is_settled():
+                break
+            wanted(world)
+            answer(world, dict.fromkeys(world.router.unknown.wanted, INVALID_TOPIC))
+            world.pass_time(3000)
+        assert world.is_settled(), world.held()
+        world.check()
+        world.close()
+
+
+def take(world: World, step: str, with_what: object) -> None:
+    if step == "send":
+        assert isinstance(with_what, bytes)
+        world.send_one(with_what)
+    elif step == "answer":
+        assert isinstance(with_what, int)
+        answer(world, dict.fromkeys(world.router.unknown.wanted, with_what))
+    elif step == "exists":
+        assert isinstance(with_what, bytes)
+        world.topics[with_what] = 1
+    elif step == "time":
+        assert isinstance(with_what, int)
+        world.pass_time(with_what)
+    elif step == "kill":
+        world.kill_router()
+    else:
+        world.step_all()
