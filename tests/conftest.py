@@ -17,9 +17,12 @@ import pytest
 from support import processes
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST, TESTED
+from support.variants import pure_kernels, variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+__all__ = ["pure_kernels", "variant"]
 
 KAFKA_FIXTURES: Final = frozenset({"kafka_3", "kafka_versions"})
 LEFT_OUT: Final = pytest.StashKey[int]()

@@ -18,7 +18,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 TOP_LEVEL: Final = {
     ".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "bruce_mp", "conf", "deploy", "docs", "pyproject.toml",
-    "pyspark_bruce", "scripts", "setup.cfg", "tests",
+    "pyspark_bruce", "scripts", "setup.cfg", "setup.py", "tests",
 }  # fmt: skip
 SOON: Final = {"conf", "deploy", "docs"}
 """May be empty, and git knows no empty directories."""
@@ -73,7 +73,8 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
 
 
 @pytest.mark.parametrize(
-    "script", [".ci/run", "scripts/test", "scripts/demo", "scripts/bench", "scripts/check_sizes.py"]
+    "script",
+    [".ci/run", "scripts/test", "scripts/demo", "scripts/bench", "scripts/check_sizes.py", "scripts/build-kernels"],
 )
 def test_scripts_can_be_executed(script: str) -> None:
     assert (ROOT / script).stat().st_mode & 0o111 == 0o111

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import Action, ArgumentParser, RawDescriptionHelpFormatter
 from signal import SIGINT
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
@@ -50,6 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + SIGINT
 
 
+class _Version(Action):
+    """Prints the version.  It looks for the kernels only when it is asked: `bruce send` has no use for them."""
+
+    def __call__(self, parser: ArgumentParser, *_: object) -> None:
+        choice = importlib.import_module("bruce_mp.kernels").CHOICE
+        print(f"bruce {__version__}, {choice.sentence}")
+        parser.exit()
+
+
 def _parser() -> ArgumentParser:
     summaries = "\n".join(f"  {name:14}{command.summary}" for name, command in COMMANDS.items())
     parser = ArgumentParser(
@@ -58,6 +67,6 @@ def _parser() -> ArgumentParser:
         epilog=f"commands:\n{summaries}\n\n`bruce COMMAND --help` tells more.",
         formatter_class=RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"bruce {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version, and which kernels are used")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="what to do")
     return parser

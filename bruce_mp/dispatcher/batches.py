@@ -15,7 +15,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
-from bruce_mp.slab.runs import next_sequence, place
+from bruce_mp.slab.runs import next_sequence
 
 if TYPE_CHECKING:
     from collections import deque
@@ -94,10 +94,8 @@ class BatchMaker:
         return head
 
     def _write(self, batch: SentBatch) -> None:
-        sequence, opens = batch.base_sequence, True
-        for segment in batch.segments:
-            place(self._slab, segment, batch.partition, sequence, batch.epoch, opens_batch=opens)
-            sequence, opens = next_sequence(sequence, segment.records), False
+        numbers = (batch.partition, batch.base_sequence, batch.epoch)
+        kernels.place(self._slab, batch.segments, *numbers, opens_batch=True)
 
     def _store_next(self, batch: SentBatch) -> None:
         if batch.base_sequence >= 0:

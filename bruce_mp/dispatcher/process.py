@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.dispatcher.core import REMIND_S, Dispatcher
 from bruce_mp.dispatcher.encode import Encoder
+from bruce_mp.kernels import WORDS
 from bruce_mp.pipes.broker_socket import BrokerSocket
 from bruce_mp.pipes.control import Drain, Ready, Stop
 from bruce_mp.pipes.links import DISCARDS, ROUTER_FROM_DISPATCHERS, Links, dispatcher_link
@@ -52,7 +53,7 @@ class _Process:
         self._kafka = start.config.kafka
         self._timeout_s = start.config.delivery.kafka_socket_timeout_s
         self._control = control
-        self._row = Row(slab, start.row)
+        self._row = Row(slab, start.row, WORDS)
         incarnation = self._row.begin(os.getpid(), wall_ms())
         self._loop = Loop()
         self._resolver = Resolver(self._loop)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.input.datagrams import Admission
 from bruce_mp.input.linger import linger_ms
 from bruce_mp.input.pressure import Pressure
-from bruce_mp.kernels import Lanes, Receiver
+from bruce_mp.kernels import WORDS, Lanes, Receiver
 from bruce_mp.pipes.control import Drain, Ready, Stop
 from bruce_mp.pipes.frames import Kind, Parcel
 from bruce_mp.pipes.links import DISCARDS, ROUTER_FROM_INPUTS, Links
@@ -59,7 +59,7 @@ class _Input:
         self._socket = start.listener
         self._slab = slab
         self._control = control
-        self._row = Row(slab, start.row)
+        self._row = Row(slab, start.row, WORDS)
         self._row.begin(os.getpid(), wall_ms())
         self._row_index = start.row
         self._links = Links(start.run_dir)

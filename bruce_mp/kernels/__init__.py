@@ -1,13 +1,15 @@
 """The work per message, behind one interface.
 
 Everything that is done once a message is done here, over runs of records in the slab; all other code works per run or
-per batch.  The names below are the interface; `pure` implements it in Python.  A compiled implementation has to
-pass the same tests.
+per batch.  The names below are the interface.  `pure` implements it in Python and says what each kernel does,
+`compiled` in Cython; the same tests hold for both.  `choice` decides which are used.
 
     Receiver       a batch of datagrams into the landing zone
     Lanes          parse and validate a batch, append it to lanes as runs
     take           keep those segments of a frame whose words say that they are ours, and make them so
     mark           store a word for segments
+    place          write partition and sequence numbers of segments
+    WORDS          what a process row needs to settle segments
     by_partition   split PartitionKey runs by the partition that each key designates
     by_size        cut a segment where its records stop fitting a limit
     head_of        cut a segment at a number of records or bytes
@@ -16,15 +18,41 @@ pass the same tests.
     encode_message_set  the messages of a message set, formats 0 and 1, from segments
 """
 
-from bruce_mp.kernels.pure.encode import Encoded, encode
+from typing import Final
+
+from bruce_mp.kernels.choice import CHOICE
+from bruce_mp.kernels.pure.encode import Encoded
 from bruce_mp.kernels.pure.lanes import Ingested, Lanes, NoRoom
-from bruce_mp.kernels.pure.look import TimeSpan, by_size, sample, time_span
-from bruce_mp.kernels.pure.message_set import EncodedSet, encode_message_set
+from bruce_mp.kernels.pure.look import TimeSpan
+from bruce_mp.kernels.pure.message_set import EncodedSet
 from bruce_mp.kernels.pure.parse import Batch, Failure, Rejection
-from bruce_mp.kernels.pure.receive import Receiver
-from bruce_mp.kernels.pure.segments import by_partition, head_of, mark, take
+from bruce_mp.slab.rows import Words
+
+if CHOICE.compiled:
+    from bruce_mp.kernels.compiled.encode import encode
+    from bruce_mp.kernels.compiled.look import sample, time_span
+    from bruce_mp.kernels.compiled.message_set import encode_message_set
+    from bruce_mp.kernels.compiled.receive import Receiver
+    from bruce_mp.kernels.compiled.segments import (
+        by_partition,
+        by_size,
+        check,
+        head_of,
+        mark,
+        place,
+        settle_words,
+        take,
+    )
+else:
+    from bruce_mp.kernels.pure.encode import encode
+    from bruce_mp.kernels.pure.look import by_size, sample, time_span
+    from bruce_mp.kernels.pure.message_set import encode_message_set
+    from bruce_mp.kernels.pure.receive import Receiver
+    from bruce_mp.kernels.pure.segments import by_partition, check, head_of, mark, place, settle_words, take
 
 __all__ = [
+    "CHOICE",
+    "WORDS",
     "Batch",
     "Encoded",
     "EncodedSet",
@@ -41,7 +69,10 @@ __all__ = [
     "encode_message_set",
     "head_of",
     "mark",
+    "place",
     "sample",
     "take",
     "time_span",
 ]
+
+WORDS: Final = Words(check, settle_words)

@@ -23,7 +23,7 @@ from bruce_mp.router.wish import MetadataWish
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.recovery import sweep, sweep_filled
-from bruce_mp.slab.runs import name_of, place, read_run
+from bruce_mp.slab.runs import name_of, read_run
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.counters import Counter
 
@@ -197,8 +197,7 @@ class Router:
             reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
             self._discards.settle(segments, reason, topic.name, counter)
             return
-        for segment in segments:
-            place(self._slab, segment, partition, -1, -1, opens_batch=False)
+        kernels.place(self._slab, segments, partition, -1, -1, opens_batch=False)
         self.dispatching.send(topic.number, partition, segments, kind, now_ms)
 
     # --- batches by time ---------------------------------------------------------------------------------------------

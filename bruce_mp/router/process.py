@@ -7,6 +7,7 @@ import os
 import random
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.kernels import WORDS
 from bruce_mp.pipes.control import Broker, Dispatchers, Drain, PeerDied, Ready, RefreshMetadata, Stop
 from bruce_mp.pipes.links import (
     DISCARDS,
@@ -63,7 +64,7 @@ class _Process:
         self._slab = slab
         self._config = start.config
         self._control = control
-        self._row = Row(slab, start.row)
+        self._row = Row(slab, start.row, WORDS)
         incarnation = self._row.begin(os.getpid(), wall_ms())
         self._loop = Loop()
         self._links = Links(start.run_dir)

@@ -10,6 +10,7 @@ import pytest
 import bruce_mp
 from bruce_mp.cli import main
 from bruce_mp.cli.commands import COMMANDS
+from bruce_mp.kernels import CHOICE
 
 CONF = Path(bruce_mp.__file__).parents[1] / "conf"
 
@@ -35,7 +36,7 @@ def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit) as end:
         main(["--version"])
     assert end.value.code == 0
-    assert capsys.readouterr().out == f"bruce {bruce_mp.__version__}\n"
+    assert capsys.readouterr().out == f"bruce {bruce_mp.__version__}, {CHOICE.sentence}\n"
 
 
 @pytest.mark.parametrize("argv", [[], ["nonsense"], ["run"], ["check", "--url", "nowhere"]])

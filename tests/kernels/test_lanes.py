@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,12 +13,12 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_heads
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import ChunkState, State
-from bruce_mp.slab.recovery import sweep, sweep_filled
-from bruce_mp.slab.runs import Segment, name_of, read_run, segment_of, segment_records
+from bruce_mp.slab.recovery import sweep
+from bruce_mp.slab.runs import Segment, read_run
 from bruce_mp.slab.tables import TopicTable
-from support.crash_images import crash_images
 from support.examples import examples
-from support.slabs import CAPACITY, INPUT_ROW, Input, contents, datagram, new_slab, put_in_landing_zone
+from support.sent import Message, check_runs, expected, records, send, slab_topic
+from support.slabs import CAPACITY, Input, contents, datagram, new_slab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
 TOPICS = [(b"t1", 3), (b"t2", 1)]
-NESTED_EVERY = 20
-
-Message = tuple[bytes, bytes, bytes, int | None]
 
 messages = st.tuples(
     st.sampled_from([b"t1", b"t2", b"new", b"x" * 300]),
@@ -43,50 +39,6 @@ messages = st.tuples(
 def slab() -> Iterator[Slab]:
     with new_slab() as made:
         yield made
-
-
-def send(sender: Input, batch: list[Message]) -> None:
-    sender.receive([datagram(*message, timestamp=-5) for message in batch])
-
-
-def records(slab: Slab) -> dict[int, tuple[bytes, bytes, int]]:
-    """Value, key and partition key by arrival number; each number once."""
-    found = contents(slab)
-    by_arrival = {content.arrival: (content.value, content.key, content.partition_key) for content in found}
-    assert len(by_arrival) == len(found)
-    return by_arrival
-
-
-def expected(batches: list[list[Message]]) -> dict[int, tuple[bytes, bytes, int]]:
-    sent = [message for batch in batches for message in batch]
-    return {arrival: (value, key, number or 0) for arrival, (_, value, key, number) in enumerate(sent)}
-
-
-def check_runs(slab: Slab, segments: list[Segment], batches: list[list[Message]]) -> None:
-    """Segments say what their runs say, runs what their records say, and every stream is in order."""
-    sent = [message for batch in batches for message in batch]
-    streams: dict[tuple[bytes, int | None], list[int]] = defaultdict(list)
-    for segment in segments:
-        run = read_run(slab, segment.chunk, segment.run)
-        assert segment == segment_of(segment.chunk, segment.run, run)
-        found = [record for _, record in segment_records(slab, segment)]
-        sizes = [record.key_length + record.value_length for record in found]
-        assert run.state is State.FILLED
-        assert (run.payload, run.largest, run.min_timestamp) == (sum(sizes), max(sizes), -5)
-        assert run.first_arrival == found[0].arrival
-        topic = slab_topic(slab, segment)
-        for record in found:
-            assert sent[record.arrival][0] == topic
-            assert record.flags == run.flags == (1 if sent[record.arrival][3] is not None else 0)
-            assert (record.partition, record.sequence, record.epoch) == (-1, -1, -1)
-            assert run.partition_index in {-1, record.partition_key % max(1, run.partition_count)}
-            streams[topic, sent[record.arrival][3]].append(record.arrival)
-    assert all(arrivals == sorted(arrivals) for arrivals in streams.values())
-
-
-def slab_topic(slab: Slab, segment: Segment) -> bytes:
-    run = read_run(slab, segment.chunk, segment.run)
-    return TopicTable(slab).name_of(run.topic) if run.topic else name_of(slab, segment.chunk, segment.run, run)
 
 
 @examples(60)
@@ -110,78 +62,6 @@ def test_all_messages_are_in_runs_in_order(batches: list[list[Message]], linger_
         assert len(records(slab)) == sum(map(len, batches)) - dropped
         check_runs(slab, segments, batches)
         assert sorted(segments) == sorted(found.segment for found in sweep(slab, {State.FILLED}))
-
-
-def regions(slab: Slab) -> list[range]:
-    geometry = slab.geometry
-    row_at = geometry.rows_at + INPUT_ROW * lay.ROW_BYTES
-    return [
-        range(row_at, row_at + lay.ROW_BYTES),
-        range(geometry.landing_at, geometry.landing_slots_at),
-        range(geometry.chunks_at, geometry.file_size),
-    ]
-
-
-BEFORE: list[Message] = [(b"t1", b"before", b"k", None), (b"t2", bytes(3000), b"", None)]
-BATCHES: dict[str, list[Message]] = {
-    "appended to open runs": [(b"t1", b"a", b"", None), (b"t2", b"b", b"k", None), (b"t1", b"c", b"", None)],
-    "over the end of chunks": [(b"t2", bytes([i]) * 3000, b"", None) for i in range(7)],
-    "topics without a number": [(b"new", b"a", b"", None), (b"other", b"b", b"", 7), (b"new", b"c", b"", None)],
-    "keys of several lanes": [(b"t1", bytes([i]), b"", i) for i in range(6)],
-    "a span": [(b"t1", b"small", b"", None), (b"t1", bytes(4000), bytes(60), None), (b"t1", b"end", b"", None)],
-}
-
-
-@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES.keys())
-def test_killed_at_any_store_nothing_is_lost_or_doubled(slab: Slab, batch: list[Message]) -> None:
-    sender = Input(slab, topics=TOPICS)
-    send(sender, BEFORE)
-    put_in_landing_zone(slab, [datagram(*message, timestamp=-5) for message in batch])
-    images = crash_images(slab, regions(slab), sender.admit)
-    assert len(images) > 20
-
-    def recover_and_check() -> None:
-        again = Input(slab)
-        again.close_all()
-        assert records(slab) == expected([BEFORE, batch])
-        assert again.base == again.row.counters[0] == len(BEFORE) + len(batch)
-        assert again.row.version % 2 == 0
-        handed_over = sweep(slab, {State.FILLED})
-        assert sweep_filled(slab) == handed_over  # the row knows of the last ticket
-        check_runs(slab, [found.segment for found in handed_over], [BEFORE, batch])
-
-    for count in images:
-        if count % NESTED_EVERY == 0:
-            nested = crash_images(slab, regions(slab), lambda: Input(slab))
-            for _ in nested:
-                recover_and_check()
-            images.restore(count)
-        recover_and_check()
-
-
-def test_a_copy_that_was_delivered_before_the_crash_is_not_made_again(slab: Slab) -> None:
-    """The router may sweep up a run of a batch that is not landed yet: it is in the slab like any other."""
-    sender = Input(slab, topics=TOPICS)
-    batch: list[Message] = [(b"t1", bytes([i]) * 3500, b"", None) for i in range(8)]
-    put_in_landing_zone(slab, [datagram(*message, timestamp=-5) for message in batch])
-    images = crash_images(slab, regions(slab), sender.admit)
-    delivered_early = 0
-    for _ in images:
-        filled = [found.segment for found in sweep(slab, {State.FILLED})]
-        mark(slab, filled, State.DELIVERED)
-        done = {content.arrival for content in contents(slab) if content.state is State.DELIVERED}
-        for _ in range(2):  # the second time all chunks of the first have been adopted and are sealed
-            again = Input(slab)
-            again.close_all()
-        delivered = {content.arrival for content in contents(slab) if content.state is State.DELIVERED}
-        held = [content.arrival for content in contents(slab) if content.state is State.FILLED]
-        assert len(held) == len(set(held))
-        assert delivered == done
-        assert not delivered & set(held)
-        landed = again.base
-        assert sorted([*held, *delivered]) == list(range(landed))
-        delivered_early += len(done)
-    assert delivered_early
 
 
 def test_a_full_slab_drops_what_does_not_fit_and_says_so(slab: Slab) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
+pytestmark = pytest.mark.usefixtures("pure_kernels")
+
 TOPICS = [(b"t1", 3), (b"t2", 1)]
 
 

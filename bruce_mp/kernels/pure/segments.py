@@ -5,14 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bruce_mp.errors import SlabError
-from bruce_mp.slab.runs import Segment, is_current, read_run, segment_records, segment_words, split
+from bruce_mp.slab import runs
+from bruce_mp.slab.rows import check, settle_words
+from bruce_mp.slab.runs import (
+    Segment,
+    is_current,
+    next_sequence,
+    read_run,
+    segment_bounds,
+    segment_records,
+    segment_words,
+    split,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["by_partition", "head_of", "mark", "take"]
+__all__ = ["by_partition", "check", "head_of", "mark", "place", "settle_words", "take"]
 
 
 def take(slab: Slab, segments: Iterable[Segment], expected: int, word: int) -> list[Segment]:
@@ -44,12 +55,25 @@ def mark(slab: Slab, segments: Iterable[Segment], word: int) -> None:
             slab.words[at] = word
 
 
+def place(
+    slab: Slab, segments: Iterable[Segment], partition: int, sequence: int, epoch: int, *, opens_batch: bool
+) -> None:
+    """Write the final partition and sequence numbers of neighbouring segments: see `slab.runs.place`.
+
+    The first record opens a record batch if `opens_batch`.
+    """
+    for segment in segments:
+        runs.place(slab, segment, partition, sequence, epoch, opens_batch=opens_batch)
+        sequence, opens_batch = next_sequence(sequence, segment.records), False
+
+
 def by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> list[tuple[int, Segment]]:
     """Cut a PartitionKey segment by the partitions that its keys designate, in order.
 
     `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  The run is split if it has to be, which a
     lane of its own spares it: there all keys have one index.
     """
+    segment_bounds(slab, segment)
     run = read_run(slab, segment.chunk, segment.run)
     if run.partition_count == len(partitions) and 0 <= run.partition_index < len(partitions):
         return [(partitions[run.partition_index], segment)]

@@ -1,0 +1,1 @@
+from bruce_mp.kernels.pure.encode import encode as encode

@@ -1,0 +1,138 @@
+"""The records section of a RecordBatch v2, and message sets, from segments: see the pure modules of these names."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from bruce_mp.kernels.compiled.memory cimport *
+
+from bruce_mp.errors import SlabError
+from bruce_mp.kernels.pure.encode import Encoded
+from bruce_mp.slab import runs
+
+
+cdef struct Out:
+    uint8_t *at
+    uint8_t *end
+    uint64_t records
+    int64_t first_timestamp, max_timestamp
+
+
+cdef object refuse(slab, segments):
+    """Raise what the pure kernels raise for segments that are not what they claim."""
+    for segment in segments:
+        runs.segment_bounds(slab, segment)
+    raise SlabError("The records of a run go past its end.")
+
+
+cdef inline uint8_t *put_varint(uint8_t *at, int64_t value) noexcept nogil:
+    cdef uint64_t rest = (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
+    while rest > 0x7F:
+        at[0] = <uint8_t>(rest & 0x7F) | 0x80
+        rest >>= 7
+        at += 1
+    at[0] = <uint8_t>rest
+    return at + 1
+
+
+cdef inline uint64_t varint_size(int64_t value) noexcept nogil:
+    cdef uint64_t rest = (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
+    cdef uint64_t size = 1
+    while rest > 0x7F:
+        rest >>= 7
+        size += 1
+    return size
+
+
+cdef inline uint8_t *put_bytes(uint8_t *at, uint8_t *data, uint64_t length) noexcept nogil:
+    """Bytes behind their length; none are null."""
+    at = put_varint(at, <int64_t>length if length else -1)
+    memcpy(at, data, length)
+    return at + length
+
+
+cdef inline uint64_t bytes_size(uint64_t length) noexcept nogil:
+    return length + varint_size(<int64_t>length if length else -1)
+
+
+cdef inline uint64_t body_size(Out *out, uint8_t *record, Look *look, int64_t *delta) noexcept nogil:
+    """The length of the next record behind its own length; notes its timestamp."""
+    cdef int64_t stamp = <int64_t>load64(record + RECORD_TIMESTAMP)
+    if out.records == 0:
+        out.first_timestamp = out.max_timestamp = stamp
+    elif stamp > out.max_timestamp:
+        out.max_timestamp = stamp
+    delta[0] = <int64_t>(<uint64_t>stamp - <uint64_t>out.first_timestamp)
+    cdef uint64_t numbers = 2 + varint_size(delta[0]) + varint_size(<int64_t>out.records)
+    return numbers + bytes_size(look.key_length) + bytes_size(look.value_length)
+
+
+cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil:
+    """Append a record; without room for any only its size is counted, in `at`."""
+    cdef int64_t delta
+    cdef uint64_t body = body_size(out, record, look, &delta)
+    cdef uint64_t size = body + varint_size(<int64_t>body)
+    cdef uint8_t *at = out.at
+    if out.end != NULL:
+        if size > <uint64_t>(out.end - at):
+            return -1  # somebody changed the record under our hands
+        at = put_varint(at, <int64_t>body)
+        at[0] = 0
+        at = put_varint(at + 1, delta)
+        at = put_varint(at, <int64_t>out.records)
+        at = put_bytes(at, look.key, look.key_length)
+        at = put_bytes(at, look.value, look.value_length)
+        at[0] = 0
+    out.at += size
+    out.records += 1
+    return 0
+
+
+cdef int put_segments(Memory *memory, Part *parts, uint64_t count, Out *out) noexcept nogil:
+    """Append segments, or count their size; -1 when one is not what it claims."""
+    cdef Bounds place
+    cdef Look look
+    cdef uint8_t *at
+    cdef uint64_t index, _
+    for index in range(count):
+        if bounds_of(memory, &parts[index], &place):
+            return -1
+        at = place.first
+        for _ in range(parts[index].records):
+            if look_at(at, place.end, &look) or put_record(out, at, &look):
+                return -1
+            at = look.next
+    return 0
+
+
+def encode(slab, segments):
+    cdef Memory memory
+    cdef Out size, out
+    cdef uint64_t count = 0
+    cdef int failed
+    cdef list wanted = list(segments)
+    cdef Part *parts = <Part *>malloc((len(wanted) or 1) * sizeof(Part))
+    if parts == NULL:
+        raise MemoryError
+    memset(&size, 0, sizeof(Out))
+    memset(&out, 0, sizeof(Out))
+    attach(slab, &memory)
+    try:
+        for segment in wanted:
+            part_of(segment, &parts[count])
+            count += 1
+        with nogil:
+            failed = put_segments(&memory, parts, count, &size)
+        if failed:
+            return refuse(slab, wanted)
+        data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size.at)
+        out.at = <uint8_t *>PyBytes_AS_STRING(data)
+        out.end = out.at + <uint64_t>size.at
+        with nogil:
+            failed = put_segments(&memory, parts, count, &out)
+        if failed or out.at != out.end:
+            return refuse(slab, wanted)
+    finally:
+        release(&memory)
+        free(parts)
+    return Encoded(data, out.records, out.first_timestamp, out.max_timestamp)

@@ -1,0 +1,2 @@
+from bruce_mp.kernels.pure.look import sample as sample
+from bruce_mp.kernels.pure.look import time_span as time_span

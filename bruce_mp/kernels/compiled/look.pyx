@@ -1,0 +1,54 @@
+"""Looks at the records of a segment: see `kernels/pure/look.py`."""
+
+from bruce_mp.kernels.compiled.memory cimport *
+
+from bruce_mp.errors import SlabError
+from bruce_mp.kernels.pure.look import TimeSpan
+from bruce_mp.slab import runs
+
+
+cdef object refuse(slab, segment):
+    """Raise what the pure kernels raise for a segment that is not what it claims."""
+    for _ in runs.segment_records(slab, segment):
+        pass
+    raise SlabError(f"The records of a run of chunk {segment[0]} are damaged.")
+
+
+def time_span(slab, segment):
+    cdef Memory memory
+    cdef Part part
+    cdef Bounds place
+    cdef Look look
+    cdef int64_t stamp, earliest = 0, latest = 0
+    cdef uint64_t index
+    cdef uint8_t *at
+    attach(slab, &memory)
+    try:
+        part_of(segment, &part)
+        if bounds_of(&memory, &part, &place) or walk(&place, part.records):
+            return refuse(slab, segment)
+        at = place.first
+        for index in range(part.records):
+            look_at(at, place.end, &look)
+            stamp = <int64_t>load64(at + RECORD_TIMESTAMP)
+            earliest = stamp if index == 0 or stamp < earliest else earliest
+            latest = stamp if index == 0 or stamp > latest else latest
+            at = look.next
+        return TimeSpan(earliest, latest)
+    finally:
+        release(&memory)
+
+
+def sample(slab, segment, uint64_t size):
+    cdef Memory memory
+    cdef Part part
+    cdef Bounds place
+    cdef Look look
+    attach(slab, &memory)
+    try:
+        part_of(segment, &part)
+        if bounds_of(&memory, &part, &place) or look_at(place.first, place.end, &look):
+            return refuse(slab, segment)
+        return look.key[: min(size, look.key_length + look.value_length)]
+    finally:
+        release(&memory)

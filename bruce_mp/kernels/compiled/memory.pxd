@@ -1,0 +1,161 @@
+# The slab as memory: one way to load, one to store, and the checks that come before any walk.
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.ref cimport PyObject
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from bruce_mp.kernels.compiled.layout cimport *
+
+cdef extern from "Python.h":
+    bint PyTuple_Check(object)
+    Py_ssize_t PyTuple_GET_SIZE(object)
+    PyObject *PyTuple_GET_ITEM(object, Py_ssize_t)
+
+
+cdef extern from *:
+    """
+    /* Other processes read and write the same memory.  A load is made once, at its place in the source: what was checked
+       is what is used.  A store is made whole, and neither it nor anything after it moves before what precedes it. */
+    #define load8(at) __atomic_load_n((const uint8_t *)(at), __ATOMIC_ACQUIRE)
+    #define load16(at) __atomic_load_n((const uint16_t *)(at), __ATOMIC_ACQUIRE)
+    #define load32(at) __atomic_load_n((const uint32_t *)(at), __ATOMIC_ACQUIRE)
+    #define load64(at) __atomic_load_n((const uint64_t *)(at), __ATOMIC_ACQUIRE)
+    #define store_in_order(type, at, value) do { \\
+        __atomic_store_n((type *)(at), (type)(value), __ATOMIC_RELEASE); \\
+        __atomic_thread_fence(__ATOMIC_RELEASE); \\
+    } while (0)
+    #define store8(at, value) store_in_order(uint8_t, at, value)
+    #define store16(at, value) store_in_order(uint16_t, at, value)
+    #define store32(at, value) store_in_order(uint32_t, at, value)
+    #define store64(at, value) store_in_order(uint64_t, at, value)
+    #define unlikely_(condition) __builtin_expect(!!(condition), 0)
+    """
+    uint8_t load8(const uint8_t *) noexcept nogil
+    uint16_t load16(const uint8_t *) noexcept nogil
+    uint32_t load32(const uint8_t *) noexcept nogil
+    uint64_t load64(const uint8_t *) noexcept nogil
+    void store8(uint8_t *, uint8_t) noexcept nogil
+    void store16(uint8_t *, uint16_t) noexcept nogil
+    void store32(uint8_t *, uint32_t) noexcept nogil
+    void store64(uint8_t *, uint64_t) noexcept nogil
+    bint unlikely_(bint) noexcept nogil
+
+
+cdef struct Memory:
+    Py_buffer buffer
+    uint8_t *chunks      # the first chunk
+    uint64_t count       # how many there are
+
+
+cdef struct Part:        # a `Segment`
+    uint64_t chunk, generation, run, first, records, payload
+
+
+cdef struct Bounds:      # a part whose place was found sound
+    uint8_t *base        # its chunk
+    uint8_t *run
+    uint8_t *first
+    uint8_t *end         # of the run
+    bint is_whole        # it begins with the run's first record and has as many as the run
+
+
+cdef struct Look:        # a record whose place was found sound
+    uint8_t *key
+    uint8_t *value
+    uint64_t key_length, value_length
+    uint8_t *next
+
+
+cdef inline int attach(object slab, Memory *memory) except -1:
+    """Hold the slab's memory; `release` lets it go."""
+    PyObject_GetBuffer(slab.view, &memory.buffer, PyBUF_SIMPLE)
+    cdef uint64_t at = slab.chunks_at
+    memory.count = slab.geometry.chunks
+    memory.chunks = <uint8_t *>memory.buffer.buf + at
+    if at + memory.count * CHUNK_BYTES > <uint64_t>memory.buffer.len:
+        PyBuffer_Release(&memory.buffer)
+        raise ValueError("The slab's geometry goes past its end.")
+    return 0
+
+
+cdef inline void release(Memory *memory) noexcept:
+    PyBuffer_Release(&memory.buffer)
+
+
+cdef inline int part_of(object segment, Part *part) except -1:
+    if not PyTuple_Check(segment) or PyTuple_GET_SIZE(segment) != 6:
+        raise TypeError(f"{segment!r} is no segment.")
+    part.chunk = <object>PyTuple_GET_ITEM(segment, 0)
+    part.generation = <object>PyTuple_GET_ITEM(segment, 1)
+    part.run = <object>PyTuple_GET_ITEM(segment, 2)
+    part.first = <object>PyTuple_GET_ITEM(segment, 3)
+    part.records = <object>PyTuple_GET_ITEM(segment, 4)
+    part.payload = <object>PyTuple_GET_ITEM(segment, 5)
+    return 0
+
+
+cdef inline uint8_t *aligned(uint8_t *at, uint64_t size) noexcept nogil:
+    """Behind `size` bytes and the padding after them; `at` is a multiple of 8 from the start of a page."""
+    return at + ((size + 7) & <uint64_t>~7)
+
+
+cdef inline uint8_t *run_limit(Memory *memory, uint64_t chunk) noexcept nogil:
+    """The end of a chunk that has a sound header, with its span; NULL for any other."""
+    if chunk >= memory.count:
+        return NULL
+    cdef uint8_t *base = memory.chunks + chunk * CHUNK_BYTES
+    cdef uint64_t span = load32(base + CHUNK_SPAN)
+    if load32(base) != CHUNK_MAGIC or span < 1 or span > memory.count - chunk:
+        return NULL
+    return base + span * CHUNK_BYTES
+
+
+cdef inline int bounds_of(Memory *memory, Part *part, Bounds *found) noexcept nogil:
+    """0 when the segment is where it says: see `slab.runs.segment_bounds`; else -1."""
+    cdef uint8_t *limit = run_limit(memory, part.chunk)
+    if limit == NULL or part.run & 7 or part.run < CHUNK_HEADER or part.first & 7 or not part.records:
+        return -1
+    cdef uint8_t *base = memory.chunks + part.chunk * CHUNK_BYTES
+    if part.run > <uint64_t>(limit - base) - RUN_HEADER:
+        return -1
+    cdef uint8_t *run = base + part.run
+    cdef uint32_t generation = load32(run + RUN_GENERATION)
+    if load32(run + RUN_MAGIC_AT) != RUN_MAGIC or generation != load32(base + CHUNK_GENERATION):
+        return -1
+    if generation != part.generation:
+        return -1
+    cdef uint64_t size = load32(run + RUN_SIZE)
+    cdef uint64_t body = RUN_HEADER + ((<uint64_t>load16(run + RUN_NAME_LENGTH) + 7) & <uint64_t>~7)
+    if size > <uint64_t>(limit - run) or part.first < part.run + body or part.first >= part.run + size:
+        return -1
+    found.base, found.run, found.first, found.end = base, run, base + part.first, run + size
+    found.is_whole = part.first == part.run + body and load32(run + RUN_COUNT) == part.records
+    return 0
+
+
+cdef inline int look_at(uint8_t *record, uint8_t *end, Look *found) noexcept nogil:
+    """0 when a record lies within its run and its word is one that a record can have; else -1."""
+    if record + RECORD_HEADER > end:
+        return -1
+    cdef uint64_t key = load32(record + RECORD_KEY_LENGTH)
+    cdef uint64_t value = load32(record + RECORD_VALUE_LENGTH)
+    cdef uint64_t headers = load16(record + RECORD_HEADERS_LENGTH)
+    cdef uint64_t size = (RECORD_HEADER + key + value + headers + 7) & <uint64_t>~7
+    if size > <uint64_t>(end - record) or load8(record + RECORD_WORD) >= SPLIT:
+        return -1
+    found.key = record + RECORD_HEADER
+    found.value = found.key + key
+    found.key_length, found.value_length, found.next = key, value, record + size
+    return 0
+
+
+cdef inline int walk(Bounds *place, uint64_t records) noexcept nogil:
+    """0 when so many sound records lie from the segment's first on; else -1."""
+    cdef Look look
+    cdef uint8_t *at = place.first
+    cdef uint64_t _
+    for _ in range(records):
+        if look_at(at, place.end, &look):
+            return -1
+        at = look.next
+    return 0

@@ -1,0 +1,174 @@
+"""A message set (formats 0 and 1) from segments: see `kernels/pure/message_set.py`."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from bruce_mp.kernels.compiled.memory cimport *
+
+from bruce_mp.errors import SlabError
+from bruce_mp.kernels.pure.message_set import EncodedSet
+from bruce_mp.slab import runs
+
+
+cdef enum:
+    PREFIX = 12       # offset, size
+    CRC_AT = 12
+    COVERED_AT = 16   # what the CRC covers: magic, attributes, the timestamp in format 1, key, value
+
+
+cdef inline uint8_t *put32(uint8_t *at, uint32_t value) noexcept nogil:
+    at[0], at[1], at[2], at[3] = value >> 24, (value >> 16) & 0xFF, (value >> 8) & 0xFF, value & 0xFF
+    return at + 4
+
+
+cdef inline uint8_t *put64(uint8_t *at, uint64_t value) noexcept nogil:
+    return put32(put32(at, <uint32_t>(value >> 32)), <uint32_t>value)
+
+
+cdef inline uint8_t *put_bytes(uint8_t *at, uint8_t *data, uint64_t length) noexcept nogil:
+    """Bytes behind their length; none are null."""
+    at = put32(at, <uint32_t>length if length else <uint32_t>-1)
+    memcpy(at, data, length)
+    return at + length
+
+
+cdef inline uint64_t message_size(Look *look, int magic) noexcept nogil:
+    return COVERED_AT + 2 + (8 if magic else 0) + 8 + look.key_length + look.value_length
+
+
+cdef inline uint8_t *put_message(uint8_t *at, uint8_t *record, Look *look, int magic, uint64_t number) noexcept nogil:
+    """A message but for its CRC."""
+    put64(at, number if magic else 0)
+    put32(at + 8, <uint32_t>(message_size(look, magic) - PREFIX))
+    at += COVERED_AT
+    at[0], at[1] = magic, 0
+    at += 2
+    if magic:
+        at = put64(at, load64(record + RECORD_TIMESTAMP))
+    at = put_bytes(at, look.key, look.key_length)
+    return put_bytes(at, look.value, look.value_length)
+
+
+cdef object refuse(slab, segments):
+    """Raise what the pure kernels raise for segments that are not what they claim."""
+    for segment in segments:
+        runs.segment_bounds(slab, segment)
+    raise SlabError("The records of a run go past its end.")
+
+
+# --- CRC-32, eight bytes at a time -----------------------------------------------------------------------------------
+cdef uint32_t TABLES[8][256]
+
+
+cdef void fill_tables() noexcept:
+    cdef uint32_t value
+    cdef int index, _
+    for index in range(256):
+        value = index
+        for _ in range(8):
+            value = (value >> 1) ^ (<uint32_t>0xEDB88320U if value & 1 else <uint32_t>0)
+        TABLES[0][index] = value
+    for index in range(256):
+        for _ in range(1, 8):
+            value = TABLES[_ - 1][index]
+            TABLES[_][index] = (value >> 8) ^ TABLES[0][value & 0xFF]
+
+
+fill_tables()
+
+
+cdef uint32_t crc_of(uint8_t *at, uint8_t *end) noexcept nogil:
+    cdef uint32_t crc = <uint32_t>-1
+    cdef uint32_t low, high
+    while end - at >= 8:
+        memcpy(&low, at, 4)
+        memcpy(&high, at + 4, 4)
+        low ^= crc
+        crc = (
+            TABLES[7][low & 0xFF] ^ TABLES[6][(low >> 8) & 0xFF] ^ TABLES[5][(low >> 16) & 0xFF] ^ TABLES[4][low >> 24]
+            ^ TABLES[3][high & 0xFF] ^ TABLES[2][(high >> 8) & 0xFF] ^ TABLES[1][(high >> 16) & 0xFF]
+            ^ TABLES[0][high >> 24]
+        )
+        at += 8
+    while at < end:
+        crc = (crc >> 8) ^ TABLES[0][(crc ^ at[0]) & 0xFF]
+        at += 1
+    return ~crc
+
+
+# --- the set ---------------------------------------------------------------------------------------------------------
+cdef struct Out:
+    uint8_t *at
+    uint8_t *end
+    uint64_t records
+    int64_t max_timestamp
+    int magic
+
+
+cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil:
+    """Append a message; without room for any only its size is counted, in `at`."""
+    cdef uint64_t size = message_size(look, out.magic)
+    cdef int64_t stamp = <int64_t>load64(record + RECORD_TIMESTAMP)
+    cdef uint8_t *end
+    if out.records == 0 or stamp > out.max_timestamp:
+        out.max_timestamp = stamp
+    if out.end != NULL:
+        if size > <uint64_t>(out.end - out.at):
+            return -1  # somebody changed the record under our hands
+        end = put_message(out.at, record, look, out.magic, out.records)
+        put32(out.at + CRC_AT, crc_of(out.at + COVERED_AT, end))
+    out.at += size
+    out.records += 1
+    return 0
+
+
+cdef int put_segments(Memory *memory, Part *parts, uint64_t count, Out *out) noexcept nogil:
+    """Append segments, or count their size; -1 when one is not what it claims."""
+    cdef Bounds place
+    cdef Look look
+    cdef uint8_t *at
+    cdef uint64_t index, _
+    for index in range(count):
+        if bounds_of(memory, &parts[index], &place):
+            return -1
+        at = place.first
+        for _ in range(parts[index].records):
+            if look_at(at, place.end, &look) or put_record(out, at, &look):
+                return -1
+            at = look.next
+    return 0
+
+
+def encode_message_set(slab, segments, message_format):
+    cdef Memory memory
+    cdef Out size, out
+    cdef uint64_t count = 0
+    cdef int failed
+    cdef list wanted = list(segments)
+    cdef Part *parts = <Part *>malloc((len(wanted) or 1) * sizeof(Part))
+    if parts == NULL:
+        raise MemoryError
+    memset(&size, 0, sizeof(Out))
+    memset(&out, 0, sizeof(Out))
+    out.magic = size.magic = int(message_format)
+    attach(slab, &memory)
+    try:
+        for segment in wanted:
+            part_of(segment, &parts[count])
+            count += 1
+        with nogil:
+            failed = put_segments(&memory, parts, count, &size)
+        if failed:
+            return refuse(slab, wanted)
+        data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size.at)
+        out.at = <uint8_t *>PyBytes_AS_STRING(data)
+        out.end = out.at + <uint64_t>size.at
+        with nogil:
+            failed = put_segments(&memory, parts, count, &out)
+        if failed or out.at != out.end:
+            return refuse(slab, wanted)
+    finally:
+        release(&memory)
+        free(parts)
+    return EncodedSet(data, out.records, out.max_timestamp)

@@ -1,0 +1,1 @@
+from bruce_mp.kernels.pure.receive import Receiver as Receiver

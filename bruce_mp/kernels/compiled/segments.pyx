@@ -1,0 +1,375 @@
+"""Words of segments, placements, cuts, and the split by partition: see `kernels/pure/segments.py`."""
+
+from bruce_mp.kernels.compiled.memory cimport *
+
+from bruce_mp.errors import SlabError
+from bruce_mp.slab import runs
+from bruce_mp.slab.runs import Segment
+
+
+cdef enum:
+    UNKNOWN_STATE = SPLIT + 1
+
+
+cdef object refuse(slab, segment):
+    """Raise what the pure kernels raise for a segment that is not what it claims."""
+    runs.segment_words(slab, segment)
+    for _ in runs.segment_records(slab, segment):
+        pass
+    raise SlabError(f"The records of a run of chunk {segment[0]} are damaged.")
+
+
+cdef inline bint is_split(Bounds *place) noexcept nogil:
+    return load8(place.run) == SPLIT
+
+
+cdef int own_words(Memory *memory, Part *part, Bounds *place) noexcept nogil:
+    """0 when the segment is sound and can be owned for itself: a whole run, or records of a split one."""
+    if bounds_of(memory, part, place):
+        return -1
+    if is_split(place):
+        return walk(place, part.records)
+    return 0 if place.is_whole else -1
+
+
+cdef bint have_word(Bounds *place, uint64_t records, uint32_t expected) noexcept nogil:
+    """Whether all words of a segment are this one."""
+    cdef Look look
+    cdef uint8_t *at = place.first
+    cdef uint64_t _
+    if not is_split(place):
+        return load32(place.run) == expected
+    for _ in range(records):
+        if load32(at) != expected or look_at(at, place.end, &look):
+            return False
+        at = look.next
+    return True
+
+
+cdef void store_word(Bounds *place, uint64_t records, uint32_t word) noexcept nogil:
+    cdef Look look
+    cdef uint8_t *at = place.first
+    cdef uint64_t _
+    if not is_split(place):
+        store32(place.run, word)
+        return
+    for _ in range(records):
+        if look_at(at, place.end, &look):
+            return
+        store32(at, word)
+        at = look.next
+
+
+def take(slab, segments, uint32_t expected, uint32_t word):
+    cdef Memory memory
+    cdef Part part
+    cdef Bounds place
+    cdef list taken = []
+    attach(slab, &memory)
+    try:
+        for segment in segments:
+            part_of(segment, &part)
+            if own_words(&memory, &part, &place) or not have_word(&place, part.records, expected):
+                continue
+            # After the words: the owner cannot reuse the chunk of a record that is ours.
+            if load32(place.base + CHUNK_GENERATION) == part.generation:
+                store_word(&place, part.records, word)
+                taken.append(segment)
+    finally:
+        release(&memory)
+    return taken
+
+
+def mark(slab, segments, uint32_t word):
+    cdef Memory memory
+    cdef Part part
+    cdef Bounds place
+    attach(slab, &memory)
+    try:
+        for segment in segments:
+            part_of(segment, &part)
+            if own_words(&memory, &part, &place):
+                return refuse(slab, segment)
+            store_word(&place, part.records, word)
+    finally:
+        release(&memory)
+
+
+# --- placement -------------------------------------------------------------------------------------------------------
+cdef inline int64_t following(int64_t sequence, uint64_t count) noexcept nogil:
+    return (sequence + <int64_t>count) & 0x7FFFFFFF if sequence >= 0 else sequence
+
+
+cdef inline void store_placement(uint8_t *at, int partition, int64_t sequence, int epoch) noexcept nogil:
+    store32(at, <uint32_t>partition)
+    store32(at + 4, <uint32_t><int>sequence)
+    store16(at + 8, <uint16_t>epoch)
+
+
+cdef void place_one(Bounds *place, uint64_t records, int partition, int64_t sequence, int epoch, int flag) noexcept nogil:
+    cdef Look look
+    cdef uint8_t *at = place.first
+    cdef uint64_t _
+    if not is_split(place):
+        store_placement(place.run + RUN_PARTITION, partition, sequence, epoch)
+        store8(place.run + RUN_FLAGS, load8(place.run + RUN_FLAGS) & FLAG_PARTITION_KEY | flag)
+        return
+    for _ in range(records):
+        if look_at(at, place.end, &look):
+            return
+        store_placement(at + RECORD_PARTITION, partition, sequence, epoch)
+        store8(at + RECORD_FLAGS, load8(at + RECORD_FLAGS) & FLAG_PARTITION_KEY | flag)
+        sequence, flag, at = following(sequence, 1), 0, look.next
+
+
+def place(slab, segments, int partition, int64_t sequence, int epoch, *, bint opens_batch):
+    cdef Memory memory
+    cdef Part part
+    cdef Bounds where
+    cdef int flag = FLAG_BATCH_START if opens_batch else 0
+    attach(slab, &memory)
+    try:
+        for segment in segments:
+            part_of(segment, &part)
+            if own_words(&memory, &part, &where):
+                return refuse(slab, segment)
+            place_one(&where, part.records, partition, sequence, epoch, flag)
+            sequence, flag = following(sequence, part.records), 0
+    finally:
+        release(&memory)
+
+
+# --- settling --------------------------------------------------------------------------------------------------------
+cdef inline bint is_settled(uint8_t *word) noexcept nogil:
+    cdef uint8_t state = load8(word)
+    return state == DELIVERED or state == DISCARDED
+
+
+cdef bint any_unsettled(Bounds *place, uint64_t records) noexcept nogil:
+    cdef Look look
+    cdef uint8_t *at = place.first
+    cdef uint64_t _
+    if not is_split(place):
+        return not is_settled(place.run)
+    for _ in range(records):
+        if not is_settled(at):
+            return True
+        if look_at(at, place.end, &look):
+            return False
+        at = look.next
+    return False
+
+
+cdef inline void settle_word(uint8_t *word, uint8_t *reason_at, uint32_t outcome, uint8_t reason) noexcept nogil:
+    if is_settled(word):
+        return
+    if reason:
+        store8(reason_at, reason)
+    store32(word, outcome)
+
+
+cdef void settle_one(Bounds *place, uint64_t records, uint32_t outcome, uint8_t reason) noexcept nogil:
+    cdef Look look
+    cdef uint8_t *at = place.first
+    cdef uint64_t _
+    if not is_split(place):
+        settle_word(place.run, place.run + RUN_REASON, outcome, reason)
+        return
+    for _ in range(records):
+        if look_at(at, place.end, &look):
+            return
+        settle_word(at, at + RECORD_REASON, outcome, reason)
+        at = look.next
+
+
+def check(slab, segments):
+    cdef Memory memory
+    cdef Part part
+    cdef Bounds place
+    attach(slab, &memory)
+    try:
+        for segment in segments:
+            part_of(segment, &part)
+            if own_words(&memory, &part, &place):
+                return refuse(slab, segment)
+    finally:
+        release(&memory)
+
+
+def settle_words(slab, segments, uint32_t outcome, uint8_t reason):
+    cdef Memory memory
+    cdef Part part
+    cdef Bounds place
+    attach(slab, &memory)
+    try:
+        for segment in segments:
+            part_of(segment, &part)
+            if own_words(&memory, &part, &place) or not any_unsettled(&place, part.records):
+                continue
+            # Only after a word was seen unsettled the generation says whose it is.
+            if load32(place.base + CHUNK_GENERATION) == part.generation:
+                settle_one(&place, part.records, outcome, reason)
+    finally:
+        release(&memory)
+
+
+# --- cuts ------------------------------------------------------------------------------------------------------------
+cdef int whole_run(Memory *memory, Part *part, Bounds *whole) noexcept nogil:
+    """The bounds of all records of a segment's run, if that is sound; see `slab.runs.read_run`."""
+    cdef uint8_t *limit
+    if bounds_of(memory, part, whole):
+        return -1
+    limit = run_limit(memory, part.chunk)
+    cdef uint64_t size = load32(whole.run + RUN_SIZE)
+    cdef uint64_t body = RUN_HEADER + ((<uint64_t>load16(whole.run + RUN_NAME_LENGTH) + 7) & <uint64_t>~7)
+    cdef uint64_t records = load32(whole.run + RUN_COUNT)
+    if limit == NULL or load8(whole.run) >= UNKNOWN_STATE or size & 7 or size > <uint64_t>(limit - whole.run):
+        return -1
+    if size < body or records * RECORD_HEADER > size - body:
+        return -1
+    whole.first = whole.run + body
+    return walk(whole, records)
+
+
+cdef int split_run(Memory *memory, Part *part) noexcept nogil:
+    """Let each record of the run speak for itself: see `slab.runs.split`."""
+    cdef Bounds whole
+    cdef Look look
+    if whole_run(memory, part, &whole):
+        return -1
+    if is_split(&whole):
+        return 0
+    cdef uint32_t word = load32(whole.run)
+    cdef int flags = load8(whole.run + RUN_FLAGS) & (FLAG_IN_DOUBT | FLAG_BATCH_START)
+    cdef uint8_t attempts = load8(whole.run + RUN_ATTEMPTS)
+    cdef int partition = <int>load32(whole.run + RUN_PARTITION)
+    cdef int64_t sequence = <int>load32(whole.run + RUN_SEQUENCE)
+    cdef uint16_t epoch = load16(whole.run + RUN_EPOCH)
+    cdef uint8_t *at = whole.first
+    cdef uint64_t _
+    for _ in range(load32(whole.run + RUN_COUNT)):
+        if look_at(at, whole.end, &look):
+            return -1
+        store32(at, word)
+        store8(at + RECORD_FLAGS, load8(at + RECORD_FLAGS) & FLAG_PARTITION_KEY | flags)
+        store8(at + RECORD_ATTEMPTS, attempts)
+        store_placement(at + RECORD_PARTITION, partition, sequence, epoch)
+        sequence, flags, at = following(sequence, 1), flags & ~FLAG_BATCH_START, look.next
+    store32(whole.run, SPLIT)
+    return 0
+
+
+cdef inline object part_from(Part *whole, uint64_t first, uint64_t records, uint64_t payload):
+    return tuple.__new__(Segment, (whole.chunk, whole.generation, whole.run, first, records, payload))
+
+
+def head_of(slab, segment, records, size):
+    cdef Memory memory
+    cdef Part part
+    cdef Bounds place
+    cdef Look look
+    cdef uint64_t most = records
+    cdef int64_t left = size
+    cdef uint64_t taken = 0, head_payload = 0, payload = 0, index
+    cdef uint8_t *at
+    cdef uint8_t *cut
+    attach(slab, &memory)
+    try:
+        part_of(segment, &part)
+        if bounds_of(&memory, &part, &place) or walk(&place, part.records):
+            return refuse(slab, segment)
+        at = cut = place.first
+        for index in range(part.records):
+            look_at(at, place.end, &look)
+            left -= <int64_t>(look.key_length + look.value_length)
+            payload += look.key_length + look.value_length
+            at = look.next
+            if taken == index and taken < most and left >= 0:
+                taken, head_payload, cut = index + 1, payload, at
+        if taken == 0:
+            return None, segment
+        if taken == part.records:
+            return segment, None
+        if split_run(&memory, &part):
+            return refuse(slab, segment)
+        rest = part_from(&part, cut - place.base, part.records - taken, payload - head_payload)
+        return part_from(&part, part.first, taken, head_payload), rest
+    finally:
+        release(&memory)
+
+
+def by_partition(slab, segment, partitions):
+    cdef Memory memory
+    cdef Part part
+    cdef Bounds place, whole
+    cdef Look look
+    cdef uint64_t count = len(partitions), index, records = 0, payload = 0
+    cdef uint32_t slot, last = 0
+    cdef uint8_t *at
+    cdef uint8_t *start
+    cdef list parts = []
+    attach(slab, &memory)
+    try:
+        part_of(segment, &part)
+        if whole_run(&memory, &part, &whole):
+            return refuse(slab, segment)
+        index = <uint64_t><int64_t><int>load32(whole.run + RUN_PARTITION_INDEX)
+        if load32(whole.run + RUN_PARTITION_COUNT) == count and index < count:
+            return [(partitions[index], segment)]
+        if bounds_of(&memory, &part, &place) or walk(&place, part.records):
+            return refuse(slab, segment)
+        at = start = place.first
+        for index in range(part.records):
+            look_at(at, place.end, &look)
+            slot = load32(at + RECORD_PARTITION_KEY) % count
+            if records and partitions[slot] != partitions[last]:
+                parts.append((partitions[last], part_from(&part, start - place.base, records, payload)))
+                start, records, payload = at, 0, 0
+            last = slot
+            records += 1
+            payload += look.key_length + look.value_length
+            at = look.next
+        if not parts:
+            return [(partitions[last], segment)]
+        if split_run(&memory, &part):
+            return refuse(slab, segment)
+        parts.append((partitions[last], part_from(&part, start - place.base, records, payload)))
+        return parts
+    finally:
+        release(&memory)
+
+
+def by_size(slab, segment, uint64_t limit):
+    cdef Memory memory
+    cdef Part part
+    cdef Bounds place
+    cdef Look look
+    cdef uint64_t index, records = 0, payload = 0
+    cdef bint fits, last = False
+    cdef uint8_t *at
+    cdef uint8_t *start
+    cdef list parts = []
+    attach(slab, &memory)
+    try:
+        part_of(segment, &part)
+        if bounds_of(&memory, &part, &place) or walk(&place, part.records):
+            return refuse(slab, segment)
+        at = start = place.first
+        for index in range(part.records):
+            look_at(at, place.end, &look)
+            fits = look.key_length + look.value_length <= limit
+            if records and fits != last:
+                parts.append((bool(last), part_from(&part, start - place.base, records, payload)))
+                start, records, payload = at, 0, 0
+            last = fits
+            records += 1
+            payload += look.key_length + look.value_length
+            at = look.next
+        if not parts:
+            return [(bool(last), segment)]
+        if split_run(&memory, &part):
+            return refuse(slab, segment)
+        parts.append((bool(last), part_from(&part, start - place.base, records, payload)))
+        return parts
+    finally:
+        release(&memory)

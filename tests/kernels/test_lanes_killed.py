@@ -1,0 +1,113 @@
+"""Killed at any store, lanes lose and double nothing.
+
+With the pure kernels: a tracer sees the stores of Python only.  The compiled ones make the same stores, in the same
+order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.kernels import mark
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.recovery import sweep, sweep_filled
+from support.crash_images import crash_images
+from support.sent import Message, check_runs, expected, records, send
+from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab, put_in_landing_zone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.slab.file import Slab
+
+pytestmark = pytest.mark.usefixtures("pure_kernels")
+
+TOPICS = [(b"t1", 3), (b"t2", 1)]
+NESTED_EVERY = 20
+
+
+@pytest.fixture(scope="module", params=["pure"])
+def variant(request: pytest.FixtureRequest) -> str:
+    """Only this one."""
+    return str(request.param)
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab() as made:
+        yield made
+
+
+def regions(slab: Slab) -> list[range]:
+    geometry = slab.geometry
+    row_at = geometry.rows_at + INPUT_ROW * lay.ROW_BYTES
+    return [
+        range(row_at, row_at + lay.ROW_BYTES),
+        range(geometry.landing_at, geometry.landing_slots_at),
+        range(geometry.chunks_at, geometry.file_size),
+    ]
+
+
+BEFORE: list[Message] = [(b"t1", b"before", b"k", None), (b"t2", bytes(3000), b"", None)]
+BATCHES: dict[str, list[Message]] = {
+    "appended to open runs": [(b"t1", b"a", b"", None), (b"t2", b"b", b"k", None), (b"t1", b"c", b"", None)],
+    "over the end of chunks": [(b"t2", bytes([i]) * 3000, b"", None) for i in range(7)],
+    "topics without a number": [(b"new", b"a", b"", None), (b"other", b"b", b"", 7), (b"new", b"c", b"", None)],
+    "keys of several lanes": [(b"t1", bytes([i]), b"", i) for i in range(6)],
+    "a span": [(b"t1", b"small", b"", None), (b"t1", bytes(4000), bytes(60), None), (b"t1", b"end", b"", None)],
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES.keys())
+def test_killed_at_any_store_nothing_is_lost_or_doubled(slab: Slab, batch: list[Message]) -> None:
+    sender = Input(slab, topics=TOPICS)
+    send(sender, BEFORE)
+    put_in_landing_zone(slab, [datagram(*message, timestamp=-5) for message in batch])
+    images = crash_images(slab, regions(slab), sender.admit)
+    assert len(images) > 20
+
+    def recover_and_check() -> None:
+        again = Input(slab)
+        again.close_all()
+        assert records(slab) == expected([BEFORE, batch])
+        assert again.base == again.row.counters[0] == len(BEFORE) + len(batch)
+        assert again.row.version % 2 == 0
+        handed_over = sweep(slab, {State.FILLED})
+        assert sweep_filled(slab) == handed_over  # the row knows of the last ticket
+        check_runs(slab, [found.segment for found in handed_over], [BEFORE, batch])
+
+    for count in images:
+        if count % NESTED_EVERY == 0:
+            nested = crash_images(slab, regions(slab), lambda: Input(slab))
+            for _ in nested:
+                recover_and_check()
+            images.restore(count)
+        recover_and_check()
+
+
+def test_a_copy_that_was_delivered_before_the_crash_is_not_made_again(slab: Slab) -> None:
+    """The router may sweep up a run of a batch that is not landed yet: it is in the slab like any other."""
+    sender = Input(slab, topics=TOPICS)
+    batch: list[Message] = [(b"t1", bytes([i]) * 3500, b"", None) for i in range(8)]
+    put_in_landing_zone(slab, [datagram(*message, timestamp=-5) for message in batch])
+    images = crash_images(slab, regions(slab), sender.admit)
+    delivered_early = 0
+    for _ in images:
+        filled = [found.segment for found in sweep(slab, {State.FILLED})]
+        mark(slab, filled, State.DELIVERED)
+        done = {content.arrival for content in contents(slab) if content.state is State.DELIVERED}
+        for _ in range(2):  # the second time all chunks of the first have been adopted and are sealed
+            again = Input(slab)
+            again.close_all()
+        delivered = {content.arrival for content in contents(slab) if content.state is State.DELIVERED}
+        held = [content.arrival for content in contents(slab) if content.state is State.FILLED]
+        assert len(held) == len(set(held))
+        assert delivered == done
+        assert not delivered & set(held)
+        landed = again.base
+        assert sorted([*held, *delivered]) == list(range(landed))
+        delivered_early += len(done)
+    assert delivered_early
