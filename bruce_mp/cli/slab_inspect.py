@@ -93,7 +93,6 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     landing_slots: int
     landing_slot_bytes: int
     producer_id: int
-    producer_epoch: int
     idempotence: str
     processes: list[ProcessFound]
     books: Books
@@ -137,7 +136,6 @@ def _is_in_use(path: Path) -> bool:
 def _read(salvage: Salvage) -> Inspection:
     slab = salvage.slab
     created_ms = slab.signed(lay.SUPER_CREATED_MS)
-    epoch = slab.words[lay.SUPER_PRODUCER_EPOCH >> 2]
     return Inspection(
         file=os.fsencode(slab.path).decode("utf-8", "backslashreplace"),
         bytes=slab.path.stat().st_size,
@@ -150,7 +148,6 @@ def _read(salvage: Salvage) -> Inspection:
         landing_slots=slab.geometry.landing_slots,
         landing_slot_bytes=slab.geometry.landing_slot_size,
         producer_id=slab.signed(lay.SUPER_PRODUCER_ID),
-        producer_epoch=epoch - (1 << 32) if epoch >> 31 else epoch,
         idempotence=IDEMPOTENCE.get(slab.words[lay.SUPER_IDEMPOTENCE >> 2], "damaged"),
         processes=list(_processes(slab)),
         books=read_books(slab),
@@ -202,7 +199,7 @@ def _report(found: Inspection) -> Iterator[str]:
     yield f"made {_time(found.created_ms)}, {found.age_ms // 1000:,} s ago"
     yield "A living daemon has it: the figures move." if found.in_use else "No daemon has it."
     yield from _geometry(found)
-    yield f"producer id {found.producer_id}, epoch {found.producer_epoch}; idempotence: {found.idempotence}"
+    yield f"producer id {found.producer_id}; idempotence: {found.idempotence}"
     yield balance_line(found.books)
     yield from _section("Processes", map(_process, found.processes))
     yield from _section("Held", map(_topic, found.topics))

@@ -24,6 +24,7 @@ from bruce_mp.dispatcher.queues import PartitionQueue, QueueState
 from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.numbering import is_numbering
 from bruce_mp.slab.recovery import SentBatch, batches_of, find, sweep
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter
@@ -82,7 +83,7 @@ class Dispatcher:
             PartitionTable(slab),
             slot,
             max_bytes=config.batching.message_max_bytes,
-            idempotent=slab.words[lay.SUPER_IDEMPOTENCE >> 2] == 1,
+            idempotent=is_numbering(slab),
         )
         self._answers = Answers(
             slab, row, reporter, self.maker, topics=self._topics, attempt_limit=config.delivery.attempt_limit
@@ -251,6 +252,7 @@ class Dispatcher:
 
     def on_connected(self, *, recognises: bool) -> None:
         """A connection is ready; whether its broker recognises a batch that it has already."""
+        self.maker.idempotent = is_numbering(self._slab)
         self.maker.recognised = self.maker.idempotent and recognises
         if self.maker.idempotent and not recognises:
             # Numbered when that still meant something, perhaps sent by a predecessor or to another broker.

@@ -1,6 +1,7 @@
 """Asking for metadata: one attempt goes through the known brokers and the bootstrap list until one answers.
 
-The first attempts of a slab's life also ask for a producer id, which then stays with the slab.
+As long as batches are not numbered it also asks for a producer id: the brokers may have been upgraded, or one that was
+slow may have been taken for an old one.
 """
 
 from __future__ import annotations
@@ -34,12 +35,11 @@ _UNKNOWN_SERVER_ERROR: Final = -1  # from brokers that have lost their coordinat
 class FetchResult(NamedTuple):
     """What a broker answered.
 
-    `producer` is (id, epoch) if one was asked for and given; `idempotent` says whether the broker knows producer ids.
+    `producer_id` is None if none was asked for or given.
     """
 
     metadata: ClusterMetadata
-    producer: tuple[int, int] | None
-    idempotent: bool
+    producer_id: int | None
 
 
 class Fetcher:
@@ -68,7 +68,9 @@ class Fetcher:
         self._failed: set[Address] = set()
         self._socket: BrokerSocket | None = None
         self._wants_producer = False
-        self._idempotent = False
+        self._knows_producers = False
+        self._is_refused = False
+        """We were refused a producer id: that does not change while we live."""
         self._metadata: ClusterMetadata | None = None
 
     @property
@@ -82,7 +84,7 @@ class Fetcher:
         self._rng.shuffle(first)
         self._left = sorted(dict.fromkeys([*first, *bootstrap]), key=lambda address: address in self._failed)
         self._failed.intersection_update(self._left)
-        self._wants_producer = wants_producer
+        self._wants_producer = wants_producer and not self._is_refused
         self._try_next()
 
     def _try_next(self) -> None:
@@ -106,7 +108,7 @@ class Fetcher:
     def _on_event(self, event: Event) -> None:
         assert self._socket is not None
         if isinstance(event, Ready):
-            self._idempotent = event.abilities.idempotence
+            self._knows_producers = event.abilities.idempotence
             self._socket.send(self._socket.connection.request_metadata(None, time.monotonic()).buffers)
         elif isinstance(event, MetadataReceived):
             self._on_metadata(event.metadata)
@@ -124,10 +126,10 @@ class Fetcher:
     def _on_metadata(self, metadata: ClusterMetadata) -> None:
         assert self._socket is not None
         self._metadata = metadata
-        if self._wants_producer and self._idempotent:
+        if self._wants_producer and self._knows_producers:
             self._socket.send(self._socket.connection.init_producer_id(time.monotonic()).buffers)
         else:
-            self._finish(FetchResult(metadata, None, self._idempotent))
+            self._finish(FetchResult(metadata, None))
 
     def _on_producer(self, event: ProducerIdReceived) -> None:
         assert self._metadata is not None
@@ -139,11 +141,12 @@ class Fetcher:
         elif answer.error:
             _LOG.error(
                 "The brokers refuse us a producer id (error %d): we may not write idempotently. Messages are delivered "
-                "at least once, from now on and for as long as this slab lives.", answer.error,
+                "at least once until the daemon is restarted.", answer.error,
             )  # fmt: skip
-            self._finish(FetchResult(self._metadata, None, idempotent=False))
+            self._is_refused = True
+            self._finish(FetchResult(self._metadata, None))
         else:
-            self._finish(FetchResult(self._metadata, (answer.producer_id, answer.producer_epoch), self._idempotent))
+            self._finish(FetchResult(self._metadata, answer.producer_id))
 
     def _drop_socket(self) -> None:
         if self._socket is not None:

@@ -27,6 +27,7 @@ from bruce_mp.router.fetch import Fetcher
 from bruce_mp.router.making import Sizes, TopicMaker
 from bruce_mp.router.unknown import SUCCESS
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab import numbering
 from bruce_mp.slab.rows import Row
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
@@ -50,7 +51,6 @@ _LOG = logging.getLogger(__name__)
 _INPUT: Final = "input"
 _MESSAGES_A_ROUND: Final = 64
 _REPORT_EVERY_S: Final = 0.5
-_IDEMPOTENT, _NOT_IDEMPOTENT = 1, 2
 _ACKS_ALL: Final = -1
 
 
@@ -210,9 +210,7 @@ class _Process:
         self._fetch_started_ms = steady_ms()
         self._core.wish.begun(self._fetch_started_ms)
         bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
-        wants_producer = (
-            self._config.kafka.required_acks == _ACKS_ALL and not self._slab.words[lay.SUPER_IDEMPOTENCE >> 2]
-        )
+        wants_producer = self._config.kafka.required_acks == _ACKS_ALL and not numbering.is_numbering(self._slab)
         self._fetcher.start(self._brokers, bootstrap, wants_producer=wants_producer)
 
     def _on_fetched(self, result: FetchResult | None) -> None:
@@ -258,14 +256,12 @@ class _Process:
 
     def _note_producer(self, result: FetchResult) -> None:
         """The producer id of the slab, before anything can be sent with it."""
-        if self._slab.words[lay.SUPER_IDEMPOTENCE >> 2]:
+        if numbering.is_numbering(self._slab):
             return
-        if result.producer is not None:
-            producer_id, epoch = result.producer
-            self._slab.store_signed(lay.SUPER_PRODUCER_ID, producer_id)
-            self._slab.words[lay.SUPER_PRODUCER_EPOCH >> 2] = epoch
-        can = result.producer is not None
-        self._slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _IDEMPOTENT if can else _NOT_IDEMPOTENT
+        if result.producer_id is None:
+            numbering.stop(self._slab)
+        else:
+            numbering.take_producer(self._slab, result.producer_id)
 
     def _schedule_refresh(self) -> None:
         """The periodic refresh, 80 to 120 % of the interval after the last fetch."""

@@ -169,7 +169,7 @@ def _fill(descriptor: int, geometry: Geometry, now_ms: int) -> None:
     head = bytearray(lay.PAGE)
     fixed = (lay.SUPER_MAGIC, lay.LAYOUT_VERSION, lay.CHUNK_BYTES, geometry.file_size)
     lay.SUPERBLOCK.pack_into(head, 0, *fixed, *_counts(geometry))
-    head[lay.SUPER_PRODUCER_ID : lay.SUPER_PRODUCER_ID + 12] = b"\xff" * 12
+    head[lay.SUPER_PRODUCER_ID : lay.SUPER_PRODUCER_ID + 8] = b"\xff" * 8
     head[lay.SUPER_CREATED_MS : lay.SUPER_CREATED_MS + 8] = now_ms.to_bytes(8, "little", signed=True)
     head[lay.SUPER_TOPIC_COUNT] = 1
     os.pwrite(descriptor, head, 0)

@@ -39,7 +39,6 @@ SUPER_MAGIC: Final = b"BRUCESLB"
 SUPERBLOCK: Final = Struct("<8sIIQIIIIII")
 """magic, layout version, chunk size, file size, chunks, topics, partitions, rows, landing slots, landing slot size"""
 SUPER_PRODUCER_ID: Final = 72  # i64, -1 = none yet
-SUPER_PRODUCER_EPOCH: Final = 80  # i32 (i16 in the protocol), -1 = none yet
 SUPER_IDEMPOTENCE: Final = 84  # u32: 0 not known yet, 1 the brokers can, 2 they cannot
 SUPER_CREATED_MS: Final = 88  # i64
 SUPER_TOPIC_COUNT: Final = 96  # u32, stored after the entry is complete

@@ -147,6 +147,12 @@ class PartitionTable:
         at = self._require(topic, partition) + lay.PARTITION_NEXT_SEQUENCE
         self._slab.longs[at >> 3] = sequence | (epoch & 0xFFFFFFFF) << 32
 
+    def reset(self) -> None:
+        """Begin at 0 everywhere: a new producer id is taken (router only, while nobody numbers)."""
+        self._refresh()
+        for topic, partition in self._entries:
+            self.store_next_sequence(topic, partition, 0, 0)
+
     def _require(self, topic: int, partition: int) -> int:
         index = self._find(topic, partition)
         if index is None:

@@ -18,6 +18,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_heads
 from bruce_mp.slab.file import Geometry, Slab, create, lock
 from bruce_mp.slab.layout import ChunkState, State
+from bruce_mp.slab.numbering import decide_anew
 from bruce_mp.slab.rows import Row
 from bruce_mp.slab.runs import records_of, runs_of
 from bruce_mp.supervisor.locks import patiently
@@ -108,6 +109,7 @@ def _adopt(path: Path, wanted: Geometry) -> Slab | None:
         for row in range(lay.ROW_COUNT):
             retire_row(slab, row)
         _check_chunks(slab)
+        decide_anew(slab)
         held = sum(held_messages(slab).values())
     except (SlabError, ValueError, IndexError, struct.error) as error:
         _move_aside(path, str(error))

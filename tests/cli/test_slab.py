@@ -40,7 +40,6 @@ def path(tmp_path: Path) -> Path:
     create(path, SMALL, now_ms=1_700_000_000_000)
     slab = Slab(path)
     slab.store_signed(lay.SUPER_PRODUCER_ID, 4711)
-    slab.words[lay.SUPER_PRODUCER_EPOCH >> 2] = 2
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = 1
     sender = Input(slab, topics=[(b"clicks", 3), (b"gone", 1)])
     Row(slab, INPUT_ROW).begin(os.getpid(), 1_700_000_001_000)
@@ -223,7 +222,7 @@ No daemon has it.
 chunks of 8k: 5 in use, 11 free, 0 damaged
 tables for 16 topics and 16 partitions
 landing zone of 16 slots of 4k: 3 datagrams, 3 of them (4,143 bytes) not examined yet
-producer id 4711, epoch 2; idempotence: the brokers can
+producer id 4711; idempotence: the brokers can
 received 5 = delivered 1 + discarded 1 (BAD_TOPIC 1) + held 3 (in_flight 1, queued 1, router 1)
 
 Processes:

@@ -15,6 +15,7 @@ from bruce_mp.protocol.kafka_types import PartitionAck
 from bruce_mp.protocol.record_batch import Record
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.numbering import take_producer
 from bruce_mp.slab.rows import Row
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.books import read_books
@@ -121,3 +122,23 @@ def test_what_a_dispatcher_that_died_had_sent_is_a_possible_duplicate(
     assert doubted(slab) == doubt
     (again,) = second.next_request(0, 0.0)
     assert again.records == 3
+
+
+def test_brokers_that_have_learned_it_meanwhile_get_numbers(slab: Slab) -> None:
+    one = dispatcher(slab, CANNOT)
+    one.on_connected(recognises=False)
+    give(slab, one)
+    (first,) = one.next_request(0, 0.0)
+    one.on_lost()
+    take_producer(slab, 7)
+    one.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.RESYNC, 2)], 0)
+    one._paused = False
+    one.on_connected(recognises=True)
+    (again,) = one.next_request(0, 0.0)
+    assert (first.base_sequence, again.base_sequence) == (-1, -1), "a built batch stays as it is"
+    one.on_ack(again, PartitionAck(b"t1", 0, 0), 0.0)
+    for base in (0, 3):
+        give(slab, one)
+        (numbered,) = one.next_request(0, 0.0)
+        assert numbered.base_sequence == base
+        one.on_ack(numbered, PartitionAck(b"t1", 0, 0), 0.0)

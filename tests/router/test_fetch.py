@@ -108,17 +108,17 @@ def play(
 
 def test_metadata_and_a_producer_id_come_from_one_broker(results: list[FetchResult | None]) -> None:
     assert play(results, [READY, ANSWERED, producer(0)]) == ["seed"]
-    assert results == [fetch.FetchResult(METADATA, (7, 0), idempotent=True)]
+    assert results == [fetch.FetchResult(METADATA, 7)]
 
 
 def test_without_the_wish_for_a_producer_id_metadata_is_all(results: list[FetchResult | None]) -> None:
     play(results, [READY, ANSWERED], wants_producer=False)
-    assert results == [fetch.FetchResult(METADATA, None, idempotent=True)]
+    assert results == [fetch.FetchResult(METADATA, None)]
 
 
 def test_brokers_that_know_no_producer_ids_are_not_asked(results: list[FetchResult | None]) -> None:
     play(results, [TOO_OLD, ANSWERED])
-    assert results == [fetch.FetchResult(METADATA, None, idempotent=False)]
+    assert results == [fetch.FetchResult(METADATA, None)]
 
 
 @pytest.mark.parametrize("story", [[REFUSED], [READY, REFUSED], [READY, Closed()], [READY, ANSWERED, REFUSED]])
@@ -160,7 +160,16 @@ def test_a_producer_id_that_is_not_to_be_had_yet_does_not_decide(results: list[F
 
 def test_a_producer_id_that_is_refused_decides(results: list[FetchResult | None]) -> None:
     play(results, [READY, ANSWERED, producer(31)])
-    assert results == [fetch.FetchResult(METADATA, None, idempotent=False)]
+    assert results == [fetch.FetchResult(METADATA, None)]
+
+
+def test_who_refused_a_producer_id_is_not_asked_for_one_again(results: list[FetchResult | None]) -> None:
+    fetcher = make_fetcher(results)
+    for story in ([READY, ANSWERED, producer(31)], [READY, ANSWERED]):
+        fetcher.start([], BOOTSTRAP, wants_producer=True)
+        for event in story:
+            FakeSocket.opened[-1].tell(event)
+    assert results == [fetch.FetchResult(METADATA, None)] * 2
 
 
 def test_the_view_of_metadata() -> None:
