@@ -7,11 +7,12 @@ through every reroute.  (The reference lets the dispatcher choose; then rerouted
 
 from __future__ import annotations
 
+import logging
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
-from bruce_mp.errors import DiscardReason
+from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.pipes.frames import Kind
 from bruce_mp.router.discards import Discards
 from bruce_mp.router.dispatching import Dispatching
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Router"]
 
+_LOG = logging.getLogger(__name__)
 OVERHEAD: Final = 26
 """What a message counts beyond key and value where sizes are limited: the overhead of message format 0."""
 PATIENCE_MS: Final = 2_000
@@ -86,7 +88,7 @@ class Router:
         )
 
     def _leader_of(self, topic: int, partition: int) -> int | None:
-        if self._view is None:
+        if self._view is None or not self._table.has(topic):
             return None
         view = self._topic(topic, self._table.name_of(topic)).view
         return None if view is None else view.leaders.get(partition)
@@ -102,10 +104,21 @@ class Router:
             self._early += segments
             return
         for segment in segments:
-            self._route(segment, now_ms)
+            try:
+                self._route(segment, now_ms)
+            except SlabError as error:
+                self._refuse(error)
+
+    def _refuse(self, error: SlabError) -> None:
+        """What is damaged stays where it is, held by us: nobody can say what it was, and the others go on."""
+        self._row.add(Counter.RefusedDamagedPlace)
+        _LOG.error(
+            "%s What is there is not delivered; `bruce slab inspect` shows more.", error, extra={"about": "damage"}
+        )
 
     def _route(self, segment: Segment, now_ms: int) -> None:
         run = read_run(self._slab, segment.chunk, segment.run)
+        self._check_topic(run.topic)
         topic = self._topic_of(segment, run)
         if topic is None:
             self._park_unknown(segment, run, now_ms)
@@ -114,6 +127,11 @@ class Router:
         parts = self._without_long(topic, segment) if is_long else [segment]
         for part in self._limits.admit(topic.number, topic.name, parts, run, now_ms):
             self._route_to(topic, part, run, now_ms)
+
+    def _check_topic(self, number: int) -> None:
+        """Raises SlabError for a number that no topic has."""
+        if number and not self._table.has(number):
+            raise SlabError(f"A run is of topic number {number}, and there is no such topic.")
 
     def _topic_of(self, segment: Segment, run: Run) -> Topic | None:
         """The topic of a run, numbered if it was not; None when the cluster does not know it."""
@@ -300,13 +318,17 @@ class Router:
         """Take over what the router before held, and of what inputs handed over a snapshot."""
         held = [found for found in sweep(self._slab, _ROUTED) if found.word not in {self._mine, self._mine_sent}]
         for found in sorted([*held, *sweep_filled(self._slab)], key=lambda item: item.arrival):
-            self._adopt(found, now_ms)
+            try:
+                self._adopt(found, now_ms)
+            except SlabError as error:
+                self._refuse(error)
         self.dispatching.recover()
 
     def _adopt(self, found: Found, now_ms: int) -> None:
         """Take over a segment: a bound one to its route, any other as if it came from the input."""
         sent = found.state is State.ROUTED_SENT
         taken = kernels.take(self._slab, [found.segment], found.word, self._mine_sent if sent else self._mine)
+        self._check_topic(found.topic)
         if found.topic and found.partition >= 0:
             self.dispatching.adopt(found.topic, found.partition, taken, sent=sent)
         else:

@@ -29,6 +29,9 @@ __all__ = ["UnknownTopics"]
 
 UNKNOWN_TOPIC_MS: Final = 5_000
 """How long a topic that the cluster does not know is not asked for again."""
+YOUNG_MS: Final = 2_000
+"""A broker that has just started may not have heard of all topics: for so long after the first metadata of our life no
+topic is given up for being missing in it."""
 CANNOT_BE_MADE_MS: Final = 30_000
 """How long a topic that could not be made is not tried again."""
 MOST_REFUSED: Final = 10_000
@@ -83,6 +86,7 @@ class UnknownTopics:
         self._autocreate = autocreate
         self._waiting: dict[bytes, _Waiting] = {}
         self._refused: dict[bytes, tuple[int, DiscardReason]] = {}
+        self._believes_from_ms: int | None = None
 
     def park(self, name: bytes, segment: Segment, now_ms: int) -> None:
         """Keep messages of a topic that present metadata does not know, or discard them if that was found out."""
@@ -98,6 +102,8 @@ class UnknownTopics:
     def settle(self, is_known: Callable[[bytes], bool], started_ms: int, now_ms: int) -> list[Segment]:
         """New metadata, from a fetch that was started at `started_ms`: the messages whose topics are known now."""
         self._refused = {name: refusal for name, refusal in self._refused.items() if refusal[0] > now_ms}
+        if self._believes_from_ms is None:
+            self._believes_from_ms = now_ms + YOUNG_MS
         known: list[Segment] = []
         for name, waiting in list(self._waiting.items()):
             if is_known(name):
@@ -109,7 +115,10 @@ class UnknownTopics:
         return known
 
     def _decide(self, name: bytes, waiting: _Waiting, started_ms: int, now_ms: int) -> None:
-        if waiting.since_ms > started_ms:
+        assert self._believes_from_ms is not None
+        if not self._autocreate and started_ms < self._believes_from_ms:
+            self._wish.want(self._believes_from_ms)
+        elif waiting.since_ms > started_ms:
             self._wish.want(max(now_ms, waiting.since_ms))
         elif waiting.step is Step.MADE and waiting.looks < len(LOOK_AFTER_MS):
             self._look_later(waiting, now_ms)

@@ -49,9 +49,7 @@ class TopicTable:
 
     def name_of(self, topic: int) -> bytes:
         """The topic's name.  Raises KeyError for a number that was never given."""
-        if topic >= len(self._names):
-            self.refresh()
-        if not 0 < topic < len(self._names):
+        if not self.has(topic):
             raise KeyError(topic)
         return self._names[topic]
 
@@ -59,6 +57,12 @@ class TopicTable:
     def room(self) -> int:
         """How many more topics can be numbered."""
         return self._slab.geometry.topics - len(self._names)
+
+    def has(self, topic: int) -> bool:
+        """Whether the number was given to a topic."""
+        if topic >= len(self._names):
+            self.refresh()
+        return 0 < topic < len(self._names)
 
     def known(self) -> dict[bytes, int]:
         """All topics that were ever numbered, and how many partitions each has."""

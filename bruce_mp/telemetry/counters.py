@@ -67,6 +67,7 @@ class Counter(IntEnum):
     TopicAutocreateSuccess = 118
     TopicAutocreateGotErrorResponse = 119
     ConnectFailOnTopicAutocreate = 120
+    RefusedDamagedPlace = 121
 
     # dispatcher
     ConnectorStartConnect = 160

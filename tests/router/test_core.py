@@ -11,9 +11,11 @@ import pytest
 
 from bruce_mp.config.sections import Batching, DefaultBatching, Delivery
 from bruce_mp.errors import DiscardReason
+from bruce_mp.router.unknown import YOUNG_MS
 from bruce_mp.router.vanishing import BELIEVED_AFTER_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
+from bruce_mp.telemetry.counters import Counter
 from support.flow import World
 from support.flow_parts import a_config
 from support.slabs import datagram, new_slab
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from bruce_mp.config.model import Config
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
 
 GEOMETRY: Final = Geometry(chunks=320, topics=16, partitions=32, landing_slots=16, landing_slot_size=4096)
 NEGATIVE_CACHE_MS: Final = 5000
@@ -129,6 +133,7 @@ def test_messages_wait_while_nobody_leads(make: MakeWorld, key: int | None) -> N
 def test_an_unknown_topic_costs_one_fetch_in_five_seconds(make: MakeWorld) -> None:
     world = make({b"t": [1]})
     world.boot()
+    world.pass_time(YOUNG_MS)
     before = world.fetches
     for _ in range(20):
         world.send_one(b"unknown")
@@ -139,6 +144,47 @@ def test_an_unknown_topic_costs_one_fetch_in_five_seconds(make: MakeWorld) -> No
     world.send_one(b"unknown")
     world.run_dry()
     assert world.fetches == before + 2
+
+
+def test_the_first_answers_of_our_life_make_no_topic_unknown(make: MakeWorld) -> None:
+    """A broker that has just started answers before it has heard of all topics."""
+    world = make({b"t": [1], b"late": [2]})
+    del world.topics[b"late"]
+    world.send_one(b"late")
+    world.boot()
+    began = world.now_ms
+    world.send_one(b"late")
+    while world.now_ms < began + YOUNG_MS / 2:
+        world.step_all()
+    world.topics[b"late"] = 1
+    settle(world)
+    assert not world.reporter.discarded
+
+
+def test_what_is_damaged_is_refused_and_the_rest_goes_on(make: MakeWorld) -> None:
+    world = make({b"t": [1, 1]}, a_config(action="none"))
+    world.boot()
+    for damage in (with_a_damaged_record, of_no_topic):
+        world.send([(b"t", datagram(b"t", partition_key=key), key) for key in (0, 1)])
+        damage(world.slab, world.doorbells[0][0])
+        world.ring()
+        arrival = world.send_one(b"t")
+        while (arrival, None) not in [
+            record for place in world.cluster.leaders for record in world.cluster.log(*place)
+        ]:
+            world.step_all()
+    assert world.router._row.counters[Counter.RefusedDamagedPlace] == 2
+    world.kill_router()
+    assert world.router._row.counters[Counter.RefusedDamagedPlace] > 2, "a new router finds it again"
+    world.boot()
+
+
+def of_no_topic(slab: Slab, segment: Segment) -> None:
+    slab.words[(slab.chunk_at(segment.chunk) + segment.run + lay.RUN_TOPIC) >> 2] = 15
+
+
+def with_a_damaged_record(slab: Slab, segment: Segment) -> None:
+    slab.words[(slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_VALUE_LENGTH) >> 2] = 2**31
 
 
 def test_a_topic_that_is_made_just_now_is_found(make: MakeWorld) -> None:

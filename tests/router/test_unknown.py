@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bruce_mp.config.sections import Delivery
 from bruce_mp.errors import DiscardReason
-from bruce_mp.router.unknown import CANNOT_BE_MADE_MS, LOOK_AFTER_MS, MADE_AT_ONCE, MOST_ATTEMPTS, TRY_AGAIN
+from bruce_mp.router.unknown import CANNOT_BE_MADE_MS, LOOK_AFTER_MS, MADE_AT_ONCE, MOST_ATTEMPTS, TRY_AGAIN, YOUNG_MS
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
 from support.flow import World
@@ -158,6 +158,7 @@ def test_without_automatic_creation_nothing_is_made() -> None:
     with new_slab(GEOMETRY) as slab:
         world = World(slab, {b"t": [1]})
         world.boot()
+        world.pass_time(YOUNG_MS)
         world.send_one(b"new")
         assert wanted(world) == []
         assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
