@@ -15,8 +15,6 @@ def unused_settings(config: Config) -> list[str]:
     switches = {
         "input.unix_stream.enable": config.input.unix_stream.enable,
         "input.tcp.enable": config.input.tcp.enable,
-        "discard_log.enable": config.discard_log.enable,
-        "msg_debug.enable": config.msg_debug.enable,
     }
     return [f"{key} = true" for key, switched_on in switches.items() if switched_on]
 

@@ -16,14 +16,14 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp import kernels
+from bruce_mp.discarding import Discards
 from bruce_mp.dispatcher.culprits import describe
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.error_actions import ERROR_TABLE, Action, ErrorRow, action_for
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.slab.runs import next_sequence
-from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +43,6 @@ __all__ = ["Answers"]
 _LOG = logging.getLogger(__name__)
 _OUT_OF_ORDER: Final = 45
 _LAST_LISTED: Final = 133
-_SAMPLE: Final = 256
 _FINAL: Final = frozenset({Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED})
 """What ends a batch's life, if there is nothing left to leave out."""
 
@@ -63,7 +62,7 @@ class Answers:
     ) -> None:
         self._slab = slab
         self._row = row
-        self._reporter = reporter
+        self._discards = Discards(slab, row, reporter)
         self._maker = maker
         self._topics = topics
         self._attempt_limit = attempt_limit
@@ -196,19 +195,7 @@ class Answers:
 
     def _discard(self, segments: Iterable[Segment], reason: DiscardReason, topic: bytes) -> None:
         self._row.add(Counter.ConnectorGotDiscardAck)
-        segments = list(segments)
-        for segment in segments:
-            span = kernels.time_span(self._slab, segment)
-            self._reporter.note(
-                reason,
-                topic=topic,
-                timestamp=span.earliest,
-                max_timestamp=span.latest,
-                sample=kernels.sample(self._slab, segment, _SAMPLE),
-                count=segment.records,
-            )
-        records = sum(segment.records for segment in segments)
-        self._row.settle(segments, State.DISCARDED, reason, {discarded(reason): records})
+        self._discards.settle(segments, reason, topic)
 
     # --- numbers -----------------------------------------------------------------------------------------------------
 
@@ -260,10 +247,7 @@ class Answers:
 
     def _note_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
         for batch in batches:
-            self._row.add(Counter.PossibleDuplicateMsg, batch.records)
-            for segment in batch.segments:
-                span = kernels.time_span(self._slab, segment)
-                self._reporter.note_duplicates(topic, segment.records, span.earliest, span.latest)
+            self._discards.note_duplicates(batch.segments, topic)
 
 
 def _refused_for_sure(row: ErrorRow) -> bool:

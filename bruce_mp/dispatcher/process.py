@@ -7,23 +7,27 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.discarding import reporter_for
 from bruce_mp.dispatcher.core import REMIND_S, Dispatcher
 from bruce_mp.dispatcher.encode import Encoder
 from bruce_mp.kernels import WORDS
 from bruce_mp.pipes.broker_socket import BrokerSocket
-from bruce_mp.pipes.control import Drain, Ready, Stop
-from bruce_mp.pipes.links import DISCARDS, ROUTER_FROM_DISPATCHERS, Links, dispatcher_link
+from bruce_mp.pipes.control import DebugTopics, Drain, Ready, Stop
+from bruce_mp.pipes.links import ROUTER_FROM_DISPATCHERS, Links, dispatcher_link
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.pipes.openings import Openings
 from bruce_mp.pipes.resolver import Resolver
 from bruce_mp.protocol.connection_events import Closed, Failed, ProduceAcked
 from bruce_mp.protocol.connection_events import Ready as ConnectionReady
 from bruce_mp.slab.rows import Row
+from bruce_mp.tapping import tap_for
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
+from bruce_mp.telemetry.copies import Target
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.discards import DiscardReporter
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from bruce_mp.pipes.control import Control
     from bruce_mp.pipes.loop import Timer
     from bruce_mp.pipes.start import Start
@@ -60,11 +64,8 @@ class _Process:
         links = Links(start.run_dir)
         self._router = links.sender(ROUTER_FROM_DISPATCHERS)
         self._parcels = links.receiver(dispatcher_link(start.slot))
-        self._reporter = DiscardReporter(
-            links.sender(DISCARDS),
-            start.config.http.bad_msg_prefix_size,
-            is_logged=start.config.logging.log_discards,
-        )
+        self._reporter = reporter_for(start.config, links, self._row)
+        self._tap = tap_for(slab, links, self._row)
         self._core = Dispatcher(slab, self._row, start.config, start.slot, self._reporter, incarnation=incarnation)
         self._encoder = Encoder(
             slab, self._row, start.config.compression_for, start.config.compression, self._core.uncompressed
@@ -94,6 +95,8 @@ class _Process:
         word = self._control.receive()
         if isinstance(word, Drain):
             self._core.drain()
+        elif isinstance(word, DebugTopics):
+            self._tap.choose(word)
         elif word is None or isinstance(word, Stop):
             self._loop.stop()
 
@@ -111,13 +114,14 @@ class _Process:
         self._send_requests()
         self._router.send(self._core.drain_outbox())
         self._set_alarm()
-        if self._reporter.pending and not self._is_reporting:
+        if (self._reporter.pending or self._tap.pending) and not self._is_reporting:
             self._is_reporting = True
             self._loop.call_later(_REPORT_EVERY_S, self._report)
 
     def _report(self) -> None:
         self._is_reporting = False
         self._reporter.flush()
+        self._tap.flush()
 
     def _set_alarm(self) -> None:
         """Wake up for the next batch or retry; a timer that is there already and early enough serves."""
@@ -165,6 +169,7 @@ class _Process:
 
     def _send(self, batches: list[SentBatch]) -> None:
         assert self._socket is not None
+        self._copy(Target.MSG_SEND, batches)
         abilities = self._socket.connection.abilities
         data = [self._encoder.encode(self._core.topic_name(batch.topic), batch, abilities) for batch in batches]
         acks = self._kafka.required_acks
@@ -177,6 +182,12 @@ class _Process:
         else:
             self._requests[sent.correlation_id] = batches
         self._socket.send(sent.buffers)
+
+    def _copy(self, target: Target, batches: Iterable[SentBatch]) -> None:
+        """For message debugging, while the messages are still ours."""
+        if self._tap.is_open:
+            for batch in batches:
+                self._tap.copy(target, self._core.topic_name(batch.topic), batch.segments)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, ProduceAcked):
@@ -202,6 +213,8 @@ class _Process:
         acks = {(ack.topic, ack.partition): ack for ack in response.acks}
         for batch in batches:
             ack = acks[self._core.topic_name(batch.topic), batch.partition]
+            if not ack.error:
+                self._copy(Target.MSG_GOT_ACK, [batch])
             self._core.on_ack(batch, ack, time.monotonic())
             if ack.error:
                 self._start_reminding()

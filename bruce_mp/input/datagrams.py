@@ -11,11 +11,13 @@ right.  For the parser it has no bytes at all.
 from __future__ import annotations
 
 from collections import Counter as Tally
+from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import Failure
+from bruce_mp.protocol.client_wire import Message, parse_message
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State
@@ -54,17 +56,14 @@ _RECOGNISED: Final[Mapping[int, Counter]] = {
 
 
 class Admission:
-    """Takes what is in the landing zone in.  `longest` is how long a datagram may be, `sample_size` of a bad one."""
+    """Takes what is in the landing zone in.  `longest` is how long a datagram may be."""
 
-    def __init__(
-        self, slab: Slab, row: Row, lanes: Lanes, reporter: DiscardReporter, *, longest: int, sample_size: int
-    ) -> None:
+    def __init__(self, slab: Slab, row: Row, lanes: Lanes, reporter: DiscardReporter, *, longest: int) -> None:
         self._slab = slab
         self._row = row
         self._lanes = lanes
         self._reporter = reporter
         self._longest = min(longest, slab.geometry.landing_slot_size)
-        self._sample_size = sample_size
 
     def admit(self, count: int, now_ms: int, skip: frozenset[int] = frozenset()) -> None:
         """Take the first `count` datagrams of the landing zone in; the arrivals in `skip` are in lanes already."""
@@ -76,7 +75,7 @@ class Admission:
         for rejection in ingested.batch.rejections:
             self._report(rejection, landed[rejection.slot])
         for dropped in ingested.no_room:
-            self._reporter.note(DiscardReason.NO_MEM, topic=dropped.topic, timestamp=dropped.timestamp)
+            self._report_no_room(dropped, places[dropped.arrival - base])
         recovered = [self._api_key(places[arrival - base][0]) for arrival in skip]
         self._row.land(count, tally(count, ingested, recovered))
 
@@ -98,10 +97,21 @@ class Admission:
 
     def _report(self, rejection: Rejection, place: tuple[int, int]) -> None:
         at, length = place
-        sample = bytes(self._slab.view[at : at + min(length, self._sample_size)])
+        size = self._reporter.sample_size
+        sample = bytes(self._slab.view[at : at + (length if size is None else min(length, size))])
         version = rejection.version if rejection.failure is Failure.UNSUPPORTED_VERSION else None
         api_key = rejection.api_key if rejection.failure is Failure.UNSUPPORTED_API_KEY else None
         self._reporter.note(DiscardReason(rejection.failure), sample=sample, version=version, api_key=api_key)
+
+    def _report_no_room(self, dropped: NoRoom, place: tuple[int, int]) -> None:
+        self._reporter.note(DiscardReason.NO_MEM, topic=dropped.topic, timestamp=dropped.timestamp)
+        if self._reporter.keeps_copies:
+            at, length = place
+            message = parse_message(self._slab.view[at : at + length])
+            assert isinstance(message, Message)  # else it would have been rejected
+            size = self._reporter.copy_size
+            shortened = replace(message, key=message.key[:size], value=message.value[:size])
+            self._reporter.copy(DiscardReason.NO_MEM, [shortened])
 
     def recover(self, owner: int, now_ms: int) -> list[Segment]:
         """Finish what a dead predecessor left: its open runs, its landing zone.  The runs that the router must hear of.

@@ -15,19 +15,19 @@ import os
 from socket import MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.discarding import reporter_for
 from bruce_mp.input.datagrams import Admission
 from bruce_mp.input.linger import linger_ms
 from bruce_mp.input.pressure import Pressure
 from bruce_mp.kernels import WORDS, Lanes, Receiver
 from bruce_mp.pipes.control import Drain, Ready, Stop
 from bruce_mp.pipes.frames import Kind, Parcel
-from bruce_mp.pipes.links import DISCARDS, ROUTER_FROM_INPUTS, Links
+from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.rows import Row
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
-from bruce_mp.telemetry.discards import DiscardReporter
 
 if TYPE_CHECKING:
     from bruce_mp.pipes.control import Control
@@ -64,11 +64,7 @@ class _Input:
         self._row_index = start.row
         self._links = Links(start.run_dir)
         self._router = self._links.sender(ROUTER_FROM_INPUTS)
-        self._reporter = DiscardReporter(
-            self._links.sender(DISCARDS),
-            start.config.http.bad_msg_prefix_size,
-            is_logged=start.config.logging.log_discards,
-        )
+        self._reporter = reporter_for(start.config, self._links, self._row)
         config = start.config
         pool = ChunkPool(slab, start.row)
         self._lanes = Lanes(slab, pool, TopicTable(slab), lambda topic: linger_ms(config.batching_for(topic)))
@@ -86,7 +82,6 @@ class _Input:
             self._lanes,
             self._reporter,
             longest=config.input.max_datagram_size,
-            sample_size=config.http.bad_msg_prefix_size,
         )
         self._loop = Loop()
         self._draining = False

@@ -13,7 +13,7 @@ per batch.  The names below are the interface.  `pure` implements it in Python a
     by_partition   split PartitionKey runs by the partition that each key designates
     by_size        cut a segment where its records stop fitting a limit
     head_of        cut a segment at a number of records or bytes
-    time_span      the timestamps of a segment, and `sample` a prefix of its first record
+    time_span      the timestamps of a segment; `messages` are copies of its messages, or of their beginnings
     encode         the records section of a RecordBatch v2 from segments
     encode_message_set  the messages of a message set, formats 0 and 1, from segments
 """
@@ -23,14 +23,14 @@ from typing import Final
 from bruce_mp.kernels.choice import CHOICE
 from bruce_mp.kernels.pure.encode import Encoded
 from bruce_mp.kernels.pure.lanes import Ingested, Lanes, NoRoom
-from bruce_mp.kernels.pure.look import TimeSpan
+from bruce_mp.kernels.pure.look import TimeSpan, messages
 from bruce_mp.kernels.pure.message_set import EncodedSet
 from bruce_mp.kernels.pure.parse import Batch, Failure, Rejection
 from bruce_mp.slab.rows import Words
 
 if CHOICE.compiled:
     from bruce_mp.kernels.compiled.encode import encode
-    from bruce_mp.kernels.compiled.look import sample, time_span
+    from bruce_mp.kernels.compiled.look import time_span
     from bruce_mp.kernels.compiled.message_set import encode_message_set
     from bruce_mp.kernels.compiled.receive import Receiver
     from bruce_mp.kernels.compiled.segments import (
@@ -45,7 +45,7 @@ if CHOICE.compiled:
     )
 else:
     from bruce_mp.kernels.pure.encode import encode
-    from bruce_mp.kernels.pure.look import by_size, sample, time_span
+    from bruce_mp.kernels.pure.look import by_size, time_span
     from bruce_mp.kernels.pure.message_set import encode_message_set
     from bruce_mp.kernels.pure.receive import Receiver
     from bruce_mp.kernels.pure.segments import by_partition, check, head_of, mark, place, settle_words, take
@@ -69,8 +69,8 @@ __all__ = [
     "encode_message_set",
     "head_of",
     "mark",
+    "messages",
     "place",
-    "sample",
     "take",
     "time_span",
 ]

@@ -13,7 +13,18 @@ import msgspec
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-__all__ = ["Broker", "Control", "Dispatchers", "Drain", "PeerDied", "Ready", "RefreshMetadata", "Stop", "Word"]
+__all__ = [
+    "Broker",
+    "Control",
+    "DebugTopics",
+    "Dispatchers",
+    "Drain",
+    "PeerDied",
+    "Ready",
+    "RefreshMetadata",
+    "Stop",
+    "Word",
+]
 
 
 class Broker(msgspec.Struct, frozen=True):
@@ -52,7 +63,26 @@ class RefreshMetadata(msgspec.Struct, frozen=True, tag=True):
     """Status to supervisor to router: fetch the metadata now."""
 
 
-Word = Ready | Dispatchers | PeerDied | Drain | Stop | RefreshMetadata
+class DebugTopics(msgspec.Struct, frozen=True, tag=True):
+    """Status to supervisor to router and dispatchers: copy the messages of these topics, and no others.
+
+    The supervisor says it again to whoever starts, status included.
+    """
+
+    topics: tuple[bytes, ...] = ()
+    all: bool = False
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to copy."""
+        return self.all or bool(self.topics)
+
+    def covers(self, topic: bytes) -> bool:
+        """Whether the messages of a topic are to be copied."""
+        return self.all or topic in self.topics
+
+
+Word = Ready | Dispatchers | PeerDied | Drain | Stop | RefreshMetadata | DebugTopics
 _DECODER: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
 
 

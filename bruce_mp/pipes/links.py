@@ -2,7 +2,8 @@
 
 ZeroMQ accepts what it later loses: a killed receiver takes hundreds of accepted frames with it.  So a frame only says
 where to look in the slab, whoever receives it checks what it says against the slab, and whoever starts sweeps the slab.
-High-water marks are 0 (no limit): the slab bounds how much there can be to say.
+High-water marks are 0 (no limit): the slab bounds how much there can be to say.  What status is
+told has limits.
 
 The receiving side binds; a sender connects and may start first.  The sockets lie in the run directory (mode 0700).
 What comes out of one and makes no sense is logged and passed over: it must not end a process.
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from bruce_mp.pipes.frames import Parcel
 
 __all__ = [
+    "COPIES",
     "DISCARDS",
     "ROUTER_FROM_DISPATCHERS",
     "ROUTER_FROM_INPUTS",
@@ -36,8 +38,10 @@ __all__ = [
 ROUTER_FROM_INPUTS: Final = "router-runs"
 ROUTER_FROM_DISPATCHERS: Final = "router-events"
 DISCARDS: Final = "status-discards"
+COPIES: Final = "status-copies"
 _LOG: Final = logging.getLogger(__name__)
-_DISCARDS_LIMIT: Final = 100  # sums for the discard report that status does not take stay with their sender
+_LIMITS: Final = {DISCARDS: 100, COPIES: 20}
+"""Messages under way on links that are no doorbells: what status does not take stays with its sender, within bounds."""
 
 
 def dispatcher_link(slot: int) -> str:
@@ -105,7 +109,7 @@ class Links:
     def sender(self, name: str) -> Sender:
         """Connect to a link, whether its receiver is there yet or not."""
         socket = self._context.socket(zmq.PUSH)
-        socket.setsockopt(zmq.SNDHWM, _DISCARDS_LIMIT if name == DISCARDS else 0)
+        socket.setsockopt(zmq.SNDHWM, _LIMITS.get(name, 0))
         socket.setsockopt(zmq.RECONNECT_IVL, 10)
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(self._endpoint(name))
@@ -114,7 +118,7 @@ class Links:
     def receiver(self, name: str) -> Receiver:
         """Bind a link.  A socket file that a dead process left is replaced.  Raises StartError when it cannot be."""
         socket = self._context.socket(zmq.PULL)
-        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, _LIMITS.get(name, 0))
         socket.setsockopt(zmq.LINGER, 0)
         try:
             socket.bind(self._endpoint(name))

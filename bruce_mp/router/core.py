@@ -12,9 +12,9 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
+from bruce_mp.discarding import Discards
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.pipes.frames import Kind
-from bruce_mp.router.discards import Discards
 from bruce_mp.router.dispatching import Dispatching
 from bruce_mp.router.rate_limit import RateLimits
 from bruce_mp.router.topics import Topic, portions_of
@@ -26,6 +26,7 @@ from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.recovery import sweep, sweep_filled
 from bruce_mp.slab.runs import name_of, read_run
 from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.copies import Target
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.recovery import Found
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Run, Segment
+    from bruce_mp.tapping import Tap
     from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = ["Router"]
@@ -56,7 +58,15 @@ class Router:
     """See the module's text.  Times are in ms on one steady clock."""
 
     def __init__(
-        self, slab: Slab, row: Row, config: Config, *, incarnation: int, reporter: DiscardReporter, rng: random.Random
+        self,
+        slab: Slab,
+        row: Row,
+        config: Config,
+        *,
+        incarnation: int,
+        reporter: DiscardReporter,
+        rng: random.Random,
+        tap: Tap | None = None,
     ) -> None:
         self._slab = slab
         self._row = row
@@ -66,6 +76,7 @@ class Router:
         self._mine_sent = word(State.ROUTED_SENT, incarnation)
         self._discards = Discards(slab, row, reporter)
         self._limits = RateLimits(slab, self._discards, config.rate_limit_for)
+        self._tap = tap
         self._table = TopicTable(slab)
         self._view: ClusterView | None = None
         self._topics: dict[int, Topic] = {}
@@ -163,6 +174,8 @@ class Router:
         return [part for fits, part in parts if fits]
 
     def _route_to(self, topic: Topic, segment: Segment, run: Run, now_ms: int) -> None:
+        if self._tap is not None and self._tap.is_open:
+            self._tap.copy(Target.MSG_RECEIVE, topic.name, [segment])
         if run.flags & lay.FLAG_PARTITION_KEY:
             self._row.add(Counter.RoutePartitionKeyMsg, segment.records)
             self._route_keyed(topic, segment, run, now_ms)

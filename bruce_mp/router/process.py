@@ -7,10 +7,10 @@ import os
 import random
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.discarding import reporter_for
 from bruce_mp.kernels import WORDS
-from bruce_mp.pipes.control import Broker, Dispatchers, Drain, PeerDied, Ready, RefreshMetadata, Stop
+from bruce_mp.pipes.control import Broker, DebugTopics, Dispatchers, Drain, PeerDied, Ready, RefreshMetadata, Stop
 from bruce_mp.pipes.links import (
-    DISCARDS,
     ROUTER_FROM_DISPATCHERS,
     ROUTER_FROM_INPUTS,
     Links,
@@ -29,9 +29,9 @@ from bruce_mp.router.unknown import SUCCESS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab import numbering
 from bruce_mp.slab.rows import Row
+from bruce_mp.tapping import tap_for
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.discards import DiscardReporter
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
@@ -71,13 +71,12 @@ class _Process:
         self._runs = self._links.receiver(ROUTER_FROM_INPUTS)
         self._events = self._links.receiver(ROUTER_FROM_DISPATCHERS)
         self._dispatchers: dict[int, Sender] = {}
-        self._reporter = DiscardReporter(
-            self._links.sender(DISCARDS),
-            start.config.http.bad_msg_prefix_size,
-            is_logged=start.config.logging.log_discards,
-        )
+        self._reporter = reporter_for(start.config, self._links, self._row)
+        self._tap = tap_for(slab, self._links, self._row)
         rng = random.Random()  # noqa: S311 - spreads load and back-offs; no secret depends on it
-        self._core = Router(slab, self._row, start.config, incarnation=incarnation, reporter=self._reporter, rng=rng)
+        self._core = Router(
+            slab, self._row, start.config, incarnation=incarnation, reporter=self._reporter, rng=rng, tap=self._tap
+        )
         delivery = start.config.delivery
         self._retry = PauseBackoff(
             delivery.pause_rate_limit_initial_ms,
@@ -138,6 +137,8 @@ class _Process:
                 self._core.take_filled(steady_ms())
         elif isinstance(word, RefreshMetadata):
             self._core.wish.want(steady_ms())
+        elif isinstance(word, DebugTopics):
+            self._tap.choose(word)
         elif word is None or isinstance(word, Stop):
             self._loop.stop()
 
@@ -165,13 +166,14 @@ class _Process:
             self._sender(slot).send(parcels)
         self._announce()
         self._set_alarm()
-        if self._reporter.pending and not self._is_reporting:
+        if (self._reporter.pending or self._tap.pending) and not self._is_reporting:
             self._is_reporting = True
             self._loop.call_later(_REPORT_EVERY_S, self._report)
 
     def _report(self) -> None:
         self._is_reporting = False
         self._reporter.flush()
+        self._tap.flush()
 
     def _sender(self, slot: int) -> Sender:
         sender = self._dispatchers.get(slot)

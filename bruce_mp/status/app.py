@@ -1,7 +1,8 @@
 """The status pages as a Flask application: which path shows what.
 
 A page is read from the slab on request and is a struct, whose fields are the JSON; the plain form is made from the
-same struct.  Only a POST changes anything, and only from a page of our own or from no page at all.
+same struct.  Only `/metadata_update` and `/msg_debug` change anything, and only from a page of our own or from no page
+at all.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from flask import Flask, Response, abort, render_template, request
+from flask import Flask, Response, render_template, request
 from werkzeug.exceptions import HTTPException
 
 from bruce_mp.errors import SlabError
 from bruce_mp.status.counters import counters_plain, read_counters
+from bruce_mp.status.debug_pages import add_debug_pages, refuse_other_sites
 from bruce_mp.status.discards import discards_plain
 from bruce_mp.status.header import Page, read_header, read_server_info, server_info_plain
 from bruce_mp.status.health import read_health
 from bruce_mp.status.metadata import metadata_plain, read_metadata
 from bruce_mp.status.overview import read_overview
 from bruce_mp.status.queues import queues_plain, read_queues
+from bruce_mp.status.rolling_file import FileTroubleError
 from bruce_mp.status.rows import read_processes
 from bruce_mp.status.text import stamp
 from bruce_mp.telemetry.books import read_books
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from bruce_mp.slab.file import Slab
+    from bruce_mp.status.debug_files import MessageDebug
     from bruce_mp.status.reports import Reports
 
 __all__ = ["Daemon", "create_app"]
@@ -39,7 +43,6 @@ _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'",
     "X-Content-Type-Options": "nosniff",
 }
-_FROM_ELSEWHERE: Final = frozenset({"cross-site", "same-site"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Daemon:
 
     slab: Slab
     reports: Reports
+    debug: MessageDebug
     metadata_max_age_ms: int | None
     count: Callable[[Counter], None]
     refresh_metadata: Callable[[], None]
@@ -77,10 +81,12 @@ def create_app(daemon: Daemon) -> Flask:
     app.add_url_rule("/healthz", "healthz", lambda: _healthz(daemon))
     app.add_url_rule("/", "overview", lambda: _overview(daemon))
     app.add_url_rule("/metadata_update", "metadata_update", lambda: _metadata_update(daemon), methods=["POST"])
+    add_debug_pages(app, daemon.debug)
     app.before_request(lambda: daemon.count(Counter.HttpRequest))
     app.after_request(_finish)
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(SlabError, _slab_error)
+    app.register_error_handler(FileTroubleError, lambda error: _text(f"{error}\n", 500))
     return app
 
 
@@ -133,9 +139,7 @@ def _overview(daemon: Daemon) -> str:
 
 
 def _metadata_update(daemon: Daemon) -> Response:
-    # A web page from elsewhere that is open in a browser on this host can post here too; the browser says so.
-    if request.headers.get("Sec-Fetch-Site") in _FROM_ELSEWHERE:
-        abort(403, "A page of another site may not ask for this.")
+    refuse_other_sites()
     daemon.refresh_metadata()
     return _text(f"Metadata update initiated at {stamp(daemon.now_ms() // 1000)}\n")
 

@@ -17,7 +17,7 @@ from bruce_mp.status.text import base64_text, bracketed, stamp, topic_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from bruce_mp.telemetry.discards import DiscardReport
+    from bruce_mp.telemetry.reports import DiscardReport
 
 __all__ = ["DiscardsPage", "Report", "discards_plain", "show_report"]
 
@@ -103,13 +103,13 @@ def show_report(report: DiscardReport) -> Report:
         start_time=report.start_time,
         malformed_msg_count=counts[DiscardReason.MALFORMED],
         unix_stream_unclean_disconnect_count=counts[DiscardReason.UNCLEAN_DISCONNECT],
-        tcp_unclean_disconnect_count=0,  # no input takes TCP
+        tcp_unclean_disconnect_count=report.tcp_disconnects,
         unsupported_api_key_msg_count=counts[DiscardReason.UNSUPPORTED_API_KEY],
         unsupported_version_msg_count=counts[DiscardReason.UNSUPPORTED_VERSION],
         bad_topic_msg_count=counts[DiscardReason.BAD_TOPIC],
         recent_malformed=_base64(recent[DiscardReason.MALFORMED].newest_first),
         unix_stream_unclean_disconnect=_base64(recent[DiscardReason.UNCLEAN_DISCONNECT].newest_first),
-        tcp_unclean_disconnect=[],
+        tcp_unclean_disconnect=_base64(report.recent_tcp.newest_first),
         unsupported_msg_version=[VersionCount(*item) for item in sorted(report.versions.items())],
         unsupported_msg_api_key=[ApiKeyCount(*item) for item in sorted(report.api_keys.items())],
         recent_bad_topic=[topic_text(name) for name in recent[DiscardReason.BAD_TOPIC].newest_first],

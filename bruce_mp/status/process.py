@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import logging
 import os
+import time
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import BruceError, RemoteProtocolError
-from bruce_mp.pipes.control import Ready, RefreshMetadata, Stop
-from bruce_mp.pipes.links import DISCARDS, Links
+from bruce_mp.pipes.control import DebugTopics, Ready, RefreshMetadata, Stop
+from bruce_mp.pipes.links import COPIES, DISCARDS, Links
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.slab.rows import Row
 from bruce_mp.status.app import Daemon, create_app
+from bruce_mp.status.copy_writer import CopyWriter, DiscardFile
+from bruce_mp.status.debug_files import MessageDebug
 from bruce_mp.status.reports import Reports
+from bruce_mp.status.rolling_file import RollingFile
 from bruce_mp.status.server import HttpServer
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
@@ -25,6 +30,7 @@ from bruce_mp.telemetry.events import decode_events
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
+    from bruce_mp.config.sections import DiscardLog
     from bruce_mp.pipes.control import Control, Word
     from bruce_mp.pipes.start import Start
     from bruce_mp.slab.file import Slab
@@ -54,22 +60,32 @@ class _Status:
         self._events = self._links.receiver(DISCARDS)
         self._loop = Loop()
         interval = start.config.http.discard_report_interval_s
+        self._debug = MessageDebug(start.config.msg_debug, self._tell, self._count, time.monotonic)
+        self._copies = self._links.receiver(COPIES)
+        self._writer = CopyWriter(self._discard_file(start.config.discard_log), self._debug, self._count)
         self._reports = Reports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
         self._server = HttpServer(create_app(self._daemon(slab, start.config)), start.listener)
+
+    def _discard_file(self, config: DiscardLog) -> DiscardFile | None:
+        if not config.enable:
+            return None
+        file = RollingFile(Path(config.path), config.max_file_size, config.max_archive_size, wall_ms)
+        return DiscardFile(file, self._count)
 
     def _daemon(self, slab: Slab, config: Config) -> Daemon:
         return Daemon(
             slab=slab,
             reports=self._reports,
             metadata_max_age_ms=2 * config.delivery.metadata_refresh_interval_min * _MINUTE_MS or None,
+            debug=self._debug,
             count=self._count,
             refresh_metadata=lambda: self._tell(RefreshMetadata()),
             now_ms=wall_ms,
         )
 
-    def _count(self, counter: Counter) -> None:
+    def _count(self, counter: Counter, amount: int = 1) -> None:
         with self._row_lock:
-            self._row.add(counter)
+            self._row.add(counter, amount)
 
     def _tell(self, word: Word) -> None:
         with self._control_lock:
@@ -77,25 +93,32 @@ class _Status:
 
     def run(self) -> None:
         self._loop.watch(self._events.socket, lambda _: self._take_events())
+        self._loop.watch(self._copies.socket, lambda _: self._take_copies())
         self._loop.watch(self._control, lambda _: self._on_control())
         self._row.start_heartbeat(self._loop.call_later, wall_ms)
+        self._writer.start()
         self._server.start()
         self._tick()
         self._tell(Ready())
         self._loop.run()
         self._server.stop()
+        self._take_copies()
+        self._writer.stop()
         self._links.close()
 
     def _tick(self) -> None:
         if not self._server.is_alive():
             raise BruceError("The HTTP server ended by itself; its traceback stands above.")
         self._reports.rotate(wall_ms())
+        self._debug.look_at_the_clock()
         self._loop.call_later(_TICK_S, self._tick)
 
     def _on_control(self) -> None:
         word = self._control.receive()
         if word is None or isinstance(word, Stop):
             self._loop.stop()
+        elif isinstance(word, DebugTopics):
+            self._debug.adopt(word)
 
     def _take_events(self) -> None:
         for _ in range(_EVENTS_A_ROUND):
@@ -103,6 +126,13 @@ class _Status:
             if not data:
                 return
             self._take(data)
+
+    def _take_copies(self) -> None:
+        for _ in range(_EVENTS_A_ROUND):
+            data = self._copies.receive_bytes()
+            if not data:
+                return
+            self._writer.offer(data)
 
     def _take(self, data: bytes) -> None:
         try:

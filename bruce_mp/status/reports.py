@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bruce_mp.status.discards import DiscardsPage, show_report
 from bruce_mp.status.header import read_header
-from bruce_mp.telemetry.discards import ReportBook
+from bruce_mp.telemetry.reports import ReportBook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

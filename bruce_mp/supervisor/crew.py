@@ -14,7 +14,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from bruce_mp.pipes.control import Control, Dispatchers, PeerDied, Ready, RefreshMetadata
+from bruce_mp.pipes.control import Control, DebugTopics, Dispatchers, PeerDied, Ready, RefreshMetadata
 from bruce_mp.pipes.start import Start
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import Row
@@ -62,6 +62,7 @@ class Crew:
         self._equipment = equipment
         self._row = row
         self._bereft: set[Child] = set()
+        self._debug = DebugTopics()
         self._draining = False
         self._stopping = False
         self.failure: str | None = None
@@ -148,11 +149,17 @@ class Crew:
                 self._arrange_dispatchers(wanted)
             case RefreshMetadata():
                 self._router.send(word)
+            case DebugTopics():
+                self._debug = word
+                for each in (self._router, *self._dispatchers.values()):
+                    each.send(word)
             case _:
                 log.error("Process %s said %s, which only the supervisor says.", child.name, type(word).__name__)
 
     def _on_ready(self, child: Child) -> None:
         child.is_ready()
+        if self._debug.any and child is not self.input:
+            child.send(self._debug)
         log.log(NOTICE, "Process %s is ready.", child.name, extra=child.about)
 
     def _arrange_dispatchers(self, wanted: dict[int, Broker]) -> None:

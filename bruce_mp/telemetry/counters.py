@@ -106,3 +106,7 @@ class Counter(IntEnum):
     ProcessRestarted = 354
     HttpRequest = 355
     NoDiscardQuery = 356
+
+    # files that status writes: the first by whoever has the message, too
+    MsgCopyLost = 360
+    DiscardLogLine = 361

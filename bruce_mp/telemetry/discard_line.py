@@ -25,7 +25,11 @@ from typing import Final
 
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
 
-__all__ = ["DiscardLine", "LineEvent", "format_line", "info_of", "parse_line"]
+__all__ = ["NO_INFO", "DiscardLine", "LineEvent", "format_debug_line", "format_line", "info_of", "parse_line"]
+
+
+NO_INFO: Final = "NONE"
+"""The info of a possible duplicate."""
 
 
 @unique
@@ -54,16 +58,15 @@ class DiscardLine:
     partition_key: int | None = None
 
 
-def info_of(reason: DiscardReason, number: int = 0) -> str:
-    """The info of a reason; `number` is the API key or version that is not supported.
-
-    UNCLEAN_DISCONNECT is UNCLEAN_U or UNCLEAN_T by the kind of its stream, which whoever has the stream knows.
-    """
+def info_of(reason: DiscardReason, number: int = 0, *, is_tcp: bool = False) -> str:
+    """The info of a reason; `number` is the API key or version that is not supported, `is_tcp` the kind of a stream."""
     match reason:
         case DiscardReason.UNSUPPORTED_API_KEY:
             return f"API_KEY({number})"
         case DiscardReason.UNSUPPORTED_VERSION:
             return f"VERSION({number})"
+        case DiscardReason.UNCLEAN_DISCONNECT:
+            return "UNCLEAN_T" if is_tcp else "UNCLEAN_U"
         case _:
             return reason.name
 
@@ -76,11 +79,23 @@ _TO_ESCAPE: Final = re.compile(rb"[^\x20-\x7e]|\\")
 def format_line(line: DiscardLine) -> bytes:
     """The line, with the newline at its end."""
     head = f"now: {line.now_ms} ts: {line.timestamp_ms} event: {line.event.value} info: {line.info} "
-    topic = _TO_ESCAPE.sub(lambda match: b"\\x%02x" % match[0][0], line.topic)
-    fields = (("topic", topic), ("key", b64encode(line.key)), ("msg", b64encode(line.value)))
-    body = b" ".join([b"%b: %d[%b]" % (name.encode(), len(text), text) for name, text in fields])
+    fields = (("topic", _escaped(line.topic)), ("key", b64encode(line.key)), ("msg", b64encode(line.value)))
     tail = b"" if line.partition_key is None else b" pkey: %d" % line.partition_key
-    return head.encode() + body + tail + b"\n"
+    return head.encode() + _joined(fields) + tail + b"\n"
+
+
+def format_debug_line(timestamp_ms: int, topic: bytes, key: bytes, value: bytes) -> bytes:
+    """A line of a file of message debugging, with the newline at its end; nothing is shortened."""
+    fields = (("topic", _escaped(topic)), ("key", b64encode(key)), ("value", b64encode(value)))
+    return b"ts: %d %b\n" % (timestamp_ms, _joined(fields))
+
+
+def _escaped(topic: bytes) -> bytes:
+    return _TO_ESCAPE.sub(lambda match: b"\\x%02x" % match[0][0], topic)
+
+
+def _joined(fields: tuple[tuple[str, bytes], ...]) -> bytes:
+    return b" ".join([b"%b: %d[%b]" % (name.encode(), len(text), text) for name, text in fields])
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

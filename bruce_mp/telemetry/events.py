@@ -21,6 +21,7 @@ class DiscardEvent(msgspec.Struct, frozen=True, tag=True):
 
     `topic` is empty where it was not understood or there were too many topics.  Timestamps are the clients', in ms.
     `samples` are first bytes, the oldest first.  `version` and `api_key` are those that are not supported.
+    `is_tcp`: an unclean disconnect was one of TCP.
     """
 
     reason: DiscardReason
@@ -31,6 +32,7 @@ class DiscardEvent(msgspec.Struct, frozen=True, tag=True):
     samples: tuple[bytes, ...] = ()
     version: int | None = None
     api_key: int | None = None
+    is_tcp: bool = False
 
 
 class DuplicateEvent(msgspec.Struct, frozen=True, tag=True):

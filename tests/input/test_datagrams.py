@@ -17,8 +17,9 @@ from bruce_mp.slab.layout import State
 from bruce_mp.slab.rows import Row
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.books import read_books, total
+from bruce_mp.telemetry.copies import Copies, decode_copies
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.discards import DiscardReporter
+from bruce_mp.telemetry.discards import DiscardReporter, FileCopies
 from bruce_mp.telemetry.events import DiscardEvent, decode_events
 from support.slabs import INPUT_ROW, contents, datagram, new_slab, put_in_landing_zone
 
@@ -50,18 +51,31 @@ class Link:
         return True
 
 
+class Bytes:
+    """The sending end of a link, which keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+
+    def send_bytes(self, data: bytes) -> bool:
+        self.messages.append(data)
+        return True
+
+
 class Life:
     """One life of an input process without socket and router: all that it has is in the slab."""
 
-    def __init__(self, slab: Slab, longest: int = LONGEST) -> None:
+    def __init__(self, slab: Slab, longest: int = LONGEST, copy_size: int = 0) -> None:
         self.slab = slab
         topics = TopicTable(slab)
         topics.add(b"t1", 3)
         self.row = Row(slab, INPUT_ROW)
         self.link = Link()
-        self.reporter = DiscardReporter(self.link, SAMPLE)
+        self.copies = Bytes()
+        file = FileCopies(Copies(self.copies, self.row.add), copy_size) if copy_size else None
+        self.reporter = DiscardReporter(self.link, SAMPLE, file=file)
         self.lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), topics, lambda _: 1000)
-        self.admission = Admission(slab, self.row, self.lanes, self.reporter, longest=longest, sample_size=SAMPLE)
+        self.admission = Admission(slab, self.row, self.lanes, self.reporter, longest=longest)
 
     def receive(self, *datagrams: bytes) -> None:
         put_in_landing_zone(self.slab, datagrams)
@@ -212,6 +226,25 @@ def test_what_finds_no_room_is_counted_and_reported_by_topic(slab: Slab) -> None
     (event,) = life.events()
     assert (event.reason, event.topic, event.count) == (DiscardReason.NO_MEM, b"t1", dropped)
     assert event.max_timestamp == sent - 1
+
+
+@pytest.mark.parametrize("size", [3, 2000])
+def test_what_finds_no_room_is_copied_to_the_discard_file(slab: Slab, size: int) -> None:
+    life = Life(slab, copy_size=size)
+    sent = 0
+    while not read_books(slab).discarded:
+        life.receive(
+            *[datagram(b"t1", b"%d:" % (sent + slot) + bytes(900), b"key", sent + slot, 5) for slot in range(16)]
+        )
+        sent += 16
+    life.reporter.flush()
+    copies = [copy for data in life.copies.messages for copy in decode_copies(data)]
+    kept = {value[: value.index(b":")] for value in (record.value for record in contents(slab))}
+    assert len(copies) == read_books(slab).discarded["NO_MEM"]
+    assert {b"%d" % copy.timestamp_ms for copy in copies} == {b"%d" % number for number in range(sent)} - kept
+    for copy in copies:
+        assert copy.value == (b"%d:" % copy.timestamp_ms + bytes(900))[:size]
+        assert (copy.topic, copy.key, copy.partition_key, copy.info) == (b"t1", b"key", copy.timestamp_ms, "NO_MEM")
 
 
 # --- crashes ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels import by_partition, by_size, encode, head_of, mark, sample, take, time_span
+from bruce_mp.kernels import by_partition, by_size, encode, head_of, mark, messages, take, time_span
+from bruce_mp.protocol.client_wire import Message
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.runs import Record, Segment, read_run, segment_records, segment_words
 from support.examples import examples
@@ -169,7 +170,7 @@ def test_a_segment_of_an_older_generation_is_refused_by_all(slab: Slab) -> None:
         lambda: head_of(slab, old, 1, 1),
         lambda: by_size(slab, old, 1),
         lambda: time_span(slab, old),
-        lambda: sample(slab, old, 1),
+        lambda: messages(slab, old, b"t", 1),
         lambda: by_partition(slab, old, [1, 2]),
     ):
         with pytest.raises(SlabError):
@@ -183,4 +184,10 @@ def test_looks(slab: Slab) -> None:
     sender.receive([datagram(value=b"value", key=b"key", timestamp=stamp) for stamp in stamps])
     [segment] = sender.close_all()
     assert time_span(slab, segment) == (min(stamps), max(stamps))
-    assert [sample(slab, segment, size) for size in (0, 4, 100)] == [b"", b"keyv", b"keyvalue"]
+    for size, key, value in ((0, b"", b""), (4, b"key", b"valu"), (100, b"key", b"value"), (None, b"key", b"value")):
+        assert messages(slab, segment, b"t", size) == [Message(b"t", value, key, stamp, None) for stamp in stamps]
+
+
+def test_messages_have_their_partition_keys(slab: Slab) -> None:
+    segment = one_run(slab, [datagram(value=b"v", partition_key=key) for key in (0, 2**32 - 1)])
+    assert [message.partition_key for message in messages(slab, segment, b"t", None)] == [0, 2**32 - 1]

@@ -58,7 +58,7 @@ def actions(slab: Slab, segment: Segment) -> list[Callable[[], object]]:
         lambda: kernels.by_partition(slab, segment, [1, 2, 3]),
         lambda: kernels.head_of(slab, segment, 1, 1000),
         lambda: kernels.time_span(slab, segment),
-        lambda: kernels.sample(slab, segment, 100),
+        lambda: kernels.messages(slab, segment, b"t", 100),
         lambda: find(slab, segment),
         lambda: is_current(slab, segment),
         lambda: segment_words(slab, segment),

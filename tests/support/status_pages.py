@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
+from bruce_mp.config.sections import MsgDebug
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import Row
 from bruce_mp.status.app import Daemon, create_app
+from bruce_mp.status.debug_files import MessageDebug
 from bruce_mp.status.reports import Reports
 from support.filled_slab import NOW_MS, FilledSlab
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
     from flask.testing import FlaskClient
 
+    from bruce_mp.pipes.control import DebugTopics
     from bruce_mp.telemetry.counters import Counter
 
 STARTED_MS = NOW_MS - 100_000
@@ -32,14 +36,18 @@ class PagesOfNoDaemon:
         self.counted: list[Counter] = []
         self.unread: list[int] = []
         self.refreshes = 0
+        self.announced: list[DebugTopics] = []
         self.begin(lay.ROW_SUPERVISOR)
         self.reports = Reports(self.slab, 600, NOW_MS, lambda: self.unread.append(self.now_ms))
+        config = MsgDebug(enable=True, path=str(path.parent / "debug"))
+        self.debug = MessageDebug(config, self.announced.append, lambda *_: None, time.monotonic)
         self.client: FlaskClient = create_app(self._daemon()).test_client()
 
     def _daemon(self) -> Daemon:
         return Daemon(
             slab=self.slab,
             reports=self.reports,
+            debug=self.debug,
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
             count=self.counted.append,
             refresh_metadata=self._refresh,

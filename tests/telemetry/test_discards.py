@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
-from bruce_mp.telemetry.discards import FINISHED_KEPT, MAX_SAMPLES, MAX_TOPICS, RECENT, DiscardReporter, ReportBook
+from bruce_mp.protocol.client_wire import Message
+from bruce_mp.telemetry.copies import Copies, Target, decode_copies
+from bruce_mp.telemetry.discards import DiscardReporter, FileCopies
 from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent, decode_events, encode_events
+from bruce_mp.telemetry.spans import MAX_TOPICS, RECENT
 
-EPOCH = 1_800_000_000
 NASTY = b'\xff\x00"\\\n\xe2\x82'
 
 
@@ -29,10 +31,6 @@ class FakeLink:
 
     def discards(self) -> list[DiscardEvent]:
         return [event for event in self.events() if isinstance(event, DiscardEvent)]
-
-
-def discard(reason: DiscardReason, topic: bytes = b"t", count: int = 1, *samples: bytes) -> DiscardEvent:
-    return DiscardEvent(reason, topic, count, 0, 0, samples)
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -112,20 +110,22 @@ def test_what_the_link_refuses_goes_with_the_next_flush() -> None:
 
 def test_samples_are_the_newest_distinct_prefixes() -> None:
     link = FakeLink()
-    reporter = DiscardReporter(link, prefix_size=3)
-    for index in range(MAX_SAMPLES + 2):
-        reporter.note(DiscardReason.MALFORMED, sample=b"m%d long" % index)
-    reporter.note(DiscardReason.MALFORMED, sample=b"m3 again")
+    reporter = DiscardReporter(link, prefix_size=4)
+    for index in range(RECENT + 2):
+        reporter.note(DiscardReason.MALFORMED, sample=b"m%03d long" % index)
+    reporter.note(DiscardReason.MALFORMED, sample=b"m003 again")
     reporter.flush()
-    assert link.discards()[0].samples == (b"m2 ", b"m4 ", b"m5 ", b"m6 ", b"m3 ")
+    assert link.discards()[0].samples == (b"m002", *(b"m%03d" % index for index in range(4, RECENT + 2)), b"m003")
 
 
-def test_a_long_message_is_shown_with_its_topic() -> None:
+def test_long_messages_are_shown_with_their_topics_once_for_all_topics() -> None:
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=8)
-    reporter.note(DiscardReason.LONG_MSG, b"news", sample=b"value")
+    for topic in (b"news", b"old"):
+        reporter.note(DiscardReason.LONG_MSG, topic)
+        reporter.show_long(topic, [b"value"])
     reporter.flush()
-    assert link.discards()[0].samples == (b"news val",)
+    assert [event.samples for event in link.discards()] == [(b"news val", b"old valu"), ()]
 
 
 def test_an_empty_datagram_is_a_sample_too() -> None:
@@ -158,96 +158,54 @@ def test_a_topic_longer_than_kafka_allows_is_cut() -> None:
     assert link.discards()[0].topic == b"x" * 249
 
 
-# --- book -------------------------------------------------------------------------------------------------------------
+# --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_event_goes_where_its_reason_says() -> None:
-    book = ReportBook(600, EPOCH, EPOCH)
-    for event in (
-        discard(DiscardReason.MALFORMED, b"", 3, b"m1", b"m2"),
-        discard(DiscardReason.BAD_TOPIC, b"gone", 2),
-        DiscardEvent(DiscardReason.UNSUPPORTED_VERSION, b"", 4, 0, 0, (), version=7),
-        DiscardEvent(DiscardReason.UNSUPPORTED_API_KEY, b"", 5, 0, 0, (), api_key=300),
-        DiscardEvent(DiscardReason.LONG_MSG, b"t", 1, 10, 10, (b"t val",)),
-        DiscardEvent(DiscardReason.RATE_LIMIT, b"t", 6, 5, 8),
-        DuplicateEvent(b"t", 2, 1, 2),
-    ):
-        book.record(event, EPOCH)
-    report = book.unfinished
-    assert {reason.name: count for reason, count in report.counts.items() if count} == {
-        "MALFORMED": 3,
-        "BAD_TOPIC": 2,
-        "UNSUPPORTED_VERSION": 4,
-        "UNSUPPORTED_API_KEY": 5,
-        "LONG_MSG": 1,
-        "RATE_LIMIT": 6,
-    }
-    assert report.recent[DiscardReason.MALFORMED].newest_first == (b"m2", b"m1")
-    assert report.recent[DiscardReason.BAD_TOPIC].newest_first == (b"gone",)
-    assert (report.versions, report.api_keys) == ({7: 4}, {300: 5})
-    assert list(report.topics) == [b"t"]
-    topic = report.topics[b"t"]
-    assert (topic.count, topic.min_timestamp, topic.max_timestamp) == (7, 5, 10)
-    assert topic.reasons == {DiscardReason.LONG_MSG: 1, DiscardReason.RATE_LIMIT: 6}
-    assert report.duplicates[b"t"].count == 2
+def reporter_with_file(longest: int | None = None) -> tuple[DiscardReporter, FakeLink]:
+    copies = FakeLink()
+    file = FileCopies(Copies(copies, lambda *_: None), longest)
+    return DiscardReporter(FakeLink(), prefix_size=4, file=file), copies
 
 
-@pytest.mark.parametrize("reason", DiscardReason)
-def test_every_reason_can_be_recorded(reason: DiscardReason) -> None:
-    book = ReportBook(600, EPOCH, EPOCH)
-    book.record(discard(reason, NASTY, 2, b"sample"), EPOCH)
-    assert book.unfinished.counts[reason] == 2
+def test_what_was_not_understood_is_copied_as_it_came() -> None:
+    reporter, link = reporter_with_file(longest=6)
+    assert reporter.sample_size == 6
+    reporter.note(DiscardReason.MALFORMED, sample=b"garbage that is long")
+    reporter.note(DiscardReason.UNSUPPORTED_API_KEY, sample=b"k", api_key=300)
+    reporter.note(DiscardReason.UNSUPPORTED_VERSION, sample=b"v", version=-7)
+    reporter.note(DiscardReason.UNCLEAN_DISCONNECT, sample=b"u")
+    reporter.note(DiscardReason.UNCLEAN_DISCONNECT, sample=b"t", is_tcp=True)
+    reporter.note(DiscardReason.NO_MEM, b"news")
+    assert reporter.pending
+    reporter.flush()
+    copies = decode_copies(link.messages[0])
+    assert [(copy.info, copy.value) for copy in copies] == [
+        ("MALFORMED", b"garbag"),
+        ("API_KEY(300)", b"k"),
+        ("VERSION(-7)", b"v"),
+        ("UNCLEAN_U", b"u"),
+        ("UNCLEAN_T", b"t"),
+    ]
+    assert all(copy.now_ms == copy.timestamp_ms > 0 for copy in copies)
+    assert not reporter.pending
 
 
-def test_lists_hold_the_most_recent_distinct_entries() -> None:
-    book = ReportBook(600, EPOCH, EPOCH)
-    for index in [*range(RECENT + 5), 10]:
-        book.record(discard(DiscardReason.BAD_TOPIC, b"%d" % index), EPOCH)
-    shown = [int(name) for name in book.unfinished.recent[DiscardReason.BAD_TOPIC].newest_first]
-    assert shown == [10, *(index for index in range(RECENT + 4, 4, -1) if index != 10)]
+def test_messages_are_copied_with_all_that_sends_them_again() -> None:
+    reporter, link = reporter_with_file()
+    assert reporter.keeps_copies
+    assert reporter.copy_size is reporter.sample_size is None
+    messages = [Message(NASTY, b"value", b"key", -5, None), Message(b"news", b"", b"", 2**62, 2**32 - 1)]
+    reporter.copy(DiscardReason.NO_MEM, messages[:1])
+    reporter.copy_duplicates(messages[1:])
+    reporter.flush()
+    copies = decode_copies(link.messages[0])
+    found = [(copy.topic, copy.value, copy.key, copy.timestamp_ms, copy.partition_key) for copy in copies]
+    assert [Message(*each) for each in found] == messages
+    assert [(copy.info, copy.target) for copy in copies] == [("NO_MEM", Target.DISCARDS), ("", Target.DISCARDS)]
 
 
-def test_topics_of_a_report_are_bounded() -> None:
-    book = ReportBook(600, EPOCH, EPOCH)
-    for index in range(MAX_TOPICS + 5):
-        book.record(discard(DiscardReason.NO_MEM, b"%d" % index), EPOCH)
-    assert len(book.unfinished.topics) == MAX_TOPICS + 1
-    assert book.unfinished.topics[b""].count == 5
-
-
-def test_a_period_ends_on_the_second() -> None:
-    book = ReportBook(600, EPOCH, EPOCH)
-    book.record(discard(DiscardReason.NO_MEM, count=1), EPOCH + 599.999)
-    assert not book.finished
-    book.record(discard(DiscardReason.NO_MEM, count=2), EPOCH + 600)
-    assert [report.counts[DiscardReason.NO_MEM] for report in (*book.finished, book.unfinished)] == [1, 2]
-    assert (book.unfinished.id, book.unfinished.start_time) == (1, EPOCH + 600)
-
-
-def test_a_long_silence_loses_nothing() -> None:
-    book = ReportBook(600, EPOCH, EPOCH)
-    book.record(discard(DiscardReason.NO_MEM), EPOCH + 1)
-    finished = book.rotate(EPOCH + 86_400)
-    assert finished is not None
-    assert finished.counts[DiscardReason.NO_MEM] == 1
-    assert book.unfinished.id == 144
-    assert book.rotate(EPOCH + 86_400) is None
-
-
-def test_only_the_last_reports_are_kept() -> None:
-    book = ReportBook(60, EPOCH, EPOCH)
-    for period in range(1, FINISHED_KEPT + 3):
-        book.rotate(EPOCH + 60 * period)
-    assert [report.id for report in book.finished] == [5, 4, 3, 2]
-
-
-def test_a_book_that_is_opened_late_keeps_the_numbering() -> None:
-    book = ReportBook(60, EPOCH, EPOCH + 150)
-    assert (book.unfinished.id, book.unfinished.start_time) == (2, EPOCH + 120)
-
-
-def test_a_clock_that_is_set_back_does_not_stop_the_reports() -> None:
-    book = ReportBook(60, EPOCH, EPOCH + 3600)
-    assert book.rotate(EPOCH + 10) is not None
-    assert book.unfinished.start_time == EPOCH
-    assert book.rotate(EPOCH + 70) is not None
+def test_without_a_file_nothing_is_copied() -> None:
+    reporter = DiscardReporter(FakeLink(), prefix_size=4)
+    assert not reporter.keeps_copies
+    reporter.copy(DiscardReason.NO_MEM, [Message(b"t", b"v", b"", 0, None)])
+    assert not reporter.pending

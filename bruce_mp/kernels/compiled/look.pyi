@@ -1,2 +1,1 @@
-from bruce_mp.kernels.pure.look import sample as sample
 from bruce_mp.kernels.pure.look import time_span as time_span

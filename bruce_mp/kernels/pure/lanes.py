@@ -43,10 +43,11 @@ LaneKey = tuple[int, int, int]
 
 
 class NoRoom(NamedTuple):
-    """A message that found no room in the slab."""
+    """A message that found no room in the slab; `arrival` is its number."""
 
     topic: bytes
     timestamp: int
+    arrival: int
 
 
 class Ingested(NamedTuple):
@@ -94,7 +95,7 @@ class Lanes:
         for (topic, keyed), items in batch.groups.items():
             for lane, members in self._assign(topic, items, keyed=keyed):
                 dropped = self._append(lane, buffer, members, now_ms)
-                no_room += [NoRoom(topic, item[1]) for item in dropped]
+                no_room += [NoRoom(topic, item[1], item[0]) for item in dropped]
                 self._after_append(lane, topic, now_ms)
         return Ingested(batch, no_room)
 

@@ -1,18 +1,19 @@
-"""Looks at the records of a segment: sizes, timestamps, a sample."""
+"""Looks at the records of a segment: sizes, timestamps, the messages themselves."""
 
 from __future__ import annotations
 
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from bruce_mp.protocol.client_wire import Message
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import segment_records, split
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.runs import Segment
+    from bruce_mp.slab.runs import Record, Segment
 
-__all__ = ["TimeSpan", "by_size", "sample", "time_span"]
+__all__ = ["TimeSpan", "by_size", "messages", "time_span"]
 
 
 class TimeSpan(NamedTuple):
@@ -41,8 +42,22 @@ def by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segmen
     ]
 
 
-def sample(slab: Slab, segment: Segment, size: int) -> bytes:
-    """At most `size` bytes of the first record's key and value."""
-    offset, record = next(segment_records(slab, segment))
-    at = slab.chunk_at(segment.chunk) + offset + lay.RECORD_HEADER
-    return bytes(slab.view[at : at + min(size, record.key_length + record.value_length)])
+def messages(slab: Slab, segment: Segment, topic: bytes, longest: int | None) -> list[Message]:
+    """The messages of a segment, whole or with at most `longest` bytes of key and of value."""
+    chunk_at = slab.chunk_at(segment.chunk)
+    return [
+        _message(slab, chunk_at + offset, record, topic, longest) for offset, record in segment_records(slab, segment)
+    ]
+
+
+def _message(slab: Slab, at: int, record: Record, topic: bytes, longest: int | None) -> Message:
+    key_at = at + lay.RECORD_HEADER
+    value_at = key_at + record.key_length
+    key = bytes(slab.view[key_at : key_at + _at_most(record.key_length, longest)])
+    value = bytes(slab.view[value_at : value_at + _at_most(record.value_length, longest)])
+    keyed = bool(record.flags & lay.FLAG_PARTITION_KEY)
+    return Message(topic, value, key, record.timestamp, record.partition_key if keyed else None)
+
+
+def _at_most(length: int, longest: int | None) -> int:
+    return length if longest is None else min(length, longest)

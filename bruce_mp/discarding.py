@@ -1,0 +1,89 @@
+"""Discards and possible duplicates of messages that are in the slab: settled, counted, reported, copied.
+
+For the processes behind the input.  `reporter_for` makes the reporter of any process of the message path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp import kernels
+from bruce_mp.errors import DiscardReason
+from bruce_mp.pipes.links import COPIES, DISCARDS
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
+from bruce_mp.telemetry.copies import Copies
+from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.telemetry.discards import DiscardReporter, FileCopies
+from bruce_mp.telemetry.spans import RECENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.config.model import Config
+    from bruce_mp.pipes.links import Links
+    from bruce_mp.protocol.client_wire import Message
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["Discards", "reporter_for"]
+
+_AT_ONCE: Final = MAX_SETTLED_SEGMENTS
+
+
+def reporter_for(config: Config, links: Links, row: Row) -> DiscardReporter:
+    """The reporter of a process with these links and this row."""
+    log = config.discard_log
+    return DiscardReporter(
+        links.sender(DISCARDS),
+        config.http.bad_msg_prefix_size,
+        is_logged=config.logging.log_discards,
+        file=FileCopies(Copies(links.sender(COPIES), row.add), log.max_msg_prefix_size) if log.enable else None,
+    )
+
+
+class Discards:
+    """Discards segments on behalf of one process."""
+
+    def __init__(self, slab: Slab, row: Row, reporter: DiscardReporter) -> None:
+        self._slab = slab
+        self._row = row
+        self._reporter = reporter
+
+    def settle(
+        self, segments: Iterable[Segment], reason: DiscardReason, topic: bytes, counter: Counter | None = None
+    ) -> None:
+        """Discard segments that are ours, and raise `counter` by the number of their messages.
+
+        What one transaction has room for, such as a record batch, is settled all of it or not at all.
+        """
+        segments = list(segments)
+        for start in range(0, len(segments), _AT_ONCE):
+            some = segments[start : start + _AT_ONCE]
+            for segment in some:
+                self._report(segment, reason, topic)
+            records = sum(segment.records for segment in some)
+            raises = {discarded(reason): records} | ({} if counter is None else {counter: records})
+            self._row.settle(some, State.DISCARDED, reason, raises)
+
+    def _report(self, segment: Segment, reason: DiscardReason, topic: bytes) -> None:
+        span = kernels.time_span(self._slab, segment)
+        self._reporter.note(reason, topic, span.earliest, count=segment.records, max_timestamp=span.latest)
+        if reason is DiscardReason.LONG_MSG:
+            shown = kernels.messages(self._slab, segment, topic, self._reporter.sample_size)
+            self._reporter.show_long(topic, [message.value for message in shown[-RECENT:]])
+        if self._reporter.keeps_copies:
+            self._reporter.copy(reason, self._messages(segment, topic))
+
+    def _messages(self, segment: Segment, topic: bytes) -> list[Message]:
+        return kernels.messages(self._slab, segment, topic, self._reporter.copy_size)
+
+    def note_duplicates(self, segments: Iterable[Segment], topic: bytes) -> None:
+        """Note segments that are sent again although the broker may have kept them."""
+        for segment in segments:
+            span = kernels.time_span(self._slab, segment)
+            self._row.add(Counter.PossibleDuplicateMsg, segment.records)
+            self._reporter.note_duplicates(topic, segment.records, span.earliest, span.latest)
+            if self._reporter.keeps_copies:
+                self._reporter.copy_duplicates(self._messages(segment, topic))

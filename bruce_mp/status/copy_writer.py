@@ -1,0 +1,140 @@
+"""The thread that writes copies of messages to files: the one writer of each, and nobody waits for it.
+
+What comes faster than the disk takes it is not written but counted, and so is what cannot be written.  A file that made
+trouble is tried again, so that the lines come back when the disk has room.
+"""
+
+from __future__ import annotations
+
+import logging
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Final, Protocol
+
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.status.rolling_file import FileTroubleError
+from bruce_mp.telemetry.copies import Target, decode_copies
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.discard_line import NO_INFO, DiscardLine, LineEvent, format_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bruce_mp.status.rolling_file import RollingFile
+    from bruce_mp.telemetry.copies import Copy
+
+__all__ = ["CopyFile", "CopyWriter", "DiscardFile"]
+
+_LOG: Final = logging.getLogger(__name__)
+WAITING_BYTES: Final = 16 << 20
+_STOP_S: Final = 2.0
+
+
+class CopyFile(Protocol):
+    """Takes the copies for some targets.  `write` may be called in the writer's thread only."""
+
+    def write(self, copies: Sequence[Copy]) -> None:
+        """Write what is there, and count it.  Raises FileTroubleError for what was not written."""
+
+
+class DiscardFile:
+    """The discard file: a line for each copy."""
+
+    def __init__(self, file: RollingFile, count: Callable[[Counter, int], None]) -> None:
+        self._file = file
+        self._count = count
+
+    def prepare(self) -> None:
+        """Open it, so that trouble shows at once.  Raises FileTroubleError."""
+        self._file.prepare()
+
+    def write(self, copies: Sequence[Copy]) -> None:
+        """See `CopyFile`."""
+        written = 0
+        try:
+            for copy in copies:
+                self._file.write([format_line(_discard_line(copy))])
+                written += 1
+        finally:
+            self._count(Counter.DiscardLogLine, written)
+            self._count(Counter.MsgCopyLost, len(copies) - written)
+
+
+def _discard_line(copy: Copy) -> DiscardLine:
+    return DiscardLine(
+        copy.now_ms,
+        copy.timestamp_ms,
+        LineEvent.DISCARD if copy.info else LineEvent.DUPLICATE,
+        copy.info or NO_INFO,
+        copy.topic,
+        copy.key,
+        copy.value,
+        copy.partition_key,
+    )
+
+
+class CopyWriter:
+    """Writes copies to `discards`, if there is such a file, and to `debug`.  `count(counter, amount)` is ours."""
+
+    def __init__(self, discards: DiscardFile | None, debug: CopyFile, count: Callable[[Counter, int], None]) -> None:
+        self._discards = discards
+        self._debug = debug
+        self._count = count
+        self._queue: SimpleQueue[bytes | None] = SimpleQueue()
+        self._waiting = 0
+        self._lock = Lock()
+        self._thread = Thread(target=self._run, name="copies", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what waits, if the disk is quick, and end."""
+        self._queue.put(None)
+        self._thread.join(_STOP_S)
+
+    def offer(self, data: bytes) -> None:
+        """Take copies as `Copies` sent them, without waiting."""
+        with self._lock:
+            has_room = not self._waiting or self._waiting + len(data) <= WAITING_BYTES
+            self._waiting += len(data) if has_room else 0
+        if has_room:
+            self._queue.put(data)
+        else:
+            _LOG.warning("Copies of messages come faster than the disk takes them; some are not written.")
+            self._count(Counter.MsgCopyLost, len(_decoded(data)))
+
+    def _run(self) -> None:
+        if self._discards is not None:
+            self._try(self._discards.prepare)
+        while (data := self._queue.get()) is not None:
+            self._write(_decoded(data))
+            with self._lock:
+                self._waiting -= len(data)
+
+    def _write(self, copies: list[Copy]) -> None:
+        of_discards = [copy for copy in copies if copy.target is Target.DISCARDS]
+        if of_discards and self._discards is not None:
+            discards = self._discards
+            self._try(lambda: discards.write(of_discards))
+        others = [copy for copy in copies if copy.target is not Target.DISCARDS]
+        if others:
+            self._try(lambda: self._debug.write(others))
+
+    def _try(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except FileTroubleError as error:
+            _LOG.error(
+                "%s Messages are delivered as ever; their copies are not written, and MsgCopyLost counts them.",
+                error, extra={"about": str(error)},
+            )  # fmt: skip
+
+
+def _decoded(data: bytes) -> list[Copy]:
+    try:
+        return decode_copies(data)
+    except RemoteProtocolError as error:
+        _LOG.error("%s  They are left out.", error)
+        return []

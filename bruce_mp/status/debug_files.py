@@ -1,0 +1,197 @@
+"""Message debugging: copies of the messages of some topics, in three files, for a while.
+
+    msg_receive   the router took the message
+    msg_send      it is in a request to a broker
+    msg_got_ack   the broker answered that it has it
+
+It starts when the first topic is chosen: old files go, the clock and the count of bytes begin.  Both begin anew with
+each change.  It stops when no topic is left, when the time is over, or when the files together would exceed the limit.
+
+Pages choose topics in their threads, the writer's thread writes, the main thread looks at the clock: a lock is around
+everything.  `announce` tells the processes of the message path what to copy.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.pipes.control import DebugTopics
+from bruce_mp.status.rolling_file import FileTroubleError, open_private
+from bruce_mp.status.text import topic_text
+from bruce_mp.telemetry.copies import Target
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.discard_line import format_debug_line
+from bruce_mp.telemetry.logs import NOTICE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bruce_mp.config.sections import MsgDebug
+    from bruce_mp.telemetry.copies import Copy
+
+__all__ = ["MessageDebug"]
+
+_LOG: Final = logging.getLogger(__name__)
+NAMES: Final = {
+    Target.MSG_RECEIVE: "msg_receive",
+    Target.MSG_SEND: "msg_send",
+    Target.MSG_GOT_ACK: "msg_got_ack",
+}
+MOST_TOPICS: Final = 1000
+
+
+class MessageDebug:
+    """See the module's text.  `now` is a monotonic clock in seconds, `count(counter, amount)` ours.
+
+    What chooses topics raises FileTroubleError when old files cannot be removed.
+    """
+
+    def __init__(
+        self,
+        config: MsgDebug,
+        announce: Callable[[DebugTopics], None],
+        count: Callable[[Counter, int], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._announce = announce
+        self._count = count
+        self._now = now
+        self._lock = Lock()
+        self._chosen = DebugTopics()
+        self._files: dict[Target, int] = {}
+        self._bytes = 0
+        self._until = 0.0
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the configuration allows it."""
+        return self._config.enable
+
+    # --- what the pages ask ------------------------------------------------------------------------------------------
+
+    def describe(self) -> str:
+        """Which topics are chosen, in the words of the page."""
+        with self._lock:
+            if self._chosen.all:
+                return "All message debug topics are currently enabled\n"
+            if not self._chosen.topics:
+                return "No message debug topics are currently enabled\n"
+            return "".join(f"topic: [{topic_text(topic)}]\n" for topic in self._chosen.topics)
+
+    def add(self, topic: bytes) -> bool:
+        """Choose a topic; False if it is chosen already, or there are too many."""
+        with self._lock:
+            topics = self._chosen.topics
+            if self._chosen.covers(topic) or len(topics) >= MOST_TOPICS:
+                return False
+            self._change(DebugTopics((*topics, topic)))
+            return True
+
+    def remove(self, topic: bytes) -> bool:
+        """Choose a topic no longer; False if it was not chosen by its name."""
+        with self._lock:
+            if topic not in self._chosen.topics:
+                return False
+            self._change(DebugTopics(tuple(other for other in self._chosen.topics if other != topic)))
+            return True
+
+    def choose_all(self) -> None:
+        """Choose all topics."""
+        with self._lock:
+            self._change(DebugTopics(all=True))
+
+    def choose_none(self) -> None:
+        """End it."""
+        with self._lock:
+            self._change(DebugTopics())
+
+    def truncate(self) -> None:
+        """Empty the files, and go on."""
+        with self._lock:
+            for descriptor in self._files.values():
+                os.ftruncate(descriptor, 0)
+            if not self._files:
+                self._remove_old()
+            self._bytes = 0
+
+    def _change(self, chosen: DebugTopics) -> None:
+        if not self._chosen.any and chosen.any:
+            self._remove_old()
+        self._take(chosen)
+        self._announce(chosen)
+
+    def _take(self, chosen: DebugTopics) -> None:
+        self._chosen = chosen
+        self._bytes = 0
+        self._until = self._now() + self._config.time_limit_s
+        if not chosen.any:
+            self._close()
+
+    def _remove_old(self) -> None:
+        for name in NAMES.values():
+            path = Path(self._config.path, name)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise FileTroubleError(f"{path} cannot be removed: {error.strerror}. Set another path.") from error
+
+    def _close(self) -> None:
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._files.clear()
+
+    # --- the other threads -------------------------------------------------------------------------------------------
+
+    def adopt(self, chosen: DebugTopics) -> None:
+        """Go on where a status process before us left off."""
+        with self._lock:
+            self._take(chosen)
+
+    def look_at_the_clock(self) -> None:
+        """End it if its time is over."""
+        with self._lock:
+            if self._chosen.any and self._now() >= self._until:
+                self._end("msg_debug.time_limit_s is over")
+
+    def _end(self, why: str) -> None:
+        _LOG.log(NOTICE, "Message debugging has ended: %s.", why)
+        self._change(DebugTopics())
+
+    def write(self, copies: Sequence[Copy]) -> None:
+        """See `CopyFile`."""
+        with self._lock:
+            for number, copy in enumerate(copies):
+                try:
+                    self._write(copy)
+                except FileTroubleError:
+                    self._count(Counter.MsgCopyLost, len(copies) - number)
+                    self._change(DebugTopics())
+                    raise
+
+    def _write(self, copy: Copy) -> None:
+        if not self._chosen.covers(copy.topic):
+            return  # it was under way when the choice changed
+        line = format_debug_line(copy.timestamp_ms, copy.topic, copy.key, copy.value)
+        if self._bytes + len(line) > self._config.byte_limit:
+            self._end("the files have msg_debug.byte_limit")
+            return
+        self._append(copy.target, line)
+        self._bytes += len(line)
+
+    def _append(self, target: Target, line: bytes) -> None:
+        path = Path(self._config.path, NAMES[target])
+        if target not in self._files:
+            self._files[target] = open_private(path)
+        try:
+            written = os.write(self._files[target], line)
+        except OSError as error:
+            raise FileTroubleError(
+                f"{path} cannot be written: {error.strerror}. Message debugging has ended."
+            ) from error
+        if written < len(line):
+            raise FileTroubleError(f"{path} cannot be written: the disk is full. Message debugging has ended.")

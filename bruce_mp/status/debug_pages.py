@@ -1,0 +1,80 @@
+"""The pages `/msg_debug/...`, which choose the topics whose messages are copied for debugging.
+
+They change something and should be asked by POST; GET works as it did with the old daemons.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from flask import Response, abort, request
+
+from bruce_mp.status.text import topic_bytes, topic_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask import Flask
+
+    from bruce_mp.status.debug_files import MessageDebug
+
+__all__ = ["add_debug_pages", "refuse_other_sites"]
+
+_FROM_ELSEWHERE: Final = frozenset({"cross-site", "same-site"})
+_BOTH: Final = ["GET", "POST"]
+_DISABLED: Final = (
+    "Message debugging is switched off: set msg_debug.enable = true and msg_debug.path, and start the daemon anew.\n"
+)
+
+
+def refuse_other_sites() -> None:
+    """Refuse a request that comes from a page of another site.
+
+    One that is open in a browser on this host can ask us too; the browser says so.
+    """
+    if request.headers.get("Sec-Fetch-Site") in _FROM_ELSEWHERE:
+        abort(403, "A page of another site may not ask for this.")
+
+
+def add_debug_pages(app: Flask, debug: MessageDebug) -> None:
+    """Add the pages to an application."""
+
+    def add(path: str, act: Callable[..., str], methods: list[str]) -> None:
+        def answer(topic: str | None = None) -> Response:
+            if not debug.enabled:
+                return Response(_DISABLED, 409, mimetype="text/plain")
+            if methods is _BOTH:
+                refuse_other_sites()
+            return Response(act() if topic is None else act(topic), mimetype="text/plain")
+
+        app.add_url_rule(f"/msg_debug/{path}", f"msg_debug_{path}", answer, methods=methods)
+
+    def add_topic(topic: str) -> str:
+        name = topic_bytes(topic)
+        return _told("Enabled" if debug.add(name) else "Failed to enable", name)
+
+    def del_topic(topic: str) -> str:
+        name = topic_bytes(topic)
+        return _told("Disabled" if debug.remove(name) else "Failed to disable", name)
+
+    add("get_topics", debug.describe, ["GET"])
+    add("add_topic/<path:topic>", add_topic, _BOTH)
+    add("del_topic/<path:topic>", del_topic, _BOTH)
+    for path, act, text in (
+        ("add_all_topics", debug.choose_all, "All message debug topics enabled\n"),
+        ("del_all_topics", debug.choose_none, "All message debug topics disabled\n"),
+        ("truncate_files", debug.truncate, "Message debug files truncated\n"),
+    ):
+        add(path, _saying(act, text), _BOTH)
+
+
+def _told(what: str, topic: bytes) -> str:
+    return f"{what} debug topic [{topic_text(topic)}]\n"
+
+
+def _saying(act: Callable[[], None], text: str) -> Callable[[], str]:
+    def acted() -> str:
+        act()
+        return text
+
+    return acted

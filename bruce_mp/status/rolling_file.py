@@ -1,0 +1,155 @@
+"""A file that grows line by line, is rolled when it is full, and whose rolled ones do not exceed a sum.
+
+    discard.log                    being written
+    discard.log.1800000000000      rolled at that time, in ms since the epoch
+
+Others than the daemon's user and group never read it: it is made with mode 0660 less the umask, and one that is there
+already and open to all is closed to them.  Whole lines or nothing: what a full disk cut off is taken back.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import BruceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+__all__ = ["FileTroubleError", "RollingFile", "open_private"]
+
+_MODE: Final = 0o660
+_DIRECTORY_MODE: Final = 0o750
+_OTHERS: Final = 0o007
+_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""NONBLOCK: to open a FIFO must not wait for a reader."""
+
+
+class FileTroubleError(BruceError):
+    """The file cannot be written; the text says which and why."""
+
+
+def open_private(path: Path) -> int:
+    """Open a file for appending; a descriptor.  Raises FileTroubleError."""
+    try:
+        path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        descriptor = os.open(path, _FLAGS, _MODE)
+    except OSError as error:
+        raise FileTroubleError(
+            f"{path} cannot be opened: {error.strerror}. Give the daemon's user the right to write there, or set "
+            "another path."
+        ) from error
+    try:
+        _close_to_others(path, descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _close_to_others(path: Path, descriptor: int) -> None:
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise FileTroubleError(f"{path} is not a regular file; remove it or set another path.")
+    if not found.st_mode & _OTHERS:
+        return
+    try:
+        os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~_OTHERS)
+    except OSError as error:
+        raise FileTroubleError(
+            f"{path} is open to everybody and belongs to somebody else: messages are not written to it. Remove it, or "
+            f"close it (chmod o= {path})."
+        ) from error
+
+
+class RollingFile:
+    """See the module's text.  Sizes in bytes; `now_ms` is the wall clock."""
+
+    def __init__(self, path: Path, max_size: int, max_archive: int, now_ms: Callable[[], int]) -> None:
+        self.path = path
+        self._max_size = max_size
+        self._max_archive = max_archive
+        self._now_ms = now_ms
+        self._descriptor: int | None = None
+        self._size = 0
+
+    def write(self, lines: Iterable[bytes]) -> None:
+        """Append lines, rolling as needed.  Raises FileTroubleError, and then all or none of each line is written."""
+        for line in lines:
+            self._prepare(len(line))
+            self._append(line)
+
+    def prepare(self) -> None:
+        """Open the file, and roll it if it is full.  Raises FileTroubleError."""
+        self._prepare(0)
+        self._tidy()
+
+    def _prepare(self, size: int) -> None:
+        """See to it that the file is open and has room for a line; a line larger than a file has one to itself."""
+        if self._descriptor is None:
+            self._descriptor = open_private(self.path)
+            self._size = os.fstat(self._descriptor).st_size
+        if self._size and self._size + size > self._max_size:
+            self._roll()
+
+    def _append(self, line: bytes) -> None:
+        assert self._descriptor is not None
+        try:
+            written = os.write(self._descriptor, line)
+        except OSError as error:
+            raise self._trouble(error.strerror) from error
+        if written == len(line):
+            self._size += written
+            return
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, self._size)
+        raise self._trouble("there is no room for a whole line")
+
+    def _trouble(self, why: str | None) -> FileTroubleError:
+        self.close()
+        return FileTroubleError(f"{self.path} cannot be written: {why}.")
+
+    def _roll(self) -> None:
+        self.close()
+        at_ms = self._now_ms()
+        while (rolled := self._rolled(at_ms)).exists():
+            at_ms += 1
+        try:
+            self.path.rename(rolled)
+        except OSError as error:
+            raise FileTroubleError(f"{self.path} is full and cannot be renamed: {error.strerror}.") from error
+        self._tidy()
+        self._prepare(0)
+
+    def _rolled(self, at_ms: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{at_ms}")
+
+    def _tidy(self) -> None:
+        """Remove the oldest rolled files until the others keep within the limit."""
+        total = 0
+        for rolled in sorted(self._all_rolled(), key=self._rolled_at, reverse=True):
+            with suppress(FileNotFoundError):
+                total += rolled.stat().st_size
+                if total > self._max_archive:
+                    rolled.unlink()
+
+    def _all_rolled(self) -> list[Path]:
+        prefix = f"{self.path.name}."
+        return [
+            path
+            for path in self.path.parent.iterdir()
+            if path.name.startswith(prefix) and path.name.removeprefix(prefix).isdecimal()
+        ]
+
+    def _rolled_at(self, rolled: Path) -> int:
+        return int(rolled.name.removeprefix(f"{self.path.name}."))
+
+    def close(self) -> None:
+        """Close; the next line opens it anew."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

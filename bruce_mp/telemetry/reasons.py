@@ -1,0 +1,44 @@
+"""What is known of each discard reason: which lists of the report it is in, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import DiscardReason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ABOUT_UNDERSTOOD", "BY_TOPIC", "EXPLAINED", "SAMPLED"]
+
+SAMPLED: Final = frozenset({DiscardReason.MALFORMED, DiscardReason.UNCLEAN_DISCONNECT, DiscardReason.LONG_MSG})
+"""Reasons whose messages are shown: the others say all by topic or version."""
+
+ABOUT_UNDERSTOOD: Final = frozenset(DiscardReason) - {
+    DiscardReason.MALFORMED,
+    DiscardReason.UNSUPPORTED_API_KEY,
+    DiscardReason.UNSUPPORTED_VERSION,
+    DiscardReason.UNCLEAN_DISCONNECT,
+}
+"""Reasons of messages that were understood, so that their topics, keys and values are known."""
+
+BY_TOPIC: Final = ABOUT_UNDERSTOOD - {DiscardReason.BAD_TOPIC}
+"""Reasons that the report lists by topic: there was nothing wrong with the topic."""
+
+EXPLAINED: Final[Mapping[DiscardReason, str]] = {
+    DiscardReason.MALFORMED: "a client sends what is no message; /discards shows the bytes",
+    DiscardReason.UNSUPPORTED_API_KEY: "a client sends messages of a kind that this daemon does not know",
+    DiscardReason.UNSUPPORTED_VERSION: "a client sends messages of a version that this daemon does not know",
+    DiscardReason.NO_MEM: "the slab is full; see whether the brokers keep up, or raise slab.size",
+    DiscardReason.BAD_TOPIC: "the brokers have no such topic; create it, or correct its sender",
+    DiscardReason.LONG_MSG: "a message is larger than batching.message_max_bytes allows",
+    DiscardReason.RATE_LIMIT: "more came than rate_limit allows the topic",
+    DiscardReason.TOPIC_AUTOCREATE_FAIL: "the brokers refused to create the topic; create it by hand",
+    DiscardReason.NO_AVAILABLE_PARTITIONS: "the slab has no room for more partitions; start on a new slab",
+    DiscardReason.KAFKA_ERROR_ACK: "the broker refused them; the log names its answer",
+    DiscardReason.DELIVERY_ATTEMPT_LIMIT: "the broker refused them too often; the log names its answers",
+    DiscardReason.SERVER_SHUTDOWN: "they were not delivered before the daemon ended",
+    DiscardReason.UNCLEAN_DISCONNECT: "a client went away inside a message",
+    DiscardReason.BUG: "an error of the daemon; please report it with the log",
+}
+"""What happened and where the remedy is, in words that go on a sentence."""

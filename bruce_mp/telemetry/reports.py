@@ -1,0 +1,126 @@
+"""Discards, as an operator reads them: reports of periods.
+
+It lives in status and is pure: time comes as an argument.  A report covers one period; period n begins n intervals
+after `epoch`.  A report is finished by whatever happens first after its period, be it an event, a reader or a timer,
+and nothing that was recorded gets lost by that, however many periods have passed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.telemetry.events import DuplicateEvent
+from bruce_mp.telemetry.reasons import BY_TOPIC, SAMPLED
+from bruce_mp.telemetry.spans import Recent, Span, entry
+
+if TYPE_CHECKING:
+    from bruce_mp.telemetry.events import DiscardEvent, Event
+
+__all__ = ["FINISHED_KEPT", "DiscardReport", "ReportBook"]
+
+FINISHED_KEPT: Final = 4
+
+
+class TopicDiscards(Span):
+    """The discards of one topic; `reasons` says how many for which reason."""
+
+    __slots__ = ("reasons",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: dict[DiscardReason, int] = {}
+
+
+class DiscardReport:
+    """What was discarded in one period.
+
+    `counts` has all reasons.  `tcp_disconnects` and `recent_tcp` are UNCLEAN_DISCONNECT over TCP, which is in neither
+    `counts` nor `recent`.  `recent` has the samples by reason, and for BAD_TOPIC the names.  `topics` has the
+    reasons of BY_TOPIC; topic b"" stands for all those beyond MAX_TOPICS.  `was_read`: somebody asked for
+    it while its period ran.
+    """
+
+    def __init__(self, number: int, start_time: int) -> None:
+        self.id = number
+        self.start_time = start_time
+        self.was_read = False
+        self.counts = dict.fromkeys(DiscardReason, 0)
+        self.recent = {reason: Recent() for reason in (*SAMPLED, DiscardReason.BAD_TOPIC)}
+        self.tcp_disconnects = 0
+        self.recent_tcp = Recent()
+        self.versions: dict[int, int] = {}
+        self.api_keys: dict[int, int] = {}
+        self.topics: dict[bytes, TopicDiscards] = {}
+        self.duplicates: dict[bytes, Span] = {}
+
+    def add(self, event: Event) -> None:
+        """Take an event in."""
+        if isinstance(event, DuplicateEvent):
+            span = entry(self.duplicates, event.topic, b"", Span)
+            span.add(event.count, event.min_timestamp, event.max_timestamp)
+        else:
+            self._add_discard(event)
+
+    def _add_discard(self, event: DiscardEvent) -> None:
+        if event.is_tcp:
+            self.tcp_disconnects += event.count
+        else:
+            self.counts[event.reason] += event.count
+        if event.version is not None:
+            self.versions[event.version] = self.versions.get(event.version, 0) + event.count
+        if event.api_key is not None:
+            self.api_keys[event.api_key] = self.api_keys.get(event.api_key, 0) + event.count
+        for sample in self._shown(event):
+            (self.recent_tcp if event.is_tcp else self.recent[event.reason]).see(sample)
+        if event.reason in BY_TOPIC:
+            self._add_topic(event)
+
+    @staticmethod
+    def _shown(event: DiscardEvent) -> tuple[bytes, ...]:
+        if event.reason is DiscardReason.BAD_TOPIC:
+            return (event.topic,) if event.topic else ()
+        return event.samples if event.reason in SAMPLED else ()
+
+    def _add_topic(self, event: DiscardEvent) -> None:
+        topic = entry(self.topics, event.topic, b"", TopicDiscards)
+        topic.add(event.count, event.min_timestamp, event.max_timestamp)
+        topic.reasons[event.reason] = topic.reasons.get(event.reason, 0) + event.count
+
+
+class ReportBook:
+    """The report in progress and the last few finished ones.  Times are seconds since the epoch.
+
+    Period n is from epoch + n * interval to epoch + (n + 1) * interval.  A clock that was set back ends a period too.
+    """
+
+    def __init__(self, interval: int, epoch: int, now: float) -> None:
+        self.interval = interval
+        self._epoch = epoch
+        self.unfinished = self._open(now)
+        self._finished: deque[DiscardReport] = deque(maxlen=FINISHED_KEPT)
+
+    def _open(self, now: float) -> DiscardReport:
+        number = int((now - self._epoch) // self.interval)
+        return DiscardReport(number, self._epoch + number * self.interval)
+
+    @property
+    def finished(self) -> tuple[DiscardReport, ...]:
+        """The last finished reports, the newest first."""
+        return tuple(reversed(self._finished))
+
+    def record(self, event: Event, now: float) -> None:
+        """Put an event into the report of the present period."""
+        self.rotate(now)
+        self.unfinished.add(event)
+
+    def rotate(self, now: float) -> DiscardReport | None:
+        """Finish the report in progress if its period is over; the report that was finished."""
+        start = self.unfinished.start_time
+        if start <= now < start + self.interval:
+            return None
+        finished = self.unfinished
+        self._finished.append(finished)
+        self.unfinished = self._open(now)
+        return finished

@@ -1,0 +1,92 @@
+"""Copies of messages on their way to the files: bounded, and counted where there is no room."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+
+import pytest
+
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.telemetry.copies import FRAME_BYTES, WAITING_BYTES, Copies, Copy, Target, decode_copies
+from bruce_mp.telemetry.counters import Counter
+
+
+class Link:
+    """Takes messages unless it is told to refuse them."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.full = False
+        self.asked = 0
+
+    def send_bytes(self, data: bytes) -> bool:
+        self.asked += 1
+        if not self.full:
+            self.messages.append(data)
+        return not self.full
+
+    def copies(self) -> list[Copy]:
+        return [copy for message in self.messages for copy in decode_copies(message)]
+
+
+class Made:
+    def __init__(self) -> None:
+        self.link = Link()
+        self.counted: Tally[Counter] = Tally()
+        self.copies = Copies(self.link, self._count)
+
+    def _count(self, counter: Counter, amount: int) -> None:
+        self.counted[counter] += amount
+
+
+def copy_of(size: int, number: int = 0) -> Copy:
+    return Copy(Target.DISCARDS, number, -1, "NO_MEM", b"\xff\n", b"key", bytes(size), 2**32 - 1)
+
+
+@pytest.fixture
+def made() -> Made:
+    return Made()
+
+
+def test_copies_cross_the_link_unchanged(made: Made) -> None:
+    copies = [copy_of(3), Copy(Target.MSG_SEND, 1, 2, "", b"t", b"", b"", None)]
+    for copy in copies:
+        made.copies.add(copy)
+    assert made.copies.pending
+    assert not made.link.messages
+    made.copies.flush()
+    made.copies.flush()
+    assert made.link.copies() == copies
+    assert (made.copies.pending, made.link.asked) == (False, 1)
+
+
+def test_a_frame_that_is_full_goes_at_once(made: Made) -> None:
+    for number in range(9):
+        made.copies.add(copy_of(FRAME_BYTES // 4, number))
+    assert len(made.link.messages) == 2
+    made.copies.flush()
+    assert [copy.now_ms for copy in made.link.copies()] == list(range(9))
+
+
+def test_what_finds_no_room_is_counted(made: Made) -> None:
+    made.link.full = True
+    size = WAITING_BYTES // 8
+    for number in range(10):
+        made.copies.add(copy_of(size, number))
+    assert made.counted == {Counter.MsgCopyLost: 3}
+    assert made.link.asked == 1, "a link that refuses is not asked again with every message"
+    made.link.full = False
+    made.copies.flush()
+    assert [copy.now_ms for copy in made.link.copies()] == list(range(7))
+
+
+def test_one_message_of_any_size_finds_room(made: Made) -> None:
+    made.copies.add(copy_of(WAITING_BYTES * 2))
+    assert len(made.link.copies()) == 1
+    assert not made.counted
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x91\x80", b"\x91\x92\x09\x01"])
+def test_bytes_that_are_no_copies_are_refused(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="copies of messages"):
+        decode_copies(data)
