@@ -342,7 +342,7 @@ class Http(Section, frozen=True):
 
 
 class DiscardLog(Section, frozen=True):
-    """A file of all discarded messages, from which they can be sent again."""
+    """A file of all discarded messages, from which they can be sent again; `docs/delivery.md` says more."""
 
     enable: Annotated[bool, fields.switch("Write the file.")] = False
     path: Annotated[str, fields.path("The file; rolled ones lie beside it.")] = "/var/log/bruce/discard.log"
@@ -358,7 +358,7 @@ class DiscardLog(Section, frozen=True):
 
 
 class MsgDebug(Section, frozen=True):
-    """Copies of messages on their way, for debugging."""
+    """Copies of messages on their way, for debugging; `docs/status.md` says how topics are chosen."""
 
     enable: Annotated[bool, fields.switch("Write the copies.")] = False
     path: Annotated[str, fields.path("Directory of the files.")] = "/var/log/bruce/debug"

@@ -13,7 +13,7 @@ from bruce_mp.dispatcher.encode import Encoder
 from bruce_mp.kernels import WORDS
 from bruce_mp.pipes.broker_socket import BrokerSocket
 from bruce_mp.pipes.control import DebugTopics, Drain, Ready, Stop
-from bruce_mp.pipes.links import ROUTER_FROM_DISPATCHERS, Links, dispatcher_link
+from bruce_mp.pipes.links import LAST_WORDS_MS, ROUTER_FROM_DISPATCHERS, Links, dispatcher_link
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.pipes.openings import Openings
 from bruce_mp.pipes.resolver import Resolver
@@ -61,7 +61,7 @@ class _Process:
         incarnation = self._row.begin(os.getpid(), wall_ms())
         self._loop = Loop()
         self._resolver = Resolver(self._loop)
-        links = Links(start.run_dir)
+        links = self._links = Links(start.run_dir)
         self._router = links.sender(ROUTER_FROM_DISPATCHERS)
         self._parcels = links.receiver(dispatcher_link(start.slot))
         self._reporter = reporter_for(start.config, links, self._row)
@@ -90,6 +90,8 @@ class _Process:
         self._after_round()
         self._loop.run(self._after_round)
         self._reporter.flush()
+        self._tap.flush()
+        self._links.close(LAST_WORDS_MS)
 
     def _on_control(self) -> None:
         word = self._control.receive()

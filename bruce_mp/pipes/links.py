@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COPIES",
     "DISCARDS",
+    "LAST_WORDS_MS",
     "ROUTER_FROM_DISPATCHERS",
     "ROUTER_FROM_INPUTS",
     "Links",
@@ -42,6 +43,9 @@ COPIES: Final = "status-copies"
 _LOG: Final = logging.getLogger(__name__)
 _LIMITS: Final = {DISCARDS: 100, COPIES: 20}
 """Messages under way on links that are no doorbells: what status does not take stays with its sender, within bounds."""
+
+LAST_WORDS_MS: Final = 500
+"""How long a process that ends waits for status to take what it had to say."""
 
 
 def dispatcher_link(slot: int) -> str:

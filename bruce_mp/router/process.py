@@ -11,6 +11,7 @@ from bruce_mp.discarding import reporter_for
 from bruce_mp.kernels import WORDS
 from bruce_mp.pipes.control import Broker, DebugTopics, Dispatchers, Drain, PeerDied, Ready, RefreshMetadata, Stop
 from bruce_mp.pipes.links import (
+    LAST_WORDS_MS,
     ROUTER_FROM_DISPATCHERS,
     ROUTER_FROM_INPUTS,
     Links,
@@ -124,7 +125,8 @@ class _Process:
         self._after_round()
         self._loop.run(self._after_round)
         self._reporter.flush()
-        self._links.close()
+        self._tap.flush()
+        self._links.close(LAST_WORDS_MS)
 
     # --- what comes in -----------------------------------------------------------------------------------------------
 

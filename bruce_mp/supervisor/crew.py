@@ -198,6 +198,7 @@ class Crew:
             retire_row(self._equipment.slab, child.start.row)
             level = logging.INFO if reason == PROPER_END else logging.WARNING
             log.log(level, "Process %s has ended: %s.", child.name, reason, extra=child.about)
+        self._stop_status_last()
 
     def _mourn(self, child: Child, reason: str) -> None:
         now = time.monotonic()
@@ -220,7 +221,16 @@ class Crew:
             child.drain()
 
     def stop(self) -> None:
-        """Let everyone end, by force if need be."""
+        """Let everyone end, by force if need be; status last, for it writes down what the others say at their end."""
         self._stopping = True
-        for child in self.members:
+        for child in self._others:
             child.stop(time.monotonic())
+        self._stop_status_last()
+
+    @property
+    def _others(self) -> list[Child]:
+        return [child for child in self.members if child is not self._status]
+
+    def _stop_status_last(self) -> None:
+        if self._stopping and all(child.state is State.ENDED for child in self._others):
+            self._status.stop(time.monotonic())

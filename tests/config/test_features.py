@@ -26,8 +26,6 @@ def test_the_defaults_need_no_word(load: Load) -> None:
     [
         ("[input.unix_stream]\nenable = true\n", "input.unix_stream.enable = true"),
         ("[input.tcp]\nenable = true\n", "input.tcp.enable = true"),
-        ("[discard_log]\nenable = true\n", "discard_log.enable = true"),
-        ("[msg_debug]\nenable = true\n", "msg_debug.enable = true"),
     ],
 )
 def test_features_that_are_not_there_yet_are_named(load: Load, text: str, named: str) -> None:

@@ -165,10 +165,14 @@ class Daemon:
 
     def get(self, path: str) -> Any:
         """A status page, decoded."""
+        return json.loads(self.get_text(path))
+
+    def get_text(self, path: str) -> str:
+        """A status page as it is."""
         address = (self.run_dir / HTTP_ADDRESS).read_text().strip()
         url = address if address.startswith("http") else f"http://{address}"
         with urllib.request.urlopen(url.rstrip("/") + path, timeout=10) as answer:
-            return json.load(answer)
+            return str(answer.read().decode())
 
     def books(self) -> Books:
         """The books, read from the slab itself."""
