@@ -50,10 +50,14 @@ class FakeReporter:
     def __init__(self) -> None:
         self.discarded: dict[DiscardReason, int] = defaultdict(int)
         self.duplicates = 0
-        self.pending = False
+        self.pending = self.keeps_copies = False
+        self.sample_size = 10
 
-    def note(self, reason: DiscardReason, *, count: int = 1, **_: object) -> None:
+    def note(self, reason: DiscardReason, *_: object, count: int = 1, **__: object) -> None:
         self.discarded[reason] += count
+
+    def show_long(self, _topic: bytes, _values: list[bytes]) -> None:
+        pass
 
     def note_duplicates(self, _topic: bytes, count: int, _least: int, _most: int) -> None:
         self.duplicates += count
