@@ -21,7 +21,7 @@ from bruce_mp.telemetry.counters import Counter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from bruce_mp.router.discards import Discards
+    from bruce_mp.discarding import Discards
     from bruce_mp.router.wish import MetadataWish
     from bruce_mp.slab.runs import Segment
 
