@@ -234,7 +234,7 @@ def test_what_finds_no_room_is_copied_to_the_discard_file(slab: Slab, size: int)
     sent = 0
     while not read_books(slab).discarded:
         life.receive(
-            *[datagram(b"t1", b"%d:" % (sent + slot) + bytes(900), b"key", sent + slot, 5) for slot in range(16)]
+            *[datagram(b"t1", b"%d:" % (sent + slot) + bytes(900), b"key", 5, sent + slot) for slot in range(16)]
         )
         sent += 16
     life.reporter.flush()
@@ -244,7 +244,7 @@ def test_what_finds_no_room_is_copied_to_the_discard_file(slab: Slab, size: int)
     assert {b"%d" % copy.timestamp_ms for copy in copies} == {b"%d" % number for number in range(sent)} - kept
     for copy in copies:
         assert copy.value == (b"%d:" % copy.timestamp_ms + bytes(900))[:size]
-        assert (copy.topic, copy.key, copy.partition_key, copy.info) == (b"t1", b"key", copy.timestamp_ms, "NO_MEM")
+        assert (copy.topic, copy.key, copy.partition_key, copy.info) == (b"t1", b"key", 5, "NO_MEM")
 
 
 # --- crashes ---------------------------------------------------------------------------------------------------------
