@@ -1,0 +1,298 @@
+"""All brokers are gone for a time, and come back: what was received meanwhile is delivered, once and in order.
+
+    PYTHONPATH=tests python -m chaos.outage --minutes 60 --rate 5 --kills 2
+    PYTHONPATH=tests python -m chaos.outage --minutes 1 --rate 0 --when-full block
+
+The brokers are the embedded ones, so that an hour costs nothing but patience; the daemon is set as installed.  Two
+senders in processes of their own send messages of mixed sizes and both kinds over many topics.  The books must balance
+at every look.  After the brokers' return the senders stop, everything is delivered, then some more is sent, which
+nothing of the outage may disturb.  In the end everything is read back:
+
+* everything received is there once, unchanged and in order, but for what was discarded because the slab was full;
+* what is missing is as much, by topic, as the discard report says;
+* nothing is missing that was received before the first discard: the newest are discarded, never what is held;
+* where senders wait nothing is discarded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import psutil
+
+from bruce_mp.config.sections import Delivery
+from bruce_mp.devbroker.control import DevBroker
+from support import processes
+from support.accounts import Account, compare
+from support.daemon import QUICK_PAUSES, Daemon
+from support.endless import FOR_EVER, EndlessSenders
+from support.traffic import Load, Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bruce_mp.telemetry.books import Books
+
+__all__ = ["Outage", "Report", "live_through"]
+
+BROKERS: Final = 3
+PARTITIONS: Final = 3
+LOOK_S: Final = 1.0
+TELL_S: Final = 60.0
+SETTLE_S: Final = 300.0
+AFTERWARDS_RATE: Final = 100.0
+AFTERWARDS: Final = 300
+"""Messages a second and sender, and messages at least, once everything is well again."""
+BROKER_MEMORY: Final = 4 << 30
+AS_INSTALLED: Final = {name: getattr(Delivery(), name.removeprefix("delivery.")) for name in QUICK_PAUSES}
+PERIOD_S: Final = 86_400
+"""Of the discard report: longer than any outage here, so that one report has everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """`rate` is messages a second of each sender, 0: as fast as it can.  `kills`: SIGKILL to the whole daemon."""
+
+    seconds: float
+    rate: float
+    kills: int = 0
+    when_full: str = "discard"
+    slab: str = "64m"
+    topics: int = 20
+    senders: int = 2
+    largest: int = 3000
+    keyed: int = 50
+    seed: int = 1
+
+    @property
+    def load(self) -> Load:
+        """Sender `senders` is the one that sends when all is over."""
+        topics = tuple(f"outage-{number}" for number in range(self.topics))
+        return Load(topics, self.senders + 1, FOR_EVER, largest=self.largest, keyed=self.keyed, seed=self.seed)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return {
+            **AS_INSTALLED,
+            "slab.size": self.slab,
+            "input.unix_datagram.when_full": self.when_full,
+            "http.discard_report_interval_s": PERIOD_S,
+            "delivery.shutdown_max_delay_ms": 5000,
+        }
+
+
+@dataclass(slots=True)
+class Report:
+    """What happened; seconds since the brokers' return."""
+
+    outage: Outage
+    sent: dict[int, int]
+    received: int = 0
+    discarded: int = 0
+    lost_with_socket: int = 0
+    held_at_return: int = 0
+    looks: int = 0
+    first_delivery_s: float = 0.0
+    settled_s: float = 0.0
+    outage_cpu_s: float = 0.0
+    """What the daemon's processes used during the outage, those that were killed not counted."""
+
+
+class Drive:
+    """One outage from beginning to end."""
+
+    def __init__(self, outage: Outage, daemon: Daemon, broker: DevBroker) -> None:
+        self.report = Report(outage, {})
+        self._outage = outage
+        self._daemon = daemon
+        self._broker = broker
+        self._received_in_full = 0
+        """How much was received when last nothing had been discarded yet."""
+        self._discarded_by_topic: dict[str, int] = {}
+
+    def run(self) -> Report:
+        """Live through it, and compare."""
+        outage = self._outage
+        self._daemon.wait_for(self._all_connected, "the dispatchers", 60)
+        with EndlessSenders(self._daemon, outage.load, outage.rate, range(outage.senders)) as senders:
+            self._daemon.wait_received(1)
+            for node in range(1, BROKERS + 1):
+                self._broker.broker_down(node)
+            self._endure()
+            self._come_back()
+            senders.stop()
+        self._settle(sum(senders.sent.values()))
+        self._note_discards()
+        self._send_some_more()
+        self.report.sent |= senders.sent
+        self._check(compare(outage.load, self.report.sent, self._read_back()))
+        return self.report
+
+    def _all_connected(self) -> bool:
+        return sum(name.startswith("dispatcher") for name in self._daemon.pids()) == BROKERS
+
+    # --- the outage --------------------------------------------------------------------------------------------------
+
+    def _endure(self) -> None:
+        outage = self._outage
+        began = time.monotonic()
+        kills = [began + outage.seconds * (number + 1) / (outage.kills + 1) for number in range(outage.kills)]
+        tell_at = began
+        while (now := time.monotonic()) < began + outage.seconds:
+            books = self._look()
+            if kills and now >= kills[0]:
+                kills.pop(0)
+                self._kill()
+            if now >= tell_at:
+                tell_at += TELL_S
+                _tell(f"{now - began:6.0f} s: {books}")
+            time.sleep(min(LOOK_S, max(0.0, began + outage.seconds - time.monotonic())))
+        self.report.outage_cpu_s += self._cpu_s()
+
+    def _look(self) -> Books:
+        books = self._daemon.books()
+        assert books.balanced or not books.consistent, books
+        if not books.discarded:
+            self._received_in_full = books.received
+        self.report.looks += books.consistent
+        return books
+
+    def _kill(self) -> None:
+        _tell("kill -9 of the whole daemon")
+        self.report.outage_cpu_s += self._cpu_s()
+        self._daemon.kill_all()
+        self._daemon.start()
+
+    def _cpu_s(self) -> float:
+        pids = (self._daemon.pid, *self._daemon.pids().values())
+        times = [psutil.Process(pid).cpu_times() for pid in pids]
+        return sum(time.user + time.system for time in times)
+
+    # --- the return --------------------------------------------------------------------------------------------------
+
+    def _come_back(self) -> None:
+        books = self._look()
+        self.report.held_at_return = sum(books.held.values())
+        _tell(f"the brokers come back: {books}")
+        began = time.monotonic()
+        for node in range(1, BROKERS + 1):
+            self._broker.broker_up(node)
+        self._daemon.wait_for(lambda: self._daemon.books().delivered > books.delivered, "a delivery", SETTLE_S)
+        self.report.first_delivery_s = time.monotonic() - began
+        self._daemon.wait_for(self._was_all_taken, "what the outage left to be delivered", SETTLE_S)
+        self.report.settled_s = time.monotonic() - began
+
+    def _was_all_taken(self) -> bool:
+        """As much was delivered as was held."""
+        books = self._look()
+        return books.delivered >= self.report.held_at_return
+
+    def _settle(self, sent: int) -> None:
+        """Until nothing is held; what died with a socket was never received, so that nobody can wait for it."""
+        self._daemon.wait_for(self._is_settled, f"{sent} messages to be settled", SETTLE_S)
+
+    def _is_settled(self) -> bool:
+        books = self._look()
+        return books.consistent and not sum(books.held.values())
+
+    def _note_discards(self) -> None:
+        self.report.discarded = sum(self._daemon.books().discarded.values())
+        self._daemon.wait_for(self._is_reported, "the discard report", 30)
+
+    def _is_reported(self) -> bool:
+        topics: list[dict[str, Any]] = self._daemon.get("/discards/json")["unfinished_report"]["discard_topic"]
+        assert all(item["reasons"] == {"NO_MEM": item["count"]} for item in topics), topics
+        self._discarded_by_topic = {item["topic"]: item["count"] for item in topics}
+        return sum(self._discarded_by_topic.values()) == self.report.discarded
+
+    def _send_some_more(self) -> None:
+        outage, daemon = self._outage, self._daemon
+        before = daemon.books()
+        with EndlessSenders(daemon, outage.load, AFTERWARDS_RATE, [outage.senders]) as senders:
+            daemon.wait_for(lambda: daemon.books().received >= before.received + AFTERWARDS, "some more", SETTLE_S)
+            senders.stop()
+        self._settle(sum(senders.sent.values()))
+        assert daemon.books().discarded == before.discarded, daemon.books()
+        self.report.sent |= senders.sent
+
+    # --- the comparison ----------------------------------------------------------------------------------------------
+
+    def _read_back(self) -> dict[str, list[Seen]]:
+        return {
+            topic: [
+                Seen(partition, record.key, record.value, record.timestamp)
+                for partition, records in enumerate(self._broker.fetch(topic))
+                for record in records
+            ]
+            for topic in self._outage.load.topics
+        }
+
+    def _check(self, account: Account) -> None:
+        books, report = self._daemon.wait_consistent(), self.report
+        report.received = books.received
+        report.lost_with_socket = len(account.missing) - report.discarded
+        assert books.balanced, books
+        assert not account.repeated, account.repeated
+        assert account.read == books.delivered == books.received - report.discarded, (account.read, books)
+        first_missing = [account.first_missing(sender, count) for sender, count in report.sent.items()]
+        assert sum(first_missing) >= self._received_in_full, (first_missing, self._received_in_full)
+        if not self._outage.kills:  # else what waited in the kernel's queue may be missing too
+            assert dict(account.missing_by_topic) == self._discarded_by_topic
+        if self._outage.when_full == "block":
+            assert not report.discarded, books
+
+
+@contextmanager
+def _stage(outage: Outage, directory: Path) -> Iterator[Drive]:
+    topics = dict.fromkeys(outage.load.topics, PARTITIONS)
+    with (
+        DevBroker(brokers=BROKERS, topics=topics, max_bytes=BROKER_MEMORY) as broker,
+        Daemon(directory, broker.bootstrap, outage.settings) as daemon,
+    ):
+        yield Drive(outage, daemon, broker)
+
+
+def live_through(outage: Outage, directory: Path) -> Report:
+    """Do all of it.  AssertionError says what was not as it should be."""
+    with _stage(outage, directory) as drive:
+        return drive.run()
+
+
+def _tell(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def _parse(arguments: Sequence[str]) -> Outage:
+    options = argparse.ArgumentParser(prog="python -m chaos.outage", description="All brokers are gone for a time.")
+    add = options.add_argument
+    add("--minutes", type=float, default=60, help="how long (60)")
+    add("--rate", type=float, default=5, help="messages a second of each sender, 0: as fast as it can (5)")
+    add("--kills", type=int, default=0, help="how often the whole daemon gets SIGKILL on the way (0)")
+    add("--when-full", choices=("discard", "block"), default="discard", help="(discard)")
+    add("--slab", default="64m", help="size of the slab (64m)")
+    add("--seed", type=int, default=1, help="of the messages (1)")
+    given = options.parse_args(arguments)
+    plan = Outage(given.minutes * 60, given.rate, given.kills, given.when_full, given.slab)
+    return replace(plan, seed=given.seed)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run it; the exit code."""
+    outage = _parse(arguments)
+    processes.become_subreaper()
+    with tempfile.TemporaryDirectory(prefix="bruce-outage-") as directory:
+        report = live_through(outage, Path(directory))
+    print(msgspec.json.format(msgspec.json.encode(report), indent=1).decode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
