@@ -221,7 +221,7 @@ class _Process:
         now_ms = steady_ms()
         if result is None:
             self._row.add(Counter.GetMetadataFail)
-            self._core.wish.failed(now_ms + self._retry.next_delay_ms(now_ms))
+            self._core.wish.failed(now_ms, self._retry.next_delay_ms(now_ms))
             return
         self._row.add(Counter.GetMetadataSuccess)
         self._note_producer(result)

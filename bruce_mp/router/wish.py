@@ -9,6 +9,9 @@ __all__ = ["MetadataWish"]
 SPACING_MS: Final = 100
 """Between the beginnings of two fetches: a flood of messages for unknown topics must not become a flood of requests."""
 
+LONGEST_ABSENCE_MS: Final = 5_000
+"""Between two tries while no broker answers: after an outage of hours messages should flow again within seconds."""
+
 
 class MetadataWish:
     """Times in ms on one clock."""
@@ -32,6 +35,6 @@ class MetadataWish:
         self._wanted_ms = None
         self._floor_ms = now_ms + SPACING_MS
 
-    def failed(self, until_ms: int) -> None:
-        """No broker answered: ask again then, whatever is wished."""
-        self._wanted_ms = self._floor_ms = until_ms
+    def failed(self, now_ms: int, delay_ms: int) -> None:
+        """No broker answered: ask again after the delay, or sooner if that is long, whatever is wished."""
+        self._wanted_ms = self._floor_ms = now_ms + min(delay_ms, LONGEST_ABSENCE_MS)

@@ -101,7 +101,8 @@ class Report:
     held_at_return: int = 0
     looks: int = 0
     first_delivery_s: float = 0.0
-    settled_s: float = 0.0
+    caught_up_s: float = 0.0
+    """Until as much was delivered as was held at the return, while the senders go on."""
     outage_cpu_s: float = 0.0
     """What the daemon's processes used during the outage, those that were killed not counted."""
 
@@ -126,8 +127,8 @@ class Drive:
             self._daemon.wait_received(1)
             for node in range(1, BROKERS + 1):
                 self._broker.broker_down(node)
-            self._endure()
-            self._come_back()
+            self._endure(senders)
+            self._come_back(senders)
             senders.stop()
         self._settle(sum(senders.sent.values()))
         self._note_discards()
@@ -141,13 +142,13 @@ class Drive:
 
     # --- the outage --------------------------------------------------------------------------------------------------
 
-    def _endure(self) -> None:
+    def _endure(self, senders: EndlessSenders) -> None:
         outage = self._outage
         began = time.monotonic()
         kills = [began + outage.seconds * (number + 1) / (outage.kills + 1) for number in range(outage.kills)]
         tell_at = began
         while (now := time.monotonic()) < began + outage.seconds:
-            books = self._look()
+            books = self._look(senders)
             if kills and now >= kills[0]:
                 kills.pop(0)
                 self._kill()
@@ -157,12 +158,15 @@ class Drive:
             time.sleep(min(LOOK_S, max(0.0, began + outage.seconds - time.monotonic())))
         self.report.outage_cpu_s += self._cpu_s()
 
-    def _look(self) -> Books:
+    def _look(self, senders: EndlessSenders) -> Books:
         books = self._daemon.books()
-        assert books.balanced or not books.consistent, books
+        if not books.consistent:
+            with senders.held():
+                books = self._daemon.wait_consistent()
+        assert books.balanced, books
         if not books.discarded:
             self._received_in_full = books.received
-        self.report.looks += books.consistent
+        self.report.looks += 1
         return books
 
     def _kill(self) -> None:
@@ -178,8 +182,8 @@ class Drive:
 
     # --- the return --------------------------------------------------------------------------------------------------
 
-    def _come_back(self) -> None:
-        books = self._look()
+    def _come_back(self, senders: EndlessSenders) -> None:
+        books = self._look(senders)
         self.report.held_at_return = sum(books.held.values())
         _tell(f"the brokers come back: {books}")
         began = time.monotonic()
@@ -187,20 +191,19 @@ class Drive:
             self._broker.broker_up(node)
         self._daemon.wait_for(lambda: self._daemon.books().delivered > books.delivered, "a delivery", SETTLE_S)
         self.report.first_delivery_s = time.monotonic() - began
-        self._daemon.wait_for(self._was_all_taken, "what the outage left to be delivered", SETTLE_S)
-        self.report.settled_s = time.monotonic() - began
-
-    def _was_all_taken(self) -> bool:
-        """As much was delivered as was held."""
-        books = self._look()
-        return books.delivered >= self.report.held_at_return
+        goal = books.delivered + self.report.held_at_return
+        self._daemon.wait_for(
+            lambda: self._daemon.books().delivered >= goal, "as much to be delivered as held", SETTLE_S
+        )
+        self.report.caught_up_s = time.monotonic() - began
 
     def _settle(self, sent: int) -> None:
         """Until nothing is held; what died with a socket was never received, so that nobody can wait for it."""
         self._daemon.wait_for(self._is_settled, f"{sent} messages to be settled", SETTLE_S)
 
     def _is_settled(self) -> bool:
-        books = self._look()
+        books = self._daemon.books()
+        assert books.balanced or not books.consistent, books
         return books.consistent and not sum(books.held.values())
 
     def _note_discards(self) -> None:

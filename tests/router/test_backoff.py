@@ -9,7 +9,7 @@ import pytest
 
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.routes import LONGEST_DROUGHT_MS, Drought
-from bruce_mp.router.wish import SPACING_MS, MetadataWish
+from bruce_mp.router.wish import LONGEST_ABSENCE_MS, SPACING_MS, MetadataWish
 
 INITIAL: Final = 5000
 DOUBLINGS: Final = 4
@@ -89,6 +89,13 @@ def test_the_earliest_wish_counts_but_fetches_keep_apart() -> None:
 def test_when_no_broker_answered_nobody_can_wish_for_more() -> None:
     wish = MetadataWish()
     wish.begun(1000)
-    wish.failed(9000)
+    wish.failed(6000, 3000)
     wish.want(1500)
     assert wish.due_ms == 9000
+
+
+def test_however_long_no_broker_answers_they_are_asked_every_few_seconds() -> None:
+    wish = MetadataWish()
+    wish.begun(1000)
+    wish.failed(6000, 1_000_000)
+    assert wish.due_ms == 6000 + LONGEST_ABSENCE_MS

@@ -76,18 +76,13 @@ def compare(load: Load, sent: Mapping[int, int], records: Mapping[str, list[Seen
             assert before < name.number, f"{topic}-{seen.partition}: {name} came after {before}; {message}"
             last[place] = name.number
     account.read = len(read)
-    account.missing = {
-        name: message.topic
-        for name, message in messages.items()
-        if name not in read and name.number < sent[name.sender]
-    }
+    account.missing = {name: message.topic for name, message in messages.items() if name not in read}
     return account
 
 
 def _messages(load: Load, sent: Mapping[int, int]) -> Iterator[tuple[Name, _Sent]]:
     for sender, count in sent.items():
-        # One more: a sender that was stopped after the kernel took a message has not counted it.
-        for number, message in enumerate(islice(messages_of(load, sender), count + 1)):
+        for number, message in enumerate(islice(messages_of(load, sender), count)):
             is_keyed = message.partition_key is not None
             digest = digest_of(message.value)
             yield Name(sender, number), _Sent(message.topic, message.key, digest, message.timestamp_ms, is_keyed)

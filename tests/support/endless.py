@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +28,7 @@ from support.traffic import Load, Message, messages_of
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Self
 
     from support.daemon import Daemon
@@ -71,6 +72,17 @@ class EndlessSenders:
         env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
         return processes.spawn([str(word) for word in words], output=sys.stderr.fileno(), env=env)
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """They stand still in the block, so that books can be read which otherwise move all the time."""
+        for sender in self._running.values():
+            sender.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for sender in self._running.values():
+                sender.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """Let all of them end, and note how far they came."""
         for sender in self._running.values():
@@ -86,11 +98,11 @@ def _send(path: str, load: Load, number: int, rate: float, is_stopped: Callable[
     began = time.monotonic()
     with DatagramClient(path, timeout=TIMEOUT_S) as client:
         for message in messages_of(load, number):
-            while not is_stopped() and not _is_taken(client, message):
+            while not (taken := _is_taken(client, message)) and not is_stopped():
                 time.sleep(RETRY_S)
-            if is_stopped():  # the message may have gone all the same: whoever compares has to know
+            sent += taken
+            if is_stopped():
                 return sent
-            sent += 1
             if rate:
                 time.sleep(max(0.0, min(1 / rate, began + sent / rate - time.monotonic())))
     raise AssertionError("A load without end has ended.")

@@ -1,0 +1,33 @@
+"""Outages in small: see `chaos.outage`, which also runs them for an hour."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from chaos.outage import Outage, live_through
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+
+def test_at_a_trickle_nothing_is_discarded_although_the_daemon_is_killed(tmp_path: Path) -> None:
+    report = live_through(Outage(seconds=6, rate=20, kills=1, slab="8m"), tmp_path)
+    assert report.discarded == 0
+    assert report.lost_with_socket <= report.outage.senders  # each had at most one in the kernel's queue at that pace
+    assert report.held_at_return > 100
+
+
+def test_at_full_load_the_newest_are_discarded_and_counted(tmp_path: Path) -> None:
+    report = live_through(Outage(seconds=3, rate=0, slab="8m"), tmp_path)
+    assert report.discarded > 100
+    assert report.lost_with_socket == 0
+
+
+def test_at_full_load_senders_wait_if_so_configured(tmp_path: Path) -> None:
+    report = live_through(Outage(seconds=3, rate=0, slab="8m", when_full="block"), tmp_path)
+    assert report.discarded == report.lost_with_socket == 0
+    assert sum(report.sent.values()) == report.received
