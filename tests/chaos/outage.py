@@ -33,7 +33,7 @@ from bruce_mp.devbroker.control import DevBroker
 from support import processes
 from support.accounts import Account, compare
 from support.daemon import QUICK_PAUSES, Daemon
-from support.endless import FOR_EVER, EndlessSenders
+from support.endless import FOR_EVER, EndlessSenders, still_books
 from support.traffic import Load, Seen
 
 if TYPE_CHECKING:
@@ -159,10 +159,7 @@ class Drive:
         self.report.outage_cpu_s += self._cpu_s()
 
     def _look(self, senders: EndlessSenders) -> Books:
-        books = self._daemon.books()
-        if not books.consistent:
-            with senders.held():
-                books = self._daemon.wait_consistent()
+        books = still_books(self._daemon, senders)
         assert books.balanced, books
         if not books.discarded:
             self._received_in_full = books.received

@@ -108,6 +108,14 @@ class Daemon:
         self._process.wait()
         self.wait_for(lambda: not processes.still_alive(everybody), "the killed processes to go", 10)
 
+    def kill_supervisor(self) -> None:
+        """SIGKILL to the supervisor alone: the kernel ends the others with it."""
+        assert self._process is not None
+        others = [psutil.Process(pid) for pid in self.pids().values()]
+        self._process.kill()
+        self._process.wait()
+        self.wait_for(lambda: not processes.still_alive(others), "the supervisor's processes to go", 20)
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -184,8 +192,11 @@ class Daemon:
 
     def wait_consistent(self) -> Books:
         """A consistent reading of the books."""
-        self.wait_for(lambda: self.books().consistent, "the books to be consistent", 10)
-        return self.books()
+        deadline = time.monotonic() + 10
+        while not (books := self.books()).consistent:
+            assert time.monotonic() < deadline, f"The books moved for 10 s.\n{books}\n{self.log()[-6000:]}"
+            time.sleep(0.02)
+        return books
 
     def wait_received(self, messages: int, timeout: float = 60.0) -> None:
         """Wait until so many messages were received."""

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import psutil
 
 from bruce_mp.client import DatagramClient, SendError
 from support import processes
@@ -31,9 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Self
 
+    from bruce_mp.telemetry.books import Books
     from support.daemon import Daemon
 
-__all__ = ["FOR_EVER", "EndlessSenders"]
+__all__ = ["FOR_EVER", "EndlessSenders", "still_books"]
 
 FOR_EVER: Final = 1 << 40
 """Number of messages of a load without end."""
@@ -61,7 +61,9 @@ class EndlessSenders:
         return self
 
     def __exit__(self, *_: object) -> None:
-        processes.kill([psutil.Process(sender.pid) for sender in self._running.values() if sender.poll() is None])
+        for sender in self._running.values():
+            sender.kill()
+            sender.wait()
 
     def _report(self, number: int) -> Path:
         return self._daemon.directory / f"sent-{number}"
@@ -90,6 +92,15 @@ class EndlessSenders:
         for number, sender in self._running.items():
             assert sender.wait(STOP_S) == 0
             self.sent[number] = int(self._report(number).read_text())
+
+
+def still_books(daemon: Daemon, senders: EndlessSenders) -> Books:
+    """The books; the senders have to stand still where they cannot be read consistently otherwise."""
+    books = daemon.books()
+    if books.consistent:
+        return books
+    with senders.held():
+        return daemon.wait_consistent()
 
 
 def _send(path: str, load: Load, number: int, rate: float, is_stopped: Callable[[], bool]) -> int:

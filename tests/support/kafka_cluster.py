@@ -229,6 +229,14 @@ class KafkaCluster:
         """Until each replica of each partition of `topic` is in sync."""
         self._wait(lambda: self._is_in_sync(topic), f"all replicas of {topic} are in sync")
 
+    def is_whole(self, topics: Iterable[str]) -> bool:
+        """Whether all running brokers list each other, and each replica of each partition is in sync."""
+        for node in self._all_nodes():
+            node.raise_if_ended()
+        with suppress(OSError, KeyError):  # one is not up yet
+            return self._all_listed() and all(map(self._is_in_sync, topics))
+        return False
+
     def _is_in_sync(self, topic: str) -> bool:
         return all(p.in_sync == set(p.replicas) for view in self._views([topic]) for p in view.topics[topic].values())
 
@@ -260,13 +268,17 @@ class KafkaCluster:
         """SIGCONT after `stop`."""
         self._nodes[node_id].resume()
 
-    def restart(self, node_id: int) -> None:
-        """Start the broker again on its old data and port (killing it first if it runs)."""
+    def begin_restart(self, node_id: int) -> None:
+        """As `restart`, but returns when the process is started: `is_whole` says when it is back."""
         node = self._nodes[node_id]
         node.kill()
         if port := self._zookeeper_port:  # its old session must end first: some versions give up when they find it
             self._wait(lambda: node_id not in registered_brokers(port), f"ZooKeeper forgets broker {node_id}")
         node.start()
+
+    def restart(self, node_id: int) -> None:
+        """Start the broker again on its old data and port (killing it first if it runs)."""
+        self.begin_restart(node_id)
         self._wait(self._all_listed, f"all brokers list broker {node_id} again", START_TIMEOUT_S)
 
     def heal(self) -> None:

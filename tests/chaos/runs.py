@@ -1,0 +1,84 @@
+"""One chaos run from beginning to end: topics, daemon, harm, reading back, comparing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from chaos.variations import CODECS, Variation, variation_of
+from support.accounts import Account, compare
+from support.chaos import EXACTLY_ONCE, Chaos, Harm, Law, Outcome, check
+from support.daemon import Daemon
+from support.traffic import Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    from support.kafka_cluster import KafkaCluster
+
+__all__ = ["Report", "Run", "run_chaos"]
+
+TOPICS: Final = 4
+PARTITIONS: Final = 3
+REPLICAS: Final = 3
+MIN_IN_SYNC: Final = {"min.insync.replicas": "2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is wanted.  `rate` in messages a second and sender, before the variation has its say."""
+
+    seed: int
+    seconds: float
+    rate: float
+    harms: Collection[Harm] = tuple(Harm)
+    law: Law = EXACTLY_ONCE
+    codecs: tuple[str, ...] = CODECS
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def variation(self) -> Variation:
+        return variation_of(self.seed, self.codecs)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of it."""
+
+    run: Run
+    outcome: Outcome
+    account: Account
+
+    def __str__(self) -> str:
+        outcome, account = self.outcome, self.account
+        return (
+            f"seed {self.run.seed}, {self.run.seconds:g} s, {self.run.variation}: {len(outcome.deeds)} deeds, books "
+            f"balanced {outcome.looks} times, {outcome.received} received, {account.read} read, "
+            f"{len(account.missing)} gone with {outcome.sockets_lost} sockets, {account.repeated.total()} repeated of "
+            f"{outcome.possible_duplicates} counted as possible"
+        )
+
+
+def run_chaos(run: Run, cluster: KafkaCluster, directory: Path) -> Report:
+    """Do it.  AssertionError says what was not as it should be."""
+    topics = tuple(f"chaos-{directory.name}-{number}" for number in range(TOPICS))
+    for topic in topics:
+        cluster.create_topic(topic, PARTITIONS, REPLICAS, MIN_IN_SYNC)
+    load, rate = run.variation.load(topics, run.seed), run.variation.rate(run.rate)
+    with Daemon(directory, cluster.bootstrap, {**run.variation.settings(), **run.settings}) as daemon:
+        outcome = Chaos(daemon, cluster, load, rate=rate, seed=run.seed, harms=run.harms).run(run.seconds)
+    account = compare(load, outcome.sent, {topic: _read_back(cluster, topic) for topic in topics})
+    report = Report(run, outcome, account)
+    print(f"{report}: {', '.join(outcome.deeds)}")
+    assert outcome.received > run.seconds * rate / 4, f"There was hardly any traffic: {report}"
+    check(run.law, outcome, account)
+    return report
+
+
+def _read_back(cluster: KafkaCluster, topic: str) -> list[Seen]:
+    return [
+        Seen(partition, record.key, record.value, record.timestamp)
+        for partition, some in sorted(cluster.read_all(topic).items())
+        for record in some
+    ]
