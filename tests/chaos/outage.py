@@ -33,7 +33,7 @@ from bruce_mp.devbroker.control import DevBroker
 from support import processes
 from support.accounts import Account, compare
 from support.daemon import QUICK_PAUSES, Daemon
-from support.endless import FOR_EVER, EndlessSenders, still_books
+from support.endless import FOR_EVER, EndlessSenders
 from support.traffic import Load, Seen
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ class Drive:
             self._daemon.wait_received(1)
             for node in range(1, BROKERS + 1):
                 self._broker.broker_down(node)
-            self._endure(senders)
-            self._come_back(senders)
+            self._endure()
+            self._come_back()
             senders.stop()
         self._settle(sum(senders.sent.values()))
         self._note_discards()
@@ -142,13 +142,13 @@ class Drive:
 
     # --- the outage --------------------------------------------------------------------------------------------------
 
-    def _endure(self, senders: EndlessSenders) -> None:
+    def _endure(self) -> None:
         outage = self._outage
         began = time.monotonic()
         kills = [began + outage.seconds * (number + 1) / (outage.kills + 1) for number in range(outage.kills)]
         tell_at = began
         while (now := time.monotonic()) < began + outage.seconds:
-            books = self._look(senders)
+            books = self._look()
             if kills and now >= kills[0]:
                 kills.pop(0)
                 self._kill()
@@ -158,8 +158,8 @@ class Drive:
             time.sleep(min(LOOK_S, max(0.0, began + outage.seconds - time.monotonic())))
         self.report.outage_cpu_s += self._cpu_s()
 
-    def _look(self, senders: EndlessSenders) -> Books:
-        books = still_books(self._daemon, senders)
+    def _look(self) -> Books:
+        books = self._daemon.still_books()
         assert books.balanced, books
         if not books.discarded:
             self._received_in_full = books.received
@@ -179,8 +179,8 @@ class Drive:
 
     # --- the return --------------------------------------------------------------------------------------------------
 
-    def _come_back(self, senders: EndlessSenders) -> None:
-        books = self._look(senders)
+    def _come_back(self) -> None:
+        books = self._look()
         self.report.held_at_return = sum(books.held.values())
         _tell(f"the brokers come back: {books}")
         began = time.monotonic()

@@ -2,7 +2,7 @@
 
 Senders send all the while.  The faults hit brokers (killed, terminated, stopped, leaders moved) one at a time, and our
 processes (killed, stopped, the supervisor killed, all killed at once, restarted) at any moment.  After each of them the
-books are read while the senders stand still, and must balance.  In the end everything is read back and compared.
+books are read while our processes stand still, and must balance.  In the end everything is read back and compared.
 
 One thing cannot be asked of the daemon: datagrams that wait in the kernel's queue when the last process that holds the
 socket dies are gone with the socket.  So at most that many may be missing for each time that everything was killed.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from support.endless import EndlessSenders, still_books
+from support.endless import EndlessSenders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -119,7 +119,7 @@ class Chaos:
             self._look()
 
     def _look(self) -> None:
-        books = still_books(self._daemon, self._senders)
+        books = self._daemon.still_books()
         assert books.balanced, books
         self._outcome.looks += 1
 

@@ -18,6 +18,7 @@ import sys
 import time
 import tomllib
 import urllib.request
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
@@ -29,13 +30,14 @@ from bruce_mp.telemetry.books import Books, read_books
 from support import processes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
     from typing import Self
 
 __all__ = ["Daemon"]
 
 START_S: Final = 30.0
+CONSISTENT_S: Final = 10.0
 QUICK_PAUSES: Final = {
     "delivery.min_pause_delay_ms": 50,
     "delivery.pause_rate_limit_initial_ms": 100,
@@ -192,9 +194,24 @@ class Daemon:
 
     def wait_consistent(self) -> Books:
         """A consistent reading of the books."""
-        deadline = time.monotonic() + 10
-        while not (books := self.books()).consistent:
-            assert time.monotonic() < deadline, f"The books moved for 10 s.\n{books}\n{self.log()[-6000:]}"
+        return self._consistent(self.books)
+
+    def still_books(self) -> Books:
+        """The same under any load: the processes stand still for a moment."""
+        return self._consistent(self._frozen_books)
+
+    def _frozen_books(self) -> Books:
+        pids = self.pids().values()
+        _signal(pids, signal.SIGSTOP)
+        try:
+            return self.books()
+        finally:
+            _signal(pids, signal.SIGCONT)
+
+    def _consistent(self, read: Callable[[], Books]) -> Books:
+        deadline = time.monotonic() + CONSISTENT_S
+        while not (books := read()).consistent:
+            assert time.monotonic() < deadline, f"The books moved for {CONSISTENT_S} s: {books}\n{self.log()[-6000:]}"
             time.sleep(0.02)
         return books
 
@@ -230,3 +247,9 @@ class Daemon:
                 books = self.books() if self.slab_path.exists() else "no slab"
                 raise AssertionError(f"Waited {timeout:g} s for {what}.\n{books}\n{self.log()[-6000:]}")
             time.sleep(0.02)
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,13 +26,12 @@ from support.traffic import Load, Message, messages_of
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from typing import Self
 
-    from bruce_mp.telemetry.books import Books
     from support.daemon import Daemon
 
-__all__ = ["FOR_EVER", "EndlessSenders", "still_books"]
+__all__ = ["FOR_EVER", "EndlessSenders"]
 
 FOR_EVER: Final = 1 << 40
 """Number of messages of a load without end."""
@@ -74,17 +72,6 @@ class EndlessSenders:
         env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
         return processes.spawn([str(word) for word in words], output=sys.stderr.fileno(), env=env)
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """They stand still in the block, so that books can be read which otherwise move all the time."""
-        for sender in self._running.values():
-            sender.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for sender in self._running.values():
-                sender.send_signal(signal.SIGCONT)
-
     def stop(self) -> None:
         """Let all of them end, and note how far they came."""
         for sender in self._running.values():
@@ -92,15 +79,6 @@ class EndlessSenders:
         for number, sender in self._running.items():
             assert sender.wait(STOP_S) == 0
             self.sent[number] = int(self._report(number).read_text())
-
-
-def still_books(daemon: Daemon, senders: EndlessSenders) -> Books:
-    """The books; the senders have to stand still where they cannot be read consistently otherwise."""
-    books = daemon.books()
-    if books.consistent:
-        return books
-    with senders.held():
-        return daemon.wait_consistent()
 
 
 def _send(path: str, load: Load, number: int, rate: float, is_stopped: Callable[[], bool]) -> int:

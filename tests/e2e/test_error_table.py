@@ -1,0 +1,216 @@
+"""Every error code once from the embedded broker, each on a topic of its own: what the table says is what is done.
+
+All codes of an action strike the first request with their topic.  Then, topic by topic, everything is there once and in
+order, but for the batch that the table gives up; and what the daemon counted is what the action means.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pytest
+
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.devbroker.faults import Action as FaultAction
+from bruce_mp.devbroker.faults import Fault
+from bruce_mp.errors import DiscardReason
+from bruce_mp.protocol.error_actions import ERROR_TABLE, Action, ErrorRow
+from bruce_mp.slab.file import Slab
+from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.counters import Counter
+from support.accounts import Account, compare
+from support.daemon import Daemon
+from support.traffic import Load, Seen, send_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+pytestmark = pytest.mark.process
+
+MESSAGES: Final = 30
+"""On average for each topic."""
+PATIENT: Final[Mapping[str, object]] = {"http.discard_report_interval_s": 86_400}
+TRIED_AGAIN: Final = (Action.RESEND, Action.PAUSE_AND_REROUTE, Action.SPLIT, Action.BUMP_EPOCH)
+TRIED_OTHERWISE: Final = (Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED)
+GIVEN_UP: Final = (Action.DISCARD, Action.FATAL_FOR_TOPIC)
+
+
+def rows_of(action: Action) -> list[ErrorRow]:
+    return [row for row in ERROR_TABLE.values() if row.action is action and row.code]
+
+
+def topic_of(row: ErrorRow) -> str:
+    return f"code{row.code}"
+
+
+def fault_for(row: ErrorRow, times: int = 1) -> Fault:
+    """A code that says that it is there already is true."""
+    is_there = row.action is Action.OK
+    action = FaultAction.ERROR_APPENDED if is_there else FaultAction.ERROR
+    return Fault(action=action, code=row.code, topic=topic_of(row), times=times)
+
+
+class Counted(NamedTuple):
+    """How much counters have grown."""
+
+    answers: dict[int, int]
+    pauses: int
+    resend_acks: int
+    possible_duplicates: int
+
+
+class Stage:
+    """A daemon and its broker, and what becomes of topics whose first request is answered with an error."""
+
+    def __init__(self, daemon: Daemon, broker: DevBroker) -> None:
+        self.daemon = daemon
+        self._broker = broker
+        self._counted = self._count()
+
+    def strike(self, rows: Iterable[ErrorRow], times: int = 1) -> tuple[Account, Counted]:
+        """Send to a topic for each row; what arrived of it, and what was counted meanwhile."""
+        return self.suffer([fault_for(row, times) for row in rows])
+
+    def suffer(self, faults: Iterable[Fault]) -> tuple[Account, Counted]:
+        """The same for faults, each with its topic."""
+        topics = []
+        for fault in faults:
+            assert fault.topic is not None
+            topics.append(fault.topic)
+            self._broker.add_topic(fault.topic, 1)
+            self._broker.inject(fault)
+        load = Load(tuple(topics), senders=1, messages=MESSAGES * len(topics), largest=200)
+        received = self.daemon.books().received
+        send_all(load, 0, self.daemon.socket_path)
+        self.daemon.wait_settled(received + load.total)
+        return compare(load, {0: load.total}, self._read_back(load)), self._grown()
+
+    def _read_back(self, load: Load) -> dict[str, list[Seen]]:
+        return {
+            topic: [Seen(0, record.key, record.value, record.timestamp) for record in self._broker.fetch(topic)[0]]
+            for topic in load.topics
+        }
+
+    def _grown(self) -> Counted:
+        before, self._counted = self._counted, self._count()
+        now = self._counted
+        answers = {code: count - before.answers[code] for code, count in now.answers.items()}
+        return Counted(
+            {code: count for code, count in answers.items() if count},
+            now.pauses - before.pauses,
+            now.resend_acks - before.resend_acks,
+            now.possible_duplicates - before.possible_duplicates,
+        )
+
+    def _count(self) -> Counted:
+        slab = Slab(self.daemon.slab_path)
+        try:
+            return Counted(
+                {code: total(slab, Counter.AckErrorFirst + 1 + code) for code in ERROR_TABLE if code},
+                total(slab, Counter.PauseStarted),
+                total(slab, Counter.ConnectorGotResendAck),
+                total(slab, Counter.PossibleDuplicateMsg),
+            )
+        finally:
+            slab.close()
+
+    def wait_reported(self, kind: str, topics: Mapping[str, int]) -> list[dict[str, Any]]:
+        """The items of a discard report for these topics, once it has so many messages of each."""
+        items: list[dict[str, Any]] = []
+
+        def is_there() -> bool:
+            report = self.daemon.get("/discards/json")["unfinished_report"]
+            items[:] = [item for item in report[kind] if item["topic"] in topics]
+            return {item["topic"]: item["count"] for item in items} == topics
+
+        self.daemon.wait_for(is_there, f"{kind} of {topics}", 20)
+        return items
+
+
+@contextmanager
+def a_stage(directory: Path, settings: Mapping[str, object]) -> Iterator[Stage]:
+    with DevBroker(brokers=2, topics={"first": 2}) as broker, Daemon(directory, broker.bootstrap, settings) as daemon:
+        daemon.wait_for(lambda: {"dispatcher-0", "dispatcher-1"} <= daemon.pids().keys(), "the dispatchers", 30)
+        yield Stage(daemon, broker)
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with a_stage(tmp_path_factory.mktemp("errors"), PATIENT) as made:
+        yield made
+
+
+def test_the_actions_are_all_there() -> None:
+    assert {*TRIED_AGAIN, *TRIED_OTHERWISE, *GIVEN_UP, Action.OK} == set(Action)
+
+
+def test_what_is_there_already_counts_as_delivered(stage: Stage) -> None:
+    rows = rows_of(Action.OK)
+    account, counted = stage.strike(rows)
+    assert counted.answers == {row.code: 1 for row in rows}
+    assert not account.missing
+    assert not account.repeated
+
+
+@pytest.mark.parametrize("action", TRIED_AGAIN + TRIED_OTHERWISE)
+def test_what_is_sent_again_arrives_once_and_in_order(stage: Stage, action: Action) -> None:
+    rows = rows_of(action)
+    account, counted = stage.strike(rows)
+    assert counted.answers == {row.code: 1 for row in rows}
+    assert not account.missing
+    assert not account.repeated
+    # Partitions may be paused together; none is for the other actions.
+    assert (counted.pauses > 0) == (action is Action.PAUSE_AND_REROUTE)
+    assert counted.resend_acks == (len(rows) if action in {Action.RESEND, Action.BUMP_EPOCH} else 0)
+    # Only trouble with sequence numbers makes the broker forget what it has.
+    assert (counted.possible_duplicates > 0) == (action is Action.BUMP_EPOCH)
+
+
+@pytest.mark.parametrize("action", GIVEN_UP)
+def test_what_is_given_up_is_one_batch_and_reported_by_topic(stage: Stage, action: Action) -> None:
+    rows = rows_of(action)
+    account, counted = stage.strike(rows)
+    assert counted.answers == {row.code: 1 for row in rows}
+    assert not account.repeated
+    missing = account.missing_by_topic
+    assert missing.keys() == {topic_of(row) for row in rows}
+    items = stage.wait_reported("discard_topic", missing)
+    assert all(item["reasons"] == {DiscardReason.KAFKA_ERROR_ACK.name: item["count"]} for item in items)
+    assert counted.pauses == counted.possible_duplicates == 0
+
+
+def test_what_may_be_doubled_is_reported_by_topic(stage: Stage) -> None:
+    """The broker appended, and said that the sequence number was wrong all the same."""
+    account, counted = stage.suffer([Fault(action=FaultAction.ERROR_APPENDED, code=45, topic="doubled")])
+    assert not account.missing
+    assert 0 < account.repeated["doubled"] <= counted.possible_duplicates
+    stage.wait_reported("possible_duplicate_topic", {"doubled": counted.possible_duplicates})
+
+
+# --- attempts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Allows one failed attempt."""
+    with a_stage(tmp_path_factory.mktemp("attempts"), {**PATIENT, "delivery.max_failed_attempts": 1}) as made:
+        yield made
+
+
+@pytest.mark.parametrize("action", TRIED_AGAIN)
+def test_what_counts_as_a_failed_attempt_is_limited(impatient: Stage, action: Action) -> None:
+    rows = rows_of(action)
+    account, _ = impatient.strike(rows, times=2)
+    missing = account.missing_by_topic
+    assert missing.keys() == {topic_of(row) for row in rows if row.counts_as_attempt}
+    items = impatient.wait_reported("discard_topic", missing)
+    assert all(item["reasons"] == {DiscardReason.DELIVERY_ATTEMPT_LIMIT.name: item["count"]} for item in items)
+
+
+@pytest.mark.parametrize("action", TRIED_OTHERWISE)
+def test_what_is_refused_both_ways_is_given_up(impatient: Stage, action: Action) -> None:
+    account, _ = impatient.strike(rows_of(action), times=2)
+    items = impatient.wait_reported("discard_topic", account.missing_by_topic)
+    assert [item["topic"] for item in items] == [topic_of(row) for row in rows_of(action)]
+    assert all(item["reasons"] == {DiscardReason.KAFKA_ERROR_ACK.name: item["count"]} for item in items)
