@@ -95,6 +95,28 @@ def test_a_broker_that_comes_back_on_another_port(tmp_path: Path, broker: DevBro
     assert_all_there(load, arrived)
 
 
+def test_a_whole_cluster_that_comes_back_on_other_ports(tmp_path: Path, port: int) -> None:
+    """Of the addresses that the daemon knew none is left; the one in the bootstrap list is good for the new cluster."""
+    load = Load(TOPICS, senders=2, messages=300, largest=3000)
+    with (
+        DevBroker(brokers=3, topics=dict.fromkeys(TOPICS, 3)) as broker,
+        Daemon(tmp_path, f"127.0.0.1:{port},{broker.bootstrap.split(',')[0]}") as daemon,
+    ):
+        send(daemon, 100, "red")
+        daemon.wait_settled(100)
+        for node in (1, 2, 3):
+            broker.broker_down(node)
+        for sender in start_senders(load, daemon.socket_path):
+            assert sender.wait(60) == 0
+        daemon.wait_for(lambda: "No metadata" in daemon.log(), "the loss of all brokers", 20)
+        for node, its_port in ((1, 0), (2, 0), (3, port)):
+            broker.broker_up(node, port=its_port)
+        assert daemon.wait_settled(load.total + 100).discarded == {}
+        arrived = read_back(broker)
+    arrived["red"] = [record for record in arrived["red"] if b":" in (record.value or b"")]
+    assert_all_there(load, arrived)
+
+
 def test_of_several_bootstrap_servers_one_is_enough(tmp_path: Path, broker: DevBroker, port: int) -> None:
     with Daemon(tmp_path, f"nowhere.invalid:9092,127.0.0.1:{port},{broker.bootstrap}") as daemon:
         send(daemon, 10)

@@ -19,6 +19,7 @@ import time
 import tomllib
 import urllib.request
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
@@ -31,7 +32,6 @@ from support import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
     from typing import Self
 
 __all__ = ["Daemon"]
@@ -52,7 +52,7 @@ class Daemon:
         self.directory = directory
         self.run_dir = directory / "run"
         self.socket_path = directory / "in.dgram"
-        self.slab_path = directory / "slab"
+        self.slab_path = Path(str((settings or {}).get("slab.path", directory / "slab")))
         self.config_path = directory / "bruce.toml"
         self.log_path = directory / "log"
         self._settings = {**QUICK_PAUSES, **(settings or {})}
@@ -70,13 +70,14 @@ class Daemon:
 
     # --- life --------------------------------------------------------------------------------------------------------
 
-    def start(self) -> Self:
-        """Start it, and wait until all its processes are there."""
+    def start(self, package: Path | None = None) -> Self:
+        """Start it, and wait until all its processes are there; `package` is where another bruce_mp is to be found."""
         (self.run_dir / HTTP_ADDRESS).unlink(missing_ok=True)
         overrides = [f"--set={key}={value}" for key, value in self._settings.items()]
         command = [sys.executable, "-m", "bruce_mp", "run", "--config", self.config_path, *overrides]
+        env = None if package is None else {**os.environ, "PYTHONPATH": str(package), "PYTHONSAFEPATH": "1"}
         with self.log_path.open("ab") as log:
-            self._process = processes.spawn([str(word) for word in command], output=log)
+            self._process = processes.spawn([str(word) for word in command], output=log, env=env)
         processes.long_lived.add(self._process.pid)
         self.wait_for(self._is_up, "the daemon to start", START_S)
         return self

@@ -1,0 +1,159 @@
+"""The slab outlives the daemon: in shared memory or on a disk, adopted or moved aside, also by an upgrade."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+import bruce_mp
+from bruce_mp.cli.commands import main
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.slab import layout as lay
+from bruce_mp.telemetry.discard_line import parse_line
+from support.daemon import Daemon
+from support.traffic import Load, Seen, assert_all_there, messages_of, send_all
+from support.whole_runs import run_to_the_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.process
+
+TOPICS: Final = ("red", "green")
+LOAD: Final = Load(TOPICS, senders=1, messages=300, largest=20_000)
+SHARED_MEMORY: Final = Path("/dev/shm")
+VERSION_AT: Final = len(lay.SUPER_MAGIC)
+CHUNKS_AT: Final = 24
+
+
+@pytest.fixture
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(topics=dict.fromkeys(TOPICS, 3)) as running:
+        yield running
+
+
+def hold_a_load(daemon: Daemon, broker: DevBroker) -> None:
+    """Let the daemon receive a load that it cannot deliver."""
+    daemon.wait_for(lambda: "dispatcher-0" in daemon.pids(), "the dispatcher", 20)
+    broker.broker_down(1)
+    send_all(LOAD, 0, daemon.socket_path)
+    daemon.wait_for(lambda: daemon.books().received == LOAD.total, "the messages", 20)
+
+
+def read_back(broker: DevBroker) -> dict[str, list[Seen]]:
+    return {
+        topic: [
+            Seen(partition, record.key, record.value, record.timestamp)
+            for partition, records in enumerate(broker.fetch(topic))
+            for record in records
+        ]
+        for topic in TOPICS
+    }
+
+
+def assert_adopted_and_delivered(daemon: Daemon, broker: DevBroker) -> None:
+    assert f"Adopted the slab {daemon.slab_path} with {LOAD.total} messages to deliver" in daemon.log()
+    broker.broker_up(1)
+    assert daemon.wait_settled(LOAD.total).delivered == LOAD.total
+    assert_all_there(LOAD, read_back(broker))
+
+
+@pytest.mark.parametrize("place", ["shared memory", "disk"])
+def test_whatever_the_file_system_what_was_held_is_delivered(tmp_path: Path, broker: DevBroker, place: str) -> None:
+    directory = SHARED_MEMORY / f"bruce-test-{os.getpid()}" if place == "shared memory" else tmp_path / "disk"
+    directory.mkdir()
+    try:
+        with Daemon(tmp_path, broker.bootstrap, {"slab.path": directory / "slab"}) as daemon:
+            hold_a_load(daemon, broker)
+            daemon.kill_all()
+            daemon.start()
+            assert_adopted_and_delivered(daemon, broker)
+            assert daemon.terminate() == 0
+        assert not list(directory.iterdir())
+    finally:
+        shutil.rmtree(directory)
+
+
+def test_a_slab_of_another_layout_is_moved_aside_as_it_is(tmp_path: Path, broker: DevBroker) -> None:
+    with Daemon(tmp_path, broker.bootstrap) as daemon:
+        hold_a_load(daemon, broker)
+        daemon.kill_all()
+        put(daemon.slab_path, VERSION_AT, struct.pack("<I", lay.LAYOUT_VERSION + 1))
+        before = daemon.slab_path.read_bytes()
+        aside = start_beside(daemon, broker)
+        assert aside.name.startswith(f"slab.version-{lay.LAYOUT_VERSION + 1}-")
+        assert aside.read_bytes() == before
+
+
+def test_the_messages_of_a_damaged_slab_are_got_out_of_it(tmp_path: Path, broker: DevBroker) -> None:
+    with Daemon(tmp_path, broker.bootstrap) as daemon:
+        hold_a_load(daemon, broker)
+        daemon.kill_all()
+        put(daemon.slab_path, CHUNKS_AT, struct.pack("<I", 1))
+        aside = start_beside(daemon, broker)
+        assert aside.name.startswith("slab.damaged-")
+    out = tmp_path / "out"
+    main(["slab", "export", str(aside), "--output", str(out)])
+    lines = [parse_line(line) for line in out.read_bytes().splitlines(keepends=True)]
+    assert [line.value for line in lines] == [message.value for message in messages_of(LOAD, 0)]
+
+
+def put(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def start_beside(daemon: Daemon, broker: DevBroker) -> Path:
+    """Start with a slab that cannot be used: it is moved aside, with an error, and a new one works. Where it is now."""
+    daemon.start()
+    (aside,) = daemon.directory.glob("slab.*-*")
+    (line,) = [line for line in daemon.log().splitlines() if f"It was moved to {aside}" in line]
+    assert " ERR: " in line
+    broker.broker_up(1)
+    send_all(LOAD, 0, daemon.socket_path)
+    assert daemon.wait_settled(LOAD.total).delivered == LOAD.total
+    assert_all_there(LOAD, read_back(broker))
+    return aside
+
+
+def test_a_slab_in_use_is_left_alone(tmp_path: Path, broker: DevBroker) -> None:
+    """Neither a second daemon nor the tools touch it."""
+    (tmp_path / "second").mkdir()
+    with Daemon(tmp_path, broker.bootstrap) as daemon:
+        hold_a_load(daemon, broker)
+        second = Daemon(tmp_path / "second", broker.bootstrap)
+        ended = run_to_the_end(second.config_path, {"slab.path": daemon.slab_path})
+        assert ended.code == 1
+        assert f"The slab {daemon.slab_path} belongs to a daemon that is running" in ended.text
+        assert main(["slab", "export", str(daemon.slab_path)]) != 0
+        broker.broker_up(1)
+        assert daemon.wait_settled(LOAD.total).delivered == LOAD.total
+    assert_all_there(LOAD, read_back(broker))
+
+
+@pytest.mark.parametrize("end", ["killed", "terminated"])
+def test_another_release_with_the_same_layout_goes_on(tmp_path: Path, broker: DevBroker, end: str) -> None:
+    """The package that starts again is a copy with another version number."""
+    with Daemon(tmp_path, broker.bootstrap, {"delivery.shutdown_max_delay_ms": 100}) as daemon:
+        hold_a_load(daemon, broker)
+        if end == "killed":
+            daemon.kill_all()
+        else:
+            assert daemon.terminate() == 0
+        daemon.start(package=another_release(tmp_path / "upgrade"))
+        assert "bruce 999.0 starts" in daemon.log()
+        assert_adopted_and_delivered(daemon, broker)
+
+
+def another_release(directory: Path) -> Path:
+    """A copy of the package; where it is to be found."""
+    source = Path(bruce_mp.__file__).parent
+    shutil.copytree(source, directory / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    (directory / source.name / "__init__.py").write_text('__version__ = "999.0"\n')
+    return directory
