@@ -27,6 +27,7 @@ class Command(NamedTuple):
 COMMANDS: Final = {
     "run": Command("bruce_mp.cli.run", "run the daemon"),
     "check-config": Command("bruce_mp.cli.check_config", "check a configuration file"),
+    "import-config": Command("bruce_mp.cli.import_config", "convert a configuration of Dory or Bruce"),
     "send": Command("bruce_mp.cli.send", "send messages to a daemon"),
     "status": Command("bruce_mp.cli.status", "show what a daemon does"),
     "check": Command("bruce_mp.cli.check", "check that a daemon's books balance"),

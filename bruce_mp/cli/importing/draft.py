@@ -1,0 +1,123 @@
+"""The configuration that is being made: settings, where each came from, what there is to say about it."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+import tomllib
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from bruce_mp.config.checks import check
+from bruce_mp.config.decode import Decoder
+from bruce_mp.config.model import Config
+from bruce_mp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.config.problems import Problem
+
+__all__ = ["Draft"]
+
+Key = tuple[str, ...]
+
+WIDTH: Final = 100
+BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Draft:
+    """Collects; `render()` gives TOML, or raises ConfigError with a line for everything that is wrong."""
+
+    def __init__(self) -> None:
+        self._tree: dict[str, Any] = {}
+        self._origins: dict[Key, str] = {}
+        self._notes: dict[Key, list[str]] = {}
+        self._errors: list[str] = []
+        self.status_port: int | None = None
+        self.loopback_only = False
+
+    def set(self, key: Key, value: object, origin: str) -> None:
+        """A setting; `origin` is the place in the old configuration, as `file:line`."""
+        table = self._tree
+        for part in key[:-1]:
+            table = table.setdefault(part, {})
+        table[key[-1]] = value
+        self._origins[key] = origin
+
+    def get(self, key: Key) -> Any:
+        """A setting made so far; None if it is not there."""
+        table: Any = self._tree
+        for part in key:
+            table = table.get(part) if isinstance(table, dict) else None
+        return table
+
+    def note(self, text: str, key: Key = ()) -> None:
+        """Something to know: above the setting or the section, without a key at the top."""
+        notes = self._notes.setdefault(key, [])
+        if text not in notes:
+            notes.append(text)
+
+    def wrong(self, origin: str, text: str) -> None:
+        """Something that cannot be taken over."""
+        self._errors.append(f"{origin}: {text}")
+
+    def render(self, title: str) -> str:
+        """The whole as TOML."""
+        self._check()
+        lines = [*_comment(title), *(line for note in self._notes.get((), ()) for line in _comment(f"NOTE: {note}"))]
+        order = [name for name in Config.__struct_fields__ if name in self._tree]
+        for name in order:
+            lines += self._table((name,), self._tree[name])
+        text = "\n".join(lines) + "\n"
+        assert tomllib.loads(text) == self._tree
+        return text
+
+    def _check(self) -> None:
+        decoder = Decoder()
+        decoded = decoder.table(Config, self._tree)
+        problems = list(decoder.problems)
+        if not problems and not self._errors:
+            problems = list(check(msgspec.convert(decoded, Config)))
+        errors = self._errors + [f"{self._origin(problem)}: {problem.text}" for problem in problems]
+        if errors:
+            raise ConfigError("\n".join(errors))
+
+    def _origin(self, problem: Problem) -> str:
+        """Where what the problem speaks of came from; else the nearest thing to it."""
+        near = [key for key in self._origins if all(a == b for a, b in zip(key, problem.path, strict=False))]
+        return self._origins[max(near, key=len)] if near else "the old configuration"
+
+    def _table(self, key: Key, table: dict[str, Any]) -> Iterator[str]:
+        leaves = {name: value for name, value in table.items() if not isinstance(value, dict)}
+        tables = {name: value for name, value in table.items() if isinstance(value, dict)}
+        if leaves or not tables:
+            yield ""
+            yield from self._comments(key)
+            yield f"[{_name(key)}]"
+        elif self._notes.get(key):
+            yield ""
+            yield from self._comments(key)
+        for name, value in leaves.items():
+            yield from self._comments((*key, name))
+            yield f"{_name((name,))} = {_value(value)}"
+        for name, value in tables.items():
+            yield from self._table((*key, name), value)
+
+    def _comments(self, key: Key) -> Iterator[str]:
+        for note in self._notes.get(key, ()):
+            yield from _comment(f"NOTE: {note}")
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)]
+
+
+def _value(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _name(key: Key) -> str:
+    return ".".join(part if BARE.fullmatch(part) else _value(part) for part in key)

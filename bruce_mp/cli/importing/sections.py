@@ -1,0 +1,240 @@
+"""What the XML file has that is more than a setting: named configs, topics, brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from bruce_mp.cli.importing.old_values import count_k, integer, size, switch, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bruce_mp.cli.importing.draft import Draft
+    from bruce_mp.cli.importing.old_xml import Element
+
+__all__ = ["SECTION_ATTRIBUTES", "Reader", "read_sections"]
+
+SECTION_ATTRIBUTES: Final = {
+    "batching": (),
+    "batching/namedConfigs": (),
+    "batching/namedConfigs/config": ("name",),
+    "batching/namedConfigs/config/time": ("value",),
+    "batching/namedConfigs/config/messages": ("value",),
+    "batching/namedConfigs/config/bytes": ("value",),
+    "batching/produceRequestDataLimit": ("value",),
+    "batching/messageMaxBytes": ("value",),
+    "batching/combinedTopics": ("enable", "config"),
+    "batching/defaultTopic": ("action", "config"),
+    "batching/topicConfigs": (),
+    "batching/topicConfigs/topic": ("name", "action", "config"),
+    "compression": (),
+    "compression/namedConfigs": (),
+    "compression/namedConfigs/config": ("name", "type", "minSize", "level"),
+    "compression/sizeThresholdPercent": ("value",),
+    "compression/defaultTopic": ("config",),
+    "compression/topicConfigs": (),
+    "compression/topicConfigs/topic": ("name", "config"),
+    "topicRateLimiting": (),
+    "topicRateLimiting/namedConfigs": (),
+    "topicRateLimiting/namedConfigs/config": ("name", "interval", "maxCount"),
+    "topicRateLimiting/defaultTopic": ("config",),
+    "topicRateLimiting/topicConfigs": (),
+    "topicRateLimiting/topicConfigs/topic": ("name", "config"),
+    "httpInterface": (),
+    "httpInterface/port": ("value",),
+    "httpInterface/loopbackOnly": ("value",),
+    "initialBrokers": (),
+    "initialBrokers/broker": ("host", "port"),
+}
+"""Elements that are read here, and their attributes."""
+
+Value = TypeVar("Value")
+
+ACTIONS: Final = {"perTopic": "per_topic", "combinedTopics": "combined", "disable": "none"}
+LEVELS: Final = range(10)
+USUAL_PORT: Final = 9092
+
+ARRIVAL: Final = "The age of a batch counts from the arrival of its first message, not from the clients' timestamps."
+
+
+class Reader:
+    """Takes attributes from elements; what is wrong with them is told to the draft, and reads as None."""
+
+    def __init__(self, draft: Draft, file: str) -> None:
+        self.draft = draft
+        self._file = file
+
+    def origin(self, element: Element) -> str:
+        """Where an element stands."""
+        return f"{self._file}:{element.line}"
+
+    def text(self, element: Element, attribute: str) -> str | None:
+        """An attribute that has to be there."""
+        if attribute not in element.attributes:
+            self.draft.wrong(self.origin(element), f'<{element.tag}> needs an attribute {attribute}="...".')
+        return element.attributes.get(attribute)
+
+    def read(self, element: Element, attribute: str, how: Callable[[str], Value]) -> Value | None:
+        """An attribute that has to be there, and its value."""
+        raw = self.text(element, attribute)
+        try:
+            return None if raw is None else how(raw)
+        except ValueError as error:
+            what = f'<{element.tag} {attribute}="{raw}">'
+            self.draft.wrong(self.origin(element), f"{what} is not allowed: give {error}.")
+            return None
+
+    def set(self, key: tuple[str, ...], element: Element, attribute: str, how: Callable[[str], object]) -> None:
+        """Take a value over, if it is there and not one that stands for none."""
+        value = self.read(element, attribute, how)
+        if value is not None:
+            self.draft.set(key, value, self.origin(element))
+
+
+def read_sections(reader: Reader, root: Element, broker_port: int) -> None:
+    """Everything of the file that is in `SECTION_ATTRIBUTES`; `broker_port` is what the old daemon took by default."""
+    for tag, read in _SECTIONS.items():
+        section = root.first(tag)
+        if section is not None:
+            read(reader, section)
+        elif tag == "batching":
+            reader.draft.note("There was no <batching>: what follows has our default, 100 ms or 256k.")
+    _brokers(reader, root, broker_port)
+
+
+# --- batching --------------------------------------------------------------------------------------------------------
+
+
+def _batching(reader: Reader, section: Element) -> None:
+    reader.draft.note(ARRIVAL, ("batching",))
+    for config in section.all("namedConfigs/config"):
+        _batch_config(reader, config)
+    for tag, key in (
+        ("produceRequestDataLimit", "produce_request_data_limit"),
+        ("messageMaxBytes", "message_max_bytes"),
+    ):
+        if (element := section.first(tag)) is not None:
+            reader.set(("batching", key), element, "value", size)
+    if (combined := section.first("combinedTopics")) is not None:
+        reader.set(("batching", "combined", "enable"), combined, "enable", switch)
+        if combined.attributes.get("config"):
+            reader.set(("batching", "combined", "config"), combined, "config", text)
+    if (default := section.first("defaultTopic")) is not None:
+        _batching_rule(reader, default, ("batching", "default"))
+    for topic in section.all("topicConfigs/topic"):
+        if (name := reader.text(topic, "name")) is not None:
+            _batching_rule(reader, topic, ("batching", "topics", name))
+
+
+def _batch_config(reader: Reader, config: Element) -> None:
+    name = reader.text(config, "name")
+    limits = (("time", "time_ms", integer), ("messages", "messages", count_k), ("bytes", "bytes", size))
+    if name is None:
+        return
+    reader.draft.set(("batching", "configs", name), {}, reader.origin(config))
+    for tag, key, how in limits:
+        element = config.first(tag)
+        if element is not None and element.attributes.get("value", "").strip() != "disable":
+            reader.set(("batching", "configs", name, key), element, "value", how)
+
+
+def _batching_rule(reader: Reader, element: Element, key: tuple[str, ...]) -> None:
+    reader.set((*key, "action"), element, "action", _action)
+    config = element.attributes.get("config", "")
+    if reader.draft.get((*key, "action")) == "per_topic":
+        reader.set((*key, "config"), element, "config", text)
+    elif config:
+        reader.draft.note(f'config="{config}" was ignored with this action; it is left out.', key)
+
+
+def _action(raw: str) -> str:
+    if raw not in ACTIONS:
+        raise ValueError(" or ".join(ACTIONS))
+    return ACTIONS[raw]
+
+
+# --- compression and rate limits -------------------------------------------------------------------------------------
+
+
+def _compression(reader: Reader, section: Element) -> None:
+    for config in section.all("namedConfigs/config"):
+        _compression_config(reader, config)
+    if (threshold := section.first("sizeThresholdPercent")) is not None:
+        reader.set(("compression", "size_threshold_percent"), threshold, "value", integer)
+    _topics(reader, section, "compression")
+
+
+def _compression_config(reader: Reader, config: Element) -> None:
+    name = reader.text(config, "name")
+    if name is None:
+        return
+    key = ("compression", "configs", name)
+    reader.set((*key, "type"), config, "type", str.lower)
+    codec = reader.draft.get((*key, "type"))
+    if codec != "none" and "minSize" in config.attributes:
+        reader.set((*key, "min_size"), config, "minSize", size)
+    level = reader.read(config, "level", integer) if "level" in config.attributes else None
+    if level is None or (codec == "gzip" and level == -1):
+        return
+    if codec == "gzip" and level in LEVELS:
+        reader.draft.set((*key, "level"), level, reader.origin(config))
+    else:
+        reader.draft.note(f'level="{level}" had no effect; it is left out.', key)
+
+
+def _rate_limits(reader: Reader, section: Element) -> None:
+    for config in section.all("namedConfigs/config"):
+        name = reader.text(config, "name")
+        if name is not None:
+            reader.set(("rate_limit", "configs", name, "interval_ms"), config, "interval", integer)
+            reader.set(("rate_limit", "configs", name, "max_count"), config, "maxCount", _count_or_unlimited)
+    _topics(reader, section, "rate_limit")
+
+
+def _count_or_unlimited(raw: str) -> int | None:
+    return None if raw.strip() == "unlimited" else count_k(raw)
+
+
+def _topics(reader: Reader, section: Element, ours: str) -> None:
+    if (default := section.first("defaultTopic")) is not None:
+        reader.set((ours, "default"), default, "config", text)
+    for topic in section.all("topicConfigs/topic"):
+        if (name := reader.text(topic, "name")) is not None:
+            reader.set((ours, "topics", name), topic, "config", text)
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+def _http(reader: Reader, section: Element) -> None:
+    port, loopback = section.first("port"), section.first("loopbackOnly")
+    if port is not None:
+        reader.draft.status_port = reader.read(port, "value", integer)
+    if loopback is not None:
+        reader.draft.loopback_only = bool(reader.read(loopback, "value", switch))
+
+
+def _brokers(reader: Reader, root: Element, default_port: int) -> None:
+    servers = []
+    for broker in root.all("initialBrokers/broker"):
+        host = reader.text(broker, "host")
+        port = reader.read(broker, "port", integer) if "port" in broker.attributes else default_port
+        if "port" not in broker.attributes and default_port != USUAL_PORT:
+            note = (
+                f"{host} had no port; the old daemon took {default_port} then. Brokers usually listen on {USUAL_PORT}."
+            )
+            reader.draft.note(note, ("kafka", "bootstrap_servers"))
+        servers.append(f"[{host}]:{port}" if host and ":" in host else f"{host}:{port}")
+        last = reader.origin(broker)
+    if servers:
+        reader.draft.set(("kafka", "bootstrap_servers"), servers, last)
+    else:
+        reader.draft.wrong(reader.origin(root), "there is no broker: give <initialBrokers> with a <broker host=... />.")
+
+
+_SECTIONS: Final = {
+    "batching": _batching,
+    "compression": _compression,
+    "topicRateLimiting": _rate_limits,
+    "httpInterface": _http,
+}

@@ -1,0 +1,77 @@
+"""Which elements and attributes the old XML files may have; the old daemons were strict about it, and so are we."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.cli.importing.sections import SECTION_ATTRIBUTES
+from bruce_mp.cli.importing.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.cli.importing.draft import Draft
+    from bruce_mp.cli.importing.old_xml import Element
+
+__all__ = ["check_structure"]
+
+REPEATED: Final = frozenset({"config", "topic", "broker"})
+
+
+def _known() -> dict[str, set[str]]:
+    known = {path: set(attributes) for path, attributes in SECTION_ATTRIBUTES.items()}
+    for setting in SETTINGS:
+        path, _, attribute = setting.place.partition("@")
+        parts = path.split("/")
+        for depth in range(1, len(parts) + 1):
+            known.setdefault("/".join(parts[:depth]), set())
+        known[path].add(attribute)
+    return known
+
+
+KNOWN: Final = _known()
+
+
+def check_structure(root: Element, file: str, draft: Draft) -> None:
+    """Tell the draft what the file must not have; an attribute that is not known is only worth a note."""
+    for where, text in _faults(root, ""):
+        draft.wrong(f"{file}:{where.line}", text)
+    for element, name in _unknown_attributes(root, ""):
+        draft.note(f'{file}:{element.line}: {name}="{element.attributes[name]}" of <{element.tag}> is not known.')
+
+
+def _faults(element: Element, path: str) -> Iterator[tuple[Element, str]]:
+    if element.text.strip():
+        yield element, f'text in <{element.tag}> ("{element.text.strip()[:20]}") is not allowed: remove it.'
+    seen: set[str] = set()
+    for child in element.children:
+        if child.tag in seen and child.tag not in REPEATED:
+            yield child, f"<{child.tag}> is there twice: keep one."
+        seen.add(child.tag)
+        inner = _inner(path, child.tag)
+        if inner in KNOWN:
+            yield from _faults(child, inner)
+        else:
+            yield child, f"<{child.tag}> is not known in <{element.tag}>: {_hint(child.tag, path)}"
+
+
+def _hint(tag: str, path: str) -> str:
+    possible = [known.rpartition("/")[2] for known in KNOWN if known.rpartition("/")[0] == path]
+    if not possible:
+        return "remove it."
+    nearest = get_close_matches(tag, possible, n=1)
+    return f"did you mean <{nearest[0]}>?" if nearest else f"remove it. Known here: {', '.join(possible)}."
+
+
+def _unknown_attributes(element: Element, path: str) -> Iterator[tuple[Element, str]]:
+    for child in element.children:
+        inner = _inner(path, child.tag)
+        known = KNOWN.get(inner)
+        if known is not None:
+            yield from ((child, name) for name in child.attributes if name not in known)
+            yield from _unknown_attributes(child, inner)
+
+
+def _inner(path: str, tag: str) -> str:
+    return f"{path}/{tag}" if path else tag

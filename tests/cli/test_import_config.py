@@ -1,0 +1,478 @@
+"""`bruce import-config`: what old configurations become, what is said about it, and what is refused."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.cli.commands import main
+from bruce_mp.cli.importing.convert import convert
+from bruce_mp.cli.importing.flags import parse_options
+from bruce_mp.cli.importing.settings import SETTINGS, WITHOUT_COUNTERPART
+from bruce_mp.config.load import load_config
+from bruce_mp.errors import ConfigError
+from support.examples import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+HEAD = '<?xml version="1.0" encoding="US-ASCII"?>\n'
+BROKERS = '<initialBrokers><broker host="kafka-1" port="9092"/></initialBrokers>'
+DATAGRAM = (
+    '<inputSources><unixDatagram enable="true"><path value="/var/run/dory/in"/><mode value="0222"/></unixDatagram>'
+    "</inputSources>"
+)
+
+EVERYTHING = f"""{HEAD}
+<!-- everything that Dory's file may hold -->
+<doryConfig>
+  <batching>
+    <namedConfigs>
+      <config name="quick"><time value="500"/><messages value="disable"/><bytes value="256k"/></config>
+      <config name="a slow one"><time value="10000"/><messages value="2k"/></config>
+    </namedConfigs>
+    <produceRequestDataLimit value="1024k"/>
+    <messageMaxBytes value="1000000"/>
+    <combinedTopics enable="true" config="a slow one"/>
+    <defaultTopic action="combinedTopics" config=""/>
+    <topicConfigs>
+      <topic name="clicks" action="perTopic" config="quick"/>
+      <topic name="dotted.name" action="disable" config="quick"/>
+    </topicConfigs>
+  </batching>
+  <compression>
+    <namedConfigs>
+      <config name="off" type="none"/>
+      <config name="gz" type="GZIP" minSize="1k" level="3"/>
+      <config name="sn" type="snappy" minSize="128" level="5"/>
+    </namedConfigs>
+    <sizeThresholdPercent value="75"/>
+    <defaultTopic config="sn"/>
+    <topicConfigs><topic name="pictures" config="off"/></topicConfigs>
+  </compression>
+  <topicRateLimiting>
+    <namedConfigs>
+      <config name="some" interval="15000" maxCount="4k"/>
+      <config name="all" interval="1" maxCount="unlimited"/>
+    </namedConfigs>
+    <defaultTopic config="all"/>
+    <topicConfigs><topic name="noisy" config="some"/></topicConfigs>
+  </topicRateLimiting>
+  <inputSources>
+    <unixDatagram enable=" True "><path value="/run/dory/dgram"/><mode value="0222"/></unixDatagram>
+    <unixStream enable="true"><path value="/run/dory/stream"/><mode value="0b010010010"/></unixStream>
+    <tcp enable="true"><port value="9000"/></tcp>
+  </inputSources>
+  <inputConfig>
+    <maxBuffer value="64m"/>
+    <maxDatagramMsgSize value="32k"/>
+    <allowLargeUnixDatagrams value="true"/>
+    <maxStreamMsgSize value="16m"/>
+  </inputConfig>
+  <msgDelivery>
+    <topicAutocreate enable="true"/>
+    <maxFailedDeliveryAttempts value="7"/>
+    <shutdownMaxDelay value="20000"/>
+    <dispatcherRestartMaxDelay value="4000"/>
+    <metadataRefreshInterval value="10"/>
+    <compareMetadataOnRefresh value="false"/>
+    <kafkaSocketTimeout value="30"/>
+    <pauseRateLimitInitial value="3000"/>
+    <pauseRateLimitMaxDouble value="3"/>
+    <minPauseDelay value="2000"/>
+  </msgDelivery>
+  <httpInterface>
+    <port value="9091"/>
+    <loopbackOnly value="true"/>
+    <discardReportInterval value="300"/>
+    <badMsgPrefixSize value="128"/>
+  </httpInterface>
+  <discardLogging enable="true">
+    <path value="/var/log/dory/discards"/>
+    <maxFileSize value="48m"/>
+    <maxArchiveSize value="256m"/>
+    <maxMsgPrefixSize value="unlimited"/>
+  </discardLogging>
+  <kafkaConfig><clientId value="web"/><replicationTimeout value="9000"/></kafkaConfig>
+  <msgDebug enable="true">
+    <path value="/var/log/dory/debug"/><timeLimit value="60"/><byteLimit value="2048m"/>
+  </msgDebug>
+  <logging>
+    <level value="INFO"/>
+    <stdoutStderr enable="true"/>
+    <syslog enable="false"/>
+    <file enable="true"><path value="/var/log/dory/dory.log"/><mode value="0644"/></file>
+    <logDiscards enable="false"/>
+  </logging>
+  <initialBrokers>
+    <broker host="kafka-1" port="9092"/>
+    <broker host="::1" port="9093"/>
+  </initialBrokers>
+</doryConfig>
+"""
+
+EVERYTHING_OURS = {
+    "kafka": {
+        "bootstrap_servers": ["kafka-1:9092", "[::1]:9093"],
+        "client_id": "web",
+        "replication_timeout_ms": 9000,
+    },
+    "input": {
+        "max_datagram_size": "32k",
+        "allow_large_datagrams": True,
+        "max_stream_size": "16m",
+        "unix_datagram": {"enable": True, "path": "/run/dory/dgram", "mode": "0222"},
+        "unix_stream": {"enable": True, "path": "/run/dory/stream", "mode": "0222"},
+        "tcp": {"enable": True, "port": 9000},
+    },
+    "slab": {"size": "64m"},
+    "delivery": {
+        "topic_autocreate": True,
+        "max_failed_attempts": 7,
+        "shutdown_max_delay_ms": 20000,
+        "dispatcher_restart_max_delay_ms": 4000,
+        "metadata_refresh_interval_min": 10,
+        "compare_metadata_on_refresh": False,
+        "kafka_socket_timeout_s": 30,
+        "pause_rate_limit_initial_ms": 3000,
+        "pause_rate_limit_max_double": 3,
+        "min_pause_delay_ms": 2000,
+    },
+    "batching": {
+        "configs": {
+            "quick": {"time_ms": 500, "bytes": "256k"},
+            "a slow one": {"time_ms": 10000, "messages": 2048},
+        },
+        "produce_request_data_limit": "1m",
+        "message_max_bytes": 1000000,
+        "combined": {"enable": True, "config": "a slow one"},
+        "default": {"action": "combined"},
+        "topics": {"clicks": {"action": "per_topic", "config": "quick"}, "dotted.name": {"action": "none"}},
+    },
+    "compression": {
+        "configs": {
+            "off": {"type": "none"},
+            "gz": {"type": "gzip", "min_size": "1k", "level": 3},
+            "sn": {"type": "snappy", "min_size": 128},
+        },
+        "size_threshold_percent": 75,
+        "default": "sn",
+        "topics": {"pictures": "off"},
+    },
+    "rate_limit": {
+        "configs": {"some": {"interval_ms": 15000, "max_count": 4096}, "all": {"interval_ms": 1}},
+        "default": "all",
+        "topics": {"noisy": "some"},
+    },
+    "http": {"listen": "127.0.0.1:9091", "discard_report_interval_s": 300, "bad_msg_prefix_size": 128},
+    "discard_log": {
+        "enable": True,
+        "path": "/var/log/dory/discards",
+        "max_file_size": "48m",
+        "max_archive_size": "256m",
+    },
+    "msg_debug": {"enable": True, "path": "/var/log/dory/debug", "time_limit_s": 60, "byte_limit": "2g"},
+    "logging": {
+        "level": "INFO",
+        "stdout_stderr": True,
+        "syslog": False,
+        "log_discards": False,
+        "file": {"enable": True, "path": "/var/log/dory/dory.log", "mode": "0644"},
+    },
+}
+
+
+def dory(*sections: str) -> bytes:
+    return f"{HEAD}<doryConfig>\n{chr(10).join(sections)}\n</doryConfig>".encode()
+
+
+def bruce(*sections: str) -> bytes:
+    return f"{HEAD}<bruceConfig>\n{chr(10).join(sections)}\n</bruceConfig>".encode()
+
+
+def ours(data: bytes, line: str | None = None) -> dict[str, Any]:
+    return tomllib.loads(convert(data, "old.xml", None if line is None else parse_options(line)))
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command on a file; status, output and errors."""
+
+    def run(data: bytes, *arguments: str) -> tuple[int, str, str]:
+        file = tmp_path / "old.xml"
+        file.write_bytes(data)
+        status = main(["import-config", str(file), *arguments])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def test_every_setting_of_dorys_file_is_taken_over() -> None:
+    assert ours(EVERYTHING.encode()) == EVERYTHING_OURS
+
+
+def test_every_setting_in_the_table_is_in_that_file() -> None:
+    def has(key: str) -> bool:
+        table: Any = EVERYTHING_OURS
+        for part in key.split("."):
+            table = table.get(part, {}) if isinstance(table, dict) else {}
+        return bool(table != {})
+
+    left_out = {"discard_log.max_msg_prefix_size", "kafka.required_acks"}  # unlimited; only an option
+    assert {setting.key for setting in SETTINGS if not has(setting.key)} == left_out
+
+
+def test_the_result_is_a_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "bruce.toml"
+    file.write_text(convert(EVERYTHING.encode(), "old.xml", None))
+    config = load_config(file)
+    assert config.batching_for(b"clicks").limits.time_ms == 500
+    assert config.compression_for(b"pictures").type == "none"
+
+
+def test_check_config_likes_it(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, made, _ = run(dory(DATAGRAM, BROKERS))
+    assert status == 0
+    file = tmp_path / "bruce.toml"
+    file.write_text(made)
+    assert main(["check-config", str(file)]) == 0
+    assert "OK" in capsys.readouterr().out
+
+
+def test_what_dory_did_by_default_is_said_outright() -> None:
+    text = convert(dory(DATAGRAM, "<initialBrokers><broker host='k'/></initialBrokers>"), "old.xml", None)
+    made = tomllib.loads(text)
+    assert made["kafka"] == {"bootstrap_servers": ["k:9002"], "client_id": "dory"}
+    assert made["http"] == {"listen": "0.0.0.0:9090"}
+    assert made["logging"] == {"stdout_stderr": False, "syslog": True}
+    assert "# NOTE: k had no port; the old daemon took 9002 then." in text
+    assert "# NOTE: The old daemon served its pages on all addresses" in text
+    assert "max_failed_attempts = 5 would be as before" in " ".join(text.split()).replace("# ", "")
+
+
+def test_an_input_that_is_not_enabled_stays_so() -> None:
+    stream = '<inputSources><unixStream enable="true"><path value="/s"/></unixStream></inputSources>'
+    assert ours(dory(stream, BROKERS))["input"] == {
+        "unix_stream": {"enable": True, "path": "/s"},
+        "unix_datagram": {"enable": False},
+    }
+
+
+def test_notes_stand_where_they_belong() -> None:
+    text = convert(EVERYTHING.encode(), "old.xml", None)
+    lines = text.splitlines()
+    above = lines[lines.index('size = "64m"') - 1]
+    assert above.startswith("# ")
+    assert "crash. Make it larger" in above
+    assert '# NOTE: level="5" had no effect; it is left out.' in text
+    assert '# NOTE: config="quick" was ignored with this action; it is left out.' in text
+
+
+def test_an_attribute_that_dory_ignored_is_noted() -> None:
+    made = convert(dory(DATAGRAM, BROKERS.replace("host=", 'rack="r1" host=')), "old.xml", None)
+    assert '# NOTE: old.xml:4: rack="r1" of <broker> is not known.' in made
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "words"),
+    [
+        (b"<doryConfig>", 1, "not XML"),
+        (b"", 1, "not XML: no element found"),
+        (b"<a/>", 1, "neither <doryConfig> nor <bruceConfig>"),
+        (b'<!DOCTYPE a [<!ENTITY b "bbbb">]>\n<doryConfig/>', 1, "document type"),
+        (dory(DATAGRAM), 2, "there is no broker"),
+        (dory(DATAGRAM, BROKERS, "<batchin/>"), 5, "<batchin> is not known in <doryConfig>: did you mean <batching>?"),
+        (dory(DATAGRAM, BROKERS, "<logging/>", "<logging/>"), 6, "<logging> is there twice"),
+        (dory(DATAGRAM, BROKERS, "<logging>words</logging>"), 5, 'text in <logging> ("words")'),
+        (dory(DATAGRAM, BROKERS, "<logging><level value='INFO'><x/></level></logging>"), 5, "<x> is not known"),
+        (
+            dory(DATAGRAM, BROKERS, "<logging>\n<level value='LOUD'/></logging>"),
+            6,
+            '"LOUD" is not allowed: give "EMERG"',
+        ),
+        (dory(DATAGRAM, BROKERS, "<httpInterface><port value='http'/></httpInterface>"), 5, "give an integer"),
+        (dory(DATAGRAM, BROKERS, "<inputConfig><maxBuffer value='12g'/></inputConfig>"), 5, "perhaps with k or m"),
+        (dory(DATAGRAM, BROKERS, "<inputConfig><maxBuffer value='1m'/></inputConfig>"), 5, "a size from 8m to 64g"),
+        (dory(DATAGRAM.replace("0222", "222"), BROKERS), 3, "an octal number (0222)"),
+        (dory(DATAGRAM.replace("0222", "01000"), BROKERS), 3, "at most 0777"),
+        (dory(DATAGRAM.replace("true", "yes"), BROKERS), 3, "give true or false"),
+        (dory(DATAGRAM.replace("/var", "var"), BROKERS), 3, "absolute path"),
+        (dory(DATAGRAM, BROKERS.replace('host="kafka-1"', "")), 4, 'needs an attribute host="..."'),
+        (
+            dory(DATAGRAM, BROKERS, "<batching><namedConfigs>\n<config name='c'/></namedConfigs></batching>"),
+            6,
+            "has no limit",
+        ),
+        (
+            dory(DATAGRAM, BROKERS, "<batching><defaultTopic action='mixed'/></batching>"),
+            5,
+            "perTopic or combinedTopics",
+        ),
+        (
+            dory(DATAGRAM, BROKERS, "<batching><defaultTopic action='perTopic' config='c'/></batching>"),
+            5,
+            '"c" is not allowed: give the name',
+        ),
+        (dory(DATAGRAM, BROKERS, "<compression><defaultTopic config='c'/></compression>"), 5, '"c" is not allowed'),
+    ],
+)
+def test_nonsense_is_refused_with_its_line(
+    run: Callable[..., tuple[int, str, str]], data: bytes, line: int, words: str
+) -> None:
+    status, made, said = run(data)
+    assert (status, made) == (1, "")
+    assert f"old.xml:{line}: " in said
+    assert words in said
+
+
+def test_all_faults_are_told_at_once(run: Callable[..., tuple[int, str, str]]) -> None:
+    _, _, said = run(dory("<inputSources/>", "<logging><level value='LOUD'/></logging>", "<wrong/>"))
+    assert [word in said for word in ("no input is enabled", "LOUD", "<wrong>", "no broker")] == [True] * 4
+
+
+def test_a_file_that_is_not_there_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["import-config", str(tmp_path / "none.xml")]) == 1
+    assert "No such file" in capsys.readouterr().err
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=300)
+
+
+@examples(40)
+@given(topic=NAMES, config=NAMES)
+def test_names_come_through_whatever_is_in_them(topic: str, config: str) -> None:
+    def quoted(text: str) -> str:
+        return "".join(f"&#{ord(character)};" for character in text if ord(character) not in {0xFFFE, 0xFFFF})
+
+    batching = (
+        f'<batching><namedConfigs><config name="{quoted(config)}"><time value="1"/></config></namedConfigs>'
+        f'<topicConfigs><topic name="{quoted(topic)}" action="perTopic" config="{quoted(config)}" x="{quoted(topic)}"/>'
+        "</topicConfigs></batching>"
+    )
+    made = ours(dory(DATAGRAM, BROKERS, batching))["batching"]
+    ((name, rule),) = made["topics"].items()
+    assert quoted(name) == quoted(topic)
+    assert quoted(rule["config"]) == quoted(config)
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+ALL_OPTIONS = """
+/usr/bin/bruce --config_path /etc/bruce.xml --receive_socket_name=/var/run/bruce/in --receive_socket_mode 0222
+--receive_stream_socket_name /var/run/bruce/stream --receive_stream_socket_mode 146 --input_port 9000
+--msg_buffer_max 65536 --max_input_msg_size 32768 --allow_large_unix_datagrams --max_stream_input_msg_size 2097152
+--topic_autocreate --max_failed_delivery_attempts 4 --shutdown_max_delay 1000 --dispatcher_restart_max_delay 2000
+--metadata_refresh_interval 20 --skip_compare_metadata_on_refresh --kafka_socket_timeout 50
+--pause_rate_limit_initial 1500 --pause_rate_limit_max_double 2 --min_pause_delay 700 --status_port 9095
+--status_loopback_only --discard_report_interval 60 --discard_report_bad_msg_prefix_size 99
+--discard_log_path /var/log/d --discard_log_max_file_size 65536 --discard_log_max_archive_size 131072
+--discard_log_bad_msg_prefix_size 256 --client_id "" --replication_timeout 5000 --required_acks 2
+--debug_dir /var/log/debug --msg_debug_time_limit 10 --msg_debug_byte_limit 1000 --log_level LOG_INFO --log_echo
+--no_log_discard --daemon --protocol_version 0 --use_old_input_format --retry_on_unknown_partition -- ignored
+"""
+
+
+def test_every_option_is_taken_over() -> None:
+    text = convert(bruce(BROKERS), "old.xml", parse_options(ALL_OPTIONS))
+    assert tomllib.loads(text) == {
+        "kafka": {
+            "bootstrap_servers": ["kafka-1:9092"],
+            "client_id": "bruce",
+            "replication_timeout_ms": 5000,
+            "required_acks": -1,
+        },
+        "input": {
+            "max_datagram_size": "32k",
+            "allow_large_datagrams": True,
+            "max_stream_size": "2m",
+            "unix_datagram": {"enable": True, "path": "/var/run/bruce/in", "mode": "0222"},
+            "unix_stream": {"enable": True, "path": "/var/run/bruce/stream", "mode": "0222"},
+            "tcp": {"enable": True, "port": 9000},
+        },
+        "slab": {"size": "64m"},
+        "delivery": {
+            "topic_autocreate": True,
+            "max_failed_attempts": 4,
+            "shutdown_max_delay_ms": 1000,
+            "dispatcher_restart_max_delay_ms": 2000,
+            "metadata_refresh_interval_min": 20,
+            "compare_metadata_on_refresh": False,
+            "kafka_socket_timeout_s": 50,
+            "pause_rate_limit_initial_ms": 1500,
+            "pause_rate_limit_max_double": 2,
+            "min_pause_delay_ms": 700,
+        },
+        "http": {"listen": "127.0.0.1:9095", "discard_report_interval_s": 60, "bad_msg_prefix_size": 99},
+        "discard_log": {
+            "enable": True,
+            "path": "/var/log/d",
+            "max_file_size": "64m",
+            "max_archive_size": "128m",
+            "max_msg_prefix_size": 256,
+        },
+        "msg_debug": {"enable": True, "path": "/var/log/debug", "time_limit_s": 10, "byte_limit": 1000},
+        "logging": {"level": "INFO", "stdout_stderr": True, "syslog": True, "log_discards": False},
+    }
+    for option in ("daemon", "protocol_version", "use_old_input_format", "retry_on_unknown_partition"):
+        assert f"# NOTE: --{option}: " in text
+    assert "# NOTE: --required_acks 2: " in text
+
+
+def test_that_line_has_every_option_of_the_table() -> None:
+    given_ = parse_options(ALL_OPTIONS).keys()
+    rest = {"metadata_api_version", "produce_api_version", "use_old_output_format", "omit_timestamp", "version", "help"}
+    assert {setting.flag for setting in SETTINGS if setting.flag} | WITHOUT_COUNTERPART.keys() == (
+        (given_ | rest) - {"config_path", "status_port", "status_loopback_only"}
+    )
+
+
+def test_the_file_may_be_named_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bruce.xml").write_bytes(bruce(BROKERS))
+    line = f"--config-path {tmp_path}/bruce.xml --receive_socket_name /in --msg_buffer_max 16384"
+    assert main(["import-config", "--command-line", line]) == 0
+    made = tomllib.loads(capsys.readouterr().out)
+    assert made["slab"] == {"size": "16m"}
+    assert made["http"] == {"listen": "0.0.0.0:9090"}
+
+
+def test_without_file_or_config_path_the_usage_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["import-config", "--command-line=--daemon"])
+    assert ended.value.code == 2
+    assert "--config_path" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--statu_port 1", "--statu_port is no option of Bruce or Dory. Did you mean --status_port?"),
+        ("--status_port", "--status_port needs a value"),
+        ("bruce stray", "stray is no option"),
+        ("'", "cannot be read"),
+        ("--receive_socket_name /in --msg_buffer_max x", "--msg_buffer_max x is not allowed: give an integer"),
+        ("--receive_socket_name /in --receive_socket_mode x", "give a number as C writes it"),
+        ("--receive_socket_name /in --status_port x", "--status_port x is not allowed"),
+        ("--receive_socket_name in", "command line: input.unix_datagram.path"),
+        ("--daemon", '--command-line "--receive_socket_name PATH'),
+    ],
+)
+def test_wrong_options_are_refused(run: Callable[..., tuple[int, str, str]], line: str, words: str) -> None:
+    status, made, said = run(bruce(BROKERS), f"--command-line={line}")
+    assert (status, made) == (1, "")
+    assert words in said
+
+
+def test_bruce_without_its_command_line_has_no_socket() -> None:
+    with pytest.raises(ConfigError, match="path of the socket was on the command line"):
+        convert(bruce(BROKERS), "old.xml", None)
