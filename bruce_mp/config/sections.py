@@ -276,7 +276,12 @@ class Batching(Section, frozen=True):
 class CompressionConfig(Section, frozen=True):
     """A named way to compress."""
 
-    type: Annotated[Literal["none", "gzip", "snappy", "lz4", "zstd"], fields.choice("The codec.")]
+    type: Annotated[
+        Literal["none", "gzip", "snappy", "lz4", "zstd"],
+        fields.choice(
+            "The codec. A broker that is too old for lz4 (before 0.10) or zstd (before 2.1) gets snappy instead."
+        ),
+    ]
     min_size: Annotated[int, fields.size("A smaller batch is sent as it is.", 0, GIB)] = 128
     level: (
         Annotated[
@@ -284,6 +289,12 @@ class CompressionConfig(Section, frozen=True):
         ]
         | None
     ) = None
+    adaptive: Annotated[
+        bool,
+        fields.switch(
+            "Stop compressing a topic whose batches do not get smaller by a tenth, and try it again now and then."
+        ),
+    ] = False
 
 
 class Compression(Section, frozen=True):

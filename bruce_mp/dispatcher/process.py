@@ -8,12 +8,13 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discarding import reporter_for
+from bruce_mp.dispatcher.compressing import Compressor
 from bruce_mp.dispatcher.core import REMIND_S, Dispatcher
 from bruce_mp.dispatcher.encode import Encoder
 from bruce_mp.kernels import WORDS
 from bruce_mp.pipes.broker_socket import BrokerSocket
 from bruce_mp.pipes.control import DebugTopics, Drain, Ready, Stop
-from bruce_mp.pipes.links import LAST_WORDS_MS, ROUTER_FROM_DISPATCHERS, Links, dispatcher_link
+from bruce_mp.pipes.links import DISCARDS, LAST_WORDS_MS, ROUTER_FROM_DISPATCHERS, Links, dispatcher_link
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.pipes.openings import Openings
 from bruce_mp.pipes.resolver import Resolver
@@ -24,6 +25,7 @@ from bruce_mp.tapping import tap_for
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.copies import Target
 from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.events import encode_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,12 +66,14 @@ class _Process:
         links = self._links = Links(start.run_dir)
         self._router = links.sender(ROUTER_FROM_DISPATCHERS)
         self._parcels = links.receiver(dispatcher_link(start.slot))
+        self._news = links.sender(DISCARDS)
         self._reporter = reporter_for(start.config, links, self._row)
         self._tap = tap_for(slab, links, self._row)
         self._core = Dispatcher(slab, self._row, start.config, start.slot, self._reporter, incarnation=incarnation)
-        self._encoder = Encoder(
-            slab, self._row, start.config.compression_for, start.config.compression, self._core.uncompressed
+        self._compressor = Compressor(
+            self._row, start.config.compression_for, start.config.compression, self._core.uncompressed
         )
+        self._encoder = Encoder(slab, self._row, self._compressor)
         self._openings = Openings(self._kafka.broker_version)
         self._socket: BrokerSocket | None = None
         self._is_ready = False
@@ -116,7 +120,7 @@ class _Process:
         self._send_requests()
         self._router.send(self._core.drain_outbox())
         self._set_alarm()
-        if (self._reporter.pending or self._tap.pending) and not self._is_reporting:
+        if (self._reporter.pending or self._tap.pending or self._compressor.sums) and not self._is_reporting:
             self._is_reporting = True
             self._loop.call_later(_REPORT_EVERY_S, self._report)
 
@@ -124,6 +128,9 @@ class _Process:
         self._is_reporting = False
         self._reporter.flush()
         self._tap.flush()
+        sums = self._compressor.sums
+        if sums and self._news.send_bytes(encode_events(sums.rows())):
+            sums.clear()
 
     def _set_alarm(self) -> None:
         """Wake up for the next batch or retry; a timer that is there already and early enough serves."""

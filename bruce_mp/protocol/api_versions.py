@@ -53,6 +53,9 @@ own idea of the checksum in a frame's header.  An earlier request with zstd is a
 
 FIRST_PRODUCE_THROTTLED_BY_US: Final = 6
 
+SUBSTITUTE: Final = Codec.SNAPPY
+"""Every broker takes it, and it costs the least."""
+
 
 class NoCommonVersionError(RemoteProtocolError):
     """We and the broker share no version of an API that is needed."""
@@ -91,6 +94,10 @@ class BrokerAbilities(Struct, frozen=True):
     def takes(self, codec: Codec) -> bool:
         """Whether it takes what `codec` has compressed."""
         return self.produce_version >= FIRST_PRODUCE.get(codec, 0)
+
+    def substitute(self, codec: Codec) -> Codec:
+        """`codec`, or one that the broker takes in its place."""
+        return codec if self.takes(codec) else SUBSTITUTE
 
 
 BEFORE_API_VERSIONS: Final = BrokerAbilities(produce_version=0, metadata_version=0, init_producer_id_version=None)

@@ -249,7 +249,7 @@ class _Process:
             text, row = name.decode("utf-8", "backslashreplace"), action_for(error)
             if error in SUCCESS:
                 self._row.add(Counter.TopicAutocreateSuccess)
-                _LOG.log(NOTICE, "Topic %s was made.", text)
+                _LOG.log(NOTICE, "Topic %s was made.", text, extra={"about": name})
             else:
                 self._row.add(Counter.TopicAutocreateGotErrorResponse)
                 _LOG.error(

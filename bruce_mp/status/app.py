@@ -15,6 +15,7 @@ from flask import Flask, Response, render_template, request
 from werkzeug.exceptions import HTTPException
 
 from bruce_mp.errors import SlabError
+from bruce_mp.status.compression import compression_plain
 from bruce_mp.status.counters import counters_plain, read_counters
 from bruce_mp.status.debug_pages import add_debug_pages, refuse_other_sites
 from bruce_mp.status.discards import discards_plain
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from bruce_mp.slab.file import Slab
+    from bruce_mp.status.compression import CompressionTable
     from bruce_mp.status.debug_files import MessageDebug
     from bruce_mp.status.reports import Reports
 
@@ -55,6 +57,7 @@ class Daemon:
     slab: Slab
     reports: Reports
     debug: MessageDebug
+    compression: CompressionTable
     metadata_max_age_ms: int | None
     count: Callable[[Counter], None]
     refresh_metadata: Callable[[], None]
@@ -99,6 +102,7 @@ def _pages(daemon: Daemon) -> Mapping[str, tuple[Callable[[], Page], Callable[[A
         "discards": (lambda: daemon.reports.page(now_ms()), discards_plain),
         "queues": (lambda: read_queues(slab, now_ms()), queues_plain),
         "metadata_fetch_time": (lambda: read_metadata(slab, now_ms()), metadata_plain),
+        "compression": (lambda: daemon.compression.page(now_ms()), compression_plain),
         "processes": (lambda: read_processes(slab, now_ms()), None),
         "books": (lambda: _read_books(daemon), None),
     }

@@ -19,6 +19,7 @@ from bruce_mp.pipes.links import COPIES, DISCARDS, Links
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.slab.rows import Row
 from bruce_mp.status.app import Daemon, create_app
+from bruce_mp.status.compression import CompressionTable
 from bruce_mp.status.copy_writer import CopyWriter, DiscardFile
 from bruce_mp.status.debug_files import MessageDebug
 from bruce_mp.status.reports import Reports
@@ -26,7 +27,7 @@ from bruce_mp.status.rolling_file import RollingFile
 from bruce_mp.status.server import HttpServer
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.events import decode_events
+from bruce_mp.telemetry.events import CompressionEvent, decode_events
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
@@ -64,6 +65,7 @@ class _Status:
         self._copies = self._links.receiver(COPIES)
         self._writer = CopyWriter(self._discard_file(start.config.discard_log), self._debug, self._count)
         self._reports = Reports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
+        self._compression = CompressionTable(slab)
         self._server = HttpServer(create_app(self._daemon(slab, start.config)), start.listener)
 
     def _discard_file(self, config: DiscardLog) -> DiscardFile | None:
@@ -76,6 +78,7 @@ class _Status:
         return Daemon(
             slab=slab,
             reports=self._reports,
+            compression=self._compression,
             metadata_max_age_ms=2 * config.delivery.metadata_refresh_interval_min * _MINUTE_MS or None,
             debug=self._debug,
             count=self._count,
@@ -136,6 +139,9 @@ class _Status:
 
     def _take(self, data: bytes) -> None:
         try:
-            self._reports.record(decode_events(data), wall_ms())
+            news = decode_events(data)
         except RemoteProtocolError as error:
             _LOG.error("%s  It is left out of the discard report.", error)
+            return
+        self._reports.record([event for event in news if not isinstance(event, CompressionEvent)], wall_ms())
+        self._compression.record([event for event in news if isinstance(event, CompressionEvent)])

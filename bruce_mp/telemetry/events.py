@@ -1,4 +1,4 @@
-"""What the processes of the message path tell status about discards: sums, not messages.
+"""What the processes of the message path tell status about discards and compression: sums, not messages.
 
 An event stands for all discards of one kind since the sender's last flush.  The exact counts are in the slab; an event
 adds what a counter cannot say: which topics, which times, what the bytes looked like.  So an event may get lost.
@@ -13,7 +13,7 @@ import msgspec
 
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
 
-__all__ = ["DiscardEvent", "DuplicateEvent", "Event", "decode_events", "encode_events"]
+__all__ = ["CompressionEvent", "DiscardEvent", "DuplicateEvent", "Event", "News", "decode_events", "encode_events"]
 
 
 class DiscardEvent(msgspec.Struct, frozen=True, tag=True):
@@ -44,16 +44,41 @@ class DuplicateEvent(msgspec.Struct, frozen=True, tag=True):
     max_timestamp: int
 
 
+class CompressionEvent(msgspec.Struct, frozen=True, tag=True):
+    """What compressing batches of a topic with a codec brought, and what it cost.
+
+    Of the `tried` batches the `kept` ones were sent compressed; `skipped` ones were not tried.  Bytes and CPU time
+    (`micros`) are of the tried ones.
+    """
+
+    topic: bytes
+    codec: str
+    tried: int = 0
+    kept: int = 0
+    skipped: int = 0
+    plain_bytes: int = 0
+    packed_bytes: int = 0
+    micros: int = 0
+
+    def plus(self, other: "CompressionEvent") -> "CompressionEvent":
+        """Both together; of the same topic and codec."""
+        topic, codec, *numbers = msgspec.structs.astuple(self)
+        others = msgspec.structs.astuple(other)[2:]
+        return CompressionEvent(topic, codec, *map(sum, zip(numbers, others, strict=True)))
+
+
 Event = DiscardEvent | DuplicateEvent
-_DECODER: Final[msgspec.msgpack.Decoder[list[Event]]] = msgspec.msgpack.Decoder(list[Event])
+"""What discard reports are made of."""
+News = Event | CompressionEvent
+_DECODER: Final[msgspec.msgpack.Decoder[list[News]]] = msgspec.msgpack.Decoder(list[News])
 
 
-def encode_events(events: Iterable[Event]) -> bytes:
+def encode_events(events: Iterable[News]) -> bytes:
     """Events as one message of the link DISCARDS."""
     return msgspec.msgpack.encode(list(events))
 
 
-def decode_events(data: bytes) -> list[Event]:
+def decode_events(data: bytes) -> list[News]:
     """The reverse of `encode_events`.  Raises RemoteProtocolError for bytes that are no events."""
     try:
         return _DECODER.decode(data)

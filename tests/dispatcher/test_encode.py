@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 import pytest
 from kafka.record.memory_records import MemoryRecords
 
 from bruce_mp.config.sections import Compression, CompressionConfig
+from bruce_mp.dispatcher.compressing import Compressor
 from bruce_mp.dispatcher.encode import Encoder
 from bruce_mp.protocol.api_versions import BrokerAbilities
 from bruce_mp.protocol.record_batch import Record
@@ -35,7 +35,8 @@ def slab() -> Iterator[Slab]:
 
 def encode(slab: Slab, produce_version: int, codec: str, plain: Plain = frozenset(), **limits: int) -> bytes:
     rule = CompressionConfig(type=codec, **limits)  # type: ignore[arg-type]
-    encoder = Encoder(slab, Row(slab, DISPATCHER_ROW), lambda _: rule, Compression(), plain)
+    row = Row(slab, DISPATCHER_ROW)
+    encoder = Encoder(slab, row, Compressor(row, lambda _: rule, Compression(), plain))
     batch = SentBatch(1, 4, -1, -1, tuple(put_records(slab, [RECORDS])))
     data = encoder.encode(b"t1", batch, BrokerAbilities(produce_version, 0, None))
     assert (data.topic, data.partition) == (b"t1", 4)
@@ -56,15 +57,15 @@ def magic_and_codec(data: bytes) -> tuple[int, int]:
         (0, "none", (0, 0)),
         (0, "gzip", (0, 1)),
         (1, "snappy", (0, 2)),
-        (1, "lz4", (0, 0)),
+        (1, "lz4", (0, 2)),
         (2, "none", (1, 0)),
         (2, "gzip", (1, 1)),
         (2, "snappy", (1, 2)),
         (2, "lz4", (1, 3)),
-        (2, "zstd", (1, 0)),
+        (2, "zstd", (1, 2)),
         (3, "none", (2, 0)),
         (3, "lz4", (2, 3)),
-        (6, "zstd", (2, 0)),
+        (6, "zstd", (2, 2)),
         (7, "zstd", (2, 4)),
     ],
 )
@@ -74,12 +75,6 @@ def test_the_format_follows_the_version_and_the_codec_is_one_that_it_takes(
     data = encode(slab, produce_version, codec)
     assert magic_and_codec(data) == sent_as
     assert read(data) == [(record.key, record.value) for record in RECORDS]
-
-
-def test_a_codec_that_the_broker_does_not_take_is_named(slab: Slab, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        encode(slab, 0, "lz4")
-    assert caplog.messages == ["Topic t1 is sent uncompressed: its broker is too old for lz4."]
 
 
 @pytest.mark.parametrize(("partition", "sent_as"), [(4, 0), (5, 1)])

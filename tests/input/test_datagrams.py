@@ -26,7 +26,7 @@ from support.slabs import INPUT_ROW, contents, datagram, new_slab, put_in_landin
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bruce_mp.telemetry.events import Event
+    from bruce_mp.telemetry.events import News
 
 LONGEST: Final = 1000
 SAMPLE: Final = 20
@@ -44,7 +44,7 @@ class Link:
     """In the place of the link to status."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[News] = []
 
     def send_bytes(self, data: bytes) -> bool:
         self.events += decode_events(data)

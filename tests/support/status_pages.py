@@ -10,6 +10,7 @@ from bruce_mp.config.sections import MsgDebug
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import Row
 from bruce_mp.status.app import Daemon, create_app
+from bruce_mp.status.compression import CompressionTable
 from bruce_mp.status.debug_files import MessageDebug
 from bruce_mp.status.reports import Reports
 from support.filled_slab import NOW_MS, FilledSlab
@@ -41,6 +42,7 @@ class PagesOfNoDaemon:
         self.reports = Reports(self.slab, 600, NOW_MS, lambda: self.unread.append(self.now_ms))
         config = MsgDebug(enable=True, path=str(path.parent / "debug"))
         self.debug = MessageDebug(config, self.announced.append, lambda *_: None, time.monotonic)
+        self.compression = CompressionTable(self.slab)
         self.client: FlaskClient = create_app(self._daemon()).test_client()
 
     def _daemon(self) -> Daemon:
@@ -48,6 +50,7 @@ class PagesOfNoDaemon:
             slab=self.slab,
             reports=self.reports,
             debug=self.debug,
+            compression=self.compression,
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
             count=self.counted.append,
             refresh_metadata=self._refresh,

@@ -8,7 +8,7 @@ from bruce_mp.errors import DiscardReason, RemoteProtocolError
 from bruce_mp.protocol.client_wire import Message
 from bruce_mp.telemetry.copies import Copies, Target, decode_copies
 from bruce_mp.telemetry.discards import DiscardReporter, FileCopies
-from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent, decode_events, encode_events
+from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent, News, decode_events, encode_events
 from bruce_mp.telemetry.spans import MAX_TOPICS, RECENT
 
 NASTY = b'\xff\x00"\\\n\xe2\x82'
@@ -26,7 +26,7 @@ class FakeLink:
             self.messages.append(data)
         return not self.full
 
-    def events(self) -> list[DiscardEvent | DuplicateEvent]:
+    def events(self) -> list[News]:
         return [event for message in self.messages for event in decode_events(message)]
 
     def discards(self) -> list[DiscardEvent]:
@@ -37,7 +37,7 @@ class FakeLink:
 
 
 def test_events_cross_the_link_unchanged() -> None:
-    events: list[DiscardEvent | DuplicateEvent] = [
+    events: list[News] = [
         DiscardEvent(DiscardReason.UNSUPPORTED_VERSION, NASTY, 7, -5, 2**62, (b"", NASTY), version=-1, api_key=257),
         DuplicateEvent(NASTY, 3, -1, 1),
     ]

@@ -1,0 +1,54 @@
+"""Whether to try to compress a topic's next batch, by what came of the last ones.
+
+What is compressed already, encrypted or random does not get smaller, and trying costs time for every batch.  So a topic
+whose last batches did not pay rests: some batches are sent as they are, then one is tried; as long as that does not pay
+either, the next rest is twice as long.  A rest also ends by time, so that a quiet topic does not rest for days.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["Trials"]
+
+BAD_IN_A_ROW: Final = 5
+WORTH_PERCENT: Final = 90
+"""A batch that keeps more than this share of its size was not worth the time."""
+FIRST_REST: Final = 16
+LONGEST_REST: Final = 1024
+REST_S: Final = 60.0
+
+
+class Trials:
+    """The tries of one topic.  `now` in seconds of a monotonic clock."""
+
+    __slots__ = ("_bad", "_left", "_rest", "_wake_at")
+
+    def __init__(self) -> None:
+        self._bad = 0
+        self._rest = FIRST_REST
+        self._left = 0
+        self._wake_at = 0.0
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether the last batches did not pay."""
+        return self._bad >= BAD_IN_A_ROW
+
+    def is_due(self, now: float) -> bool:
+        """Whether to try the next batch, which is asked about once."""
+        if self._left and now < self._wake_at:
+            self._left -= 1
+            return False
+        self._left = 0
+        return True
+
+    def tried(self, plain: int, packed: int, now: float) -> None:
+        """A batch was compressed from `plain` to `packed` bytes."""
+        if packed * 100 <= plain * WORTH_PERCENT:
+            self._bad, self._rest = 0, FIRST_REST
+            return
+        self._bad += 1
+        if self.is_resting:
+            self._left, self._wake_at = self._rest, now + REST_S
+            self._rest = min(2 * self._rest, LONGEST_REST)

@@ -1,0 +1,124 @@
+"""Compressing what is sent: with the codec of the topic's config, where the broker takes it and where it pays.
+
+A broker that is too old for a codec gets one that all of them take.  A failure to compress is no reason not to send.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from bruce_mp.dispatcher.adaptive import Trials
+from bruce_mp.errors import LocalProtocolError
+from bruce_mp.protocol.compression import Codec, choose, compress
+from bruce_mp.telemetry.compression import CompressionSums
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.events import CompressionEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+    from bruce_mp.config.sections import Compression, CompressionConfig
+    from bruce_mp.protocol.api_versions import BrokerAbilities
+    from bruce_mp.slab.rows import Row
+
+__all__ = ["Compressor"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class _Topic:
+    """What holds for a topic, and what came of its last batches."""
+
+    __slots__ = ("is_substitute_known", "name", "rule", "text", "trials", "wanted")
+
+    def __init__(self, name: bytes, rule: CompressionConfig) -> None:
+        self.name = name
+        self.text = name.decode("utf-8", "replace")
+        self.rule = rule
+        self.wanted = Codec[rule.type.upper()]
+        self.trials = Trials() if rule.adaptive else None
+        self.is_substitute_known = False
+        """Whether the log says that its codec is not the one wanted."""
+
+
+class Compressor:
+    """Compresses batches; what it does is counted in the process's row, and by topic in `sums`.
+
+    `plain` names the topics and partitions that have to be sent uncompressed.  `clock` gives seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        row: Row,
+        rule_of: Callable[[bytes], CompressionConfig],
+        compression: Compression,
+        plain: Container[tuple[bytes, int]] = (),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._row = row
+        self._rule_of = rule_of
+        self._threshold = compression.size_threshold_percent
+        self._plain = plain
+        self._clock = clock
+        self._topics: dict[bytes, _Topic] = {}
+        self.sums = CompressionSums()
+
+    def compress(self, topic: bytes, partition: int, data: bytes, abilities: BrokerAbilities) -> tuple[Codec, bytes]:
+        """What to send for the records of a batch, and the codec that it is in."""
+        it = self._topic(topic)
+        if it.wanted is Codec.NONE or len(data) < it.rule.min_size or (topic, partition) in self._plain:
+            self._row.add(Counter.MsgSetCompressionNo)
+            return Codec.NONE, data
+        codec = self._usable(it, abilities)
+        if it.trials is not None and not it.trials.is_due(self._clock()):
+            self._row.add(Counter.MsgSetCompressionNo)
+            self.sums.add(CompressionEvent(topic, codec.name.lower(), skipped=1))
+            return Codec.NONE, data
+        return self._try(it, codec, data)
+
+    def _topic(self, name: bytes) -> _Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = _Topic(name, self._rule_of(name))
+        return topic
+
+    def _usable(self, topic: _Topic, abilities: BrokerAbilities) -> Codec:
+        codec = abilities.substitute(topic.wanted)
+        if codec is not topic.wanted and not topic.is_substitute_known:
+            topic.is_substitute_known = True
+            _LOG.warning(
+                "Topic %s is compressed with %s: its broker is too old for %s.",
+                topic.text, codec.name.lower(), topic.wanted.name.lower(), extra={"about": topic.name},
+            )  # fmt: skip
+        return codec
+
+    def _try(self, topic: _Topic, codec: Codec, data: bytes) -> tuple[Codec, bytes]:
+        began = time.thread_time_ns()
+        try:
+            packed = compress(codec, topic.rule.level if codec is topic.wanted else None, data)
+        except LocalProtocolError as error:
+            _LOG.warning("Topic %s is sent uncompressed: %s", topic.text, error, extra={"about": topic.name})
+            self._row.add(Counter.MsgSetCompressionError)
+            return Codec.NONE, data
+        micros = (time.thread_time_ns() - began) // 1000
+        pays = choose(len(packed), len(data), self._threshold)
+        sizes = {"plain_bytes": len(data), "packed_bytes": len(packed), "micros": micros}
+        self.sums.add(CompressionEvent(topic.name, codec.name.lower(), tried=1, kept=int(pays), **sizes))
+        if topic.trials is not None:
+            self._learn(topic, topic.trials, len(data), len(packed))
+        self._row.add(Counter.MsgSetCompressionYes if pays else Counter.MsgSetNotCompressible)
+        return (codec, packed) if pays else (Codec.NONE, data)
+
+    def _learn(self, topic: _Topic, trials: Trials, plain: int, packed: int) -> None:
+        was_resting = trials.is_resting
+        trials.tried(plain, packed, self._clock())
+        percent = packed * 100 // plain
+        if trials.is_resting and not was_resting:
+            text = "Topic %s compresses badly (to %d %%): it is sent as it is, and tried again now and then."
+            _LOG.info(text, topic.text, percent, extra={"about": topic.name})
+        elif was_resting and not trials.is_resting:
+            text = "Topic %s compresses well again (to %d %%)."
+            _LOG.info(text, topic.text, percent, extra={"about": topic.name})
