@@ -31,7 +31,7 @@ OVERHEAD: Final = 26
 """What a record counts beyond key and value where the size of a batch is limited."""
 NO_SEQUENCE: Final = -1
 """Epoch and sequence where the brokers do not recognise repeated batches."""
-LAST_EPOCH: Final = 32767
+LAST_EPOCH: Final = lay.LAST_EPOCH
 """Kafka's epochs have 16 bits.  A partition that used them up goes on without sequence numbers, and so does one whose
 broker takes none, until a daemon starts that gets a new producer id."""
 _ANY_SIZE: Final = 1 << 62

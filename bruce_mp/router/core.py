@@ -17,6 +17,7 @@ from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.pipes.frames import Kind
 from bruce_mp.router.dispatching import Dispatching
 from bruce_mp.router.rate_limit import RateLimits
+from bruce_mp.router.tables import EVERY_MS, Tables
 from bruce_mp.router.topics import Topic, portions_of
 from bruce_mp.router.unknown import UnknownTopics
 from bruce_mp.router.vanishing import Vanishing
@@ -25,7 +26,6 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.recovery import sweep, sweep_filled
 from bruce_mp.slab.runs import name_of, read_run
-from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.copies import Target
 from bruce_mp.telemetry.counters import Counter
 
@@ -77,7 +77,8 @@ class Router:
         self._discards = Discards(slab, row, reporter)
         self._limits = RateLimits(slab, self._discards, config.rate_limit_for)
         self._tap = tap
-        self._table = TopicTable(slab)
+        self._tables = Tables(slab)
+        self._table = self._tables.topics
         self._view: ClusterView | None = None
         self._topics: dict[int, Topic] = {}
         self._early: list[Segment] = []
@@ -92,6 +93,7 @@ class Router:
             slab,
             row,
             config.delivery,
+            tables=self._tables,
             incarnation=incarnation,
             leader_of=self._leader_of,
             wish=self.wish,
@@ -140,19 +142,22 @@ class Router:
             self._route_to(topic, part, run, now_ms)
 
     def _check_topic(self, number: int) -> None:
-        """Raises SlabError for a number that no topic has."""
-        if number and not self._table.has(number):
+        """Raises SlabError for a number that no topic has, nor has had."""
+        if number and not (self._table.has(number) or self._table.was_freed(number)):
             raise SlabError(f"A run is of topic number {number}, and there is no such topic.")
+
+    def _name_of(self, segment: Segment, run: Run) -> bytes:
+        return self._tables.name_of(run.topic) if run.topic else name_of(self._slab, segment.chunk, segment.run, run)
 
     def _topic_of(self, segment: Segment, run: Run) -> Topic | None:
         """The topic of a run, numbered if it was not; None when the cluster does not know it."""
         assert self._view is not None
-        name = self._table.name_of(run.topic) if run.topic else name_of(self._slab, segment.chunk, segment.run, run)
+        name = self._name_of(segment, run)
         view = self._view.topics.get(name)
         if view is None:
             return None
         number = self._table.add(name, len(view.partitions))
-        if number and not run.topic:
+        if number and number != run.topic:
             self._slab.words[(self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_TOPIC) >> 2] = number
         return self._topic(number, name) if number else None
 
@@ -225,6 +230,8 @@ class Router:
     def _send(self, topic: Topic, partition: int, segments: list[Segment], kind: Kind, now_ms: int) -> None:
         """Bind messages to a partition for good, and let them go."""
         if not self.dispatching.has_room(topic.number, partition):
+            self._tables.say_full("partitions", "messages for further partitions are discarded.", now_ms)
+            self.wish.want(now_ms + EVERY_MS)
             reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
             self._discards.settle(segments, reason, topic.name, counter)
             return
@@ -241,9 +248,9 @@ class Router:
     def flush_due(self, now_ms: int) -> None:
         """Send the batches whose time has come."""
         while self._dues and self._dues[0][0] <= now_ms:
-            topic = self._topics[heappop(self._dues)[1]]
-            batch = topic.batch
-            if batch is not None and batch.due_ms is not None and batch.due_ms <= now_ms:
+            topic = self._topics.get(heappop(self._dues)[1])
+            batch = topic.batch if topic is not None else None
+            if topic is not None and batch is not None and batch.due_ms is not None and batch.due_ms <= now_ms:
                 self._send_any(topic, batch.flush(), Kind.BATCH, now_ms)
 
     def drain(self, now_ms: int) -> None:
@@ -257,14 +264,18 @@ class Router:
     # --- unknown topics -----------------------------------------------------------------------------------------------
 
     def _park_unknown(self, segment: Segment, run: Run, now_ms: int) -> None:
-        name = self._table.name_of(run.topic) if run.topic else name_of(self._slab, segment.chunk, segment.run, run)
-        self.unknown.park(name, segment, now_ms)
+        self.unknown.park(self._name_of(segment, run), segment, now_ms)
 
-    def _can_number(self, name: bytes) -> bool:
+    def _can_number(self, name: bytes, now_ms: int) -> bool:
         """Whether the cluster knows the topic and the slab's table has room for it."""
         assert self._view is not None
         view = self._view.topics.get(name)
-        return view is not None and self._table.add(name, len(view.partitions)) > 0
+        if view is None:
+            return False
+        number = self._table.add(name, len(view.partitions))
+        if not number:
+            self._tables.say_full("topics", "messages for further topics are discarded.", now_ms)
+        return number > 0
 
     # --- metadata ----------------------------------------------------------------------------------------------------
 
@@ -274,22 +285,24 @@ class Router:
         changed = view != self._view
         self._view = view
         for topic in list(self._topics.values()):
-            self._renew(topic, view.topics.get(topic.name))
+            self._renew(topic, view.topics.get(topic.name), now_ms)
+        for number in self._tables.free(view.topics, self.dispatching.topics, now_ms):
+            self._topics.pop(number, None)
         self.dispatching.on_metadata(view, started_ms, now_ms)
-        self._accept(self.unknown.settle(self._can_number, started_ms, now_ms), now_ms)
+        self._accept(self.unknown.settle(lambda name: self._can_number(name, now_ms), started_ms, now_ms), now_ms)
         early, self._early = self._early, []
         self._accept(early, now_ms)
         self._unpark(now_ms)
         return changed
 
-    def _renew(self, topic: Topic, view: TopicView | None) -> None:
+    def _renew(self, topic: Topic, view: TopicView | None, now_ms: int) -> None:
         topic.take_view(view)
         if view is not None:
             self._table.add(topic.name, len(view.partitions))
             return
         gone = topic.parked + topic.parked_keyed + (topic.batch.flush() if topic.batch is not None else [])
         topic.parked, topic.parked_keyed = [], []
-        gone += self.dispatching.forget(topic.number)
+        gone += self.dispatching.forget(topic.number, now_ms)
         self._discards.settle(gone, DiscardReason.BAD_TOPIC, topic.name, Counter.DiscardBadTopicOnReroute)
 
     def _unpark(self, now_ms: int) -> None:

@@ -22,7 +22,6 @@ from bruce_mp.router.routes import Drought, Peer, Route, ScopeEvent, ScopeState
 from bruce_mp.router.slots import SlotTable
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.recovery import find, sweep
-from bruce_mp.slab.tables import PartitionTable
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.sections import Delivery
     from bruce_mp.router.cluster import ClusterView
     from bruce_mp.router.routes import Scope
+    from bruce_mp.router.tables import Tables
     from bruce_mp.router.wish import MetadataWish
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import Found
@@ -70,6 +70,7 @@ class Dispatching:
         row: Row,
         delivery: Delivery,
         *,
+        tables: Tables,
         incarnation: int,
         leader_of: Callable[[int, int], int | None],
         wish: MetadataWish,
@@ -82,7 +83,7 @@ class Dispatching:
         self._leader_of = leader_of
         self._wish = wish
         self._rng = rng
-        self._partitions = PartitionTable(slab)
+        self._tables = tables
         self._slots = SlotTable(slab)
         self._addresses: dict[int, Address] = {}
         self._in_service: frozenset[int] | None = None
@@ -121,7 +122,11 @@ class Dispatching:
 
     def has_room(self, topic: int, partition: int) -> bool:
         """Whether the slab's table of partitions has or can take this one."""
-        return (topic, partition) in self._routes or self._partitions.ensure(topic, partition)
+        return (topic, partition) in self._routes or self._tables.partitions.ensure(topic, partition)
+
+    def topics(self) -> set[int]:
+        """The topics of which something may be with a dispatcher, or wait for one."""
+        return {topic for topic, _ in self._routes}
 
     def _slot_for(self, topic: int, partition: int) -> int | None:
         """The slot of the partition's leader, if it is in service."""
@@ -176,7 +181,7 @@ class Dispatching:
         route = self._routes.get((topic, partition))
         if route is None:
             route = self._routes[topic, partition] = Route(self._new_backoff())
-            self._partitions.ensure(topic, partition)
+            self._tables.partitions.ensure(topic, partition)
         return route
 
     def _new_backoff(self) -> PauseBackoff:
@@ -194,14 +199,14 @@ class Dispatching:
         self._addresses.update(view.brokers)
         self._in_service = view.in_service
         self._wanted = None
-        self._renew_slots(view)
+        self._renew_slots(view, now_ms)
         for peer in self._peers.values():
             if peer.state is ScopeState.WAITING:
                 self._resume_or_wait(peer, started_ms)
         for (topic, partition), route in self._routes.items():
             self._move(topic, partition, route, started_ms, now_ms)
 
-    def _renew_slots(self, view: ClusterView) -> None:
+    def _renew_slots(self, view: ClusterView, now_ms: int) -> None:
         """Free the slots of brokers that are gone and hold nothing, and give slots to those that lead."""
         used = self._used_slots()
         for node, slot in self._slots.pairs():
@@ -210,7 +215,8 @@ class Dispatching:
                 self._peers.pop(slot, None)
                 self._outbox.pop(slot, None)
         for node in view.in_service:
-            self._slots.give(node)
+            if self._slots.give(node) is None:
+                self._tables.say_full("brokers", f"messages for partitions that broker {node} leads wait.", now_ms)
 
     def _resume_or_wait(self, scope: Scope, started_ms: int) -> bool:
         """Resume a scope if its back-off was over when the fetch began; else have metadata fetched when it is."""
@@ -225,7 +231,7 @@ class Dispatching:
         """Send what a route holds to the leader's dispatcher, or see to it that somebody asks again."""
         slot = self._slot_for(topic, partition)
         if route.flowing and route.slot is not None and slot not in {None, route.slot}:
-            self._follow_leader(topic, partition, route, now_ms)
+            self._recall(topic, partition, route, now_ms)
         if route.state is ScopeState.HANDING_BACK:
             return
         if slot is None:
@@ -234,8 +240,8 @@ class Dispatching:
         elif self._peer(slot).flowing and (route.flowing or self._resume_or_wait(route, started_ms)):
             self._send_held(topic, partition, route, slot)
 
-    def _follow_leader(self, topic: int, partition: int, route: Route, now_ms: int) -> None:
-        """The leader moved without an error: have the old one's dispatcher hand the partition back."""
+    def _recall(self, topic: int, partition: int, route: Route, now_ms: int) -> None:
+        """The leader moved without an error, or the topic is gone: have the dispatcher hand the partition back."""
         assert route.slot is not None
         route.step(ScopeEvent.PAUSE)
         route.not_before_ms = now_ms
@@ -257,8 +263,8 @@ class Dispatching:
         if rest:
             self._post(slot, Parcel(Kind.HELD, topic, partition, rest))
 
-    def forget(self, topic: int) -> list[Segment]:
-        """The topic is gone: what its routes held.  What dispatchers hold of it will come back with an error."""
+    def forget(self, topic: int, now_ms: int) -> list[Segment]:
+        """The topic is gone: what its routes held.  Dispatchers hand back what they hold of it."""
         held: list[Segment] = []
         for key, route in [(key, route) for key, route in self._routes.items() if key[0] == topic]:
             sent, rest = route.empty()
@@ -266,6 +272,8 @@ class Dispatching:
             if route.slot is None:
                 self._row.add(Counter.PauseFinished, int(route.paused))
                 del self._routes[key]
+            elif route.flowing:
+                self._recall(*key, route, now_ms)
         return held
 
     # --- words of dispatchers ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Dispatcher slots: a broker keeps its slot as long as the slab lives.
+"""Dispatcher slots: a broker keeps its slot as long as it exists, or its slot holds something.
 
 A record's word names its holder by slot, so the mapping is kept in the dispatchers' rows and survives the router.
 """

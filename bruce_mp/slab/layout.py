@@ -44,6 +44,7 @@ SUPER_CREATED_MS: Final = 88  # i64
 SUPER_TOPIC_COUNT: Final = 96  # u32, stored after the entry is complete
 SUPER_PARTITION_COUNT: Final = 100  # u32, stored after the entry is complete
 SUPER_TOPICS_VERSION: Final = 104  # u32, goes up when an entry of the topic table changes
+SUPER_FIRST_EPOCH: Final = 108  # u32, the producer epoch in which a new entry of the partition table begins
 SUPER_METADATA_UPDATED_MS: Final = 112  # i64, last successful fetch (router)
 SUPER_METADATA_MODIFIED_MS: Final = 120  # i64, last fetch that differed (router)
 
@@ -54,12 +55,15 @@ TOPIC_PARTITIONS: Final = 0  # u32, how many partitions the metadata knows
 TOPIC_NAME_LENGTH: Final = 4  # u32
 TOPIC_NAME: Final = 8
 TOPIC_REFUSAL: Final = 260  # u32, the error code if the last answer for the topic was a fatal one, else 0 (dispatchers)
+TOPIC_NUMBER: Final = 264  # u32, stored last: place in the table + k x its capacity; 0 = the place is free
+TOPIC_LAST_NUMBER: Final = 268  # u32, the number that this place had last, 0 = none yet
 
 # --- partition table -------------------------------------------------------------------------------------------------
 PARTITION_ENTRY: Final = 16
 PARTITION: Final = Struct("<Iiii")
-"""topic id, partition, next sequence number, producer epoch it belongs to"""
+"""topic id (0 = the entry is free), partition, next sequence number, producer epoch it belongs to"""
 PARTITION_NEXT_SEQUENCE: Final = 8  # with the epoch behind it one aligned 8-byte store
+LAST_EPOCH: Final = 32767  # Kafka's epochs have 16 bits; a partition in this one has no sequence numbers
 
 # --- process rows ----------------------------------------------------------------------------------------------------
 ROW_COUNT: Final = 96

@@ -1,20 +1,29 @@
 """The topic table and the partition table.
 
 The router is the only writer of both, except for a partition's next sequence number, which belongs to the dispatcher
-that owns the partition, and a topic's refusal, which any dispatcher notes.  An entry is complete before the count that
-makes it visible is stored.  Entries are never removed: a topic keeps its number as long as the slab lives.
+that owns the partition, and a topic's refusal, which any dispatcher notes.  An entry is complete before the store that
+makes it visible.
+
+A topic keeps its number as long as it has an entry.  The entry of a topic that is gone, and of which nothing is held,
+may be given to another, under another number: the place in the table and a multiple of its capacity.  So a number that
+somebody kept never comes to mean another topic.  A partition that gets an entry again, which its topic had lost, begins
+in a producer epoch that it has not had: a broker that remembers it would take the first messages for repetitions.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from bruce_mp.slab.file import Slab
 
 __all__ = ["PartitionTable", "TopicTable"]
+
+_LARGEST: Final = 0xFFFFFFFF
 
 
 class TopicTable:
@@ -23,20 +32,51 @@ class TopicTable:
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
         self._ids: dict[bytes, int] = {}
-        self._names: list[bytes] = [b""]
+        self._names: dict[int, bytes] = {}
+        self._seen: list[int] = [0]
+        """The number in each entry when it was looked at last."""
         self.refresh()
 
     def refresh(self) -> None:
-        """Take in the entries that came since the last look."""
-        for topic in range(len(self._names), self._slab.words[lay.SUPER_TOPIC_COUNT >> 2]):
-            at = self._at(topic)
-            length = min(self._slab.words[(at + lay.TOPIC_NAME_LENGTH) >> 2], lay.TOPIC_NAME_MAX)
-            name = bytes(self._slab.view[at + lay.TOPIC_NAME : at + lay.TOPIC_NAME + length])
-            self._names.append(name)
-            self._ids[name] = topic
+        """Take in the entries that changed since the last look."""
+        numbers = self._numbers()
+        if numbers == self._seen:
+            return
+        self._seen += [0] * (len(numbers) - len(self._seen))
+        for index, number in enumerate(numbers):
+            if number != self._seen[index]:
+                self._forget(self._seen[index])
+                self._seen[index] = self._take_in(number)
+
+    def _numbers(self) -> list[int]:
+        """The number in each entry; the first is never used."""
+        first = (self._slab.geometry.topics_at + lay.TOPIC_NUMBER) >> 2
+        step = lay.TOPIC_ENTRY >> 2
+        return self._slab.words[first : first + self._slab.words[lay.SUPER_TOPIC_COUNT >> 2] * step : step].tolist()
+
+    def _take_in(self, topic: int) -> int:
+        """Read an entry; 0 if it was given to another topic meanwhile, which the table's version will tell."""
+        if not topic:
+            return 0
+        at = self._at(topic)
+        length = min(self._slab.words[(at + lay.TOPIC_NAME_LENGTH) >> 2], lay.TOPIC_NAME_MAX)
+        name = bytes(self._slab.view[at + lay.TOPIC_NAME : at + lay.TOPIC_NAME + length])
+        if not self._is_current(topic):
+            return 0
+        self._names[topic], self._ids[name] = name, topic
+        return topic
+
+    def _forget(self, topic: int) -> None:
+        name = self._names.pop(topic, b"")
+        if self._ids.get(name) == topic:
+            del self._ids[name]
 
     def _at(self, topic: int) -> int:
-        return self._slab.geometry.topics_at + topic * lay.TOPIC_ENTRY
+        geometry = self._slab.geometry
+        return geometry.topics_at + topic % geometry.topics * lay.TOPIC_ENTRY
+
+    def _is_current(self, topic: int) -> bool:
+        return self._slab.words[(self._at(topic) + lay.TOPIC_NUMBER) >> 2] == topic
 
     @property
     def version(self) -> int:
@@ -48,7 +88,7 @@ class TopicTable:
         return self._ids.get(name, 0)
 
     def name_of(self, topic: int) -> bytes:
-        """The topic's name.  Raises KeyError for a number that was never given."""
+        """The topic's name.  Raises KeyError for a number that was never given, or whose topic is gone."""
         if not self.has(topic):
             raise KeyError(topic)
         return self._names[topic]
@@ -56,16 +96,20 @@ class TopicTable:
     @property
     def room(self) -> int:
         """How many more topics can be numbered."""
-        return self._slab.geometry.topics - len(self._names)
+        return self._slab.geometry.topics - 1 - len(self._names)
 
     def has(self, topic: int) -> bool:
-        """Whether the number was given to a topic."""
-        if topic >= len(self._names):
+        """Whether a topic has this number."""
+        if topic not in self._names:
             self.refresh()
-        return 0 < topic < len(self._names)
+        return topic in self._names
+
+    def was_freed(self, topic: int) -> bool:
+        """Whether a topic had this number that is gone."""
+        return 0 < topic <= self._slab.words[(self._at(topic) + lay.TOPIC_LAST_NUMBER) >> 2]
 
     def known(self) -> dict[bytes, int]:
-        """All topics that were ever numbered, and how many partitions each has."""
+        """All topics that have a number, and how many partitions each has."""
         return {name: self.partitions_of(topic) for name, topic in self._ids.items()}
 
     def partitions_of(self, topic: int) -> int:
@@ -95,16 +139,40 @@ class TopicTable:
         return topic
 
     def _append(self, name: bytes) -> int:
-        topic = len(self._names)
-        if topic >= self._slab.geometry.topics or len(name) > lay.TOPIC_NAME_MAX:
+        index = self._free_place()
+        if not index or len(name) > lay.TOPIC_NAME_MAX:
             return 0
-        at = self._at(topic)
-        self._slab.words[(at + lay.TOPIC_PARTITIONS) >> 2] = 0
-        self._slab.words[(at + lay.TOPIC_NAME_LENGTH) >> 2] = len(name)
+        words, at = self._slab.words, self._at(index)
+        topic = self._next_number(index)
+        words[(at + lay.TOPIC_PARTITIONS) >> 2] = 0
+        words[(at + lay.TOPIC_REFUSAL) >> 2] = 0
+        words[(at + lay.TOPIC_NAME_LENGTH) >> 2] = len(name)
         self._slab.view[at + lay.TOPIC_NAME : at + lay.TOPIC_NAME + len(name)] = name
-        self._slab.words[lay.SUPER_TOPIC_COUNT >> 2] = topic + 1
+        words[(at + lay.TOPIC_NUMBER) >> 2] = topic
+        words[lay.SUPER_TOPIC_COUNT >> 2] = max(words[lay.SUPER_TOPIC_COUNT >> 2], index + 1)
         self.refresh()
         return topic
+
+    def _free_place(self) -> int:
+        """The index of an entry that nobody has, 0 if there is none."""
+        if len(self._seen) < self._slab.geometry.topics:
+            return len(self._seen)
+        return next((index for index in range(1, len(self._seen)) if not self._seen[index]), 0)
+
+    def _next_number(self, index: int) -> int:
+        """A number for an entry that it has not had."""
+        last = self._slab.words[(self._at(index) + lay.TOPIC_LAST_NUMBER) >> 2]
+        number = last + self._slab.geometry.topics if last else index
+        return number if number <= _LARGEST else index
+
+    def remove(self, topics: Iterable[int]) -> None:
+        """Free the entries of topics that are gone, and of which nothing is held (router only)."""
+        for topic in topics:
+            at = self._at(topic)
+            self._slab.words[(at + lay.TOPIC_LAST_NUMBER) >> 2] = topic
+            self._slab.words[(at + lay.TOPIC_NUMBER) >> 2] = 0
+        self._slab.words[lay.SUPER_TOPICS_VERSION >> 2] += 1
+        self.refresh()
 
 
 class PartitionTable:
@@ -113,52 +181,84 @@ class PartitionTable:
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
         self._entries: dict[tuple[int, int], int] = {}
+        self._free: list[int] = []
         self._seen = 0
+        self._look()
 
-    def _refresh(self) -> None:
+    def _look(self, first: int = 0) -> None:
+        """Take in the entries from `first` on."""
         count = self._slab.words[lay.SUPER_PARTITION_COUNT >> 2]
-        for index in range(self._seen, count):
-            topic, partition, _, _ = lay.PARTITION.unpack_from(self._slab.view, self._at(index))
-            self._entries[topic, partition] = index
+        entries = self._slab.view[self._at(first) : self._at(count)]
+        for index, (topic, partition, _, _) in enumerate(lay.PARTITION.iter_unpack(entries), first):
+            if topic:
+                self._entries[topic, partition] = index
+            else:
+                self._free.append(index)
         self._seen = count
+
+    def _look_again(self) -> None:
+        self._entries.clear()
+        self._free.clear()
+        self._look()
 
     def _at(self, index: int) -> int:
         return self._slab.geometry.partitions_at + index * lay.PARTITION_ENTRY
 
-    def _find(self, topic: int, partition: int) -> int | None:
-        if (topic, partition) not in self._entries:
-            self._refresh()
-        return self._entries.get((topic, partition))
+    @property
+    def is_full(self) -> bool:
+        """Whether no further partition can have an entry."""
+        return not self._free and self._seen >= self._slab.geometry.partitions
 
     def ensure(self, topic: int, partition: int) -> bool:
         """Make the entry of a partition if there is none (router only); False when the table is full."""
-        if self._find(topic, partition) is not None:
+        if (topic, partition) in self._entries:
             return True
-        if self._seen >= self._slab.geometry.partitions:
+        if self.is_full:
             return False
-        lay.PARTITION.pack_into(self._slab.view, self._at(self._seen), topic, partition, 0, 0)
-        self._slab.words[lay.SUPER_PARTITION_COUNT >> 2] = self._seen + 1
-        self._refresh()
+        index = self._free.pop() if self._free else self._seen
+        epoch = self._slab.words[lay.SUPER_FIRST_EPOCH >> 2]
+        lay.PARTITION.pack_into(self._slab.view, self._at(index), 0, partition, 0, epoch)
+        self._slab.words[self._at(index) >> 2] = topic
+        self._entries[topic, partition] = index
+        self._seen = max(self._seen, index + 1)
+        self._slab.words[lay.SUPER_PARTITION_COUNT >> 2] = self._seen
         return True
+
+    def keep_only(self, topics: Collection[int]) -> None:
+        """Free the entries of all other topics (router only)."""
+        others = {key: index for key, index in self._entries.items() if key[0] not in topics}
+        first_at = lay.SUPER_FIRST_EPOCH >> 2
+        first = self._slab.words[first_at]
+        used = [epoch if epoch < lay.LAST_EPOCH else first for epoch, _ in map(self._numbers_at, others.values())]
+        self._slab.words[first_at] = min(max([first, *(epoch + 1 for epoch in used)]), lay.LAST_EPOCH)
+        for index in others.values():
+            self._slab.words[self._at(index) >> 2] = 0
+        self._look_again()
+
+    def _numbers_at(self, index: int) -> tuple[int, int]:
+        _, _, sequence, epoch = lay.PARTITION.unpack_from(self._slab.view, self._at(index))
+        return epoch, sequence
 
     def current(self, topic: int, partition: int) -> tuple[int, int]:
         """(producer epoch, next sequence number) of a partition.  Raises KeyError when it has no entry."""
-        _, _, sequence, epoch = lay.PARTITION.unpack_from(self._slab.view, self._require(topic, partition))
-        return epoch, sequence
+        return self._numbers_at(self._require(topic, partition))
 
     def store_next_sequence(self, topic: int, partition: int, sequence: int, epoch: int) -> None:
         """Store it, with its epoch, in one instruction (the partition's dispatcher only)."""
-        at = self._require(topic, partition) + lay.PARTITION_NEXT_SEQUENCE
+        at = self._at(self._require(topic, partition)) + lay.PARTITION_NEXT_SEQUENCE
         self._slab.longs[at >> 3] = sequence | (epoch & 0xFFFFFFFF) << 32
 
     def reset(self) -> None:
         """Begin at 0 everywhere: a new producer id is taken (router only, while nobody numbers)."""
-        self._refresh()
+        self._look_again()
+        self._slab.words[lay.SUPER_FIRST_EPOCH >> 2] = 0
         for topic, partition in self._entries:
             self.store_next_sequence(topic, partition, 0, 0)
 
     def _require(self, topic: int, partition: int) -> int:
-        index = self._find(topic, partition)
-        if index is None:
-            raise KeyError((topic, partition))
-        return self._at(index)
+        """The index of the entry.  New ones are at the end, or where another was freed."""
+        if (topic, partition) not in self._entries:
+            self._look(self._seen)
+        if (topic, partition) not in self._entries:
+            self._look_again()
+        return self._entries[topic, partition]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bruce_mp.slab import layout as lay
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.health import HealthPage, judge
 from bruce_mp.status.metadata import read_metadata
@@ -65,8 +64,7 @@ def read_overview(slab: Slab, reports: Reports, now_ms: int, metadata_max_age_ms
 def _topics(slab: Slab, page: QueuesPage) -> list[TopicLine]:
     queues = {item.topic: item for item in page.sending}
     table = TopicTable(slab)
-    known = range(1, slab.words[lay.SUPER_TOPIC_COUNT >> 2])
-    partitions = {topic_text(table.name_of(topic)): table.partitions_of(topic) for topic in known}
+    partitions = {topic_text(name): count for name, count in table.known().items()}
     lines = [
         TopicLine(name, partitions.get(name, 0), queues.get(name) or TopicQueues(name)) for name in partitions | queues
     ]

@@ -73,9 +73,16 @@ def _count(slab: Slab) -> dict[bytes, Tally[str]]:
     topics = TopicTable(slab)
     by_topic: dict[bytes, Tally[str]] = {}
     for number, name, queues in read_each(slab, lambda chunk: _count_chunk(slab, chunk)):
-        topic = topics.name_of(number) if number else name
+        topic = _name(topics, number) if number else name
         by_topic.setdefault(topic, Tally()).update(queues)
     return by_topic
+
+
+def _name(topics: TopicTable, number: int) -> bytes:
+    try:
+        return topics.name_of(number)
+    except KeyError:  # gone; the router is about to discard the messages
+        return b"(gone)"
 
 
 def _count_chunk(slab: Slab, chunk: int) -> Iterator[tuple[int, bytes, Tally[str]]]:

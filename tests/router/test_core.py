@@ -235,6 +235,132 @@ def test_a_full_table_of_partitions_discards_and_stops_nothing_else(make: MakeWo
     assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [2, 2, 0]
 
 
+def vanish(world: World, *topics: bytes) -> None:
+    """The cluster knows these topics no more, and the router believes it."""
+    for topic in topics:
+        del world.topics[topic]
+        world.cluster.leaders[topic, 0] = None
+    refresh(world)
+    world.pass_time(BELIEVED_AFTER_MS)
+    refresh(world)
+
+
+def refresh(world: World) -> None:
+    world.router.wish.want(world.now_ms)
+    run_for(world, 1)
+
+
+def test_entries_of_topics_that_are_gone_go_to_others(make: MakeWorld) -> None:
+    names = [b"t%d" % number for number in range(40)]
+    world = make({name: [1] for name in names}, geometry=replace(GEOMETRY, topics=5, partitions=4))
+    for name in names:
+        del world.topics[name]
+    for at in range(0, 40, 4):
+        for name in names[at : at + 4]:
+            world.topics[name] = 1
+            world.send_one(name)
+            world.send_one(name)
+            world.run_dry()
+        vanish(world, *names[at : at + 4])
+    assert world.reporter.discarded == {}
+    assert [len(world.cluster.log(name, 0)) for name in names] == [2] * 40
+    world.check()
+
+
+def test_a_topic_of_which_something_is_held_keeps_its_entry(make: MakeWorld) -> None:
+    world = make({b"gone": [1], b"held": [1], b"new": [2]}, geometry=replace(GEOMETRY, topics=3))
+    del world.topics[b"new"]
+    for topic in (b"gone", b"held"):
+        world.send_one(topic)
+    world.run_dry()
+    world.down.add(1)
+    world.send_one(b"held")
+    world.step_all()
+    held = world.router._table.id_of(b"held")
+    vanish(world, b"gone")
+    world.topics[b"new"] = 1
+    world.send_one(b"new")
+    settle(world)
+    assert world.router._table.id_of(b"held") == held
+    assert shares(world, b"new") == {2: 1}
+    assert world.reporter.discarded == {}
+
+
+def test_what_an_input_still_files_under_a_freed_number_does_not_go_to_another_topic(make: MakeWorld) -> None:
+    world = make({b"old": [1], b"other": [1], b"new": [1]}, geometry=replace(GEOMETRY, topics=3))
+    del world.topics[b"new"]
+    for topic in (b"old", b"other"):
+        world.send_one(topic)
+    settle(world)
+    stale = world.router._table.id_of(b"old")
+    vanish(world, b"old")
+    world.topics[b"new"] = 1
+    world.send_one(b"new")
+    settle(world)
+    world.send_one(b"new")
+    [segment] = world.doorbells[0]
+    at = world.slab.chunk_at(segment.chunk) + segment.run
+    world.slab.words[(at + lay.RUN_TOPIC) >> 2] = stale  # as an input would that has not looked at the table since
+    world.run_dry()
+    assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
+    assert len(world.cluster.log(b"new", 0)) == 1
+    assert stale not in world.router._topics
+
+
+def test_a_new_router_discards_what_is_filed_under_a_freed_number(make: MakeWorld) -> None:
+    world = make({b"old": [1], b"other": [1], b"new": [1]}, geometry=replace(GEOMETRY, topics=3))
+    del world.topics[b"new"]
+    for topic in (b"old", b"other"):
+        world.send_one(topic)
+    settle(world)
+    stale = world.router._table.id_of(b"old")
+    vanish(world, b"old")
+    world.topics[b"new"] = 1
+    world.send_one(b"new")
+    settle(world)
+    world.send_one(b"new")
+    [segment] = world.doorbells[0]
+    world.slab.words[(world.slab.chunk_at(segment.chunk) + segment.run + lay.RUN_TOPIC) >> 2] = stale
+    world.kill_router()
+    run_for(world, 1)
+    world.pass_time(YOUNG_MS)
+    world.run_dry()
+    assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
+    assert world.router._row.counters[Counter.RefusedDamagedPlace] == 0
+
+
+def test_a_topic_that_comes_back_after_its_entry_was_freed_is_not_taken_for_a_repetition(make: MakeWorld) -> None:
+    world = make({b"back": [1], b"other": [1], b"new": [1]}, geometry=replace(GEOMETRY, topics=3))
+    del world.topics[b"new"]
+    for topic in (b"back", b"other"):
+        world.send_one(topic)
+    settle(world)
+    vanish(world, b"back")
+    world.topics[b"new"] = 1
+    world.send_one(b"new")
+    settle(world)
+    vanish(world, b"new")
+    world.topics[b"back"] = 1
+    world.cluster.leaders[b"back", 0] = 1
+    world.send_one(b"back")
+    settle(world)
+    assert len(world.cluster.log(b"back", 0)) == 2, "the broker took it for the message of before"
+
+
+def test_full_tables_are_told(make: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    count = lay.DISPATCHER_SLOTS + 1
+    world = make(
+        {b"a": list(range(1, count + 1)), b"b": [1], b"c": [1]}, geometry=replace(GEOMETRY, topics=3, partitions=4)
+    )
+    for topic in (b"a", b"b", b"c"):
+        for key in range(8):
+            world.send_one(topic, key=key)
+    for _ in range(300):
+        world.step_all()
+    told = [record.getMessage() for record in caplog.records if "is full" in record.getMessage()]
+    assert sorted(text.split(" is full")[0].split()[-1] for text in told) == ["brokers", "partitions", "topics"]
+
+
 # --- limits -----------------------------------------------------------------------------------------------------------
 def test_the_largest_message_has_room_for_26_bytes_of_overhead(make: MakeWorld) -> None:
     world = make({b"t": [1]}, a_config(batching=Batching(message_max_bytes=1000)))

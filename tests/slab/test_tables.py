@@ -1,4 +1,4 @@
-"""The topic table and the partition table: numbers never change, and readers see whole entries."""
+"""The topic table and the partition table: numbers never change their meaning, and readers see whole entries."""
 
 from __future__ import annotations
 
@@ -107,3 +107,74 @@ def test_sequence_and_epoch_change_together(slab: Slab) -> None:
     for _ in crash_images(slab, TABLES, lambda: table.store_next_sequence(1, 0, 0, 2)):
         seen.add(PartitionTable(slab).current(1, 0))
     assert seen == {(1, 100), (2, 0)}
+
+
+def test_a_number_that_was_freed_never_means_another_topic(slab: Slab) -> None:
+    writer, reader = TopicTable(slab), TopicTable(slab)
+    owner: dict[int, bytes] = {}
+    for turn in range(5):
+        names = [b"%d-%d" % (turn, index) for index in range(SMALL.topics - 1)]
+        numbers = [writer.add(name, 1 + turn) for name in names]
+        assert writer.room == 0
+        assert writer.add(b"one more", 1) == 0
+        for number, name in zip(numbers, names, strict=True):
+            assert owner.setdefault(number, name) == name
+        reader.refresh()
+        assert [reader.id_of(name) for name in names] == numbers
+        assert [TopicTable(slab).name_of(number) for number in numbers] == names
+        assert reader.known() == dict.fromkeys(names, 1 + turn)
+        version = writer.version
+        writer.remove(numbers)
+        assert writer.version != version
+        assert writer.known() == {}
+        reader.refresh()
+        assert [reader.id_of(name) for name in names] == [0] * len(names)
+        with pytest.raises(KeyError):
+            TopicTable(slab).name_of(numbers[0])
+
+
+def test_a_topic_that_is_half_removed_or_replaced(slab: Slab) -> None:
+    table = TopicTable(slab)
+    old = [table.add(b"t%d" % index, 3) for index in range(SMALL.topics - 1)]
+    for _ in crash_images(slab, TABLES, lambda: TopicTable(slab).remove(old[:2])):
+        known = TopicTable(slab).known()
+        assert set(known) >= {b"t%d" % index for index in range(2, SMALL.topics - 1)}
+        assert set(known.values()) == {3}
+    table.remove(old[:2])
+    for _ in crash_images(slab, TABLES, lambda: TopicTable(slab).add(b"a longer name", 7)):
+        found = TopicTable(slab)
+        number = found.id_of(b"a longer name")
+        assert number not in old
+        assert not number or found.partitions_of(number) in {0, 7}
+        assert found.known().keys() - {b"a longer name"} == {b"t%d" % index for index in range(2, SMALL.topics - 1)}
+        assert TopicTable(slab).add(b"a longer name", 7) not in {0, *old}
+
+
+def test_the_entries_of_partitions_are_used_again(slab: Slab) -> None:
+    router, dispatcher = PartitionTable(slab), PartitionTable(slab)
+    for partition in range(SMALL.partitions):
+        assert router.ensure(1 + partition % 2, partition)
+    assert router.is_full
+    dispatcher.store_next_sequence(2, 1, 10, 4)
+    dispatcher.store_next_sequence(2, 3, 10, lay.LAST_EPOCH)  # a topic that takes no sequence numbers
+    router.keep_only({1})
+    assert not PartitionTable(slab).is_full
+    assert router.ensure(9, 5)
+    assert dispatcher.current(9, 5) == (5, 0), "a broker may remember the partition: it begins in a later epoch"
+    assert dispatcher.current(1, 0) == (0, 0)
+    with pytest.raises(KeyError):
+        PartitionTable(slab).current(2, 1)
+    assert [router.ensure(9, 100 + index) for index in range(8)] == [True] * 7 + [False]
+    assert dispatcher.current(9, 106) == PartitionTable(slab).current(9, 106) == (5, 0)
+
+
+def test_partitions_that_are_half_freed(slab: Slab) -> None:
+    table = PartitionTable(slab)
+    for partition in range(SMALL.partitions):
+        table.ensure(1 + partition % 2, partition)
+    for _ in crash_images(slab, TABLES, lambda: PartitionTable(slab).keep_only({1})):
+        found = PartitionTable(slab)
+        assert [found.current(1, partition) for partition in range(0, SMALL.partitions, 2)] == [(0, 0)] * 8
+        found.keep_only({1})  # the next router does it again
+        assert found.ensure(2, 1)
+        assert found.current(2, 1)[0] > 0

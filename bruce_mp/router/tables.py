@@ -1,0 +1,73 @@
+"""The slab's tables are finite: entries of topics that are gone go to others, and what is full is said.
+
+An entry is freed only when a table is full, the cluster has not known its topic for a while (`vanishing`), and
+a sweep finds nothing of it in the slab.  That takes a look at every chunk, so it is not done often.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.slab.layout import SETTLED, State
+from bruce_mp.slab.recovery import sweep
+from bruce_mp.slab.tables import PartitionTable, TopicTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+    from collections.abc import Set as AbstractSet
+
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["EVERY_MS", "Tables"]
+
+_LOG = logging.getLogger(__name__)
+_HELD: Final = frozenset(State) - SETTLED - {State.SPLIT}
+EVERY_MS: Final = 10_000
+"""How often the slab may be searched for entries to free."""
+SAY_AGAIN_MS: Final = 60_000
+
+
+class Tables:
+    """The router's topic table and partition table."""
+
+    def __init__(self, slab: Slab) -> None:
+        self._slab = slab
+        self.topics = TopicTable(slab)
+        self.partitions = PartitionTable(slab)
+        self._former: dict[int, bytes] = {}
+        self._next_look_ms = 0
+        self._said_ms: dict[str, int] = {}
+
+    def name_of(self, topic: int) -> bytes:
+        """The name of a topic, also of one whose entry was just freed: an input may not know yet.  Empty: unknown."""
+        try:
+            return self.topics.name_of(topic)
+        except KeyError:
+            return self._former.get(topic, b"")
+
+    def free(self, existing: Container[bytes], used: Callable[[], AbstractSet[int]], now_ms: int) -> list[int]:
+        """If a table is full, free the entries of topics that do not exist and are not used; their numbers."""
+        if not (not self.topics.room or self.partitions.is_full) or now_ms < self._next_look_ms:
+            return []
+        kept = used()
+        known = {self.topics.id_of(name): name for name in self.topics.known()}
+        gone = {topic: name for topic, name in known.items() if name not in existing and topic not in kept}
+        if gone:
+            self._next_look_ms = now_ms + EVERY_MS
+            held = {found.topic for found in sweep(self._slab, _HELD)}
+            self._free({topic: name for topic, name in gone.items() if topic not in held})
+        return list(gone.keys() & self._former.keys())
+
+    def _free(self, gone: dict[int, bytes]) -> None:
+        self._former = gone
+        if gone:
+            self.topics.remove(gone)
+            self.partitions.keep_only(set(map(self.topics.id_of, self.topics.known())))
+            _LOG.info("A table of the slab was full; the entries of %d topics that are gone were freed.", len(gone))
+
+    def say_full(self, what: str, consequence: str, now_ms: int) -> None:
+        """Log that a table of the slab is full, not too often."""
+        if now_ms >= self._said_ms.get(what, now_ms):
+            self._said_ms[what] = now_ms + SAY_AGAIN_MS
+            _LOG.error("The slab's table of %s is full: %s", what, consequence)

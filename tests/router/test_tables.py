@@ -1,0 +1,40 @@
+"""Entries of the slab's tables are freed only where nothing can need them."""
+
+from __future__ import annotations
+
+from bruce_mp.kernels import mark
+from bruce_mp.protocol.record_batch import Record
+from bruce_mp.router.tables import EVERY_MS, Tables
+from bruce_mp.slab.layout import State
+from support.put_records import put_records
+from support.slabs import SMALL, new_slab
+
+NAMES = [b"t%d" % number for number in range(1, SMALL.topics)]
+
+
+def test_a_topic_with_messages_in_the_slab_keeps_its_entry() -> None:
+    with new_slab() as slab:
+        tables = Tables(slab)
+        numbers = [tables.topics.add(name, 1) for name in NAMES]
+        segments = put_records(slab, [[Record(0, b"", b"x")]], topic=numbers[2])
+        freed = tables.free({b"t1"}, lambda: {numbers[1]}, 0)
+        assert freed == numbers[3:]
+        assert set(tables.topics.known()) == {b"t1", b"t2", b"t3"}
+        assert tables.name_of(numbers[4]) == NAMES[4], "the router still knows whose it was"
+        mark(slab, segments, State.DELIVERED)
+        assert tables.free({b"t1"}, set, EVERY_MS) == [], "there is room"
+        for name in NAMES[3:]:
+            tables.topics.add(name, 1)
+        assert set(tables.free(set(NAMES) - {b"t3"}, set, EVERY_MS)) == {numbers[2]}
+
+
+def test_the_slab_is_not_searched_all_the_time() -> None:
+    with new_slab() as slab:
+        tables = Tables(slab)
+        numbers = [tables.topics.add(name, 1) for name in NAMES]
+        segments = put_records(slab, [[Record(0, b"", b"x")]], topic=numbers[0])
+        existing = set(NAMES[1:])
+        assert tables.free(existing, set, 0) == []
+        mark(slab, segments, State.DELIVERED)
+        assert tables.free(existing, set, EVERY_MS - 1) == []
+        assert tables.free(existing, set, EVERY_MS) == [numbers[0]]
