@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from bruce_mp import kernels
 from bruce_mp.config.sections import Batching, DefaultBatching
-from bruce_mp.dispatcher import batches
-from bruce_mp.router import core
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.runs import place
 from bruce_mp.slab.tables import PartitionTable
 from support.flow import ROUTER, World
 from support.flow_parts import MortalWords, a_config
@@ -116,7 +114,7 @@ class DeadlyWorld(World):
 def slab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slab]:
     """A slab whose placements and sequence numbers count as stores, as its words do."""
     with new_slab(GEOMETRY) as made:
-        store = PartitionTable.store_next_sequence
+        place, store = kernels.place, PartitionTable.store_next_sequence
 
         def tick() -> None:
             words: object = made.words
@@ -131,8 +129,7 @@ def slab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slab]:
             tick()
             store(*arguments)
 
-        monkeypatch.setattr(batches, "place", deadly_place)
-        monkeypatch.setattr(core, "place", deadly_place)
+        monkeypatch.setattr(kernels, "place", deadly_place)
         monkeypatch.setattr(PartitionTable, "store_next_sequence", deadly_store)
         yield made
 
