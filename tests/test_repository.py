@@ -100,3 +100,9 @@ def test_the_licence_is_the_one_that_the_metadata_names() -> None:
 
 def test_the_changelog_has_a_place_for_what_comes_next() -> None:
     assert "\n## [Unreleased]\n" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_page_about_tests_names_files_that_exist() -> None:
+    named = set(re.findall(r"`([a-z0-9/]+/test_\w+\.py)`", (ROOT / "docs/testing.md").read_text()))
+    assert len(named) > 20
+    assert not {name for name in named if not (ROOT / "tests" / name).is_file()}

@@ -256,6 +256,6 @@ def check(law: Law, outcome: Outcome, account: Account) -> None:
     if not law.may_lose:
         assert len(missing) <= outcome.sockets_lost * QUEUE, f"{len(missing)} are missing: {missing[:20]}"
         assert account.read == outcome.received, f"{outcome.received} received, {account.read} read; {missing[:20]}"
-    assert account.read <= outcome.received
+    assert account.read <= outcome.received, f"{account.read} read of {outcome.received} received"
     allowed = outcome.possible_duplicates if law.may_repeat else 0
     assert account.repeated.total() <= allowed, f"{account.repeated} were repeated; counted as possible: {allowed}"

@@ -1,0 +1,127 @@
+"""The comparison must find what it is there to find."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from support.accounts import Name, compare
+from support.chaos import AT_LEAST_ONCE, EXACTLY_ONCE, HARDLY_ANY, QUEUE, Outcome, check
+from support.traffic import Load, Seen, messages_of
+
+if TYPE_CHECKING:
+    from support.accounts import Account
+    from support.chaos import Law
+
+LOAD: Final = Load(("red", "green"), senders=2, messages=1 << 40, largest=100)
+SENT: Final = {0: 30, 1: 20}
+
+
+def arrived() -> dict[str, list[Seen]]:
+    """Everything as it should be: one partition, one sender after the other."""
+    records: dict[str, list[Seen]] = {"red": [], "green": []}
+    for sender, count in SENT.items():
+        for _, message in zip(range(count), messages_of(LOAD, sender), strict=False):
+            records[message.topic].append(Seen(0, message.key or None, message.value, message.timestamp_ms))
+    return records
+
+
+def test_all_there() -> None:
+    account = compare(LOAD, SENT, arrived())
+    assert (account.read, account.missing, account.repeated.total()) == (50, {}, 0)
+
+
+def test_what_is_missing_is_named() -> None:
+    records = arrived()
+    gone = records["red"].pop(3)
+    account = compare(LOAD, SENT, records)
+    assert gone.value is not None
+    sender, number = map(int, gone.value.split(b":")[:2])
+    assert account.missing == {Name(sender, number): "red"}
+    assert account.missing_by_topic == {"red": 1}
+    assert account.first_missing(sender, SENT[sender]) == number
+    assert account.first_missing(1 - sender, SENT[1 - sender]) == SENT[1 - sender]
+
+
+def test_what_is_there_again_is_counted_by_topic() -> None:
+    records = arrived()
+    records["red"] += records["red"][2:5]
+    account = compare(LOAD, SENT, records)
+    assert account.repeated == {"red": 3}
+    assert account.read == 50
+
+
+def test_what_is_out_of_order_fails() -> None:
+    records = arrived()
+    records["red"].reverse()
+    with pytest.raises(AssertionError, match="came after"):
+        compare(LOAD, SENT, records)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"key": b"other"}, {"timestamp_ms": 7}, {"value": b"0:0:other"}],
+    ids=["key", "timestamp", "value"],
+)
+def test_what_was_changed_fails(change: dict[str, Any]) -> None:
+    records = arrived()
+    first = next(seen for some in records.values() for seen in some if (seen.value or b"").startswith(b"0:0:"))
+    for some in records.values():
+        some[:] = [seen._replace(**change) if seen is first else seen for seen in some]
+    with pytest.raises(AssertionError, match="is not what was sent"):
+        compare(LOAD, SENT, records)
+
+
+def test_what_is_in_another_topic_fails() -> None:
+    records = arrived()
+    records["green"].insert(0, records["red"].pop(0))
+    with pytest.raises(AssertionError, match="is not what was sent"):
+        compare(LOAD, SENT, records)
+
+
+def test_what_nobody_sent_fails() -> None:
+    records = arrived()
+    records["red"].append(Seen(0, None, b"1:20:", 0))
+    with pytest.raises(KeyError):
+        compare(LOAD, SENT, records)
+
+
+# --- the law ----------------------------------------------------------------------------------------------------------
+
+
+def account_of(*, lost: int = 0, repeated: int = 0) -> Account:
+    records = arrived()
+    del records["red"][:lost]
+    records["green"] += records["green"][:repeated]
+    return compare(LOAD, SENT, records)
+
+
+@pytest.mark.parametrize(
+    ("law", "outcome", "account"),
+    [
+        (EXACTLY_ONCE, Outcome(received=50), account_of()),
+        (EXACTLY_ONCE, Outcome(received=48, sockets_lost=1), account_of(lost=2)),
+        (AT_LEAST_ONCE, Outcome(received=50, possible_duplicates=2), account_of(repeated=2)),
+        (HARDLY_ANY, Outcome(received=50), account_of(lost=2)),
+    ],
+)
+def test_what_the_law_allows(law: Law, outcome: Outcome, account: Account) -> None:
+    check(law, outcome, account)
+
+
+@pytest.mark.parametrize(
+    ("law", "outcome", "account", "words"),
+    [
+        (EXACTLY_ONCE, Outcome(received=50), account_of(lost=1), "1 are missing"),
+        (EXACTLY_ONCE, Outcome(received=50, sockets_lost=1), account_of(lost=1), "50 received, 49 read"),
+        (EXACTLY_ONCE, Outcome(received=50, possible_duplicates=2), account_of(repeated=1), "were repeated"),
+        (AT_LEAST_ONCE, Outcome(received=50, possible_duplicates=2), account_of(repeated=3), "were repeated"),
+        (AT_LEAST_ONCE, Outcome(received=50), account_of(lost=1), "1 are missing"),
+        (HARDLY_ANY, Outcome(received=40), account_of(), "50 read of 40 received"),
+    ],
+)
+def test_what_the_law_does_not_allow(law: Law, outcome: Outcome, account: Account, words: str) -> None:
+    assert len(account.missing) < QUEUE
+    with pytest.raises(AssertionError, match=words):
+        check(law, outcome, account)
