@@ -193,14 +193,24 @@ class Delivery(Section, frozen=True):
         int, fields.count("How long a shutdown may wait for acks; what is left stays in the slab.", 0, DAY_MS)
     ] = 30_000
     dispatcher_restart_max_delay_ms: Annotated[
-        int, fields.count("How long a pause or a change of the metadata waits for outstanding answers.", 0, DAY_MS)
+        int,
+        fields.count(
+            "How long a pause or a change of the metadata waits for outstanding answers; then the connection is "
+            "given up.",
+            0,
+            DAY_MS,
+        ),
     ] = 5_000
     metadata_refresh_interval_min: Annotated[
         int,
         fields.count("Minutes between metadata refreshes, varied by 20 % either way; 0 turns them off.", 0, MONTH_MIN),
     ] = 15
     compare_metadata_on_refresh: Annotated[
-        bool, fields.switch("Leave everything as it is if a refresh brought nothing new.")
+        bool,
+        fields.switch(
+            "Leave everything as it is if a refresh brought nothing new; if false, each refresh awaits what was "
+            "sent and has the rest sent out anew."
+        ),
     ] = True
     kafka_socket_timeout_s: Annotated[
         int, fields.count("How long a broker may be silent while an answer is due.", 1, 86_400)

@@ -60,6 +60,8 @@ _Key = tuple[int, int]
 class _Limits(NamedTuple):
     request_bytes: int
     max_in_flight: int
+    patience_ms: int
+    """How long a hand-back waits for outstanding answers."""
 
 
 class Dispatcher:
@@ -73,7 +75,12 @@ class Dispatcher:
         self._slot = slot
         self._incarnation = incarnation
         self._router = 0
-        self._limits = _Limits(config.batching.produce_request_data_limit, config.delivery.max_in_flight)
+        delivery = config.delivery
+        self._limits = _Limits(
+            config.batching.produce_request_data_limit,
+            delivery.max_in_flight,
+            delivery.dispatcher_restart_max_delay_ms,
+        )
         self._topics = TopicTable(slab)
         self._queues: dict[_Key, PartitionQueue] = {}
         self._turn: dict[_Key, None] = {}
@@ -86,12 +93,14 @@ class Dispatcher:
             idempotent=is_numbering(slab),
         )
         self._answers = Answers(
-            slab, row, reporter, self.maker, topics=self._topics, attempt_limit=config.delivery.attempt_limit
+            slab, row, reporter, self.maker, topics=self._topics, attempt_limit=delivery.attempt_limit
         )
         self._outbox: list[Parcel] = []
         self._rest_until = 0.0
         self._paused = False
         self._handing_back = False
+        self._awaiting_since_ms: int | None = None
+        """When a hand-back began to wait for answers."""
         self._is_synced = False
 
     # --- what the process asks ---------------------------------------------------------------------------------------
@@ -148,7 +157,7 @@ class Dispatcher:
     def _obey(self, parcels: Iterable[Parcel], now_ms: int) -> None:
         for kind, topic, partition, segments in parcels:
             if kind is Kind.HAND_BACK:
-                self._hand_back(topic, partition)
+                self._hand_back(topic, partition, now_ms)
             elif kind is Kind.SENT:
                 self._adopt(batches_of(find(self._slab, segment) for segment in self._take_sent(segments)))
             else:
@@ -361,6 +370,7 @@ class Dispatcher:
                 queue.state = QueueState.FLOWING
             self._schedule(queue)
         self._paused = True
+        self._awaiting_since_ms = None
         self._outbox.append(Parcel(Kind.PAUSED, 0, EVERYTHING))
         self._finish_handing_back()
 
@@ -372,8 +382,20 @@ class Dispatcher:
             self._outbox.append(Parcel(Kind.PAUSED, 0, EVERYTHING))
         return self._paused or bool(paused)
 
-    def _hand_back(self, topic: int, partition: int) -> None:
+    @property
+    def patience_ends_ms(self) -> int | None:
+        """When a hand-back has waited long enough for answers; None when none waits."""
+        if self._awaiting_since_ms is None:
+            return None
+        if not self._handing_back and not any(queue.hand_back for queue in self._queues.values()):
+            self._awaiting_since_ms = None
+            return None
+        return self._awaiting_since_ms + self._limits.patience_ms
+
+    def _hand_back(self, topic: int, partition: int, now_ms: int) -> None:
         self._end_gathering()
+        if self._awaiting_since_ms is None:
+            self._awaiting_since_ms = now_ms
         if partition == EVERYTHING:
             self._handing_back = True
             self._paused = True

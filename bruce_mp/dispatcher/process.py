@@ -117,6 +117,9 @@ class _Process:
 
     def _after_round(self) -> None:
         self._core.flush_due(steady_ms())
+        ends = self._core.patience_ends_ms
+        if ends is not None and ends <= steady_ms():
+            self._give_up_waiting()
         self._send_requests()
         self._router.send(self._core.drain_outbox())
         self._set_alarm()
@@ -134,7 +137,8 @@ class _Process:
 
     def _set_alarm(self) -> None:
         """Wake up for the next batch or retry; a timer that is there already and early enough serves."""
-        dues = [] if (due := self._core.gather_due_ms) is None else [time.monotonic() + (due - steady_ms()) / 1000]
+        dues_ms = (self._core.gather_due_ms, self._core.patience_ends_ms)
+        dues = [time.monotonic() + (due - steady_ms()) / 1000 for due in dues_ms if due is not None]
         if (retry := self._core.retry_at) is not None and retry > time.monotonic():
             dues.append(retry)
         if not dues or (self._alarm is not None and self._alarm_at <= min(dues)):
@@ -237,6 +241,17 @@ class _Process:
     def _on_failed(self, event: Failed) -> None:
         _LOG.warning("%s The partitions that it leads pause; their messages are kept.", event.error)
         self._row.add(Counter.ConnectorSocketError if self._is_ready else Counter.ConnectorConnectFail)
+        self._forget_connection()
+        self._pause()
+
+    def _give_up_waiting(self) -> None:
+        """A hand-back has waited long enough for answers: what is in doubt goes on to who leads now."""
+        _LOG.warning(
+            "Broker %s owes answers for partitions that it does not lead any more; its connection is given up.",
+            self._broker.node,
+        )
+        if self._socket is not None:
+            self._socket.close()
         self._forget_connection()
         self._pause()
 

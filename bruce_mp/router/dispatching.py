@@ -206,6 +206,13 @@ class Dispatching:
         for (topic, partition), route in self._routes.items():
             self._move(topic, partition, route, started_ms, now_ms)
 
+    def hand_back_all(self, now_ms: int) -> None:
+        """Have everything that dispatchers hold handed back and sent anew."""
+        for slot, peer in self._peers.items():
+            if peer.flowing and peer.pause(now_ms):
+                self._row.add(Counter.PauseStarted)
+                self._post(slot, Parcel(Kind.HAND_BACK, 0, EVERYTHING))
+
     def _renew_slots(self, view: ClusterView, now_ms: int) -> None:
         """Free the slots of brokers that are gone and hold nothing, and give slots to those that lead."""
         used = self._used_slots()

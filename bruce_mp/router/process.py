@@ -113,6 +113,8 @@ class _Process:
         self._alarm: Timer | None = None
         self._alarm_ms = 0
         self._periodic: Timer | None = None
+        self._is_refresh = False
+        """Whether the next metadata is a refresh, and no answer to trouble."""
         self._is_reporting = False
 
     def run(self) -> None:
@@ -138,7 +140,7 @@ class _Process:
             if word.name.startswith(_INPUT):
                 self._core.take_filled(steady_ms())
         elif isinstance(word, RefreshMetadata):
-            self._core.wish.want(steady_ms())
+            self._refresh()
         elif isinstance(word, DebugTopics):
             self._tap.choose(word)
         elif word is None or isinstance(word, Stop):
@@ -233,6 +235,9 @@ class _Process:
         self._slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, wall_ms())
         if changed:
             self._slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, wall_ms())
+        if self._is_refresh and not (changed or self._config.delivery.compare_metadata_on_refresh):
+            self._core.dispatching.hand_back_all(now_ms)
+        self._is_refresh = False
         self._schedule_refresh()
 
     def _make_topics(self) -> None:
@@ -274,7 +279,11 @@ class _Process:
         minutes = self._config.delivery.metadata_refresh_interval_min
         if minutes:
             delay = minutes * 60 * self._rng.uniform(0.8, 1.2)
-            self._periodic = self._loop.call_later(delay, lambda: self._core.wish.want(steady_ms()))
+            self._periodic = self._loop.call_later(delay, self._refresh)
+
+    def _refresh(self) -> None:
+        self._is_refresh = True
+        self._core.wish.want(steady_ms())
 
 
 def _messages(receiver: Receiver) -> list[list[Parcel]]:

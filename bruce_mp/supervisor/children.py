@@ -53,7 +53,7 @@ class Child:
         self._locks = locks
         self._ends_when_drained = ends_when_drained
         self._draining = False
-        self._killed = False
+        self._killed_for = ""
         self._lives = 0
 
     @property
@@ -64,6 +64,11 @@ class Child:
     def about(self) -> dict[str, object]:
         """For the log: each life is worth a line of its own."""
         return {"about": (self.name, self._lives)}
+
+    @property
+    def life(self) -> tuple[str, int]:
+        """Its present life, told apart from others."""
+        return self.name, self._lives
 
     @property
     def is_wanted(self) -> bool:
@@ -113,14 +118,14 @@ class Child:
         if self.state is State.WAITING:
             self._spawn(now)
             return True
-        self._kill()
+        self.kill("did not end in time")
         return False
 
     def _spawn(self, now: float) -> None:
         note_of(self.start).unlink(missing_ok=True)
         self.restarts.started(now)
         self._lives += 1
-        self._killed = False
+        self._killed_for = ""
         self.connection, theirs = _SPAWN.Pipe()
         arguments = (self._program, self.start, theirs, self._locks)
         # daemon: should the supervisor fail, its interpreter ends them and does not wait for them
@@ -137,9 +142,10 @@ class Child:
         if self._draining:
             self.send(Drain())
 
-    def _kill(self) -> None:
+    def kill(self, reason: str) -> None:
+        """End it by force; a process that is stopped dies of it, too."""
         if self.process is not None:
-            self._killed = True
+            self._killed_for = reason
             self.process.kill()
 
     def hung_up(self, now: float) -> None:
@@ -168,7 +174,7 @@ class Child:
 
     def _obituary(self, code: int) -> str:
         if code < 0:
-            by_us = ", sent by the supervisor because it did not end in time" if self._killed else ""
+            by_us = f", sent by the supervisor because it {self._killed_for}" if self._killed_for else ""
             return f"signal {-code} ({strsignal(-code)}){by_us}"
         try:
             return note_of(self.start).read_text("utf-8").strip().removesuffix(".")

@@ -18,6 +18,7 @@ from bruce_mp.pipes.control import Control, DebugTopics, Dispatchers, PeerDied, 
 from bruce_mp.pipes.start import Start
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import Row
+from bruce_mp.supervisor import watch
 from bruce_mp.supervisor.children import PROPER_END, Child
 from bruce_mp.supervisor.lifecycle import UNWANTED, State
 from bruce_mp.supervisor.policy import BOOTS_MAX
@@ -63,6 +64,7 @@ class Crew:
         self._row = row
         self._bereft: set[Child] = set()
         self._debug = DebugTopics()
+        self._watch: watch.Watch[tuple[str, int]] = watch.Watch(watch.HUNG_S)
         self._draining = False
         self._stopping = False
         self.failure: str | None = None
@@ -113,6 +115,17 @@ class Crew:
                     self._introduce(child)
             except OSError as error:
                 self._mourn(child, f"it could not be started: {error.strerror}")
+
+    def watch_over(self) -> None:
+        """Kill who hangs; it is started again as whoever dies."""
+        running = {child.life: child for child in self.members if child.state is State.RUNNING}
+        beats = {life: self._heartbeat(child) for life, child in running.items()}
+        for life in self._watch.hung(beats, time.monotonic()):
+            running[life].kill("gave no sign of life")
+
+    def _heartbeat(self, child: Child) -> int:
+        slab = self._equipment.slab
+        return slab.signed(slab.geometry.rows_at + child.start.row * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS)
 
     def _introduce(self, child: Child) -> None:
         log.info("Process %s is started.", child.name, extra=child.about)

@@ -132,6 +132,7 @@ class _Supervisor:
             if time.monotonic() >= self._beat_due:
                 self._beat()
             self._crew.act()
+            self._crew.watch_over()
             self._shutdown.step()
             if self._shutdown.phase is Phase.OVER:
                 return self._crew.failure

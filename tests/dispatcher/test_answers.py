@@ -14,6 +14,7 @@ from bruce_mp.config.sections import Batching, Delivery
 from bruce_mp.dispatcher.batches import LAST_EPOCH, OVERHEAD
 from bruce_mp.dispatcher.queues import PER_PARTITION
 from bruce_mp.errors import DiscardReason
+from bruce_mp.pipes.frames import Kind, Parcel
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from support.examples import examples
@@ -404,6 +405,45 @@ def test_a_broker_whose_quota_is_used_up_gets_its_rest(make: MakeWorld) -> None:
     world.peer_sends(SLOT)
     assert len(in_flight(world)) == 1
     settle(world)
+
+
+# --- handing back -----------------------------------------------------------------------------------------------------
+def test_a_hand_back_waits_for_answers_only_so_long(make: MakeWorld) -> None:
+    world = make()
+    core = world.peers[SLOT].core
+    hand_over(world, 2, 2)
+    world.cluster.leaders[b"t", 0] = 2
+    asked = world.now_ms
+    world.router.wish.want(asked)
+    for _ in range(100):
+        world.pass_time(10)
+        world.answer_fetch()
+        world.peer_hears(SLOT)
+        if core.patience_ends_ms is not None:
+            break
+    ends = core.patience_ends_ms or 0
+    assert asked + 5000 <= ends <= asked + 6000
+    world.lose(SLOT)
+    settle(world)
+    assert log_of(world) == list(range(5))
+
+
+def test_a_hand_back_that_has_its_answers_waits_no_more(make: MakeWorld) -> None:
+    world = make()
+    core = world.peers[SLOT].core
+    hand_over(world, 2)
+    core.on_parcels([Parcel(Kind.FROM, 0, core._router), Parcel(Kind.HAND_BACK, TOPIC, 0)], world.now_ms)
+    ends = core.patience_ends_ms
+    world.answer(SLOT)
+    assert (ends, core.patience_ends_ms) == (world.now_ms + 5000, None)
+
+
+def test_everything_can_be_sent_out_anew(make: MakeWorld) -> None:
+    world = make()
+    hand_over(world, 2, 2, 2)
+    world.router.dispatching.hand_back_all(world.now_ms)
+    settle(world)
+    assert len(log_of(world)) == 7
 
 
 # --- culprits ---------------------------------------------------------------------------------------------------------

@@ -46,6 +46,18 @@ def test_sigterm_with_nothing_left_removes_everything_and_exits_0(tmp_path: Path
         assert daemon.heard("status") == [str(Stop())]
 
 
+def test_a_process_that_is_stopped_is_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_DAEMON_HUNG_S", "2")
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        stopped = daemon.pid_of("router")
+        os.kill(stopped, signal.SIGSTOP)
+        daemon.wait_for("Process router has died: signal 9 (Killed), sent by the supervisor because it gave no sign")
+        daemon.wait_for("Process router is ready", times=2)
+        assert daemon.pid_of("router") != stopped
+        assert daemon.end() == 0
+
+
 def test_sigint_ends_it_as_well(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import BruceError
+from bruce_mp.supervisor import watch
 from bruce_mp.supervisor.process import run
 from bruce_mp.supervisor.programs import Programs
+
+HUNG_S = "FAKE_DAEMON_HUNG_S"
+"""Environment variable: after how long a process is killed for hanging."""
 
 
 def main() -> int:
     config_path, *programs = sys.argv[1:]
+    watch.HUNG_S = float(os.environ.get(HUNG_S, watch.HUNG_S))
     sys.path.insert(0, str(Path(__file__).parents[2]))
     try:
         return run(load_config(Path(config_path)), Path(config_path), Programs(*programs))
