@@ -24,6 +24,7 @@ from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter, discarded
 from support import processes
 from support.daemon import Daemon
+from support.ports import ReservedPort
 from support.traffic import Load, Seen, assert_all_there
 from support.whole_runs import Sender
 
@@ -336,6 +337,41 @@ def test_all_brokers_go_and_come_back(stage: Stage) -> None:
     for node in (1, 2, 3):
         stage.broker.broker_up(node)
     stage.delivered(load, sender=sender)
+
+
+def test_all_brokers_get_other_addresses(tmp_path: Path) -> None:
+    """Of those that the metadata named none is left; one is where the configuration says."""
+    port = ReservedPort()
+    with DevBroker(brokers=2) as broker, Daemon(tmp_path, f"{broker.bootstrap},127.0.0.1:{port.number}") as daemon:
+        stage = Stage(daemon, broker)
+        load = stage.load()
+        stage.delivered(load)
+        load = stage.load()
+        for node in (1, 2):
+            broker.broker_down(node)
+        sender = stage.send(load)
+        sender.join()
+        stage.daemon.wait_for(lambda: stage.grown(Counter.GetMetadataFail) > 0, "a fetch that fails", 30)
+        broker.broker_up(1, port=port.number)
+        broker.broker_up(2, port=0)
+        stage.delivered(load, sender=sender)
+    port.release()
+
+
+def test_an_old_leader_that_is_silent_is_waited_for_only_so_long(tmp_path: Path) -> None:
+    settings: dict[str, object] = {"delivery.dispatcher_restart_max_delay_ms": 200}
+    with DevBroker(brokers=2) as broker, a_stage(tmp_path, broker, settings) as stage:
+        load = stage.load()
+        stage.delivered(load)
+        load = stage.load()
+        broker.inject(Fault(action=Action.SILENCE, broker=1, ms=15_000, topic=load.topics[0]))
+        sender = stage.send(load)
+        broker.wait_until(faults={"silence": 1})
+        for partition in range(PARTITIONS):
+            broker.move_leader(load.topics[0], partition, 2)
+        stage.daemon.refresh_metadata()
+        stage.daemon.wait_for(lambda: "owes answers" in stage.daemon.log(), "the end of the patience", 20)
+        stage.delivered(load, sender=sender)
 
 
 def test_one_of_three_brokers_down_costs_the_others_nothing_and_the_router_little(stage: Stage) -> None:
