@@ -34,8 +34,8 @@ _FRAME_BYTES: Final = 64
 class Backfill:
     """What goes where.
 
-    `path` is a file, a folder or a glob of `format`.  Expressions are Spark SQL over the files' columns.  Where there is
-    none, a column of that name serves; without a column `value`, all columns as JSON do.  `sink` are options of
+    `path` is a file, a folder or a glob of `format`.  Expressions are Spark SQL over the files' columns.  Where there
+    is none, a column of that name serves; without a column `value`, all columns as JSON do.  `sink` are options of
     `format("bruce")`.
     """
 
