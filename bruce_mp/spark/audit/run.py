@@ -60,7 +60,8 @@ class Verdict:
     def __str__(self) -> str:
         return (
             f"sent {self.sent:,} = delivered {self.delivered:,} + discarded {self.discarded:,} + missing "
-            f"{self.missing:,}; doubled {self.doubled:,}, out of order {self.out_of_order:,}, of unknown writers {self.unknown:,}"
+            f"{self.missing:,}; doubled {self.doubled:,}, out of order {self.out_of_order:,}, of unknown writers "
+            f"{self.unknown:,}"
         )
 
 
