@@ -11,6 +11,7 @@ import pytest
 
 from bruce_mp.kernels import CHOICE
 from bruce_mp.kernels.choice import COMPILED
+from bruce_mp.slab import rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 VARIANTS: Final = ("pure", "compiled") if CHOICE.compiled else ("pure",)
 _PURE: Final = ("encode", "lane", "lanes", "look", "message_set", "parse", "receive", "segments")
 _USERS: Final = ("bruce_mp.", "tests.", "support.", "test_")
-_OWN: Final = "bruce_mp.kernels.pure"
+_OWN: Final = ("bruce_mp.kernels.pure", "bruce_mp.kernels.compiled", "bruce_mp.slab.")
 
 
 def _public(package: str, modules: tuple[str, ...]) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def _public(package: str, modules: tuple[str, ...]) -> dict[str, Any]:
 
 def replacements(variant: str) -> dict[int, Any]:
     """For the id of each kernel of the other variant the one of this."""
-    pure, compiled = _public("pure", _PURE), _public("compiled", COMPILED)
+    pure, compiled = _public("pure", _PURE) | {"Row": rows.Row}, _public("compiled", COMPILED)
     wanted, other = (pure, compiled) if variant == "pure" else (compiled, pure)
     return {id(other[name]): wanted[name] for name in pure.keys() & compiled.keys() if other[name] is not wanted[name]}
 
@@ -50,7 +51,7 @@ def kernels(variant: str) -> Iterator[None]:
 
 
 def _is_user(module: str) -> bool:
-    return module.startswith(_USERS) and not module.startswith((_OWN, "bruce_mp.kernels.compiled"))
+    return module.startswith(_USERS) and not module.startswith(_OWN)
 
 
 @pytest.fixture(params=VARIANTS, scope="module")
