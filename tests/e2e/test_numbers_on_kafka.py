@@ -1,0 +1,104 @@
+"""Sequence numbers on real brokers: topics that have none, and brokers that forget who we are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import kafka
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from kafka.admin import KafkaAdminClient
+
+from support.daemon import Daemon
+from support.kafka_cluster import KafkaCluster
+from support.processes import wait_until
+from support.traffic import Load, Seen, assert_all_there, start_senders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.process, pytest.mark.kafka]
+
+TOPIC: Final = "numbered"
+PARTITIONS: Final = 2
+TIMEOUT_S: Final = 60.0
+EXPIRES: Final = {"producer.id.expiration.ms": "500", "producer.id.expiration.check.interval.ms": "100"}
+
+
+def deliver(daemon: Daemon, count: int, before: int = 0) -> Load:
+    """Send so many messages, and wait until they are delivered."""
+    load = Load((TOPIC,), senders=1, messages=count, largest=300)
+    for sender in start_senders(load, daemon.socket_path):
+        assert sender.wait(TIMEOUT_S) == 0
+    books = daemon.wait_settled(before + load.total, TIMEOUT_S)
+    assert books.delivered == before + load.total
+    return load
+
+
+def read_back(cluster: KafkaCluster) -> dict[str, list[Seen]]:
+    return {
+        TOPIC: [
+            Seen(partition, record.key, record.value, record.timestamp)
+            for partition, records in sorted(cluster.read_all(TOPIC).items())
+            for record in records
+        ]
+    }
+
+
+def forget(cluster: KafkaCluster) -> None:
+    """Delete all records, and with them what old brokers know of producers."""
+    ends = {partition: records[-1].offset + 1 for partition, records in cluster.read_all(TOPIC).items() if records}
+    assert len(ends) == PARTITIONS
+    places = [TopicPartition(TOPIC, partition, end) for partition, end in ends.items()]
+    admin = AdminClient(cluster.librdkafka_config)
+    for deletion in admin.delete_records(places).values():
+        deletion.result(TIMEOUT_S)
+
+
+def test_a_topic_whose_format_has_no_sequence_numbers(tmp_path: Path) -> None:
+    with KafkaCluster("2.8.2", directory=tmp_path / "kafka") as cluster:
+        cluster.create_topic(TOPIC, PARTITIONS, config={"message.format.version": "0.10.2"})
+        with Daemon(tmp_path, cluster.bootstrap) as daemon:
+            load = deliver(daemon, 2000)
+            assert "its message format has no sequence numbers" in daemon.log()
+            assert daemon.books().possible_duplicates == 0
+        assert_all_there(load, read_back(cluster))
+
+
+def test_an_old_broker_that_has_forgotten_us_says_so(tmp_path: Path) -> None:
+    """Numbers go on behind those that were deleted: UNKNOWN_PRODUCER_ID."""
+    with KafkaCluster("1.1.1", directory=tmp_path / "kafka") as cluster:
+        cluster.create_topic(TOPIC, PARTITIONS)
+        with Daemon(tmp_path, cluster.bootstrap) as daemon:
+            assert_all_there(deliver(daemon, 500), read_back(cluster))
+            forget(cluster)
+            load = deliver(daemon, 500, before=500)
+            assert "UNKNOWN_PRODUCER_ID" in daemon.log()
+            assert daemon.books().possible_duplicates > 0
+        assert_all_there(load, read_back(cluster))
+
+
+def test_a_broker_of_today_takes_any_number_when_our_id_has_expired(tmp_path: Path) -> None:
+    with KafkaCluster(config=EXPIRES, directory=tmp_path / "kafka") as cluster:
+        cluster.create_topic(TOPIC, PARTITIONS)
+        with Daemon(tmp_path, cluster.bootstrap) as daemon:
+            assert_all_there(deliver(daemon, 500), read_back(cluster))
+            forget(cluster)
+            wait_expired(cluster)
+            load = deliver(daemon, 500, before=500)
+            assert daemon.books().possible_duplicates == 0
+        assert_all_there(load, read_back(cluster))
+
+
+def wait_expired(cluster: KafkaCluster) -> None:
+    """Until the brokers know no producer of the topic any more."""
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    places = [kafka.TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
+    try:
+        wait_until(
+            lambda: not any(state.active_producers for state in admin.describe_producers(places).values()),
+            "the producers to be forgotten",
+        )
+    finally:
+        admin.close()
