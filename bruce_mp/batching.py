@@ -46,7 +46,7 @@ class BatchBuilder:
                 rest = None
             else:
                 rest = self._fill_up(rest, done, now_ms)
-            if self._is_full():
+            if self._is_full() or self._is_due(now_ms):
                 done.append(self.flush())
         return done
 
@@ -74,6 +74,9 @@ class BatchBuilder:
 
     def _is_full(self) -> bool:
         return self._records >= self._max_records or self._bytes >= self._max_bytes
+
+    def _is_due(self, now_ms: int) -> bool:
+        return self.due_ms is not None and now_ms >= self.due_ms
 
     def flush(self) -> list[Segment]:
         """What has gathered; the batch is empty then."""
