@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["Topic", "portions_of"]
+__all__ = ["Topic", "portions_of", "targets_of"]
 
 PORTION_BYTES: Final = 64 * 1024
 """Of what had to wait a partition gets so much at a time: a backlog is for all of them."""
@@ -67,7 +67,7 @@ class Topic:
             return
         self.view = view
         self._round = list(view.leaders) if view is not None else []
-        self.targets = _targets(view) if view is not None else []
+        self.targets = targets_of(view) if view is not None else []
         self._cursor = len(self._round)
 
     def next_partition(self, segments: Sequence[Segment], is_open: Callable[[int], bool], now_ms: int) -> int | None:
@@ -112,7 +112,8 @@ class Topic:
         return bool(self.parked or self.parked_keyed)
 
 
-def _targets(view: TopicView) -> list[int]:
+def targets_of(view: TopicView) -> list[int]:
+    """The partition for each index of a partition key; empty while no partition is available."""
     designated = (view.designated(index) for index in range(len(view.partitions)))
     return [partition for partition in designated if partition is not None]
 

@@ -1,0 +1,99 @@
+"""Which partition: the words of the spec as a model, for any number of partitions, of which some have no leader."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from typing import TYPE_CHECKING, Final, Literal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.router.cluster import TopicView
+from bruce_mp.router.topics import targets_of
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Geometry
+from support.examples import examples
+from support.flow import World
+from support.flow_parts import a_config
+from support.slabs import datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+GEOMETRY: Final = Geometry(chunks=320, topics=16, partitions=32, landing_slots=16, landing_slot_size=8192)
+ONE_TO_A_CHUNK: Final = b"v" * (lay.CHUNK_BYTES * 5 // 8)
+"""The turn of AnyPartition messages passes on with the chunk that they lie in."""
+
+keys = st.integers(-(1 << 31), (1 << 32) - 1)
+leaders = st.lists(st.sampled_from([1, 2, 3, None]), min_size=1, max_size=6).filter(any)
+actions = st.sampled_from(["none", "combined", "per_topic"])
+
+
+def designated(key: int, known: Collection[int], available: Collection[int]) -> int | None:
+    """`uint32(key) mod P` picks from all known partitions, ascending; then forward, wrapping, to an available one."""
+    ascending = sorted(known)
+    index = (key & 0xFFFFFFFF) % len(ascending)
+    walk = ascending[index:] + ascending[:index]
+    return next((partition for partition in walk if partition in available), None)
+
+
+@examples(300)
+@given(known=st.sets(st.integers(0, 50), min_size=1, max_size=20), data=st.data())
+def test_a_key_picks_from_all_known_partitions_and_walks_on(known: set[int], data: st.DataObject) -> None:
+    """Also where the numbers of partitions have gaps."""
+    available = data.draw(st.sets(st.sampled_from(sorted(known))))
+    key = data.draw(keys)
+    targets = targets_of(TopicView(tuple(sorted(known)), dict.fromkeys(available, 1)))
+    found = targets[(key & 0xFFFFFFFF) % len(targets)] if targets else None
+    assert found == designated(key, known, available)
+
+
+@examples(40)
+@given(leaders=leaders, sent=st.lists(st.lists(keys, min_size=1, max_size=8), min_size=1, max_size=4))
+def test_messages_with_a_key_get_to_its_partition(leaders: Sequence[int | None], sent: list[list[int]]) -> None:
+    """Those that come before the first metadata, in one lane, as well as those that have a lane by partition."""
+    available = [partition for partition, leader in enumerate(leaders) if leader is not None]
+    expected: dict[int, list[int]] = {}
+    with new_slab(GEOMETRY) as slab:
+        world = make_world(slab, leaders)
+        for batch in sent:
+            world.send([(b"t", datagram(b"t", partition_key=key & 0xFFFFFFFF), key & 0xFFFFFFFF) for key in batch])
+            for key in batch:
+                partition = designated(key, range(len(leaders)), available)
+                assert partition is not None
+                expected.setdefault(partition, []).append(key & 0xFFFFFFFF)
+            world.step_all()
+        world.run_dry()
+        for partition in range(len(leaders)):
+            found = [record.partition_key for record in world.cluster.log(b"t", partition)]
+            assert Tally(found) == Tally(expected.get(partition, []))
+        world.close()
+
+
+@examples(40)
+@given(leaders=leaders, action=actions, rounds=st.integers(1, 4))
+def test_any_partition_messages_go_to_brokers_in_proportion_to_what_they_lead(
+    leaders: Sequence[int | None], action: Literal["none", "combined", "per_topic"], rounds: int
+) -> None:
+    """In as many rounds each available partition has its turn as often, and so has each broker with its partitions."""
+    available = [partition for partition, leader in enumerate(leaders) if leader is not None]
+    with new_slab(GEOMETRY) as slab:
+        world = make_world(slab, leaders, action)
+        world.boot()
+        for _ in range(rounds * len(available)):
+            world.send_one(b"t", ONE_TO_A_CHUNK)
+            world.ring()
+            world.pass_time(100)  # the time of a batch
+            for _ in range(5):
+                world.step_all()
+        world.run_dry()
+        counts = {partition: len(world.cluster.log(b"t", partition)) for partition in available}
+        assert counts == dict.fromkeys(available, rounds)
+        world.close()
+
+
+def make_world(slab: object, leaders: Sequence[int | None], action: str = "combined") -> World:
+    world = World(slab, {b"t": [leader or 0 for leader in leaders]}, a_config(action=action))  # type: ignore[arg-type]
+    for partition, leader in enumerate(leaders):
+        world.cluster.leaders[b"t", partition] = leader
+    return world
