@@ -74,7 +74,7 @@ class BatchMaker:
         while ready and len(segments) < MAX_SETTLED_SEGMENTS:
             segment = ready[0]
             cost = segment.payload + OVERHEAD * segment.records
-            if cost > left or segment.payload > room:
+            if cost > left or segment.payload > room or not room:
                 break
             segments.append(ready.popleft())
             left -= cost
@@ -82,9 +82,10 @@ class BatchMaker:
         return segments or [self._cut_first(ready, room)]
 
     def _cut_first(self, ready: deque[Segment], room: int) -> Segment:
-        """What fits of a first segment that does not fit whole; a single record always does."""
+        """What fits of a first segment that does not fit whole; a single record always does, even without any room."""
         segment = ready.popleft()
-        records = max(1, self._max_bytes * segment.records // (segment.payload + OVERHEAD * segment.records))
+        fitting = self._max_bytes * segment.records // (segment.payload + OVERHEAD * segment.records)
+        records = max(1, fitting) if room else 1
         head, rest = kernels.head_of(self._slab, segment, records, min(room, self._max_bytes - OVERHEAD * records))
         if head is None:
             head, rest = kernels.head_of(self._slab, segment, 1, _ANY_SIZE)

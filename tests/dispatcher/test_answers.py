@@ -111,6 +111,18 @@ def test_batches_and_requests_stay_within_their_limits(sizes: list[int], request
         world.close()
 
 
+@pytest.mark.parametrize("size", [0, 5])
+def test_a_request_limit_of_zero_gives_each_message_its_own(make: MakeWorld, size: int) -> None:
+    """Also messages without bytes."""
+    world = make(a_config(action="none", batching=Batching(produce_request_data_limit=0)))
+    before = len(world.requests)
+    hand_over(world, 10, size=size)
+    settle(world)
+    assert [[batch.records for batch in request] for request in world.requests[before:]] == [
+        [(record,)] for record in world.cluster.log(b"t", 0)[1:]
+    ]
+
+
 def test_five_batches_of_a_partition_are_in_flight_and_no_more(make: MakeWorld) -> None:
     world = make()
     assert len(hand_over(world, *[1] * 8)) == PER_PARTITION
