@@ -53,6 +53,13 @@ class Kafka(Section, frozen=True):
     replication_timeout_ms: Annotated[
         int, fields.count("How long a broker may wait for the acks of the replicas.", 1, INT32_MAX)
     ] = 10_000
+    empty_values: Annotated[
+        Literal["null", "empty"],
+        fields.choice(
+            "What a message without value bytes becomes: null, which deletes its key from a compacted topic (as with "
+            "Bruce and Dory), or an empty value. An empty key is always null."
+        ),
+    ] = "null"
     broker_version: (
         Annotated[
             str,

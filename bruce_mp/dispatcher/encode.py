@@ -26,9 +26,13 @@ __all__ = ["Encoder"]
 
 
 class Encoder:
-    """Encodes batches; what it does is counted in the process's row."""
+    """Encodes batches; what it does is counted in the process's row.
 
-    def __init__(self, slab: Slab, row: Row, compressor: Compressor) -> None:
+    `keeps_empty`: a value without bytes stays empty, and does not become null.
+    """
+
+    def __init__(self, slab: Slab, row: Row, compressor: Compressor, *, keeps_empty: bool = False) -> None:
+        self._keeps_empty = keeps_empty
         self._slab = slab
         self._row = row
         self._compressor = compressor
@@ -43,13 +47,15 @@ class Encoder:
         return PartitionData(topic, batch.partition, whole)
 
     def _record_batch(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> bytes:
-        encoded = kernels.encode(self._slab, batch.segments)
+        encoded = kernels.encode(self._slab, batch.segments, keeps_empty=self._keeps_empty)
         codec, data = self._compressor.compress(topic, batch.partition, encoded.data, abilities)
         stamps = (encoded.first_timestamp, encoded.max_timestamp)
         return finish_batch(data, encoded.records, *stamps, codec=codec, producer=self._producer(batch))
 
     def _message_set(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> bytes:
-        encoded = kernels.encode_message_set(self._slab, batch.segments, abilities.message_format)
+        encoded = kernels.encode_message_set(
+            self._slab, batch.segments, abilities.message_format, keeps_empty=self._keeps_empty
+        )
         codec, data = self._compressor.compress(topic, batch.partition, encoded.data, abilities)
         if codec is Codec.NONE:
             return data

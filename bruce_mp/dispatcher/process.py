@@ -72,7 +72,7 @@ class _Process:
         self._compressor = Compressor(
             self._row, start.config.compression_for, start.config.compression, self._core.uncompressed
         )
-        self._encoder = Encoder(slab, self._row, self._compressor)
+        self._encoder = Encoder(slab, self._row, self._compressor, keeps_empty=self._kafka.empty_values == "empty")
         self._openings = Openings(self._kafka.broker_version)
         self._socket: BrokerSocket | None = None
         self._is_ready = False

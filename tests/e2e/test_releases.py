@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
+from bruce_mp.client import DatagramClient
 from support.daemon import Daemon
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST
@@ -158,14 +159,19 @@ def test_every_message_arrives_with_every_codec(tmp_path: Path, release: Release
 def test_large_messages_arrive_where_the_release_is_told(
     tmp_path: Path, release: Release, cluster: KafkaCluster
 ) -> None:
-    """A release that cannot be asked is not asked then."""
+    """A release that cannot be asked is not asked then.  And a value without bytes is one, if that is wanted."""
     cluster.create_topic("large", PARTITIONS)
     load = Load(("large",), senders=2, messages=500, largest=60_000)
-    settings = {**BLOCK, "kafka.broker_version": f'"{release.version}"'}
-    with Daemon(tmp_path, cluster.bootstrap, settings) as daemon:
+    told = {"kafka.broker_version": f'"{release.version}"', "kafka.empty_values": "empty"}
+    with Daemon(tmp_path, cluster.bootstrap, {**BLOCK, **AUTOCREATE, **told}) as daemon:
         assert deliver(load, daemon).delivered == load.total
+        with DatagramClient(daemon.socket_path) as client:
+            client.send("hollow", b"", key=b"key")
+        assert daemon.wait_settled(load.total + 1).delivered == load.total + 1
         assert DOUBT not in daemon.log()
     assert_all_there(load, read_back(cluster, load.topics, has_timestamps=release.magic > 0))
+    [hollow] = [record for records in cluster.read_all("hollow").values() for record in records]
+    assert (hollow.key, hollow.value) == (b"key", b"")
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------

@@ -77,6 +77,17 @@ def test_kafka_python_reads_it(records: list[Record]) -> None:
     assert read_by_kafka_python(finish_batch(*encoded)) == nulls(records)
 
 
+def test_an_empty_value_stays_empty_if_wanted_and_an_empty_key_never_does() -> None:
+    records = [Record(NOW, b"", b""), Record(NOW, b"k", b""), Record(NOW, b"k", b"v")]
+    with new_slab() as slab:
+        encoded = encode(slab, put_records(slab, [records]), keeps_empty=True)
+    assert [(record.key, record.value) for record in read_by_kafka_python(finish_batch(*encoded))] == [
+        (None, b""),
+        (b"k", b""),
+        (b"k", b"v"),
+    ]
+
+
 def test_more_records_than_small_numbers() -> None:
     records = [Record(NOW + index * 3, b"", b"v") for index in range(9000)]
     with new_slab(Geometry(chunks=128, topics=16, partitions=16, landing_slots=16, landing_slot_size=64)) as slab:

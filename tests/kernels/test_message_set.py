@@ -125,6 +125,18 @@ def test_kafka_python_unpacks_a_wrapper(records: list[Record], message_format: M
     assert read_by_kafka_python(whole) == as_kafka_has_them(records, message_format)
 
 
+@pytest.mark.parametrize("message_format", FORMATS)
+def test_an_empty_value_stays_empty_if_wanted_and_an_empty_key_never_does(message_format: MessageFormat) -> None:
+    records = [Record(NOW, b"", b""), Record(NOW, b"k", b""), Record(NOW, b"k", b"v")]
+    with new_slab() as slab:
+        data, _, _ = encode_message_set(slab, put_records(slab, [records]), message_format, keeps_empty=True)
+    assert [(record.key, record.value) for record in read_by_kafka_python(data)] == [
+        (None, b""),
+        (b"k", b""),
+        (b"k", b"v"),
+    ]
+
+
 def test_nothing_is_an_empty_set() -> None:
     with new_slab() as slab:
         assert encode_message_set(slab, [], MessageFormat.V1) == (b"", 0, 0)

@@ -16,6 +16,7 @@ cdef struct Out:
     uint8_t *end
     uint64_t records
     int64_t first_timestamp, max_timestamp
+    int64_t empty_value  # what stands for the length of a value without bytes: -1 makes it null
 
 
 cdef object refuse(slab, segments):
@@ -44,15 +45,16 @@ cdef inline uint64_t varint_size(int64_t value) noexcept nogil:
     return size
 
 
-cdef inline uint8_t *put_bytes(uint8_t *at, uint8_t *data, uint64_t length) noexcept nogil:
-    """Bytes behind their length; none are null."""
-    at = put_varint(at, <int64_t>length if length else -1)
+cdef inline uint8_t *put_bytes(uint8_t *at, uint8_t *data, uint64_t length, int64_t empty) noexcept nogil:
+    """Bytes behind their length, which is `empty` if there are none."""
+    at = put_varint(at, <int64_t>length if length else empty)
     memcpy(at, data, length)
     return at + length
 
 
 cdef inline uint64_t bytes_size(uint64_t length) noexcept nogil:
-    return length + varint_size(<int64_t>length if length else -1)
+    """With their length: 0 and -1 take a byte alike."""
+    return length + varint_size(<int64_t>length)
 
 
 cdef inline uint64_t body_size(Out *out, uint8_t *record, Look *look, int64_t *delta) noexcept nogil:
@@ -80,8 +82,8 @@ cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil
         at[0] = 0
         at = put_varint(at + 1, delta)
         at = put_varint(at, <int64_t>out.records)
-        at = put_bytes(at, look.key, look.key_length)
-        at = put_bytes(at, look.value, look.value_length)
+        at = put_bytes(at, look.key, look.key_length, -1)
+        at = put_bytes(at, look.value, look.value_length, out.empty_value)
         at[0] = 0
     out.at += size
     out.records += 1
@@ -105,7 +107,7 @@ cdef int put_segments(Memory *memory, Part *parts, uint64_t count, Out *out) noe
     return 0
 
 
-def encode(slab, segments):
+def encode(slab, segments, *, keeps_empty=False):
     cdef Memory memory
     cdef Out size, out
     cdef uint64_t count = 0
@@ -116,6 +118,7 @@ def encode(slab, segments):
         raise MemoryError
     memset(&size, 0, sizeof(Out))
     memset(&out, 0, sizeof(Out))
+    out.empty_value = 0 if keeps_empty else -1
     attach(slab, &memory)
     try:
         for segment in wanted:

@@ -15,6 +15,16 @@ cdef enum:
     PREFIX = 12       # offset, size
     CRC_AT = 12
     COVERED_AT = 16   # what the CRC covers: magic, attributes, the timestamp in format 1, key, value
+    NULL_LENGTH = 0xFFFFFFFFU
+
+
+cdef struct Out:
+    uint8_t *at
+    uint8_t *end
+    uint64_t records
+    int64_t max_timestamp
+    int magic
+    uint32_t empty_value  # what stands for the length of a value without bytes
 
 
 cdef inline uint8_t *put32(uint8_t *at, uint32_t value) noexcept nogil:
@@ -26,9 +36,9 @@ cdef inline uint8_t *put64(uint8_t *at, uint64_t value) noexcept nogil:
     return put32(put32(at, <uint32_t>(value >> 32)), <uint32_t>value)
 
 
-cdef inline uint8_t *put_bytes(uint8_t *at, uint8_t *data, uint64_t length) noexcept nogil:
-    """Bytes behind their length; none are null."""
-    at = put32(at, <uint32_t>length if length else <uint32_t>-1)
+cdef inline uint8_t *put_bytes(uint8_t *at, uint8_t *data, uint64_t length, uint32_t empty) noexcept nogil:
+    """Bytes behind their length, which is `empty` if there are none."""
+    at = put32(at, <uint32_t>length if length else empty)
     memcpy(at, data, length)
     return at + length
 
@@ -37,17 +47,17 @@ cdef inline uint64_t message_size(Look *look, int magic) noexcept nogil:
     return COVERED_AT + 2 + (8 if magic else 0) + 8 + look.key_length + look.value_length
 
 
-cdef inline uint8_t *put_message(uint8_t *at, uint8_t *record, Look *look, int magic, uint64_t number) noexcept nogil:
+cdef inline uint8_t *put_message(uint8_t *at, uint8_t *record, Look *look, Out *out) noexcept nogil:
     """A message but for its CRC."""
-    put64(at, number if magic else 0)
-    put32(at + 8, <uint32_t>(message_size(look, magic) - PREFIX))
+    put64(at, out.records if out.magic else 0)
+    put32(at + 8, <uint32_t>(message_size(look, out.magic) - PREFIX))
     at += COVERED_AT
-    at[0], at[1] = magic, 0
+    at[0], at[1] = out.magic, 0
     at += 2
-    if magic:
+    if out.magic:
         at = put64(at, load64(record + RECORD_TIMESTAMP))
-    at = put_bytes(at, look.key, look.key_length)
-    return put_bytes(at, look.value, look.value_length)
+    at = put_bytes(at, look.key, look.key_length, NULL_LENGTH)
+    return put_bytes(at, look.value, look.value_length, out.empty_value)
 
 
 cdef object refuse(slab, segments):
@@ -98,14 +108,6 @@ cdef uint32_t crc_of(uint8_t *at, uint8_t *end) noexcept nogil:
 
 
 # --- the set ---------------------------------------------------------------------------------------------------------
-cdef struct Out:
-    uint8_t *at
-    uint8_t *end
-    uint64_t records
-    int64_t max_timestamp
-    int magic
-
-
 cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil:
     """Append a message; without room for any only its size is counted, in `at`."""
     cdef uint64_t size = message_size(look, out.magic)
@@ -116,7 +118,7 @@ cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil
     if out.end != NULL:
         if size > <uint64_t>(out.end - out.at):
             return -1  # somebody changed the record under our hands
-        end = put_message(out.at, record, look, out.magic, out.records)
+        end = put_message(out.at, record, look, out)
         put32(out.at + CRC_AT, crc_of(out.at + COVERED_AT, end))
     out.at += size
     out.records += 1
@@ -140,7 +142,7 @@ cdef int put_segments(Memory *memory, Part *parts, uint64_t count, Out *out) noe
     return 0
 
 
-def encode_message_set(slab, segments, message_format):
+def encode_message_set(slab, segments, message_format, *, keeps_empty=False):
     cdef Memory memory
     cdef Out size, out
     cdef uint64_t count = 0
@@ -152,6 +154,7 @@ def encode_message_set(slab, segments, message_format):
     memset(&size, 0, sizeof(Out))
     memset(&out, 0, sizeof(Out))
     out.magic = size.magic = int(message_format)
+    out.empty_value = 0 if keeps_empty else NULL_LENGTH
     attach(slab, &memory)
     try:
         for segment in wanted:

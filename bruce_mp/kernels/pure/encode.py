@@ -36,16 +36,18 @@ class Encoded(NamedTuple):
     max_timestamp: int
 
 
-def encode(slab: Slab, segments: Iterable[Segment]) -> Encoded:
-    """Encode the records of segments in order.  An empty key or value becomes null, as in the ancestors.
+def encode(slab: Slab, segments: Iterable[Segment], *, keeps_empty: bool = False) -> Encoded:
+    """Encode the records of segments in order.
 
+    An empty key becomes null, and so does an empty value, unless `keeps_empty`.
     Raises SlabError when a segment is not what it claims.
     """
     parts: list[bytes | memoryview] = []
     timestamps: list[int] = []
+    empty = _VARINTS[0] if keeps_empty else _NULL
     for segment in segments:
         try:
-            _encode_segment(slab, segment, parts, timestamps)
+            _encode_segment(slab, segment, empty, parts, timestamps)
         except error as cause:
             raise SlabError(f"The records of a run of chunk {segment.chunk} go past its end.") from cause
     if not timestamps:
@@ -53,7 +55,9 @@ def encode(slab: Slab, segments: Iterable[Segment]) -> Encoded:
     return Encoded(b"".join(parts), len(timestamps), timestamps[0], max(timestamps))
 
 
-def _encode_segment(slab: Slab, segment: Segment, parts: list[bytes | memoryview], timestamps: list[int]) -> None:
+def _encode_segment(
+    slab: Slab, segment: Segment, empty: bytes, parts: list[bytes | memoryview], timestamps: list[int]
+) -> None:
     at, end = segment_bounds(slab, segment)
     source: bytes | memoryview = slab.view[at:end]
     if len(source) <= lay.CHUNK_BYTES:
@@ -70,7 +74,7 @@ def _encode_segment(slab: Slab, segment: Segment, parts: list[bytes | memoryview
         timestamps.append(timestamp)
         head = b"\0" + varint[timestamp - timestamps[0]] + varint[count]
         head += varint[key_length] + source[key_at:value_at] if key_length else _NULL
-        head += varint[value_length] if value_length else _NULL
+        head += varint[value_length] if value_length else empty
         parts += (varint[len(head) + value_length + 1], head, source[value_at:value_end], _NO_HEADERS)
 
 

@@ -38,25 +38,36 @@ class EncodedSet(NamedTuple):
     max_timestamp: int
 
 
-def encode_message_set(slab: Slab, segments: Iterable[Segment], message_format: MessageFormat) -> EncodedSet:
+def encode_message_set(
+    slab: Slab, segments: Iterable[Segment], message_format: MessageFormat, *, keeps_empty: bool = False
+) -> EncodedSet:
     """Encode the records of segments in order, in MessageFormat.V0 or V1.
 
-    An empty key or value becomes null, as in the ancestors.
+    An empty key becomes null, and so does an empty value, unless `keeps_empty`.
     Raises SlabError when a segment is not what it claims.
     """
     parts: list[bytes | memoryview] = []
     timestamps: list[int] = []
+    style = _Style(int(message_format), 0 if keeps_empty else NULL)
     for segment in segments:
         try:
-            _encode_segment(slab, segment, int(message_format), parts, timestamps)
+            _encode_segment(slab, segment, style, parts, timestamps)
         except error as cause:
             raise SlabError(f"The records of a run of chunk {segment.chunk} go past its end.") from cause
     return EncodedSet(b"".join(parts), len(timestamps), max(timestamps, default=0))
 
 
+class _Style(NamedTuple):
+    """The format, and what stands for the length of a value without bytes."""
+
+    magic: int
+    empty: int
+
+
 def _encode_segment(
-    slab: Slab, segment: Segment, magic: int, parts: list[bytes | memoryview], timestamps: list[int]
+    slab: Slab, segment: Segment, style: _Style, parts: list[bytes | memoryview], timestamps: list[int]
 ) -> None:
+    magic, empty = style
     at, end = segment_bounds(slab, segment)
     source: bytes | memoryview = slab.view[at:end]
     if len(source) <= lay.CHUNK_BYTES:
@@ -74,7 +85,7 @@ def _encode_segment(
         timestamps.append(timestamp)
         time = (timestamp,) if magic else ()
         head = pack(magic, _NO_CODEC, *time, key_length or NULL) + source[key_at:value_at]
-        head += length(value_length or NULL)
+        head += length(value_length or empty)
         value = source[value_at:value_end]
         prefix = uncovered(number if magic else 0, CRC_BYTES + len(head) + value_length, crc(value, crc(head)))
         parts += (prefix, head, value)
