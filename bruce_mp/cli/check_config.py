@@ -9,8 +9,10 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bruce_mp.cli.configuration import add_overrides, load_usable_config
+from bruce_mp.cli.configuration import add_overrides
+from bruce_mp.config.addresses import HostPort
 from bruce_mp.config.features import remarks
+from bruce_mp.config.load import load_config
 from bruce_mp.config.sizes import format_size
 from bruce_mp.errors import ExitCode
 
@@ -28,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("file", type=Path, metavar="FILE", help="the configuration")
     add_overrides(parser)
     args = parser.parse_args(argv)
-    config = load_usable_config(args.file, args.overrides)
+    config = load_config(args.file, args.overrides)
     print(f"{args.file}: OK")
     for name, value in _summary(config).items():
         print(f"  {name:14}{value}")
@@ -40,8 +42,22 @@ def main(argv: Sequence[str]) -> int:
 def _summary(config: Config) -> dict[str, str]:
     return {
         "brokers": ", ".join(config.kafka.bootstrap_servers),
-        "datagrams": f"{config.input.unix_datagram.path}, up to {format_size(config.input.max_datagram_size)} each",
+        **_inputs(config),
         "slab": f"{config.slab_path}, {format_size(config.slab.size)}",
         "run directory": config.daemon.run_dir,
         "status pages": config.http.listen,
     }
+
+
+def _inputs(config: Config) -> dict[str, str]:
+    """The inputs that are on."""
+    found = {}
+    settings = config.input
+    if settings.unix_datagram.enable:
+        found["datagrams"] = f"{settings.unix_datagram.path}, up to {format_size(settings.max_datagram_size)} each"
+    places = [settings.unix_stream.path] if settings.unix_stream.enable else []
+    places += [str(HostPort(settings.tcp.host, settings.tcp.port))] if settings.tcp.enable else []
+    if places:
+        limit = format_size(settings.max_stream_size)
+        found["streams"] = f"{', '.join(places)}, up to {limit} each, processes: {settings.streams.processes}"
+    return found

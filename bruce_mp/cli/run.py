@@ -9,7 +9,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bruce_mp.cli.configuration import add_overrides, load_usable_config
+from bruce_mp.cli.configuration import add_overrides
+from bruce_mp.config.load import load_config
 from bruce_mp.supervisor.process import run
 
 if TYPE_CHECKING:
@@ -24,4 +25,4 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the configuration")
     add_overrides(parser)
     args = parser.parse_args(argv)
-    return run(load_usable_config(args.config, args.overrides), args.config)
+    return run(load_config(args.config, args.overrides), args.config)

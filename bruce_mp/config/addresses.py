@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Final, NamedTuple
 
 from bruce_mp.config.paths import SOCKET_PATH_MAX, check_path
 
-__all__ = ["HostPort", "UnixPath", "parse_host_port", "parse_listen"]
+__all__ = ["HostPort", "UnixPath", "is_loopback", "parse_host_port", "parse_listen"]
 
 _UNIX: Final = "unix:"
 _HOST_PORT: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\s:\[\]/]+)):([0-9]{1,5})")
@@ -47,3 +48,11 @@ def parse_listen(text: str) -> HostPort | UnixPath:
     if text.startswith(_UNIX):
         return UnixPath(check_path(text.removeprefix(_UNIX), SOCKET_PATH_MAX))
     return parse_host_port(text, lowest_port=0)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this host reach `host`: an address of the loopback interface, or `localhost`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.config.addresses import UnixPath
+from bruce_mp.config.addresses import UnixPath, is_loopback
 from bruce_mp.config.problems import Problem, dotted
 from bruce_mp.config.sizes import format_size
 from bruce_mp.config.topics import BUILT_IN_LIMITS, limits_named
@@ -103,6 +103,13 @@ def _some_input(config: Config) -> Iterator[Problem]:
         yield Problem(path, "No input is enabled: set input.unix_datagram.enable, or that of another input, to true.")
 
 
+def _loopback(config: Config) -> Iterator[Problem]:
+    tcp = config.input.tcp
+    if tcp.enable and tcp.loopback_only and not is_loopback(tcp.host):
+        remedy = ": other hosts could reach it; give 127.0.0.1, or set input.tcp.loopback_only to false"
+        yield Problem.value(("input", "tcp", "host"), tcp.host, remedy)
+
+
 def _own_sockets(config: Config) -> Iterator[Problem]:
     taken: dict[str, str] = {}
     for path, place in _socket_places(config):
@@ -134,6 +141,7 @@ CHECKS: Final = (
     _named_configs,
     _compression_levels,
     _some_input,
+    _loopback,
     _own_sockets,
     _discard_log_size,
 )

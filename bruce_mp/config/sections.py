@@ -10,6 +10,7 @@ A section's docstring is its text on the reference page.
 
 # No `from __future__ import annotations` here: what the annotations name is used at run time.
 
+import os
 from typing import Annotated, Final, Literal
 
 from msgspec import Struct
@@ -94,6 +95,16 @@ class UnixDatagram(Section, frozen=True):
         Annotated[int, fields.mode("Permission bits of the socket; senders need write. Absent: the umask decides.")]
         | None
     ) = None
+    user: (
+        Annotated[str, fields.text("Name or number of the user who owns the socket file. Absent: the daemon's own.")]
+        | None
+    ) = None
+    group: (
+        Annotated[
+            str, fields.text("Name or number of the file's group. Absent: that of a file the daemon makes there.")
+        ]
+        | None
+    ) = None
 
 
 class UnixStream(Section, frozen=True):
@@ -105,13 +116,46 @@ class UnixStream(Section, frozen=True):
         Annotated[int, fields.mode("Permission bits of the socket; senders need write. Absent: the umask decides.")]
         | None
     ) = None
+    user: (
+        Annotated[str, fields.text("Name or number of the user who owns the socket file. Absent: the daemon's own.")]
+        | None
+    ) = None
+    group: (
+        Annotated[
+            str, fields.text("Name or number of the file's group. Absent: that of a file the daemon makes there.")
+        ]
+        | None
+    ) = None
 
 
 class Tcp(Section, frozen=True):
-    """The same stream over TCP on 127.0.0.1, for programs without UNIX sockets."""
+    """The same stream over TCP, for programs without UNIX sockets. Whoever can connect can send."""
 
     enable: Annotated[bool, fields.switch("Accept connections on this port.")] = False
-    port: Annotated[int, fields.count("Port on 127.0.0.1.", 1, 65535)] = 9000
+    host: Annotated[str, fields.pattern("Address to listen on.", r"^[^\s\[\]]+$", "127.0.0.1")] = "127.0.0.1"
+    port: Annotated[int, fields.count("Port; 0 lets the kernel choose one.", 0, 65535)] = 9000
+    loopback_only: Annotated[bool, fields.switch("Refuse to start with a `host` that other hosts can reach.")] = True
+
+
+class Streams(Section, frozen=True):
+    """What the UNIX stream socket and the TCP port have in common: the processes that serve them."""
+
+    workers: Annotated[
+        int,
+        fields.count("Processes that share the connections; 0: half as many as there are cores, 8 at the most.", 0, 28),
+    ] = 0
+    when_full: Annotated[
+        Literal["discard", "block"],
+        fields.choice(
+            "What happens to new messages when the slab is full: they are discarded and counted, or nothing is read "
+            "from the connections until there is room."
+        ),
+    ] = "block"
+
+    @property
+    def processes(self) -> int:
+        """`workers`, or what it is on this machine."""
+        return self.workers or min(8, ((os.cpu_count() or 1) + 1) // 2)
 
 
 class Input(Section, frozen=True):
@@ -129,6 +173,7 @@ class Input(Section, frozen=True):
     unix_datagram: UnixDatagram = UnixDatagram()
     unix_stream: UnixStream = UnixStream()
     tcp: Tcp = Tcp()
+    streams: Streams = Streams()
 
 
 class Slab(Section, frozen=True):

@@ -18,7 +18,7 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkPool
 
-__all__ = ["Allowance", "Pressure"]
+__all__ = ["Allowance", "Pressure", "chunks_for", "messages_that_fit"]
 
 SOFT: Final = 0.75
 """The share of the slab in use from which on the input rests."""
@@ -36,11 +36,10 @@ class Allowance(NamedTuple):
 class Pressure:
     """Watches the chunks of one input.  `largest` is the size of its largest message, `batch` that of a batch."""
 
-    def __init__(self, pool: ChunkPool, chunks: int, *, largest: int, batch: int, blocks: bool) -> None:
+    def __init__(self, pool: ChunkPool, *, largest: int, batch: int, blocks: bool) -> None:
         self._pool = pool
-        self._chunks = chunks
-        self._soft_free = int(chunks * (1 - SOFT))
-        self._span = _span_of(largest)
+        self._soft_free = int(pool.capacity * (1 - SOFT))
+        self._span = chunks_for(largest)
         self._batch = batch
         self._blocks = blocks
 
@@ -58,17 +57,39 @@ class Pressure:
 
     def _room(self, next_size: int) -> int:
         """Messages that find room for certain."""
-        room = self._room_for_largest()
+        room = _room_for_largest(self._pool, self._span, self._batch)
         if not room:
-            self._pool.reclaim(self._chunks)
-            room = self._room_for_largest()
-        return room or self._pool.free_spans(_span_of(next_size), 1)
-
-    def _room_for_largest(self) -> int:
-        """Messages that find room whatever their sizes: each takes a span, or two where a smaller one lies across."""
-        return self._pool.free_spans(self._span, 2 * self._batch) // 2
+            self._pool.reclaim(self._pool.capacity)
+            room = _room_for_largest(self._pool, self._span, self._batch)
+        return room or self._pool.free_spans(chunks_for(next_size), 1)
 
 
-def _span_of(size: int) -> int:
-    """Neighbouring chunks that a datagram of this size needs at the most."""
+def _room_for_largest(pool: ChunkPool, span: int, batch: int) -> int:
+    """Messages that find room whatever their sizes: each takes a span, or two where a smaller one lies across."""
+    pool.secure(2 * batch * span, span)
+    return pool.free_spans(span, 2 * batch) // 2
+
+
+def messages_that_fit(pool: ChunkPool, count: int, largest: int, first: int) -> int:
+    """How many of `count` messages of at most `largest` bytes find room for certain; `first` is the size of the first.
+
+    It may be that only that one does.
+    """
+    span = chunks_for(largest)
+    room = _room_of(pool, span, count)
+    if not room:
+        pool.reclaim(pool.capacity)
+        room = _room_of(pool, span, count)
+    return room or min(1, pool.free_spans(chunks_for(first), 1))
+
+
+def _room_of(pool: ChunkPool, span: int, count: int) -> int:
+    if span > 1:
+        return _room_for_largest(pool, span, count)
+    pool.secure(count)
+    return min(count, pool.own_free)
+
+
+def chunks_for(size: int) -> int:
+    """Neighbouring chunks that a message of this size needs at the most."""
     return -(-(size + lay.RECORD_HEADER + lay.RUN_HEADER + lay.CHUNK_HEADER) // lay.CHUNK_BYTES)

@@ -18,22 +18,21 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.discarding import reporter_for
 from bruce_mp.input.datagrams import Admission
 from bruce_mp.input.linger import linger_ms
+from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.pressure import Pressure
-from bruce_mp.kernels import Lanes, Receiver, Row
+from bruce_mp.kernels import WORDS, Lanes, Receiver
 from bruce_mp.pipes.control import Drain, Ready, Stop
-from bruce_mp.pipes.frames import Kind, Parcel
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.slab.chunks import ChunkPool
+from bruce_mp.slab.rows import Row
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 
 if TYPE_CHECKING:
     from bruce_mp.pipes.control import Control
-    from bruce_mp.pipes.loop import Timer
     from bruce_mp.pipes.start import Start
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.runs import Segment
 
 __all__ = ["main"]
 
@@ -41,7 +40,6 @@ _LOG: Final = logging.getLogger(__name__)
 _BATCHES_A_ROUND: Final = 32
 """After so many batches the loop looks at its other sources, however much waits at the socket."""
 _FLUSH_MS: Final = 2000
-_REPORT_EVERY_S: Final = 0.5
 _AFTER_ERROR_S: Final = 1.0
 _LOOK: Final = MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT
 """With it `recv` says how long a datagram is and leaves it where it is."""
@@ -58,18 +56,16 @@ class _Input:
         self._socket = start.listener
         self._slab = slab
         self._control = control
-        self._row = Row(slab, start.row)
+        self._row = Row(slab, start.row, WORDS)
         self._row.begin(os.getpid(), wall_ms())
         self._row_index = start.row
         self._links = Links(start.run_dir)
-        self._router = self._links.sender(ROUTER_FROM_INPUTS)
         self._reporter = reporter_for(start.config, self._links, self._row)
         config = start.config
-        pool = ChunkPool(slab, start.row)
+        pool = ChunkPool(slab, start.row, start.inputs)
         self._lanes = Lanes(slab, pool, TopicTable(slab), lambda topic: linger_ms(config.batching_for(topic)))
         self._pressure = Pressure(
             pool,
-            slab.geometry.chunks,
             largest=slab.geometry.landing_slot_size,
             batch=slab.geometry.landing_slots,
             blocks=config.input.unix_datagram.when_full == "block",
@@ -83,18 +79,18 @@ class _Input:
             longest=config.input.max_datagram_size,
         )
         self._loop = Loop()
+        router = self._links.sender(ROUTER_FROM_INPUTS)
+        self._outlet = Outlet(self._loop, self._lanes, pool, router, self._reporter)
         self._draining = False
-        self._wake: Timer | None = None
-        self._wake_ms = 0
-        self._report: Timer | None = None
 
     def run(self) -> None:
-        self._hand_on(self._admission.recover(self._row_index, steady_ms()))
+        self._outlet.hand_on(self._admission.recover(self._row_index, steady_ms()))
         self._loop.watch(self._control, lambda _: self._on_control())
         self._watch_socket()
         self._row.start_heartbeat(self._loop.call_later, wall_ms)
+        self._outlet.start_tidying()
         self._control.send(Ready())
-        self._loop.run(self._after_round)
+        self._loop.run(self._outlet.after_round)
         self._reporter.flush()
         self._links.close(_FLUSH_MS)
 
@@ -148,7 +144,7 @@ class _Input:
             return False
         if count:
             self._admission.admit(count, steady_ms())
-            self._hand_on(self._lanes.drain_closed())
+            self._outlet.hand_on_closed()
         return count > 0
 
     def _on_socket_error(self, error: OSError) -> None:
@@ -163,34 +159,5 @@ class _Input:
 
     def _finish(self) -> None:
         """Hand everything on, and end."""
-        self._lanes.close_all()
-        self._hand_on(self._lanes.drain_closed())
+        self._outlet.hand_on_all()
         self._loop.stop()
-
-    def _hand_on(self, segments: list[Segment]) -> None:
-        if segments:
-            self._router.send([Parcel(Kind.RUNS, segments=segments)])
-
-    def _after_round(self) -> None:
-        self._lanes.close_due(steady_ms())
-        self._hand_on(self._lanes.drain_closed())
-        self._set_alarm()
-        if self._reporter.pending and self._report is None:
-            self._report = self._loop.call_later(_REPORT_EVERY_S, self._send_report)
-
-    def _send_report(self) -> None:
-        self._report = None
-        self._reporter.flush()
-
-    def _set_alarm(self) -> None:
-        """Wake up when the next run is due; a timer that is there already and early enough serves."""
-        due = self._lanes.next_due_ms
-        if due is None or (self._wake is not None and self._wake_ms <= due):
-            return
-        if self._wake is not None:
-            self._wake.cancel()
-        self._wake_ms = due
-        self._wake = self._loop.call_later(max(0, due - steady_ms()) / 1000, self._woken)
-
-    def _woken(self) -> None:
-        self._wake = None

@@ -21,6 +21,7 @@ class Start:
 
     `row` is the process's row in the slab.  `listener` is the socket that an input or status process serves; the
     supervisor keeps it open over restarts.  `slot` and `broker` are a dispatcher's.
+    `inputs` are the rows of all inputs; `unix_stream` and `tcp` are the listening sockets that stream workers share.
     `clock_offset_ms` is that of the supervisor's steady clock; None: have one's own.
     """
 
@@ -33,3 +34,6 @@ class Start:
     slot: int = 0
     broker: Broker | None = None
     clock_offset_ms: int | None = None
+    inputs: tuple[int, ...] = ()
+    unix_stream: socket | None = None
+    tcp: socket | None = None

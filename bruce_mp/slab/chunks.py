@@ -1,9 +1,10 @@
 """The chunks of one input: allocate, seal, reclaim.
 
-Only the input that owns a chunk changes its state, so nothing here needs a lock.  A chunk is free again when all its
+Only the input that owns a chunk changes its state, so nothing here needs a lock; which chunks it may use, `shares.py`
+says, which does.  A chunk is free again when all its
 runs are settled; that is found by looking at the oldest sealed chunks when memory is wanted, a few at a time, never by
-counting on every message.  The generation of an allocation is unique in the life of the slab, so that a place kept
-from before is recognised as stale.
+counting on every message.  The generation of an allocation is unique in the life of the slab (each input has numbers of
+its own), so that a place kept from before is recognised as stale.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import ChunkState, State
 from bruce_mp.slab.runs import read_run, records_of, runs_of
+from bruce_mp.slab.shares import Shares
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Run
@@ -31,30 +33,50 @@ LOOKS_PER_ALLOCATION: Final = 4
 LOOKS_WHEN_EMPTY: Final = 256
 LOOKS_UNDER_PRESSURE: Final = 512
 LOOKS_AT_ONCE: Final = 32
+LOOKS_WHEN_IDLE: Final = 4096
 DRY_MS: Final = 5
+_GENERATION_STEP: Final = 32  # more than there are inputs
 
 
 class ChunkPool:
-    """The chunks of input row `owner`, rebuilt from their headers; `allocate` and `seal` work in constant time."""
+    """The chunks of input row `owner`, rebuilt from their headers; `allocate` and `seal` work in constant time.
 
-    def __init__(self, slab: Slab, owner: int) -> None:
+    `peers` are the rows of all inputs among whom the slab is shared.
+    """
+
+    def __init__(self, slab: Slab, owner: int, peers: Sequence[int] = ()) -> None:
         self._slab = slab
         self.owner = owner
-        self._used = bytearray(slab.geometry.chunks)  # 1 = not free
+        self._shares = Shares(slab, owner, peers)
+        self._used = bytearray(b"\1" * slab.geometry.chunks)  # 0 = free, and ours
         self._free: list[int] = []
         self._sealed: deque[int] = deque()
         self._fresh: list[int] = []
         self._dry_until_ms = 0
-        self.free_count = slab.geometry.chunks
-        self._next_generation = 1
+        self.own_free = 0
+        """Chunks that are free, and ours."""
+        self._next_generation = _GENERATION_STEP + owner % _GENERATION_STEP
         self._adopt()
 
+    @property
+    def free_count(self) -> int:
+        """Chunks that are free, or could be had."""
+        return self.own_free + self._shares.obtainable
+
+    @property
+    def capacity(self) -> int:
+        """Chunks that this input can have at the most."""
+        return self._shares.capacity
+
     def _adopt(self) -> None:
+        for share in self._shares.own:
+            self._enter(share)
         for chunk, state, span, generation in chunk_heads(self._slab):
-            self._next_generation = max(self._next_generation, _generation_after(generation))
+            self._next_generation = max(self._next_generation, self._generation_after(generation))
             if state is not ChunkState.FREE:
                 self._mark(chunk, span, used=1)
-                self.seal(chunk)
+                if self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER] == self.owner:
+                    self.seal(chunk)
         self._release_landed()
         self._refill()
 
@@ -66,8 +88,45 @@ class ChunkPool:
             (self._fresh if last_arrival(self._slab, chunk) >= base else self._sealed).append(chunk)
 
     def _mark(self, chunk: int, span: int, used: int) -> None:
+        """Say of chunks whether they are free; counts those for which that is news."""
+        self.own_free += self._used.count(used ^ 1, chunk, chunk + span) * (-1 if used else 1)
         self._used[chunk : chunk + span] = bytes([used]) * span
-        self.free_count += -span if used else span
+
+    def _enter(self, share: int) -> None:
+        """The chunks of a share of ours are free."""
+        chunks = self._shares.chunks_of(share)
+        self._mark(chunks.start, len(chunks), used=0)
+        self._free += reversed(chunks)
+
+    def _leave(self, share: int) -> None:
+        """Give a share back if nothing is in it."""
+        chunks = self._shares.chunks_of(share)
+        if self._used.find(1, chunks.start, chunks.stop) < 0:
+            self._mark(chunks.start, len(chunks), used=1)
+            self._shares.give(share)
+
+    def _extend(self, span: int) -> bool:
+        """Take a share, or those that make room for a span; whether they were to be had."""
+        if span > 1:
+            return self._extend_for_span(span)
+        share = self._shares.take_one()
+        if share is not None:
+            self._enter(share)
+        return share is not None
+
+    def _extend_for_span(self, span: int) -> bool:
+        free, used = self._shares.free, bytearray(self._used)
+        for share in free:
+            chunks = self._shares.chunks_of(share)
+            used[chunks.start : chunks.stop] = bytes(len(chunks))
+        at = used.find(bytes(span))
+        size = self._shares.size
+        wanted = sorted(set(range(at // size, (at + span - 1) // size + 1)).intersection(free)) if at >= 0 else []
+        if not wanted or not self._shares.take(wanted):
+            return False
+        for share in wanted:
+            self._enter(share)
+        return True
 
     def _refill(self) -> None:
         self._free = [chunk for chunk in range(len(self._used) - 1, -1, -1) if not self._used[chunk]]
@@ -76,6 +135,8 @@ class ChunkPool:
         """The first of `span` neighbouring chunks, opened and empty, or None when there is no room."""
         self._reclaim(LOOKS_PER_ALLOCATION)
         chunk = self._find(span)
+        if chunk is None and self._extend(span):
+            chunk = self._find(span)
         if chunk is None:
             chunk = self._find_after_a_look(span, now_ms)
         if chunk is not None:
@@ -105,14 +166,14 @@ class ChunkPool:
             chunk = self._free.pop()
             if not self._used[chunk]:
                 return chunk
-        if not self.free_count:
+        if not self.own_free:
             return None
         self._refill()
         return self._free.pop()
 
     def _open(self, chunk: int, span: int, now_ms: int) -> None:
         at = self._slab.chunk_at(chunk)
-        generation, self._next_generation = self._next_generation, _generation_after(self._next_generation)
+        generation, self._next_generation = self._next_generation, self._generation_after(self._next_generation)
         head = (lay.CHUNK_MAGIC, generation, ChunkState.FREE, self.owner, 0, span, 0, 0, now_ms, 0)
         lay.CHUNK_HEAD.pack_into(self._slab.view, at, *head)
         self._slab.view[at + lay.CHUNK_STATE] = ChunkState.OPEN
@@ -138,8 +199,25 @@ class ChunkPool:
             self._reclaim(min(looks, LOOKS_AT_ONCE))
             looks -= LOOKS_AT_ONCE
 
+    def tidy(self) -> None:
+        """Look at sealed chunks though no memory is wanted here, and give back what nobody uses here.
+
+        Meant to be called once a second: somebody else may want it.
+        """
+        self._reclaim(LOOKS_WHEN_IDLE)
+        if self._shares.are_scarce:
+            for share in self._shares.own:
+                self._leave(share)
+
+    def secure(self, chunks: int, span: int = 1) -> None:
+        """Take shares, as far as they are to be had, until so many chunks, and a span of neighbours, are free here."""
+        while self.own_free < chunks and self._extend(1):
+            pass
+        if span > 1 and self._find(span) is None:
+            self._extend(span)
+
     def free_spans(self, span: int, limit: int) -> int:
-        """How many spans of neighbouring free chunks there are side by side; counts up to `limit`."""
+        """How many spans of neighbouring free chunks there are side by side, all ours; counts up to `limit`."""
         wanted, found, at = bytes(span), 0, 0
         while found < limit and (at := self._used.find(wanted, at)) >= 0:
             found, at = found + 1, at + span
@@ -167,7 +245,15 @@ class ChunkPool:
         self._mark(chunk, span, used=0)
         if span == 1:
             self._free.append(chunk)
+        if self._shares.are_scarce:
+            for share in range(chunk // self._shares.size, (chunk + span - 1) // self._shares.size + 1):
+                self._leave(share)
         return span
+
+    def _generation_after(self, generation: int) -> int:
+        """The next one that is this input's own."""
+        step = generation // _GENERATION_STEP + 1
+        return (step * _GENERATION_STEP + self.owner % _GENERATION_STEP) & 0xFFFFFFFF or _GENERATION_STEP
 
 
 def chunk_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
@@ -186,10 +272,6 @@ def chunk_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
         else:
             yield chunk, ChunkState(state), span, generation
             chunk += span
-
-
-def _generation_after(generation: int) -> int:
-    return (generation + 1) & 0xFFFFFFFF or 1
 
 
 _HEADED: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})

@@ -9,7 +9,7 @@ through a cast memoryview is one machine instruction, which SIGKILL cannot cut i
     PARTITIONS              partition table  entries made by the router; next sequence written by the partition's owner
     ROWS                    process rows     one per process: counters and the redo record of its last transaction
     LANDING                 landing zone     one writer: the datagram input
-    CHUNKS                  chunks           one writer each: the input that owns them; run words: the run's owner
+    CHUNKS                  chunks           one writer each: the input that has their share; run words: the run's owner
 
 A *chunk* (8 KiB) starts with a chunk header, then *runs* lie one behind the other.  A run is a run header, the topic's
 name if the router has not numbered the topic yet, then *records*.  A record is a record header, the key, the value,
@@ -47,6 +47,8 @@ SUPER_TOPICS_VERSION: Final = 104  # u32, goes up when an entry of the topic tab
 SUPER_FIRST_EPOCH: Final = 108  # u32, the producer epoch in which a new entry of the partition table begins
 SUPER_METADATA_UPDATED_MS: Final = 112  # i64, last successful fetch (router)
 SUPER_METADATA_MODIFIED_MS: Final = 120  # i64, last fetch that differed (router)
+SUPER_SHARES: Final = 1024  # a byte for each share of the chunks: the row of the input that has it, 0 = nobody
+SHARES_MAX: Final = 1024
 
 # --- topic table: entry 0 is never used, so that topic id 0 means "not numbered" --------------------------------------
 TOPIC_ENTRY: Final = 272
@@ -74,6 +76,7 @@ ROW_VERSION: Final = 16  # u64, odd while the counters change: a reader that saw
 ROW_STARTED_MS: Final = 24  # i64
 ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
 ROW_TICKET: Final = 40  # u64, of an input: the ticket of the last run that it handed over
+ROW_COUNTED: Final = 48  # u64, of a stream input: how many arrivals are counted, and those of its predecessors
 ROW_COUNTERS: Final = 64
 ROW_COUNTER_CAPACITY: Final = 448
 ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, see slab/rows.py
@@ -170,6 +173,10 @@ RECORD_HEADERS_LENGTH: Final = 30
 RECORD_TIMESTAMP: Final = 32
 RECORD_ARRIVAL: Final = 40
 
+ARRIVAL_STREAM: Final = 1 << 63  # set in arrival numbers of stream inputs: see `stream_arrival`
+ARRIVAL_SOURCE_BITS: Final = 20
+ARRIVAL_SOURCES: Final = 1 << ARRIVAL_SOURCE_BITS
+
 FLAG_PARTITION_KEY: Final = 1  # the record is a PartitionKey message; on a run: all its records are
 FLAG_BATCH_START: Final = 2  # the first record of this run or record opens a record batch that was sent
 FLAG_IN_DOUBT: Final = 4  # sent at least once without an answer: a duplicate is possible without idempotence
@@ -219,6 +226,20 @@ def word(state: State, holder: int = 0) -> int:
     return state | (holder & 0xFFFFFF) << 8
 
 
+def stream_arrival(number: int, source: int) -> int:
+    """The arrival number of message `number` of a stream input, which came from `source` (20 bits).
+
+    They grow with the number, are never those of a landing zone, and tell whose a record is.
+    """
+    return ARRIVAL_STREAM | number << ARRIVAL_SOURCE_BITS | source
+
+
+def stream_number(arrival: int) -> int:
+    """The number in a stream's arrival number."""
+    return (arrival & ~ARRIVAL_STREAM) >> ARRIVAL_SOURCE_BITS
+
+
+assert SUPER_SHARES + SHARES_MAX <= PAGE
 assert RUN.size == RUN_HEADER
 assert RECORD.size == RECORD_HEADER
 assert CHUNK_HEAD.size <= CHUNK_HEADER

@@ -32,7 +32,17 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Record, Run
 
-__all__ = ["Found", "SentBatch", "arrivals_from", "batches_of", "close_open_runs", "find", "sweep", "sweep_filled"]
+__all__ = [
+    "Found",
+    "SentBatch",
+    "arrivals_from",
+    "batches_of",
+    "close_open_runs",
+    "find",
+    "sweep",
+    "sweep_filled",
+    "uncounted",
+]
 
 
 class Found(NamedTuple):
@@ -193,7 +203,7 @@ def _cut_at_starts(members: list[Found]) -> Iterator[list[Found]]:
 
 def close_open_runs(slab: Slab, owner: int) -> None:
     """Hand over what a dead input of row `owner` left open; its sums are counted again from the records."""
-    mine = [place for place in all_runs(slab) if slab.view[slab.chunk_at(place[0]) + lay.CHUNK_OWNER] == owner]
+    mine = [place for place in all_runs(slab) if _owner_of(slab, place[0]) == owner]
     tickets = TicketOffice(slab, owner)
     tickets.catch_up(max((run.ticket for _, _, run in mine), default=0))
     for chunk, offset, run in mine:
@@ -216,12 +226,25 @@ def _close_run(slab: Slab, tickets: TicketOffice, chunk: int, offset: int, run: 
 
 
 def arrivals_from(slab: Slab, base: int) -> frozenset[int]:
-    """The arrival numbers from `base` on that are in records, settled ones included."""
-    return frozenset(read_each(slab, lambda chunk: _arrivals_in(slab, chunk, base)))
+    """The arrival numbers of the landing zone with this base that are in records, settled ones included."""
+    found = read_each(slab, lambda chunk: _records_from(slab, chunk, base))
+    return frozenset(record.arrival for record in found if record.arrival < lay.ARRIVAL_STREAM)
 
 
-def _arrivals_in(slab: Slab, chunk: int, base: int) -> Iterator[int]:
-    if last_arrival(slab, chunk) < base:
+def uncounted(slab: Slab, owner: int, counted: int) -> list[Record]:
+    """The records that a dead stream input of row `owner` appended and had not counted yet, settled ones included."""
+    first = lay.stream_arrival(counted, 0)
+    found = read_each(slab, lambda chunk: _records_from(slab, chunk, first) if _owner_of(slab, chunk) == owner else ())
+    return list(found)
+
+
+def _owner_of(slab: Slab, chunk: int) -> int:
+    return slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER]
+
+
+def _records_from(slab: Slab, chunk: int, first: int) -> Iterator[Record]:
+    """The records of a chunk whose arrival number is at least `first`."""
+    if last_arrival(slab, chunk) < first:
         return
     for offset, run in runs_of(slab, chunk):
-        yield from (record.arrival for _, record in records_of(slab, chunk, offset, run) if record.arrival >= base)
+        yield from (record for _, record in records_of(slab, chunk, offset, run) if record.arrival >= first)

@@ -9,14 +9,15 @@ says: every step of it may be done twice.
 stays odd from `open_books` until it has landed what it received, even if it dies in between.
 
 A redo record: u32 valid, u32 outcome, u32 reason, u32 number of counters, u32 number of segments, u32 landing slots
-that it empties, u64 landing base after that; then pairs of (u64 counter index, u64 value); then segments as in
+that it empties, u64 landing base after that (where it empties none: arrivals of a stream input that are counted then,
+0 = no matter); then pairs of (u64 counter index, u64 value); then segments as in
 `runs.SEGMENT`.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["MAX_SETTLED_SEGMENTS", "Row", "settle_words"]
+__all__ = ["MAX_SETTLED_SEGMENTS", "Row", "Words", "check", "settle_words"]
 
 _REDO: Final = Struct("<IIIIIIQ")
 _PAIR: Final = Struct("<QQ")
@@ -41,16 +42,30 @@ MAX_SETTLED_SEGMENTS: Final = (lay.ROW_REDO_BYTES - _REDO.size - _MAX_COUNTERS *
 """How many segments one transaction settles at the most, and so how many a record batch may have."""
 
 
-class Row:
-    """The row of this process in the slab.  Making one finishes what a crash left half done."""
+class Words(NamedTuple):
+    """What is done with the words of segments, once a record where a run was split."""
 
-    def __init__(self, slab: Slab, index: int) -> None:
+    check: Callable[[Slab, Sequence[Segment]], None]
+    """Raises SlabError for a segment that is not what it claims."""
+    settle: Callable[[Slab, Sequence[Segment], State, int], None]
+    """Marks segments as settled with an outcome and a reason; see `settle_words`."""
+
+
+class Row:
+    """The row of this process in the slab.  Making one finishes what a crash left half done.
+
+    Who settles much brings kernels to do it; `Words` are the plain ones.
+    """
+
+    def __init__(self, slab: Slab, index: int, words: Words | None = None) -> None:
         self._slab = slab
+        self._words = words or Words(check, settle_words)
         self._at = slab.geometry.rows_at + index * lay.ROW_BYTES
         start = (self._at + lay.ROW_COUNTERS) >> 3
         self.counters = slab.longs[start : start + lay.ROW_COUNTER_CAPACITY]
+        self._is_stream = lay.ROW_FIRST_INPUT < index < lay.ROW_FIRST_DISPATCHER
         self._redo()
-        if self.version & 1 and not landing.landed_lengths(slab):
+        if self.version & 1 and not self._is_stream and not landing.landed_lengths(slab):
             slab.longs[(self._at + lay.ROW_VERSION) >> 3] += 1  # opened for a batch that never came
 
     def begin(self, pid: int, now_ms: int) -> int:
@@ -99,6 +114,18 @@ class Row:
         base = self._slab.longs[landing.base_at(self._slab) >> 3]
         self._transact(raises, landed=landed, landing_base=base + landed)
 
+    @property
+    def counted(self) -> int:
+        """Of a stream input: how many arrivals are counted, and those of its predecessors."""
+        return self._slab.longs[(self._at + lay.ROW_COUNTED) >> 3]
+
+    def count(self, arrivals: int, raises: Mapping[int, int]) -> None:
+        """Say that a stream input's arrivals below number `arrivals` are counted, and raise counters.
+
+        Both or neither.  After a death in between the books stay open until the successor has counted the rest.
+        """
+        self._transact(raises, landing_base=arrivals)
+
     def open_books(self) -> None:
         """The input is about to add records that it counts when it lands them: until then the books are a blur."""
         self._slab.longs[(self._at + lay.ROW_VERSION) >> 3] |= 1
@@ -115,8 +142,7 @@ class Row:
     ) -> None:
         if len(raises) > _MAX_COUNTERS:
             raise SlabError(f"One transaction raises at most {_MAX_COUNTERS} counters, not {len(raises)}.")
-        for segment in segments:
-            segment_words(self._slab, segment)  # what cannot be settled must be refused before the point of no return
+        self._words.check(self._slab, segments)  # before the point of no return
         at, view = self._at + lay.ROW_REDO, self._slab.view
         _REDO.pack_into(view, at, 0, outcome, reason, len(raises), len(segments), landed, landing_base)
         pairs = b"".join([_PAIR.pack(counter, self.counters[counter] + more) for counter, more in raises.items()])
@@ -135,19 +161,27 @@ class Row:
         version = (self._at + lay.ROW_VERSION) >> 3
         self._slab.longs[version] |= 1
         packed = self._slab.view[at + _SEGMENTS_AT : at + _SEGMENTS_AT + count * SEGMENT.size]
-        settle_words(self._slab, unpack_segments(packed), State(outcome), reason)
+        self._words.settle(self._slab, unpack_segments(packed), State(outcome), reason)
         for place in range(at + _REDO.size, at + _REDO.size + counters * _PAIR.size, _PAIR.size):
             counter, value = _PAIR.unpack_from(self._slab.view, place)
             self.counters[counter] = value
         if landed:
             landing.empty(self._slab, landed)
             self._slab.longs[landing.base_at(self._slab) >> 3] = landing_base
+        elif landing_base:
+            self._slab.longs[(self._at + lay.ROW_COUNTED) >> 3] = landing_base
         # The record goes last: had it gone before, a crash in between would leave the version odd for good.
         self._slab.longs[version] += 1
         self._slab.words[at >> 2] = 0
 
 
 _SEGMENTS_AT: Final = _REDO.size + _MAX_COUNTERS * _PAIR.size
+
+
+def check(slab: Slab, segments: Sequence[Segment]) -> None:
+    """Raise SlabError for a segment that is not what it claims, or that cannot be owned for itself."""
+    for segment in segments:
+        segment_words(slab, segment)
 
 
 def settle_words(slab: Slab, segments: Sequence[Segment], outcome: State, reason: int) -> None:

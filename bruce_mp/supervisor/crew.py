@@ -10,7 +10,9 @@ again, then the router hears of it, who looks what it left.  The router looks by
 from __future__ import annotations
 
 import logging
+import socket
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,12 +32,12 @@ from bruce_mp.telemetry.logs import NOTICE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from socket import socket
 
     from bruce_mp.config.model import Config
     from bruce_mp.pipes.control import Broker, Word
     from bruce_mp.slab.file import Slab
     from bruce_mp.supervisor.child import Inherited
+    from bruce_mp.supervisor.intake import Intake
     from bruce_mp.supervisor.programs import Programs
     from bruce_mp.supervisor.sockets import Bound
 
@@ -51,8 +53,9 @@ class Equipment(NamedTuple):
     run_dir: Path
     slab: Slab
     locks: Sequence[Inherited]
-    datagrams: Bound
+    intake: Intake
     http: Bound
+    inputs: tuple[int, ...]
 
 
 class Crew:
@@ -68,9 +71,7 @@ class Crew:
         self._draining = False
         self._stopping = False
         self.failure: str | None = None
-        self.input = self._child(
-            programs.input, "input", lay.ROW_FIRST_INPUT, listener=equipment.datagrams.socket, ends_when_drained=True
-        )
+        self.inputs = [self._input(row) for row in equipment.inputs]
         self._router = self._child(programs.router, "router", lay.ROW_ROUTER)
         self._status = self._child(programs.status, "status", lay.ROW_STATUS, listener=equipment.http.socket)
         self._dispatchers: dict[int, Child] = {}
@@ -81,7 +82,7 @@ class Crew:
         name: str,
         row: int,
         *,
-        listener: socket | None = None,
+        listener: socket.socket | None = None,
         slot: int = 0,
         broker: Broker | None = None,
         ends_when_drained: bool = False,
@@ -92,10 +93,23 @@ class Crew:
         start = Start(name, row, *places, listener=listener, slot=slot, broker=broker, clock_offset_ms=clock)
         return Child(program, start, equipment.locks, time.monotonic(), ends_when_drained=ends_when_drained)
 
+    def _input(self, row: int) -> Child:
+        """The process of an input; if there is no socket for datagrams, one on which none will come."""
+        intake, number = self._equipment.intake, row - lay.ROW_FIRST_INPUT
+        if number:
+            child = self._child(self._programs.stream, f"input-{number}", row, ends_when_drained=True)
+            unix, tcp = (bound.socket if bound else None for bound in (intake.unix_stream, intake.tcp))
+            child.start = replace(child.start, unix_stream=unix, tcp=tcp)
+        else:
+            listener = intake.datagrams.socket if intake.datagrams else _no_datagrams()
+            child = self._child(self._programs.input, "input", row, listener=listener, ends_when_drained=True)
+        child.start = replace(child.start, inputs=self._equipment.inputs)
+        return child
+
     @property
     def members(self) -> list[Child]:
         """Everyone, those that ended included."""
-        return [self.input, self._router, self._status, *self._dispatchers.values()]
+        return [*self.inputs, self._router, self._status, *self._dispatchers.values()]
 
     @property
     def is_gone(self) -> bool:
@@ -171,7 +185,7 @@ class Crew:
 
     def _on_ready(self, child: Child) -> None:
         child.is_ready()
-        if self._debug.any and child is not self.input:
+        if self._debug.any and child not in self.inputs:
             child.send(self._debug)
         log.log(NOTICE, "Process %s is ready.", child.name, extra=child.about)
 
@@ -223,9 +237,20 @@ class Crew:
         child.due = now + delay
         log.warning("Process %s has died: %s. Next start in %g s.", child.name, reason, delay, extra=child.about)
 
-    def drain_input(self) -> None:
-        """Let the input hand on what it has, and end."""
-        self.input.drain()
+    @property
+    def inputs_have_ended(self) -> bool:
+        """Whether nothing more comes in."""
+        return all(child.state is State.ENDED for child in self.inputs)
+
+    @property
+    def inputs_run(self) -> bool:
+        """Whether every input that has not ended runs: then none of them will begin anew and bring more."""
+        return all(child.state in {State.RUNNING, State.ENDED} for child in self.inputs)
+
+    def drain_inputs(self) -> None:
+        """Let the inputs hand on what they have, and end."""
+        for child in self.inputs:
+            child.drain()
 
     def drain_others(self) -> None:
         """Let everyone behind the input send what they have."""
@@ -247,3 +272,7 @@ class Crew:
     def _stop_status_last(self) -> None:
         if self._stopping and all(child.state is State.ENDED for child in self._others):
             self._status.stop(time.monotonic())
+
+
+def _no_datagrams() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

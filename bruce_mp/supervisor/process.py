@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 import time
 from multiprocessing.connection import wait
@@ -32,13 +31,14 @@ from bruce_mp.slab.rows import Row
 from bruce_mp.supervisor.child import Inherited
 from bruce_mp.supervisor.crew import Crew, Equipment
 from bruce_mp.supervisor.datagram_limits import check_datagram_size, warn_of_short_queue
+from bruce_mp.supervisor.intake import bind_intake, input_rows
 from bruce_mp.supervisor.programs import PROGRAMS
 from bruce_mp.supervisor.remains import held_messages, plural
-from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, take_run_dir
+from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, take_run_dir
 from bruce_mp.supervisor.shutdown import Phase, Shutdown
 from bruce_mp.supervisor.signals import SignalPipe
-from bruce_mp.supervisor.slab_setup import take_slab
-from bruce_mp.supervisor.sockets import bind_datagrams, bind_http
+from bruce_mp.supervisor.slab_setup import join_inputs, take_slab
+from bruce_mp.supervisor.sockets import bind_http
 from bruce_mp.telemetry.books import balance_line, read_books
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
@@ -83,19 +83,23 @@ def run(config: Config, config_path: Path, programs: Programs = PROGRAMS) -> int
 
 def _equip(config: Config) -> Equipment:
     """Get hold of everything.  Raises BruceError when something is not to be had."""
-    check_datagram_size(config.input.max_datagram_size, allow_large=config.input.allow_large_datagrams)
-    warn_of_short_queue()
+    if config.input.unix_datagram.enable:
+        check_datagram_size(config.input.max_datagram_size, allow_large=config.input.allow_large_datagrams)
+        warn_of_short_queue()
     run_dir = Path(config.daemon.run_dir)
     run_lock = take_run_dir(run_dir)
     slab, slab_lock = take_slab(Path(config.slab_path), config.slab.size, config.input.max_datagram_size)
+    inputs = input_rows(config.input, slab)
+    join_inputs(slab, inputs)
     try:
         http = bind_http(config.http.address)
-        datagrams = bind_datagrams(config.input.unix_datagram)
+        intake = bind_intake(config.input)
     except StartError:
         _remove_if_empty(slab)
         raise
     _publish(run_dir, http, config.http.address)
-    return Equipment(config, run_dir, slab, (Inherited(run_lock), Inherited(slab_lock)), datagrams, http)
+    _publish_tcp(run_dir, intake.tcp)
+    return Equipment(config, run_dir, slab, (Inherited(run_lock), Inherited(slab_lock)), intake, http, inputs)
 
 
 def _publish(run_dir: Path, http: Bound, address: HostPort | UnixPath) -> None:
@@ -104,6 +108,15 @@ def _publish(run_dir: Path, http: Bound, address: HostPort | UnixPath) -> None:
         address = HostPort(address.host, http.socket.getsockname()[1])
     (run_dir / HTTP_ADDRESS).write_text(str(address), "utf-8")
     log.log(NOTICE, "Status pages are served at %s.", address)
+
+
+def _publish_tcp(run_dir: Path, tcp: Bound | None) -> None:
+    """The same for TCP connections; no file where none are accepted."""
+    place = run_dir / TCP_ADDRESS
+    place.unlink(missing_ok=True)
+    if tcp is not None:
+        host, port = tcp.socket.getsockname()[:2]
+        place.write_text(str(HostPort(host, port)), "utf-8")
 
 
 def _remove_if_empty(slab: Slab) -> None:
@@ -118,7 +131,7 @@ class _Supervisor:
         self._signals = SignalPipe()
         self._crew = Crew(programs, equipment, row)
         max_delay = equipment.config.delivery.shutdown_max_delay_ms / 1000
-        self._shutdown = Shutdown(self._crew, equipment.slab, max_delay, self._close_intake)
+        self._shutdown = Shutdown(self._crew, equipment.slab, max_delay, equipment.intake.close)
         self._beat_due = 0.0
         self._beat: Callable[[], None]
         row.start_heartbeat(self._call_later, wall_ms)
@@ -158,15 +171,10 @@ class _Supervisor:
                 case _:
                     log.warning("%s is ignored: a changed configuration needs a restart.", number.name)
 
-    def _close_intake(self) -> None:
-        """Let senders know that nobody receives any more; what the kernel has already can still be read."""
-        self._equipment.datagrams.remove_file()
-        self._equipment.datagrams.socket.shutdown(socket.SHUT_RD)
-
 
 def _finish(equipment: Equipment, failure: str | None) -> None:
     """All processes are gone: clean up, and say what is left."""
-    equipment.datagrams.remove_file()
+    equipment.intake.remove_files()
     equipment.http.remove_file()
     if failure:
         _tell(equipment, f"{failure}. The daemon has ended.")

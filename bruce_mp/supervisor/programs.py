@@ -18,6 +18,7 @@ class Programs(NamedTuple):
     router: str
     dispatcher: str
     status: str
+    stream: str
 
 
 PROGRAMS: Final = Programs(
@@ -25,4 +26,5 @@ PROGRAMS: Final = Programs(
     router="bruce_mp.router.process",
     dispatcher="bruce_mp.dispatcher.process",
     status="bruce_mp.status.process",
+    stream="bruce_mp.input.stream_process",
 )

@@ -17,10 +17,12 @@ from bruce_mp.supervisor.locks import patiently
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["HTTP_ADDRESS", "take_run_dir"]
+__all__ = ["HTTP_ADDRESS", "TCP_ADDRESS", "take_run_dir"]
 
 HTTP_ADDRESS: Final = "http.address"
 """The file that says where the status pages are served, as `http.listen` does."""
+TCP_ADDRESS: Final = "input.tcp.address"
+"""The file that says where TCP connections are accepted, if they are."""
 
 
 def take_run_dir(path: Path) -> int:

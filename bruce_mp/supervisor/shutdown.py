@@ -15,7 +15,6 @@ import time
 from enum import Enum, auto, unique
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.supervisor.lifecycle import State
 from bruce_mp.supervisor.remains import held_messages
 from bruce_mp.telemetry.logs import NOTICE
 
@@ -65,7 +64,7 @@ class Shutdown:
             self._deadline = now + self._max_delay
             self._intake_until = min(now + INTAKE_PATIENCE_S, self._deadline)
             self._close_intake()
-            self._crew.drain_input()
+            self._crew.drain_inputs()
             self.phase = Phase.INTAKE
         elif self.phase in {Phase.INTAKE, Phase.DELIVERY}:
             log.log(NOTICE, "Asked again to shut down: not waiting for deliveries any longer.")
@@ -86,7 +85,7 @@ class Shutdown:
 
     def _take_in(self) -> None:
         self.due = self._intake_until
-        if self._crew.input.state is State.ENDED or self._is_late:
+        if self._crew.inputs_have_ended or self._is_late:
             self._crew.drain_others()
             self.phase = Phase.DELIVERY
             self._deliver()
@@ -97,9 +96,9 @@ class Shutdown:
 
     @property
     def _more_may_come(self) -> bool:
-        """Whether the input may bring more.  One that runs and did not end in time hangs: nobody waits for it."""
-        hangs = self._crew.input.state is State.RUNNING and self._is_late
-        return self._crew.input.state is not State.ENDED and not hangs
+        """Whether an input may bring more.  One that runs and did not end in time hangs: nobody waits for it."""
+        hang = self._crew.inputs_run and self._is_late
+        return not self._crew.inputs_have_ended and not hang
 
     def _deliver(self) -> None:
         now = time.monotonic()

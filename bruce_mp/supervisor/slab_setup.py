@@ -19,17 +19,22 @@ from bruce_mp.slab.chunks import chunk_heads
 from bruce_mp.slab.file import Geometry, Slab, create, lock
 from bruce_mp.slab.layout import ChunkState, State
 from bruce_mp.slab.numbering import decide_anew
+from bruce_mp.slab.recovery import close_open_runs
 from bruce_mp.slab.rows import Row
 from bruce_mp.slab.runs import records_of, runs_of
+from bruce_mp.slab.shares import note_owners
+from bruce_mp.slab.tickets import TicketOffice, last_tickets
 from bruce_mp.supervisor.locks import patiently
 from bruce_mp.supervisor.remains import held_messages, plural
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.logs import NOTICE
+from bruce_mp.telemetry.receipts import finish_stream_input
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["OwnSlab", "retire_row", "take_slab"]
+__all__ = ["OwnSlab", "join_inputs", "retire_row", "take_slab"]
 
 log = logging.getLogger(__name__)
 
@@ -144,6 +149,27 @@ def retire_row(slab: Slab, row: int) -> None:
     """Nobody has the row any more: finish the transaction of whoever had it; no process is to be there."""
     Row(slab, row)
     slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_PID) >> 2] = 0
+
+
+def join_inputs(slab: Slab, rows: Sequence[int]) -> None:
+    """Let the inputs with these rows have what is in the slab, whoever had it: there may be fewer of them than before.
+
+    Before any process is started.  What inputs without a successor left half done is finished first.
+    """
+    heads = [(chunk, span) for chunk, state, span, _ in chunk_heads(slab) if state is not ChunkState.FREE]
+    owners = {slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] for chunk, _ in heads}
+    for index in range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER):
+        row = Row(slab, index)
+        if index in owners or row.version & 1:
+            finish_stream_input(slab, row, index)
+    close_open_runs(slab, lay.ROW_FIRST_INPUT)
+    tickets = last_tickets(slab)
+    for chunk, _ in heads:
+        owner_at = slab.chunk_at(chunk) + lay.CHUNK_OWNER
+        if slab.view[owner_at] not in rows:
+            TicketOffice(slab, rows[0]).catch_up(tickets.get(slab.view[owner_at], 0))
+            slab.view[owner_at] = rows[0]
+    note_owners(slab, heads)
 
 
 def _check_chunks(slab: Slab) -> None:

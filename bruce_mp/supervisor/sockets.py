@@ -2,13 +2,16 @@
 so that what waits in the kernel survives.
 
 A socket file that nobody serves any more is replaced; one that a living process serves is not.  The permission bits are
-right from the first moment, because the umask is set around the bind.
+right from the first moment, because the umask is set around the bind; a file that is to have another owner can be used
+by nobody before it has him.
 """
 
 from __future__ import annotations
 
 import errno
+import grp
 import os
+import pwd
 import socket
 import stat
 from contextlib import contextmanager, suppress
@@ -19,15 +22,19 @@ from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.errors import StartError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from socket import SocketKind
 
-    from bruce_mp.config.sections import UnixDatagram
+    from bruce_mp.config.sections import Tcp, UnixDatagram, UnixStream
 
-__all__ = ["Bound", "bind_datagrams", "bind_http"]
+__all__ = ["Bound", "bind_datagrams", "bind_http", "bind_tcp", "bind_unix_stream"]
 
 HTTP_SETTING: Final = "http.listen"
 DATAGRAM_SETTING: Final = "input.unix_datagram.path"
+STREAM_SETTING: Final = "input.unix_stream.path"
+TCP_SETTING: Final = "input.tcp"
+_MANY: Final = 4096
+"""Connections that may wait to be accepted; the kernel takes no more than net.core.somaxconn."""
 _BACKLOG: Final = 64
 
 
@@ -49,25 +56,37 @@ class Bound(NamedTuple):
 
 def bind_datagrams(config: UnixDatagram) -> Bound:
     """The datagram socket.  Raises StartError when its place is taken or cannot be used."""
-    return _bind_unix(Path(config.path), socket.SOCK_DGRAM, config.mode, DATAGRAM_SETTING)
+    return _bind_unix(Path(config.path), socket.SOCK_DGRAM, Access.of(config), DATAGRAM_SETTING)
+
+
+def bind_unix_stream(config: UnixStream) -> Bound:
+    """The listening UNIX stream socket.  Raises StartError when its place is taken or cannot be used."""
+    bound = _bind_unix(Path(config.path), socket.SOCK_STREAM, Access.of(config), STREAM_SETTING)
+    bound.socket.listen(_MANY)
+    return bound
+
+
+def bind_tcp(config: Tcp) -> Bound:
+    """The listening TCP socket.  Raises StartError when the address is taken or cannot be used."""
+    return Bound(_listen_tcp(HostPort(config.host, config.port), TCP_SETTING, _MANY))
 
 
 def bind_http(address: HostPort | UnixPath) -> Bound:
     """The listening socket of the status pages.  Raises StartError when the address is taken or cannot be used."""
     if isinstance(address, HostPort):
-        return Bound(_listen_tcp(address))
-    bound = _bind_unix(Path(address.path), socket.SOCK_STREAM, None, HTTP_SETTING)
+        return Bound(_listen_tcp(address, HTTP_SETTING, _BACKLOG))
+    bound = _bind_unix(Path(address.path), socket.SOCK_STREAM, Access(), HTTP_SETTING)
     bound.socket.listen(_BACKLOG)
     return bound
 
 
-def _listen_tcp(address: HostPort) -> socket.socket:
+def _listen_tcp(address: HostPort, setting: str, backlog: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, place = found[0]
-        return socket.create_server(place, family=family, backlog=_BACKLOG)
+        return socket.create_server(place, family=family, backlog=backlog)
     except OSError as error:
-        raise StartError(f'{HTTP_SETTING} = "{address}" cannot be used: {_tcp_remedy(error)}') from error
+        raise StartError(f'{setting} = "{address}" cannot be used: {_tcp_remedy(error)}') from error
 
 
 def _tcp_remedy(error: OSError) -> str:
@@ -79,16 +98,70 @@ def _tcp_remedy(error: OSError) -> str:
     return remedies.get(error.errno or 0, f"{error.strerror}.")
 
 
-def _bind_unix(path: Path, kind: SocketKind, mode: int | None, setting: str) -> Bound:
+class Access(NamedTuple):
+    """Who may send to a socket file: permission bits, owner and group; None: as a file that is made there."""
+
+    mode: int | None = None
+    user: str | None = None
+    group: str | None = None
+
+    @classmethod
+    def of(cls, config: UnixDatagram | UnixStream) -> Access:
+        return cls(config.mode, config.user, config.group)
+
+
+def _bind_unix(path: Path, kind: SocketKind, access: Access, setting: str) -> Bound:
+    owner = _owner_of(access, setting)
     _clear(path, kind, setting)
     bound = socket.socket(socket.AF_UNIX, kind)
     try:
-        with _umask(mode):
+        with _umask(access.mode if owner is None else 0):
             bound.bind(str(path))
+        if owner is not None:
+            _hand_over(path, owner, access.mode)
     except OSError as error:
         bound.close()
         raise StartError(_place_trouble(path, setting, error)) from error
     return Bound(bound, path, path.lstat())
+
+
+def _owner_of(access: Access, setting: str) -> tuple[int, int] | None:
+    """The numbers of the configured user and group, -1 = as it is; None when neither is configured."""
+    if access.user is None and access.group is None:
+        return None
+    try:
+        user = -1 if access.user is None else _number_of(access.user, lambda name: pwd.getpwnam(name).pw_uid)
+        group = -1 if access.group is None else _number_of(access.group, lambda name: grp.getgrnam(name).gr_gid)
+    except KeyError as error:
+        place = setting.rpartition(".")[0]
+        raise StartError(
+            f"{place}: there is no such user or group: {error.args[0]}; make it or name another."
+        ) from error
+    return user, group
+
+
+def _number_of(name: str, look_up: Callable[[str], int]) -> int:
+    return int(name) if name.isdecimal() else look_up(name)
+
+
+def _hand_over(path: Path, owner: tuple[int, int], mode: int | None) -> None:
+    """Give the file, which nobody may use yet, to its owner, and only then let him use it.
+
+    By way of a descriptor: the path may name something else from one call to the next.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        itself = Path(f"/proc/self/fd/{descriptor}")
+        os.chown(itself, *owner)
+        itself.chmod(0o777 & ~_present_umask() if mode is None else mode)
+    finally:
+        os.close(descriptor)
+
+
+def _present_umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 @contextmanager
@@ -139,5 +212,6 @@ def _place_trouble(path: Path, setting: str, error: OSError) -> str:
         errno.ENOTDIR: f"{path.parent} is not a directory; choose another path.",
         errno.EACCES: f"the daemon's user must be allowed to write to {path.parent} and to the socket there.",
         errno.EADDRINUSE: "another program took the place just now; stop it or choose another path.",
+        errno.EPERM: "only root may give a file to another user, or to a group that he is not in.",
     }
     return f'{setting} = "{path}" cannot be used: {remedies.get(error.errno or 0, f"{error.strerror}.")}'

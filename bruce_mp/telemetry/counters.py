@@ -40,6 +40,25 @@ class Counter(IntEnum):
     InputAgentDiscardMsgUnsupportedApiKey = 69
     InputAgentDiscardAnyPartitionMsgUnsupportedApiVersion = 70
     InputAgentDiscardPartitionKeyMsgUnsupportedApiVersion = 71
+    UnixStreamInputForwardMsg = 72
+    UnixStreamInputCleanDisconnect = 73
+    UnixStreamInputUncleanDisconnect = 74
+    UnixStreamInputSocketError = 75
+    UnixStreamInputInvalidSizeField = 76
+    UnixStreamInputMsgBodyTooLarge = 77
+    UnixStreamInputSocketRead = 78
+    UnixStreamInputSocketGotData = 79
+    TcpInputForwardMsg = 80
+    TcpInputCleanDisconnect = 81
+    TcpInputUncleanDisconnect = 82
+    TcpInputSocketError = 83
+    TcpInputInvalidSizeField = 84
+    TcpInputMsgBodyTooLarge = 85
+    TcpInputSocketRead = 86
+    TcpInputSocketGotData = 87
+    StreamConnections = 88
+    """How many are open now; no sum over time."""
+    StreamBarriers = 89
 
     # router
     RouteAnyPartitionMsg = 96

@@ -1,4 +1,4 @@
-"""What is said before the daemon starts: features that are not there yet, and settings with a catch."""
+"""What is said before the daemon starts of settings with a catch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.config.features import remarks, unused_settings
+from bruce_mp.config.features import remarks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,25 +17,18 @@ if TYPE_CHECKING:
 
 
 def test_the_defaults_need_no_word(load: Load) -> None:
-    assert unused_settings(load()) == []
     assert remarks(load()) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("[input.unix_stream]\nenable = true\n", "input.unix_stream.enable = true"),
-        ("[input.tcp]\nenable = true\n", "input.tcp.enable = true"),
-    ],
-)
-def test_features_that_are_not_there_yet_are_named(load: Load, text: str, named: str) -> None:
-    assert unused_settings(load(text)) == [named]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("required_acks = 0\n", "delivery is at most once"),
+        ('[input.tcp]\nenable = true\nhost = "0.0.0.0"\nloopback_only = false\n', "other hosts can connect"),
+        (
+            '[input.unix_stream]\nenable = true\npath = "/run/bruce/in"\n',
+            "only programs of the daemon's own user can send",
+        ),
         ('[input.unix_datagram]\npath = "/run/bruce/in"\n', "only programs of the daemon's own user can send"),
     ],
 )

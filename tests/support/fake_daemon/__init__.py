@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RUNNER: Final = Path(__file__).with_name("run.py")
 OBEDIENT: Final = "support.fake_daemon.obedient"
-ROLES: Final = ("input", "router", "dispatcher", "status")
+ROLES: Final = ("input", "router", "dispatcher", "status", "stream")
 
 
 class FakeDaemon:

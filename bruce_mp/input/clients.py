@@ -1,0 +1,104 @@
+"""A client on a stream connection, as the input knows it: what it sent of a message that is not whole yet, and counts.
+
+A *section* is what a connection sends between two barriers.  Its messages carry its number in their arrival numbers, so
+that their outcomes can be counted for it, whoever settles them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.telemetry.counters import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bruce_mp.errors import DiscardReason
+
+__all__ = ["TCP", "UNIX", "Client", "Kind", "Peer", "Section"]
+
+
+class Kind(NamedTuple):
+    """A kind of stream: its counters."""
+
+    forwarded: Counter
+    clean: Counter
+    unclean: Counter
+    socket_error: Counter
+    invalid_size: Counter
+    too_large: Counter
+    reads: Counter
+    got_data: Counter
+
+
+UNIX: Final = Kind(
+    Counter.UnixStreamInputForwardMsg,
+    Counter.UnixStreamInputCleanDisconnect,
+    Counter.UnixStreamInputUncleanDisconnect,
+    Counter.UnixStreamInputSocketError,
+    Counter.UnixStreamInputInvalidSizeField,
+    Counter.UnixStreamInputMsgBodyTooLarge,
+    Counter.UnixStreamInputSocketRead,
+    Counter.UnixStreamInputSocketGotData,
+)
+TCP: Final = Kind(
+    Counter.TcpInputForwardMsg,
+    Counter.TcpInputCleanDisconnect,
+    Counter.TcpInputUncleanDisconnect,
+    Counter.TcpInputSocketError,
+    Counter.TcpInputInvalidSizeField,
+    Counter.TcpInputMsgBodyTooLarge,
+    Counter.TcpInputSocketRead,
+    Counter.TcpInputSocketGotData,
+)
+
+
+class Peer(NamedTuple):
+    """Who is at the other end, if the kernel says so: process and user."""
+
+    pid: int
+    uid: int
+
+
+@dataclass(slots=True, eq=False)
+class Section:
+    """Messages of one connection between two barriers, and what became of them."""
+
+    number: int
+    received: int = 0
+    delivered: int = 0
+    discards: Tally[DiscardReason] = field(default_factory=Tally)
+
+    @property
+    def outstanding(self) -> int:
+        """Messages without a final outcome."""
+        return self.received - self.delivered - self.discards.total()
+
+    def discard(self, reason: DiscardReason, count: int = 1) -> None:
+        """Count messages that were received and are discarded."""
+        self.discards[reason] += count
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """A connection.  `rest` is the beginning of a message of `wanted` bytes (0: not known yet), or what had no room."""
+
+    kind: Kind
+    section: Section
+    peer: Peer | None = None
+    rest: bytearray = field(default_factory=bytearray)
+    wanted: int = 0
+    is_blocked: bool = False
+    """What `rest` begins with is whole, and waits for room."""
+    is_refused: bool = False
+    """It sent what cannot be understood: nothing more is read from it."""
+
+
+def counts_of(sections: list[Section]) -> tuple[int, int, Mapping[DiscardReason, int]]:
+    """Received, delivered, and discards by reason, of sections together."""
+    discards: Tally[DiscardReason] = Tally()
+    for section in sections:
+        discards.update(section.discards)
+    return sum(section.received for section in sections), sum(section.delivered for section in sections), discards

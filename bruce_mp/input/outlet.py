@@ -1,0 +1,79 @@
+"""What every input does behind its lanes: hand runs on when they are due, tell of discards, look after its memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.pipes.frames import Kind, Parcel
+from bruce_mp.telemetry.clock import steady_ms
+
+if TYPE_CHECKING:
+    from bruce_mp.kernels import Lanes
+    from bruce_mp.pipes.links import Sender
+    from bruce_mp.pipes.loop import Loop, Timer
+    from bruce_mp.slab.chunks import ChunkPool
+    from bruce_mp.slab.runs import Segment
+    from bruce_mp.telemetry.discards import DiscardReporter
+
+__all__ = ["Outlet"]
+
+_REPORT_EVERY_S: Final = 0.5
+_TIDY_EVERY_S: Final = 1.0
+
+
+class Outlet:
+    """Between an input's lanes and the link to the router.  `after_round` belongs behind each round of the loop."""
+
+    def __init__(self, loop: Loop, lanes: Lanes, pool: ChunkPool, router: Sender, reporter: DiscardReporter) -> None:
+        self._loop = loop
+        self._lanes = lanes
+        self._pool = pool
+        self._router = router
+        self._reporter = reporter
+        self._wake: Timer | None = None
+        self._wake_ms = 0
+        self._report: Timer | None = None
+
+    def start_tidying(self) -> None:
+        """Once a second, give back memory that somebody else may want."""
+        self._pool.tidy()
+        self._loop.call_later(_TIDY_EVERY_S, self.start_tidying)
+
+    def hand_on(self, segments: list[Segment]) -> None:
+        """Tell the router of runs."""
+        if segments:
+            self._router.send([Parcel(Kind.RUNS, segments=segments)])
+
+    def hand_on_closed(self) -> None:
+        """Tell it of those that are closed; the batch before must have been landed or counted."""
+        self.hand_on(self._lanes.drain_closed())
+
+    def hand_on_all(self) -> None:
+        """Close everything, and tell it of that."""
+        self._lanes.close_all()
+        self.hand_on_closed()
+
+    def after_round(self) -> None:
+        """Hand on what is due, and see to it that the loop wakes when more is."""
+        self._lanes.close_due(steady_ms())
+        self.hand_on_closed()
+        self._set_alarm()
+        if self._reporter.pending and self._report is None:
+            self._report = self._loop.call_later(_REPORT_EVERY_S, self._send_report)
+
+    def _send_report(self) -> None:
+        self._report = None
+        self._reporter.flush()
+
+    def _set_alarm(self) -> None:
+        """Wake up when the next run is due; a timer that is there already and early enough serves."""
+        due = self._lanes.next_due_ms
+        if due is None or (self._wake is not None and self._wake_ms <= due):
+            return
+        if self._wake is not None:
+            self._wake.cancel()
+        self._wake_ms = due
+        self._wake = self._loop.call_later(max(0, due - steady_ms()) / 1000, self._woken)
+
+    def _woken(self) -> None:
+        self._wake = None

@@ -1,0 +1,305 @@
+"""A stream worker: accept connections, read, hand what came to `StreamAdmission`, hand on the runs.
+
+Several workers share the listening sockets; whoever is free accepts.  A worker has all its connections in one epoll
+set, which is one source of the process's loop.  In a round every connection that has something is read once, so that
+none waits for another, and all of it is taken in together.  What a client has sent of a message that is not whole yet
+is kept, and no more than that: a client that stalls costs what it sent.
+
+A worker waits for nobody behind it.  When there is no room, the clients that wait for it are not read; when there is
+none at all, nobody is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import select
+import socket
+from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.discarding import reporter_for
+from bruce_mp.input.clients import TCP, UNIX, Client, Peer, Section
+from bruce_mp.input.linger import linger_ms
+from bruce_mp.input.outlet import Outlet
+from bruce_mp.input.streams import Portion, StreamAdmission
+from bruce_mp.kernels import WORDS, Lanes
+from bruce_mp.pipes.control import Drain, Ready, Stop
+from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
+from bruce_mp.pipes.loop import Loop
+from bruce_mp.slab.chunks import ChunkPool
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.recovery import sweep
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.clock import steady_ms, wall_ms
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.receipts import finish_stream_input
+
+if TYPE_CHECKING:
+    from bruce_mp.pipes.control import Control
+    from bruce_mp.pipes.start import Start
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["main"]
+
+_LOG: Final = logging.getLogger(__name__)
+_BUFFER: Final = 1 << 20
+_READ: Final = 256 << 10
+_LEAST_READ: Final = 64 << 10
+"""With less room in the buffer, what is in it is taken in first; a longer message gets a buffer of its own."""
+_ACCEPTS_A_ROUND: Final = 16
+"""So many connections a worker takes at a time: others are woken too."""
+_EVENTS: Final = 512
+_FLUSH_MS: Final = 2000
+_RETRY_S: Final = 0.005
+_AFTER_ERROR_S: Final = 1.0
+_EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
+_PEER: Final = Struct("iII")
+
+
+def main(start: Start, slab: Slab, control: Control) -> None:
+    """Serve stream connections until told to drain or stop."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _Worker(start, slab, control).run()
+
+
+class _Connection:
+    """A client and its socket."""
+
+    __slots__ = ("client", "socket")
+
+    def __init__(self, connection: socket.socket, client: Client) -> None:
+        self.socket = connection
+        self.client = client
+
+
+class _Worker:
+    def __init__(self, start: Start, slab: Slab, control: Control) -> None:
+        self._slab = slab
+        self._control = control
+        self._row = Row(slab, start.row, WORDS)
+        self._row.begin(os.getpid(), wall_ms())
+        self._row_index = start.row
+        self._links = Links(start.run_dir)
+        config = start.config
+        self._reporter = reporter_for(config, self._links, self._row)
+        self._pool = ChunkPool(slab, start.row, start.inputs)
+        self._lanes = Lanes(slab, self._pool, TopicTable(slab), lambda topic: linger_ms(config.batching_for(topic)))
+        self._admission = StreamAdmission(
+            self._row,
+            self._lanes,
+            self._pool,
+            self._reporter,
+            self._on_barrier,
+            longest=config.input.max_stream_size + 4,
+            blocks=config.input.streams.when_full == "block",
+        )
+        self._listeners = {each.fileno(): each for each in (start.unix_stream, start.tcp) if each is not None}
+        self._connections: dict[int, _Connection] = {}
+        self._blocked: dict[int, _Connection] = {}
+        self._next_section = 0
+        self._buffer = memoryview(bytearray(_BUFFER))
+        self._epoll = select.epoll()
+        self._loop = Loop()
+        router = self._links.sender(ROUTER_FROM_INPUTS)
+        self._outlet = Outlet(self._loop, self._lanes, self._pool, router, self._reporter)
+        self._is_paused = False
+
+    def run(self) -> None:
+        finish_stream_input(self._slab, self._row, self._row_index)
+        self._pool.release_seals()
+        self._outlet.hand_on([found.segment for found in sweep(self._slab, {State.FILLED})])
+        self._note_connections()
+        self._loop.watch(self._control, lambda _: self._on_control())
+        self._listen()
+        self._loop.watch(self._epoll, lambda _: self._on_ready())
+        self._row.start_heartbeat(self._loop.call_later, wall_ms)
+        self._outlet.start_tidying()
+        self._control.send(Ready())
+        self._loop.run(self._outlet.after_round)
+        self._reporter.flush()
+        self._links.close(_FLUSH_MS)
+
+    def _on_control(self) -> None:
+        word = self._control.receive()
+        if isinstance(word, Drain):
+            self._on_ready()  # what had come before is still taken
+            self._finish()
+        elif word is None or isinstance(word, Stop):
+            self._finish()
+
+    def _finish(self) -> None:
+        """Hand everything on, and end: the connections end with the process."""
+        self._outlet.hand_on_all()
+        self._loop.stop()
+
+    # --- connections -------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        for listener in self._listeners.values():
+            listener.setblocking(False)
+            self._epoll.register(listener, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS_A_ROUND):
+            try:
+                connection, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._on_accept_error(error)
+                return
+            self._welcome(connection)
+
+    def _on_accept_error(self, error: OSError) -> None:
+        """Short of something, look again in a second; listeners that were shut down and clients that left are fine."""
+        if error.errno in _EXHAUSTED:
+            _LOG.error("A connection cannot be accepted: %s. It is tried again in a second.", error.strerror)
+            for listener in self._listeners.values():
+                self._epoll.unregister(listener)
+            self._loop.call_later(_AFTER_ERROR_S, self._listen)
+
+    def _welcome(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        is_unix = connection.family == socket.AF_UNIX
+        client = Client(UNIX if is_unix else TCP, self._new_section(), _peer_of(connection) if is_unix else None)
+        self._connections[connection.fileno()] = _Connection(connection, client)
+        self._epoll.register(connection, select.EPOLLIN)
+        self._note_connections()
+
+    def _new_section(self) -> Section:
+        self._next_section += 1
+        return Section(self._next_section)
+
+    def _close(self, descriptor: int) -> None:
+        connection = self._connections.pop(descriptor)
+        self._blocked.pop(descriptor, None)
+        connection.socket.close()
+        self._note_connections()
+
+    def _note_connections(self) -> None:
+        self._row.counters[Counter.StreamConnections] = len(self._connections)
+
+    def _on_barrier(self, client: Client, _data: bytes) -> None:
+        client.is_refused = True
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def _on_ready(self) -> None:
+        """Read everyone who has something once."""
+        portions: list[Portion] = []
+        read: list[int] = []
+        fill = 0
+        for descriptor, _ in self._epoll.poll(0, _EVENTS):
+            if descriptor in self._listeners:
+                self._accept(self._listeners[descriptor])
+                continue
+            if fill + _LEAST_READ + len(self._connections[descriptor].client.rest) > _BUFFER:
+                self._admit(self._buffer, portions, read)
+                portions, read, fill = [], [], 0
+            portion = self._read(descriptor, fill)
+            if portion is not None:
+                portions.append(portion)
+                read.append(descriptor)
+                fill = portion.end
+        self._admit(self._buffer, portions, read)
+
+    def _read(self, descriptor: int, fill: int) -> Portion | None:
+        """Read a connection once, behind what is left of the last time; None if that is dealt with already."""
+        client = self._connections[descriptor].client
+        if client.wanted > _LEAST_READ:
+            self._read_long(descriptor)
+            return None
+        begin = fill + len(client.rest)
+        count = self._receive(descriptor, self._buffer[begin : begin + _READ])
+        if not count:
+            return None
+        self._buffer[fill:begin] = client.rest
+        return Portion(client, fill, begin + count)
+
+    def _read_long(self, descriptor: int) -> None:
+        """Read a message that is too long for the common buffer into one of its own, which grows with what comes."""
+        client = self._connections[descriptor].client
+        scratch = bytearray(min(_READ, client.wanted - len(client.rest)))
+        count = self._receive(descriptor, memoryview(scratch))
+        if count:
+            client.rest += scratch[:count]
+            if len(client.rest) >= client.wanted:
+                self._admit_rest(descriptor)
+
+    def _receive(self, descriptor: int, room: memoryview) -> int:
+        """How much was read; 0 if there was nothing, or the connection has ended and is closed."""
+        connection = self._connections[descriptor]
+        client = connection.client
+        self._row.add(client.kind.reads)
+        try:
+            count = connection.socket.recv_into(room)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            _LOG.warning("A stream connection failed: %s.", error.strerror, extra={"about": error.errno})
+            self._row.add(client.kind.socket_error)
+            self._close(descriptor)
+            return 0
+        if count:
+            self._row.add(client.kind.got_data)
+        else:
+            self._admission.hang_up(client)
+            self._close(descriptor)
+        return count
+
+    def _admit(self, buffer: memoryview, portions: list[Portion], read: list[int]) -> None:
+        if not portions:
+            return
+        self._admission.admit(buffer, portions, steady_ms())
+        self._outlet.hand_on_closed()
+        for descriptor in read:
+            self._look_after(descriptor)
+
+    def _admit_rest(self, descriptor: int) -> None:
+        """Take in what a client sent before."""
+        client = self._connections[descriptor].client
+        data = memoryview(client.rest)
+        client.rest = bytearray()
+        self._admit(data, [Portion(client, 0, len(data))], [descriptor])
+
+    def _look_after(self, descriptor: int) -> None:
+        connection = self._connections[descriptor]
+        if connection.client.is_refused:
+            self._close(descriptor)
+        elif connection.client.is_blocked and descriptor not in self._blocked:
+            self._blocked[descriptor] = connection
+            self._epoll.unregister(descriptor)
+            self._pause()
+        elif not connection.client.is_blocked and descriptor in self._blocked:
+            del self._blocked[descriptor]
+            self._epoll.register(descriptor, select.EPOLLIN)
+
+    # --- without room ------------------------------------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        """Somebody waits for room: look again soon, and read nobody while there is none at all."""
+        if not self._is_paused:
+            self._is_paused = True
+            self._loop.call_later(_RETRY_S, self._retry)
+        if not self._pool.own_free:
+            self._loop.forget(self._epoll)
+
+    def _retry(self) -> None:
+        self._is_paused = False
+        for descriptor in list(self._blocked):
+            self._admit_rest(descriptor)
+        if self._blocked:
+            self._pause()
+        if not self._blocked or self._pool.own_free:
+            self._loop.watch(self._epoll, lambda _: self._on_ready())
+
+
+def _peer_of(connection: socket.socket) -> Peer:
+    """Who connected: the kernel knows it of UNIX sockets."""
+    pid, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return Peer(pid, uid)

@@ -1,0 +1,216 @@
+"""What came on stream connections, on its way into lanes; everything about it but the sockets.
+
+Bytes of many connections lie in one buffer.  They are cut into messages, which then are parsed, appended and counted
+together: what is paid once a batch is shared by all.  In the order of the steps it is safe to die anywhere, as for
+datagrams: first the records are in lanes, then one transaction counts them, then the router hears of the runs.  A
+successor counts what is in lanes and was not counted; bytes that were in no lane are gone, with their connection.
+
+Where senders wait for room (`when_full = "block"`) a message is only taken once it finds room for certain.  What does
+not stays the client's `rest`, in order, and nothing is read from that client until it is taken.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.input.clients import TCP
+from bruce_mp.input.pressure import chunks_for, messages_that_fit
+from bruce_mp.input.tallies import refused, report, report_no_room, tally_ingested
+from bruce_mp.kernels import Stop, cut
+from bruce_mp.slab import layout as lay
+from bruce_mp.telemetry.counters import Counter, discarded
+
+if TYPE_CHECKING:
+    from collections import Counter as Tally
+    from collections.abc import Callable, Iterable
+
+    from bruce_mp.input.clients import Client, Section
+    from bruce_mp.kernels import Ingested, Lanes
+    from bruce_mp.slab.chunks import ChunkPool
+    from bruce_mp.slab.rows import Row
+    from bruce_mp.telemetry.discards import DiscardReporter
+
+__all__ = ["Portion", "StreamAdmission"]
+
+_length: Final = itemgetter(1)
+
+
+class Portion(NamedTuple):
+    """What a client sent: the bytes of the buffer from `begin` to `end`."""
+
+    client: Client
+    begin: int
+    end: int
+
+
+class _Batch:
+    """Messages that are taken in together, with the client and section of each stretch of them."""
+
+    def __init__(self) -> None:
+        self.places: list[tuple[int, int]] = []
+        self.sources: list[int] = []
+        self.largest = 0
+        self._starts: list[int] = []
+        self._senders: list[tuple[Client, Section]] = []
+
+    def add(self, client: Client, places: list[tuple[int, int]]) -> None:
+        if places:
+            self._starts.append(len(self.places))
+            self._senders.append((client, client.section))
+            self.places += places
+            self.sources += [client.section.number] * len(places)
+            self.largest = max(self.largest, *map(_length, places))
+
+    def sender(self, index: int) -> tuple[Client, Section]:
+        return self._senders[bisect_right(self._starts, index) - 1]
+
+    def stretches(self) -> Iterable[tuple[Client, Section, int]]:
+        """Each client and section with how many messages it has."""
+        ends = [*self._starts[1:], len(self.places)]
+        for (client, section), start, end in zip(self._senders, self._starts, ends, strict=True):
+            yield client, section, end - start
+
+
+class StreamAdmission:
+    """Takes in what clients sent.
+
+    `longest` is the size that a message may have at the most, `on_barrier(client, data)` is called for each barrier
+    when everything before it is taken.
+    """
+
+    def __init__(
+        self,
+        row: Row,
+        lanes: Lanes,
+        pool: ChunkPool,
+        reporter: DiscardReporter,
+        on_barrier: Callable[[Client, bytes], None],
+        *,
+        longest: int,
+        blocks: bool,
+    ) -> None:
+        self._row = row
+        self._lanes = lanes
+        self._pool = pool
+        self._reporter = reporter
+        self._on_barrier = on_barrier
+        self._longest = longest
+        self._blocks = blocks
+
+    def admit(self, buffer: memoryview, portions: Iterable[Portion], now_ms: int) -> None:
+        """Take in what there is of whole messages; what is left of each portion becomes its client's rest."""
+        batch = _Batch()
+        for portion in portions:
+            batch = self._admit_portion(buffer, portion, batch, now_ms)
+        self._take(buffer, batch, now_ms)
+
+    def _admit_portion(self, buffer: memoryview, portion: Portion, batch: _Batch, now_ms: int) -> _Batch:
+        client, at, end = portion
+        client.is_blocked = False
+        while True:
+            found = cut(buffer, at, end, self._longest)
+            batch, taken = self._add(buffer, batch, client, found.places, now_ms)
+            if taken < len(found.places):
+                at, client.wanted, client.is_blocked = found.places[taken][0], 0, True
+                break
+            at, client.wanted = found.at, found.size
+            if found.stop is not Stop.BARRIER:
+                break
+            self._take(buffer, batch, now_ms)
+            batch = _Batch()
+            self._on_barrier(client, bytes(buffer[at : at + found.size]))
+            at += found.size
+        client.rest = bytearray(buffer[at:end])
+        if not client.is_blocked and found.stop is not Stop.MORE:
+            self._refuse(client, found.stop)
+        return batch
+
+    def _add(
+        self, buffer: memoryview, batch: _Batch, client: Client, places: list[tuple[int, int]], now_ms: int
+    ) -> tuple[_Batch, int]:
+        """Add messages as far as they find room; the batch to go on with, and how many were added."""
+        if not self._blocks:
+            batch.add(client, places)
+            return batch, len(places)
+        added = 0
+        while added < len(places):
+            room = self._room(batch, places[added:])
+            if not room and batch.places:  # the batch may need less than it could
+                self._take(buffer, batch, now_ms)
+                batch = _Batch()
+                continue
+            if not room:
+                break
+            batch.add(client, places[added : added + room])
+            added += room
+        return batch, added
+
+    def _room(self, batch: _Batch, more: list[tuple[int, int]]) -> int:
+        """How many of `more` find room behind a batch that is not taken yet."""
+        largest = max(map(_length, more))
+        if chunks_for(largest) > self._pool.capacity:
+            return self._room_before_hopeless(batch, more)
+        _, first = (batch.places or more)[0]
+        count, largest = len(batch.places) + len(more), max(largest, batch.largest)
+        return max(0, messages_that_fit(self._pool, count, largest, first) - len(batch.places))
+
+    def _room_before_hopeless(self, batch: _Batch, more: list[tuple[int, int]]) -> int:
+        """One message is larger than all that this input can have: it would wait for ever, so it is let through."""
+        at = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > self._pool.capacity)
+        return self._room(batch, more[:at]) if at else 1
+
+    def _take(self, buffer: memoryview, batch: _Batch, now_ms: int) -> None:
+        """Append a batch to lanes, and count it."""
+        if not batch.places:
+            return
+        first = self._row.counted
+        self._row.open_books()
+        ingested = self._lanes.ingest(buffer, batch.places, first, now_ms, sources=batch.sources)
+        raises = tally_ingested(len(batch.places), ingested)
+        for client, section, count in batch.stretches():
+            section.received += count
+            raises[client.kind.forwarded] += count
+        self._note_refused(buffer, batch, ingested, raises, first)
+        self._row.count(first + len(batch.places), +raises)
+
+    def _note_refused(
+        self, buffer: memoryview, batch: _Batch, ingested: Ingested, raises: Tally[int], first: int
+    ) -> None:
+        if not refused(ingested):
+            return
+        for rejection in ingested.batch.rejections:
+            client, section = batch.sender(rejection.slot)
+            report(self._reporter, rejection, buffer, batch.places[rejection.slot])
+            section.discard(DiscardReason(rejection.failure))
+            raises[client.kind.forwarded] -= 1
+        for dropped in ingested.no_room:
+            index = lay.stream_number(dropped.arrival) - first
+            client, section = batch.sender(index)
+            report_no_room(self._reporter, dropped, buffer, batch.places[index])
+            section.discard(DiscardReason.NO_MEM)
+            raises[client.kind.forwarded] -= 1
+
+    def _refuse(self, client: Client, stop: Stop) -> None:
+        """Nobody knows where the client's next message begins."""
+        counter = client.kind.invalid_size if stop is Stop.INVALID_SIZE else client.kind.too_large
+        self._discard_rest(client, DiscardReason.MALFORMED, counter)
+        client.is_refused = True
+
+    def hang_up(self, client: Client) -> None:
+        """The client closed its connection."""
+        if client.rest:
+            self._discard_rest(client, DiscardReason.UNCLEAN_DISCONNECT, client.kind.unclean)
+        else:
+            self._row.add(client.kind.clean)
+
+    def _discard_rest(self, client: Client, reason: DiscardReason, counter: Counter) -> None:
+        sample = bytes(client.rest[: self._reporter.sample_size])
+        self._reporter.note(reason, sample=sample, is_tcp=client.kind is TCP)
+        client.rest = bytearray()
+        client.section.received += 1
+        client.section.discard(reason)
+        number = self._row.counted + 1  # it had a number, as everything that is counted
+        self._row.count(number, {Counter.MsgReceived: 1, discarded(reason): 1, counter: 1})

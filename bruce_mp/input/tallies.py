@@ -1,0 +1,89 @@
+"""What a batch raises which counter by, and what the discard report hears of it; the same for all inputs."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.kernels import Failure
+from bruce_mp.protocol.client_wire import Message, parse_message
+from bruce_mp.telemetry.counters import Counter, discarded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bruce_mp.kernels import Batch, Ingested, NoRoom, Rejection
+    from bruce_mp.telemetry.discards import DiscardReporter
+
+__all__ = ["RECOGNISED", "refused", "report", "report_no_room", "tally_ingested"]
+
+_ANY_PARTITION: Final = 256
+_PARTITION_KEY: Final = 257
+_FAILED: Final[Mapping[Failure, Counter]] = {
+    Failure.MALFORMED: Counter.InputAgentDiscardMsgMalformed,
+    Failure.UNSUPPORTED_API_KEY: Counter.InputAgentDiscardMsgUnsupportedApiKey,
+}
+_BAD_VERSION: Final[Mapping[int, Counter]] = {
+    _ANY_PARTITION: Counter.InputAgentDiscardAnyPartitionMsgUnsupportedApiVersion,
+    _PARTITION_KEY: Counter.InputAgentDiscardPartitionKeyMsgUnsupportedApiVersion,
+}
+RECOGNISED: Final[Mapping[int, Counter]] = {
+    _ANY_PARTITION: Counter.InputAgentProcessAnyPartitionMsg,
+    _PARTITION_KEY: Counter.InputAgentProcessPartitionKeyMsg,
+}
+
+
+def refused(ingested: Ingested) -> int:
+    """How many messages of a batch went no further."""
+    return len(ingested.batch.rejections) + len(ingested.no_room)
+
+
+def report(reporter: DiscardReporter, rejection: Rejection, buffer: memoryview, place: tuple[int, int]) -> None:
+    """Tell the discard report of a message that was not taken, which is at `place`: offset and length."""
+    at, length = place
+    size = reporter.sample_size
+    sample = bytes(buffer[at : at + (length if size is None else min(length, size))])
+    version = rejection.version if rejection.failure is Failure.UNSUPPORTED_VERSION else None
+    api_key = rejection.api_key if rejection.failure is Failure.UNSUPPORTED_API_KEY else None
+    reporter.note(DiscardReason(rejection.failure), sample=sample, version=version, api_key=api_key)
+
+
+def report_no_room(reporter: DiscardReporter, dropped: NoRoom, buffer: memoryview, place: tuple[int, int]) -> None:
+    """Tell of a good message for which there was no room."""
+    reporter.note(DiscardReason.NO_MEM, topic=dropped.topic, timestamp=dropped.timestamp)
+    if reporter.keeps_copies:
+        at, length = place
+        message = parse_message(buffer[at : at + length])
+        assert isinstance(message, Message)  # else it would have been rejected
+        size = reporter.copy_size
+        reporter.copy(DiscardReason.NO_MEM, [replace(message, key=message.key[:size], value=message.value[:size])])
+
+
+def tally_ingested(received: int, ingested: Ingested) -> Tally[int]:
+    """By how much a batch of `received` messages raises which counter, whatever input it came by."""
+    raises: Tally[int] = Tally({Counter.MsgReceived: received})
+    _tally_taken(raises, ingested.batch)
+    _tally_rejected(raises, ingested.batch.rejections)
+    _tally_dropped(raises, ingested.no_room)
+    return raises
+
+
+def _tally_taken(raises: Tally[int], batch: Batch) -> None:
+    for (_, keyed), items in batch.groups.items():
+        raises[RECOGNISED[_PARTITION_KEY if keyed else _ANY_PARTITION]] += len(items)
+
+
+def _tally_rejected(raises: Tally[int], rejections: list[Rejection]) -> None:
+    for rejection in rejections:
+        raises[discarded(DiscardReason(rejection.failure))] += 1
+        raises[_FAILED.get(rejection.failure) or _BAD_VERSION[rejection.api_key]] += 1
+        if rejection.api_key in RECOGNISED:
+            raises[RECOGNISED[rejection.api_key]] += 1
+
+
+def _tally_dropped(raises: Tally[int], no_room: list[NoRoom]) -> None:
+    if no_room:
+        raises[discarded(DiscardReason.NO_MEM)] += len(no_room)
+        raises[Counter.InputAgentDiscardMsgNoMem] += len(no_room)

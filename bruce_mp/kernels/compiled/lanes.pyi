@@ -1,1 +1,0 @@
-from bruce_mp.kernels.pure.lanes import Lanes as Lanes

@@ -1,0 +1,29 @@
+"""What a stream input that died had appended and not counted yet, counted by whoever comes after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.recovery import close_open_runs, uncounted
+from bruce_mp.telemetry.counters import Counter
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.rows import Row
+
+__all__ = ["finish_stream_input"]
+
+
+def finish_stream_input(slab: Slab, row: Row, index: int) -> None:
+    """Close the runs that the dead process of row `index` left open, and count what it had not.  May be done twice."""
+    close_open_runs(slab, index)
+    found = uncounted(slab, index, row.counted)
+    keyed = sum(1 for record in found if record.flags & lay.FLAG_PARTITION_KEY)
+    raises = {
+        Counter.MsgReceived: len(found),
+        Counter.InputAgentProcessPartitionKeyMsg: keyed,
+        Counter.InputAgentProcessAnyPartitionMsg: len(found) - keyed,
+    }
+    last = max((lay.stream_number(record.arrival) + 1 for record in found), default=row.counted)
+    row.count(max(1, last), {int(counter): number for counter, number in raises.items() if number})

@@ -1,0 +1,249 @@
+"""Stream connections to the whole daemon, with the embedded broker."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import resource
+import socket
+import threading
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Slab
+from bruce_mp.supervisor.run_dir import TCP_ADDRESS
+from bruce_mp.telemetry.counters import Counter
+from support.daemon import Daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+TOPICS: Final = tuple(f"topic-{number}" for number in range(4))
+CONNECTIONS: Final = 2000
+WORKERS: Final = 2
+FUZZ_S: Final = 6.0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(brokers=2, topics=dict.fromkeys(TOPICS, 4)) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _empty(broker: DevBroker) -> None:
+    """Each test counts from here."""
+    broker_starts.clear()
+    broker_starts.update({topic: [len(records) for records in broker.fetch(topic)] for topic in TOPICS})
+
+
+broker_starts: dict[str, list[int]] = {}
+
+
+def read_back(broker: DevBroker) -> list[bytes]:
+    """The values that came since the test began, those of each partition in order."""
+    return [
+        record.value or b""
+        for topic in TOPICS
+        for start, records in zip(broker_starts[topic], broker.fetch(topic), strict=True)
+        for record in records[start:]
+    ]
+
+
+def daemon_in(directory: Path, broker: DevBroker, **more: object) -> Daemon:
+    settings: dict[str, object] = {
+        "input.unix_stream.enable": "true",
+        "input.unix_stream.path": directory / "in.stream",
+        "input.tcp.enable": "true",
+        "input.tcp.port": 0,
+        "input.streams.workers": WORKERS,
+        "input.unix_datagram.when_full": "block",
+    }
+    return Daemon(directory, broker.bootstrap, settings | more)
+
+
+def connect(daemon: Daemon, kind: str = "unix") -> socket.socket:
+    if kind == "unix":
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(30)
+        connection.connect(str(daemon.directory / "in.stream"))
+        return connection
+    host, _, port = (daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")
+    return socket.create_connection((host, int(port)), 30)
+
+
+def message(who: int, number: int, size: int = 0) -> bytes:
+    topic, value = TOPICS[who % len(TOPICS)], b"%d:%d:" % (who, number) + bytes(size)
+    if who % 3:
+        return encode_any_partition(topic, value, timestamp_ms=number)
+    return encode_partition_key(who, topic, value, timestamp_ms=number)
+
+
+def names(values: list[bytes]) -> list[tuple[int, int]]:
+    return [(int(who), int(number)) for who, number, *_ in (value.split(b":", 2) for value in values)]
+
+
+def connections_of(daemon: Daemon) -> list[int]:
+    """How many connections each worker has."""
+    slab = Slab(daemon.slab_path)
+    rows = [slab.geometry.rows_at + (lay.ROW_FIRST_INPUT + 1 + i) * lay.ROW_BYTES for i in range(WORKERS)]
+    found = [slab.longs[(row + lay.ROW_COUNTERS >> 3) + Counter.StreamConnections] for row in rows]
+    slab.close()
+    return found
+
+
+def test_two_thousand_connections_at_once_are_served_each(tmp_path: Path, broker: DevBroker) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with daemon_in(tmp_path, broker) as daemon, ExitStack() as stack:
+        clients = [
+            stack.enter_context(connect(daemon, "tcp" if who % 4 == 0 else "unix")) for who in range(CONNECTIONS)
+        ]
+        for number in range(3):
+            for who, client in enumerate(clients):
+                client.sendall(message(who, number))
+        daemon.wait_for(lambda: sum(connections_of(daemon)) == CONNECTIONS, "all connections", 60)
+        assert all(connections_of(daemon))
+        books = daemon.wait_settled(3 * CONNECTIONS)
+        assert books.received == books.delivered == 3 * CONNECTIONS
+        found = names(read_back(broker))
+        assert sorted(found) == [(who, number) for who in range(CONNECTIONS) for number in range(3)]
+        stack.close()
+        daemon.wait_for(lambda: not sum(connections_of(daemon)), "the connections to end", 30)
+
+
+def test_clients_that_stall_in_a_message_hurt_nobody(tmp_path: Path, broker: DevBroker) -> None:
+    with daemon_in(tmp_path, broker) as daemon, ExitStack() as stack:
+        large = encode_any_partition(TOPICS[0], b"1:0:" + bytes(900_000), timestamp_ms=0)
+        stalled = [stack.enter_context(connect(daemon)) for _ in range(100)]
+        for number, client in enumerate(stalled):
+            client.sendall(large[: 1 + 300 * number])
+        half = stack.enter_context(connect(daemon, "tcp"))
+        half.sendall(large[:500_000])
+        with connect(daemon) as quick:
+            for number in range(5000):
+                quick.sendall(message(2, number))
+        assert daemon.wait_settled(5000).received == 5000
+        half.sendall(large[500_000:])
+        assert daemon.wait_settled(5001).delivered == 5001
+        stack.close()
+        books = daemon.wait_settled(5101)
+        assert books.discarded == {"UNCLEAN_DISCONNECT": 100}
+        assert sorted(names(read_back(broker))) == [(1, 0), *((2, number) for number in range(5000))]
+
+
+class Sender(threading.Thread):
+    """Sends numbered messages on connections of its own, and goes on with the next one when a connection ends."""
+
+    def __init__(self, daemon: Daemon, who: int, kind: str) -> None:
+        super().__init__()
+        self._daemon = daemon
+        self._who = who
+        self._kind = kind
+        self.sent = 0
+        self.breaks = 0
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        while not self.stop.is_set():
+            with suppress(OSError), connect(self._daemon, self._kind) as connection:
+                while not self.stop.is_set():
+                    self.sent += 1
+                    connection.sendall(message(self._who, self.sent, 300))
+                return
+            self.breaks += 1
+            time.sleep(0.01)
+
+
+def test_of_a_killed_worker_all_that_it_appended_is_delivered(tmp_path: Path, broker: DevBroker) -> None:
+    with daemon_in(tmp_path, broker) as daemon:
+        senders = [Sender(daemon, who, "unix" if who % 2 else "tcp") for who in range(8)]
+        for sender in senders:
+            sender.start()
+        try:
+            for victim in ("input-1", "input-2", "input-1"):
+                daemon.wait_received(daemon.books().received + 3000)
+                daemon.kill(victim)
+        finally:
+            for sender in senders:
+                sender.stop.set()
+            for sender in senders:
+                sender.join(30)
+        daemon.wait_for(lambda: not sum(connections_of(daemon)), "everything to be read", 60)
+        books = daemon.wait_settled(1)
+        found = names(read_back(broker))
+        assert sum(sender.breaks for sender in senders) >= 3
+        assert len(found) == len(set(found)) == books.delivered
+        assert books.received == books.delivered + sum(books.discarded.values())
+        assert set(books.discarded) <= {"UNCLEAN_DISCONNECT"}
+        assert len(found) <= sum(sender.sent for sender in senders)
+        for sender in senders:  # what came on a connection came in order, so what is missing is at breaks
+            mine = sorted(number for who, number in found if who == sender._who)
+            gaps = sum(1 for before, after in itertools.pairwise(mine) if after != before + 1)
+            assert gaps <= sender.breaks
+
+
+def test_fewer_workers_take_over_what_more_of_them_held(tmp_path: Path, broker: DevBroker) -> None:
+    nobody = DevBroker(brokers=1, topics={})
+    with nobody:
+        unreachable = nobody.bootstrap
+    first = daemon_in(tmp_path, broker, **{"kafka.bootstrap_servers": f'["{unreachable}"]', "input.streams.workers": 4})
+    with first:
+        for who in range(40):
+            with connect(first, "tcp" if who % 2 else "unix") as client:
+                client.sendall(b"".join(message(who, number) for number in range(20)))
+        first.wait_received(800)
+        first.kill_all()
+    with daemon_in(tmp_path, broker, **{"input.streams.workers": 1}) as second:
+        books = second.wait_settled(800)
+        assert books.received == books.delivered == 800
+        assert sorted(names(read_back(broker))) == [(who, number) for who in range(40) for number in range(20)]
+
+
+def damaged(rng: random.Random) -> bytes:
+    data = bytearray(message(1, 0, rng.randrange(200)))
+    if rng.random() < 0.3:
+        return rng.randbytes(rng.randrange(100))
+    for _ in range(rng.randrange(1, 4)):
+        data[rng.randrange(len(data))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+    return bytes(data[: rng.randrange(len(data) + 1)]) if rng.random() < 0.3 else bytes(data)
+
+
+def test_damaged_bytes_on_all_inputs_harm_no_good_message(tmp_path: Path, broker: DevBroker) -> None:
+    rng = random.Random(5)
+    with daemon_in(tmp_path, broker) as daemon, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams:
+        datagrams.settimeout(30)
+        datagrams.connect(str(daemon.socket_path))
+        good = {kind: connect(daemon, kind) for kind in ("unix", "tcp")}
+        until = time.monotonic() + FUZZ_S
+        sent = 0
+        while time.monotonic() < until:
+            for who, kind in enumerate(("unix", "tcp")):
+                good[kind].sendall(message(10 + who, sent))
+                with connect(daemon, kind) as bad, suppress(OSError):
+                    for _ in range(rng.randrange(1, 20)):
+                        bad.sendall(damaged(rng))
+            datagrams.send(message(12, sent))
+            datagrams.send(damaged(rng))
+            sent += 1
+        for client in good.values():
+            client.close()
+        daemon.wait_for(lambda: not sum(connections_of(daemon)), "everything to be read", 60)
+        daemon.wait_settled(3 * sent)
+        found = [name for name in names(good_ones(read_back(broker))) if name[0] >= 10]
+        assert sorted(found) == [(who, number) for who in (10, 11, 12) for number in range(sent)]
+        assert all(daemon.restarts(row) == 1 for row in range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_INPUT + 3))
+
+
+def good_ones(values: list[bytes]) -> list[bytes]:
+    """Without damaged messages that are still sound: theirs is sender 1, or nobody."""
+    return [value for value in values if value.split(b":")[0] in {b"10", b"11", b"12"} and value.endswith(b":")]

@@ -1,0 +1,223 @@
+"""What comes on streams, on its way into lanes: rows of the specification, crashes, and a slab without room."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.input.clients import TCP, UNIX, Client, Kind
+from bruce_mp.kernels import mark
+from bruce_mp.protocol.barrier_wire import Level, encode_barrier
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Geometry, Slab
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.recovery import sweep
+from bruce_mp.slab.rows import Row
+from bruce_mp.telemetry.books import read_books
+from bruce_mp.telemetry.counters import Counter
+from support.crash_images import crash_images
+from support.examples import examples
+from support.slabs import SMALL, contents, datagram, new_slab
+from support.streams import WORKER_ROW, StreamInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=16384)
+BARRIER: Final = encode_barrier(b"01234567", Level.DELIVERED, 1000)
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab(GEOMETRY) as found:
+        yield found
+
+
+def values(slab: Slab) -> list[bytes]:
+    return [content.value for content in sorted(contents(slab), key=lambda content: content.arrival)]
+
+
+def is_blocked(client: Client) -> bool:
+    return client.is_blocked
+
+
+def filled(slab: Slab) -> list[bytes]:
+    """What the router would find, in order."""
+    found = [content for content in contents(slab) if content.state is State.FILLED]
+    return [content.value for content in sorted(found, key=lambda content: content.arrival)]
+
+
+def counter(slab: Slab, number: Counter) -> int:
+    return Row(slab, WORKER_ROW).counters[number]
+
+
+def assert_books(slab: Slab, received: int, **discarded: int) -> None:
+    books = read_books(slab)
+    assert books.consistent
+    assert books.balanced
+    assert (books.received, books.discarded) == (received, discarded)
+
+
+@examples(40)
+@given(steps=st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 3, 50, 200])), max_size=60))
+def test_a_stream_may_come_in_any_pieces(steps: list[tuple[int, int]]) -> None:
+    count = 6
+    with new_slab(GEOMETRY) as slab:
+        worker = StreamInput(slab, topics=[(b"t1", 2)])
+        clients = [worker.connect() for _ in range(3)]
+        left = [b"".join(datagram(value=b"%d:%d" % (who, i)) for i in range(count)) for who in range(3)]
+        for who, size in [*steps, *((who, 10_000) for who in range(3))]:
+            worker.feed((clients[who], left[who][:size]))
+            left[who] = left[who][size:]
+        found = values(slab)
+        for who in range(3):
+            mine = [value for value in found if value.startswith(b"%d:" % who)]
+            assert mine == [b"%d:%d" % (who, i) for i in range(count)]
+        assert len(found) == 3 * count
+        assert_books(slab, 3 * count)
+        assert [client.section.received for client in clients] == [count] * 3
+        assert not any(client.rest for client in clients)
+
+
+@pytest.mark.parametrize("kind", [UNIX, TCP], ids=["unix", "tcp"])
+@pytest.mark.parametrize("size", [3, 0, -1])
+def test_an_invalid_size_is_one_malformed_message_and_the_end(slab: Slab, kind: Kind, size: int) -> None:
+    worker = StreamInput(slab)
+    client = worker.connect(kind)
+    worker.feed((client, datagram(value=b"good") + size.to_bytes(4, "big", signed=True) + datagram(value=b"lost")))
+    assert client.is_refused
+    assert values(slab) == [b"good"]
+    assert_books(slab, 2, MALFORMED=1)
+    assert counter(slab, kind.invalid_size) == 1
+    assert counter(slab, Counter.InputAgentDiscardMsgMalformed) == 0
+    assert client.section.discards == {DiscardReason.MALFORMED: 1}
+
+
+def test_what_is_too_large_is_refused_by_its_size_alone(slab: Slab) -> None:
+    worker = StreamInput(slab, longest=100)
+    client, other = worker.connect(), worker.connect()
+    fits = datagram(value=bytes(100 - 30))
+    assert len(fits) == 100
+    worker.feed((client, fits + (101).to_bytes(4, "big")), (other, fits))
+    assert (client.is_refused, other.is_refused) == (True, False)
+    assert len(values(slab)) == 2
+    assert_books(slab, 3, MALFORMED=1)
+    assert counter(slab, UNIX.too_large) == 1
+
+
+BAD: Final = {
+    "a size of 4": (bytes.fromhex("00000004"), "MALFORMED"),
+    "a size of 7": (bytes.fromhex("00000007010000"), "MALFORMED"),
+    "flags": (bytes.fromhex("00000023010000000001000274310000018bcfe56800000000000000000568656c6c6f"), "MALFORMED"),
+    "key 259": (datagram()[:4] + b"\x01\x03" + datagram()[6:], "UNSUPPORTED_API_KEY"),
+    "version 1": (datagram()[:7] + b"\x01" + datagram()[8:], "UNSUPPORTED_VERSION"),
+    "value size": (datagram(value=b"v")[:-5] + b"\0\0\0\x02v", "MALFORMED"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_message_harms_no_other(slab: Slab, name: str) -> None:
+    bad, reason = BAD[name]
+    worker = StreamInput(slab)
+    client, other = worker.connect(), worker.connect()
+    worker.feed((client, datagram(value=b"1") + bad + datagram(value=b"2")), (other, datagram(value=b"3")))
+    assert values(slab) == [b"1", b"2", b"3"]
+    assert not client.is_refused
+    assert_books(slab, 4, **{reason: 1})
+    assert client.section.discards == {DiscardReason[reason]: 1}
+    assert (client.section.received, other.section.received, other.section.outstanding) == (3, 1, 1)
+    assert counter(slab, Counter.UnixStreamInputForwardMsg) == 3
+
+
+@pytest.mark.parametrize("kind", [UNIX, TCP], ids=["unix", "tcp"])
+@pytest.mark.parametrize("kept", [0, 2, 20])
+def test_who_hangs_up_within_a_message_is_told_from_who_does_not(slab: Slab, kind: Kind, kept: int) -> None:
+    worker = StreamInput(slab)
+    client = worker.connect(kind)
+    worker.feed((client, datagram(value=b"whole") + datagram(value=b"cut")[:kept]))
+    worker.admission.hang_up(client)
+    assert values(slab) == [b"whole"]
+    assert_books(slab, 1 + (kept > 0), **({"UNCLEAN_DISCONNECT": 1} if kept else {}))
+    assert counter(slab, kind.unclean) == (kept > 0)
+    assert counter(slab, kind.clean) == (kept == 0)
+
+
+def test_a_barrier_parts_what_came_before_from_what_comes_behind(slab: Slab) -> None:
+    worker = StreamInput(slab)
+    client = worker.connect()
+    before = client.section
+    worker.feed((client, datagram() * 2 + BARRIER + datagram() * 3 + BARRIER + BARRIER[:5]))
+    assert worker.barriers == [(client, BARRIER)] * 2
+    assert before.received == 2
+    assert (client.section.received, bytes(client.rest)) == (0, BARRIER[:5])
+    sources = [content.arrival & (lay.ARRIVAL_SOURCES - 1) for content in contents(slab)]
+    assert sorted(sources) == [before.number] * 2 + [before.number + 1] * 3
+
+
+def test_without_room_messages_wait_in_order_where_clients_are_blocked(slab: Slab) -> None:
+    worker = StreamInput(slab, topics=[(b"t1", 1)], linger_ms=0)
+    client = worker.connect()
+    sent = [datagram(value=b"%06d" % number + bytes(3000)) for number in range(400)]
+    for message in sent:
+        worker.feed((client, message))
+    assert is_blocked(client)
+    read: list[bytes] = []
+    for _ in range(100):
+        segments = [found.segment for found in sweep(slab, {State.FILLED})]
+        read += filled(slab)
+        mark(slab, segments, State.DELIVERED)
+        worker.now_ms += 10
+        worker.feed((client, b""))
+        worker.close_runs()
+        if not is_blocked(client) and not client.rest:
+            break
+    read += filled(slab)
+    assert [int(value[:6]) for value in read] == list(range(400))
+    assert read_books(slab).discarded == {}
+
+
+def test_without_room_messages_are_discarded_where_that_is_configured(slab: Slab) -> None:
+    worker = StreamInput(slab, blocks=False, topics=[(b"t1", 1)])
+    client = worker.connect()
+    worker.feed((client, datagram(value=bytes(3000)) * 400))
+    assert not client.rest
+    books = read_books(slab)
+    assert books.balanced
+    assert books.received == 400
+    assert books.discarded["NO_MEM"] == client.section.discards[DiscardReason.NO_MEM] > 200
+
+
+def test_what_is_larger_than_the_slab_does_not_wait_for_ever(slab: Slab) -> None:
+    worker = StreamInput(slab)
+    client, other = worker.connect(), worker.connect()
+    huge = datagram(value=bytes(64 * lay.CHUNK_BYTES))
+    worker.feed((client, datagram(value=b"1") + huge + datagram(value=b"2")), (other, datagram(value=b"3")))
+    assert values(slab) == [b"1", b"2", b"3"]
+    assert_books(slab, 4, NO_MEM=1)
+    assert client.section.discards == {DiscardReason.NO_MEM: 1}
+
+
+def test_a_crash_at_any_store_counts_what_is_in_lanes_and_nothing_else() -> None:
+    with new_slab(SMALL) as slab:
+        worker = StreamInput(slab, topics=[(b"t1", 2)])
+        worker.feed((worker.connect(), datagram(value=b"early") * 2))
+        client = worker.connect()
+        stream = (
+            datagram(value=b"a") + datagram(b"t2", b"b") + BARRIER + datagram(value=b"c", partition_key=1) + b"\0" * 4
+        )
+        everything = range(slab.geometry.file_size)
+        images = crash_images(slab, [everything], lambda: worker.feed((client, stream)))
+        assert len(images) > 20
+        seen = set()
+        for _ in images:
+            StreamInput(slab)
+            books = read_books(slab)
+            assert books.consistent
+            assert books.balanced, books
+            seen.add((books.received, len(contents(slab))))
+        assert (2, 2) in seen
+        assert (6, 5) in seen

@@ -1,0 +1,99 @@
+"""Cutting a stream into messages: with the parser behind it, the same as if each had come as a datagram."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.kernels import Stop, cut
+from bruce_mp.kernels.pure.parse import parse
+from bruce_mp.protocol.barrier_wire import Level, encode_barrier
+from bruce_mp.protocol.client_wire import encode_any_partition, parse_message
+from kernels.test_parse import as_oracle_says, damaged, good
+from support.examples import examples
+
+if TYPE_CHECKING:
+    from bruce_mp.kernels import Cut
+
+LONGEST: Final = 100_000
+BARRIER: Final = encode_barrier(b"01234567", Level.DELIVERED, 1000)
+
+
+def cut_all(data: bytes, longest: int = LONGEST) -> Cut:
+    """Cut bytes that stand in the middle of a buffer."""
+    found = cut(memoryview(b"\xff" * 3 + data + b"\0\0\0\x08" * 3), 3, 3 + len(data), longest)
+    return found._replace(at=found.at - 3, places=[(at - 3, size) for at, size in found.places])
+
+
+def framed(data: bytes) -> bytes:
+    """As it would have to be on a stream: the size agrees, and it is no barrier."""
+    data = len(data).to_bytes(4, "big") + data[4:]
+    return data[:4] + b"\xff" + data[5:] if data[4:6] == b"\x01\x02" else data
+
+
+messages = st.lists(
+    good | damaged().filter(lambda data: len(data) >= 4).map(framed) | st.binary(min_size=4, max_size=30).map(framed),
+    max_size=8,
+)
+
+
+@examples(200)
+@given(sent=messages, kept=st.integers(0, 20))
+def test_whole_messages_are_cut_and_the_beginning_of_one_is_left(sent: list[bytes], kept: int) -> None:
+    data = b"".join(sent)
+    beginning = (100).to_bytes(4, "big")[:kept] + bytes(max(0, kept - 4))
+    found = cut_all(data + beginning)
+    assert [(data + beginning)[at : at + size] for at, size in found.places] == sent
+    assert (found.at, found.stop) == (len(data), Stop.MORE)
+    assert found.size == (100 if kept >= 4 else 0)
+
+
+@examples(200)
+@given(sent=messages, cuts=st.lists(st.integers(0, 2000), max_size=30), bytewise=st.booleans())
+def test_however_a_stream_is_cut_it_says_what_datagrams_would(
+    sent: list[bytes], cuts: list[int], bytewise: bool
+) -> None:
+    data = b"".join(sent)
+    if len(data) > 3000:
+        bytewise = False
+    ends = range(1, len(data) + 1) if bytewise else sorted({min(at, len(data)) for at in cuts} | {len(data)})
+    begin, places = 0, []
+    for end in ends:
+        found = cut(memoryview(data), begin, end, LONGEST)
+        assert found.stop is Stop.MORE
+        places += found.places
+        begin = found.at
+    assert begin == len(data)
+    batch = parse(memoryview(data), places, 0)
+    assert as_oracle_says(batch, data, len(sent), 0) == [parse_message(one) for one in sent]
+
+
+@pytest.mark.parametrize("size", [3, 2, 1, 0, -1, -(2**31)])
+def test_a_size_less_than_its_own_length_ends_everything(size: int) -> None:
+    first = encode_any_partition("t", b"v", timestamp_ms=0)
+    found = cut_all(first + size.to_bytes(4, "big", signed=True) + first)
+    assert found == ([(0, len(first))], len(first), Stop.INVALID_SIZE, size)
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+def test_a_message_that_is_too_large_is_told_by_its_size_alone(excess: int) -> None:
+    found = cut_all((1000 + excess).to_bytes(4, "big"), longest=1000)
+    assert found.stop is (Stop.TOO_LARGE if excess else Stop.MORE)
+
+
+@pytest.mark.parametrize("size", [4, 5, 6, 7])
+def test_messages_too_short_for_a_header_are_messages(size: int) -> None:
+    short = size.to_bytes(4, "big") + b"\x01\x02\0"[: size - 4]
+    found = cut_all(short + short + BARRIER)
+    assert found == ([(0, size), (size, size)], 2 * size, Stop.BARRIER, len(BARRIER))
+
+
+@pytest.mark.parametrize("missing", [0, 1, 18, 19, 21])
+def test_a_barrier_is_one_when_it_is_complete(missing: int) -> None:
+    first = encode_any_partition("t", b"v", timestamp_ms=0)
+    found = cut_all((first + BARRIER)[: len(first) + len(BARRIER) - missing])
+    stop, size = (Stop.MORE, 24 if missing < 21 else 0) if missing else (Stop.BARRIER, 24)
+    assert found == ([(0, len(first))], len(first), stop, size)

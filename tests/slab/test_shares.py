@@ -1,0 +1,173 @@
+"""A slab that several inputs share: nobody uses another's chunks, and everybody gets what is guaranteed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from typing import TYPE_CHECKING, Final
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import DRY_MS, ChunkPool, chunk_heads
+from bruce_mp.slab.file import Geometry, Slab
+from bruce_mp.slab.shares import Shares, note_owners
+from support.examples import examples
+from support.slabs import new_slab, slab_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROWS: Final = (lay.ROW_FIRST_INPUT, lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_INPUT + 2)
+CHUNKS: Final = 2500
+"""Three to a share, and one in the last share."""
+GEOMETRY: Final = Geometry(chunks=CHUNKS, topics=16, partitions=16, landing_slots=8, landing_slot_size=4096)
+
+
+class SharingMachine(RuleBasedStateMachine):
+    """Inputs that allocate and free; the model says whose each chunk is."""
+
+    @initialize()
+    def start(self) -> None:
+        self.file = slab_file(GEOMETRY)
+        self.path = self.file.__enter__()
+        self.slab = Slab(self.path)
+        self.pools = {row: ChunkPool(self.slab, row, ROWS) for row in ROWS}
+        self.taken: dict[int, tuple[int, int]] = {}
+        self.now_ms = 0
+
+    def teardown(self) -> None:
+        if hasattr(self, "slab"):
+            self.slab.close()
+            self.file.__exit__(None, None, None)
+
+    @rule(row=st.sampled_from(ROWS), spans=st.lists(st.integers(1, 20), min_size=1, max_size=60))
+    def allocate(self, row: int, spans: list[int]) -> None:
+        self.now_ms += DRY_MS
+        for span in spans:
+            chunk = self.pools[row].allocate(span, self.now_ms)
+            if chunk is not None:
+                self.forget(chunk, span)
+                self.taken[chunk] = (row, span)
+
+    @rule(row=st.sampled_from(ROWS), share=st.floats(0, 1))
+    def free(self, row: int, share: float) -> None:
+        """Chunks without runs are settled."""
+        own = sorted(chunk for chunk, (owner, _) in self.taken.items() if owner == row)
+        for chunk in own[: int(len(own) * share)]:
+            self.pools[row].seal(chunk)
+        self.pools[row].release_seals()
+        self.pools[row].tidy()
+        for chunk, (_, state) in self.heads().items():
+            if state == 0:
+                self.taken.pop(chunk, None)
+        self.taken = {chunk: place for chunk, place in self.taken.items() if chunk in self.heads()}
+
+    @rule(row=st.sampled_from(ROWS))
+    def die(self, row: int) -> None:
+        """The successor adopts, and what has no runs is free again."""
+        self.pools[row] = ChunkPool(self.slab, row, ROWS)
+        self.pools[row].release_seals()
+        self.free(row, 0)
+
+    def forget(self, chunk: int, span: int) -> None:
+        """What was sealed may have been reclaimed on the way; what is still there must not be touched."""
+        heads = self.heads()
+        self.taken = {at: place for at, place in self.taken.items() if at in heads}
+        assert not any(at < chunk + span and chunk < at + place[1] for at, place in self.taken.items() if at != chunk)
+
+    def heads(self) -> dict[int, tuple[int, int]]:
+        return {chunk: (span, state) for chunk, state, span, _ in chunk_heads(self.slab) if state}
+
+    @invariant()
+    def the_table_tells_whose_each_chunk_is(self) -> None:
+        if not hasattr(self, "slab"):
+            return
+        shares = Shares(self.slab, 0)
+        for chunk, (row, span) in self.taken.items():
+            for at in range(chunk, chunk + span):
+                assert self.slab.view[lay.SUPER_SHARES + at // shares.size] == row
+
+    @invariant()
+    def what_is_guaranteed_can_be_had(self) -> None:
+        if not hasattr(self, "slab"):
+            return
+        shares = Shares(self.slab, 0)
+        for row, pool in self.pools.items():
+            has = sum(span for owner, span in self.taken.values() if owner == row)
+            assert has + pool.free_count >= (shares.count // 6 - 1) * shares.size
+
+
+SharingMachine.TestCase.settings = examples(10, steps=15)
+TestSharing = SharingMachine.TestCase
+
+
+def fill(pool: ChunkPool, now_ms: int = 0) -> Iterator[int]:
+    while (chunk := pool.allocate(1, now_ms)) is not None:
+        yield chunk
+
+
+def test_one_that_takes_all_it_can_leaves_the_others_what_is_guaranteed() -> None:
+    with new_slab(GEOMETRY) as slab:
+        greedy, modest, _ = (ChunkPool(slab, row, ROWS) for row in ROWS)
+        share = Shares(slab, 0).size
+        assert len(list(fill(greedy))) in range(greedy.capacity, greedy.capacity + share)  # the last share is short
+        guaranteed = (CHUNKS - greedy.capacity) // 2
+        assert len(list(fill(modest))) in range(guaranteed - share, guaranteed + share)
+
+
+def test_what_a_busy_one_frees_in_scarcity_goes_to_whoever_wants_it() -> None:
+    with new_slab(GEOMETRY) as slab:
+        busy, hungry, _ = (ChunkPool(slab, row, ROWS) for row in ROWS)
+        chunks = list(fill(busy))
+        list(fill(hungry))
+        for chunk in chunks[: len(chunks) // 2]:
+            busy.seal(chunk)
+        busy.release_seals()
+        got = 0
+        for at_ms in range(0, 100, 10):  # each second it gives back what is scarce then
+            busy.tidy()
+            got += len(list(fill(hungry, at_ms)))
+        assert got > len(chunks) // 3
+
+
+def test_alone_one_can_have_everything() -> None:
+    with new_slab(GEOMETRY) as slab:
+        pool = ChunkPool(slab, ROWS[1], ROWS[1:2])
+        assert pool.capacity == pool.free_count == CHUNKS
+        assert len(list(fill(pool))) == CHUNKS
+
+
+def test_a_lock_that_somebody_keeps_is_not_waited_for() -> None:
+    with new_slab(GEOMETRY) as slab:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:  # POSIX locks are a process's
+            descriptor = os.open(slab.path, os.O_RDWR)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, lay.SUPER_SHARES)
+            os.write(writer, b"1")
+            signal.pause()
+        os.read(reader, 1)
+        try:
+            assert Shares(slab, ROWS[0], ROWS).take_one() is None
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        assert Shares(slab, ROWS[0], ROWS).take_one() == 0
+
+
+def test_the_table_can_be_written_anew_from_the_chunks() -> None:
+    with new_slab(GEOMETRY) as slab:
+        pools = [ChunkPool(slab, row, ROWS) for row in ROWS]
+        for pool in pools:
+            for span in (1, 7, 30):
+                pool.allocate(span, 0)
+        table = slice(lay.SUPER_SHARES, lay.SUPER_SHARES + lay.SHARES_MAX)
+        before = bytes(slab.view[table])
+        slab.view[table] = bytes(lay.SHARES_MAX)
+        note_owners(slab, [(chunk, span) for chunk, state, span, _ in chunk_heads(slab) if state])
+        after = bytes(slab.view[table])
+        assert set(after) == {0, *ROWS}
+        assert all(new in {0, old} for old, new in zip(before, after, strict=True))

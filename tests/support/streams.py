@@ -1,0 +1,90 @@
+"""A stream worker without sockets: clients are objects, what they send is fed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.input.clients import UNIX, Client, Kind, Section
+from bruce_mp.input.streams import Portion, StreamAdmission
+from bruce_mp.kernels import Lanes
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import ChunkPool
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.discards import DiscardReporter
+from bruce_mp.telemetry.receipts import finish_stream_input
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["WORKER_ROW", "StreamInput"]
+
+WORKER_ROW: Final = lay.ROW_FIRST_INPUT + 1
+
+
+class _Sent:
+    """Takes what the reporter sends, and forgets it."""
+
+    @staticmethod
+    def send_bytes(_data: bytes) -> bool:
+        return True
+
+
+class StreamInput:
+    """The part of a stream worker behind its sockets.  Making one recovers what its predecessor left."""
+
+    def __init__(
+        self,
+        slab: Slab,
+        *,
+        longest: int = 2_000_000,
+        blocks: bool = True,
+        topics: Sequence[tuple[bytes, int]] = (),
+        linger_ms: int = 1000,
+    ) -> None:
+        self.slab = slab
+        table = TopicTable(slab)
+        for name, partitions in topics:
+            table.add(name, partitions)
+        self.row = Row(slab, WORKER_ROW)
+        self.pool = ChunkPool(slab, WORKER_ROW, [WORKER_ROW])
+        self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms)
+        self.reporter = DiscardReporter(_Sent(), 100)
+        self.barriers: list[tuple[Client, bytes]] = []
+        self.admission = StreamAdmission(
+            self.row, self.lanes, self.pool, self.reporter, self._on_barrier, longest=longest, blocks=blocks
+        )
+        self.now_ms = 1
+        self._sections = 0
+        finish_stream_input(slab, self.row, WORKER_ROW)
+        self.pool.release_seals()
+
+    def _on_barrier(self, client: Client, data: bytes) -> None:
+        self.barriers.append((client, data))
+        client.section = self._section()
+
+    def _section(self) -> Section:
+        self._sections += 1
+        return Section(self._sections)
+
+    def connect(self, kind: Kind = UNIX) -> Client:
+        """A new client."""
+        return Client(kind, self._section())
+
+    def feed(self, *sent: tuple[Client, bytes]) -> None:
+        """What each of these clients sent comes in one batch."""
+        buffer = bytearray()
+        portions = []
+        for client, data in sent:
+            begin = len(buffer)
+            buffer += client.rest + data
+            portions.append(Portion(client, begin, len(buffer)))
+        self.admission.admit(memoryview(buffer), portions, self.now_ms)
+        self.lanes.drain_closed()
+
+    def close_runs(self) -> None:
+        """Hand everything over."""
+        self.lanes.close_all()
+        self.lanes.drain_closed()
