@@ -72,7 +72,7 @@ def no_process_left_by_test() -> Iterator[None]:
     yield
     after = processes.descendants() - before
     processes.reap_orphans(before)
-    _fail_if_left([process for process in after if process.pid not in processes.long_lived], "The test")
+    _fail_if_left([process for process in after if not processes.may_stay(process)], "The test")
 
 
 def _fail_if_left(found: Iterable[psutil.Process], who: str) -> None:

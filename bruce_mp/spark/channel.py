@@ -55,8 +55,9 @@ class Channel:
                 view = view[self._socket.send(view) :]
         except TimeoutError as error:
             raise TaskError(
-                f"{self._address}: the daemon took nothing for {self._timeout_s:.0f} s. Its buffer is full: see its "
-                "status page for what Kafka says; raise 'timeoutMs' to wait longer."
+                f"{self._address}: the daemon took nothing for {self._timeout_s:.0f} s. Its slab is full: with option "
+                "'fence' it must have room for all that a task sends, so make smaller partitions or the slab larger; "
+                "or Kafka takes nothing, as its status page then says. Raise 'timeoutMs' to wait longer."
             ) from error
         except OSError as error:
             raise self._gone(error) from error

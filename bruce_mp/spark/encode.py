@@ -20,9 +20,11 @@ import pyarrow.compute as pc
 
 from bruce_mp.spark.ledger import MINUTE_MS
 
-__all__ = ["STAMP_KEY", "Encoder", "Rows", "lengths"]
+__all__ = ["LONGEST_HEADERS", "STAMP_KEY", "Encoder", "Rows", "lengths"]
 
 STAMP_KEY: Final = b"bruce.stamp"
+LONGEST_HEADERS: Final = 65_535
+"""Bytes of a message's record headers, the stamp among them."""
 ANY_PARTITION: Final = 256
 PARTITION_KEY: Final = 257
 _FIXED_BYTES: Final = 28
@@ -173,9 +175,12 @@ class Encoder:
             pieces.fixed((">i2", lengths(topic)))
             pieces.column(topic)
 
+    def headers_sizes(self, rows: Rows) -> Ints | int:
+        """Bytes of the record headers of each row, or of all."""
+        return self._stamp_size + (0 if rows.headers is None else lengths(rows.headers))
+
     def _headers(self, pieces: _Pieces, rows: Rows, sequence: int, now_ms: int) -> None:
-        own = 0 if rows.headers is None else lengths(rows.headers)
-        pieces.fixed((">i4", own + self._stamp_size))
+        pieces.fixed((">i4", self.headers_sizes(rows)))
         if rows.headers is not None:
             pieces.column(rows.headers)
         if self.writer is not None:

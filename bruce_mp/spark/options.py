@@ -20,7 +20,7 @@ __all__ = ["Acks", "OnDiscard", "SinkOptions", "parse_options"]
 DEFAULT_TIMEOUT_MS: Final = 120_000
 MAX_TIMEOUT_MS: Final = 2**31 - 1
 DEFAULT_MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
-"""The daemon's default `input.max_stream_message_size`."""
+"""The daemon's default `input.max_stream_size`."""
 MAX_RECORD_BYTES: Final = 2**31 - 1
 _NATURAL: Final = re.compile(r"[0-9]{1,12}")
 
@@ -129,13 +129,20 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
         name = _known(key)
         if name is not None:
             field, parse = _OPTIONS[name]
-            fields.setdefault(field, parse(name, text))
+            fields[field] = _one(fields.get(field), parse(name, text), key)
     if "socket" not in fields:
         raise OptionError(
             "Say where the daemon listens on each host: .option('bruce.socket', PATH) or .save(PATH) with its "
             "input.unix_stream.path, or 'host:port' with its input.tcp.port."
         )
     return SinkOptions(**fields)  # type: ignore[arg-type]  # each parser returns its field's type
+
+
+def _one(before: object, value: object, key: str) -> object:
+    """The value of an option that may be given by two names: `.save(path)` and 'bruce.socket'."""
+    if before is not None and before != value:
+        raise OptionError(f"Option '{key}' names two places: '{before}' and '{value}'. Give one.")
+    return value
 
 
 def _known(key: str) -> str | None:

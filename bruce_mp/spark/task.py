@@ -18,7 +18,7 @@ from bruce_mp.protocol.barrier_wire import AnswerReader, BarrierAnswer, BarrierS
 from bruce_mp.protocol.fence_wire import encode_begin, encode_end
 from bruce_mp.spark.channel import Channel
 from bruce_mp.spark.dead_letters import DeadLetters
-from bruce_mp.spark.encode import Encoder, Rows, lengths
+from bruce_mp.spark.encode import LONGEST_HEADERS, Encoder, Rows, lengths
 from bruce_mp.spark.errors import RowError, TaskError
 from bruce_mp.spark.ledger import MINUTE_MS, Attempt, Sent
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
@@ -100,13 +100,22 @@ class _Task:
     def _good(self, batch: pa.RecordBatch, dead: DeadLetters) -> Rows:
         """The rows that can be messages; the others are dead letters, or the end of the task."""
         rows = self._encoder.rows(batch)
-        bad = bad_rows(rows, self._options)
+        bad = self._bad_rows(rows)
         if not bad.any():
             return rows
         if not dead.wanted:
             raise RowError(self._bad_row(batch, rows, int(np.flatnonzero(bad)[0])))
         dead.write(batch.filter(pa.array(bad)), [self._reason(rows, int(row)) for row in np.flatnonzero(bad)])
         return self._encoder.rows(batch.filter(pa.array(~bad)))
+
+    def _bad_rows(self, rows: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which rows cannot be messages: too large, or without a topic that Kafka could have."""
+        bad = np.asarray(rows.sizes > self._options.max_record_bytes, np.bool_)
+        bad |= self._encoder.headers_sizes(rows) > LONGEST_HEADERS
+        if rows.topic is not None:
+            size = lengths(rows.topic)
+            bad |= (size < 1) | (size > _TOPIC_MAX)
+        return bad
 
     def _bad_row(self, batch: pa.RecordBatch, rows: Rows, row: int) -> str:
         key = batch.column("key")[row].as_py() if "key" in batch.schema.names else None
@@ -119,6 +128,9 @@ class _Task:
         if rows.sizes[row] > self._options.max_record_bytes:
             limit = self._options.max_record_bytes
             return f"it has {rows.sizes[row]} bytes, and option maxRecordBytes allows {limit}"
+        headers = np.broadcast_to(self._encoder.headers_sizes(rows), rows.count)[row]
+        if headers > LONGEST_HEADERS:
+            return f"its headers have {headers} bytes with the stamp, and {LONGEST_HEADERS} are allowed"
         if rows.topic is None or rows.topic[row].as_py() is None:
             return "its topic is null, and there is no option 'topic'"
         return f"its topic has {len(rows.topic[row].as_py())} bytes, and Kafka allows 1 to {_TOPIC_MAX}"
@@ -140,15 +152,6 @@ def _ask(channel: Channel, options: SinkOptions) -> BarrierAnswer:
     while not answers:
         answers = reader.feed(channel.receive(options.timeout_ms / 1000))
     return answers[0]
-
-
-def bad_rows(rows: Rows, options: SinkOptions) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which rows cannot be messages: too large, or without a topic that Kafka could have."""
-    bad = np.asarray(rows.sizes > options.max_record_bytes, np.bool_)
-    if rows.topic is not None:
-        size = lengths(rows.topic)
-        bad |= (size < 1) | (size > _TOPIC_MAX)
-    return bad
 
 
 def _slices(rows: Rows, most: int) -> Iterator[Rows]:

@@ -147,6 +147,16 @@ def test_bad_rows_go_to_the_dead_letters_if_there_is_a_place(tmp_path: Path) -> 
     assert {row["writer"] for row in rows} == {"query/7/2/1"}
 
 
+def test_headers_that_are_too_long_are_a_bad_row(tmp_path: Path) -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = pa.array([[{"key": "k", "value": b"x" * size}] for size in (65_528, 65_529)], kind)
+    batch = pa.record_batch({"value": [b"v", b"w"], "headers": headers})
+    with StreamSink(tmp_path / "s") as sink:
+        run_task(options(sink), ATTEMPT, [batch.slice(0, 1)])
+        with pytest.raises(RowError, match="its headers have 65536 bytes with the stamp, and 65535 are allowed"):
+            run_task(options(sink), ATTEMPT, [batch])
+
+
 def test_the_ledger_counts_by_topic_and_minute(tmp_path: Path) -> None:
     minute = 60_000_000
     times = pa.array([0, 59_999_999, minute, minute], pa.timestamp("us", "UTC"))

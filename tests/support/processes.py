@@ -8,6 +8,7 @@
   until the interpreter ends, and zombies, which have ended and only wait for somebody to ask how.
 * `long_lived` names the processes that may be started during one test and used by the next: a restarted broker of a
   cluster that the whole session shares.  They must be gone at the end of the session like all others.
+* `long_lived_trees` names those whose children are theirs to start and to end: Spark's JVM with its Python workers.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ WRAPPER: Final = Path(__file__).with_name("die_with_parent.py")
 KEPT_BY_MULTIPROCESSING: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 long_lived: Final[set[int]] = set()
+long_lived_trees: Final[set[int]] = set()
 
 
 def spawn(
@@ -51,6 +53,14 @@ def become_subreaper() -> None:
 def descendants() -> set[psutil.Process]:
     """The living processes below this one."""
     return {process for process in psutil.Process().children(recursive=True) if _counts(process)}
+
+
+def may_stay(process: psutil.Process) -> bool:
+    """Whether the test that started it may leave it to the next."""
+    with suppress(psutil.Error):
+        family = {process.pid, *(parent.pid for parent in process.parents())}
+        return process.pid in long_lived or not family.isdisjoint(long_lived_trees)
+    return True  # it ended while we looked
 
 
 def reap_orphans(known: Collection[psutil.Process]) -> None:

@@ -1,0 +1,48 @@
+"""Columns: what may be there, of which types, and what a person reads otherwise."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bruce_mp.spark.columns import check_columns
+from bruce_mp.spark.errors import SchemaError
+
+HEADERS = "array<struct<key:string,value:binary>>"
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [("value", "string")],
+        [("value", "binary"), ("key", "string")],
+        [("topic", "string"), ("value", "binary"), ("key", "binary"), ("headers", HEADERS)],
+        [("value", "string"), ("partition_key", "int"), ("timestamp", "timestamp")],
+    ],
+)
+def test_good_columns(columns: list[tuple[str, str]]) -> None:
+    check_columns(columns, "t")
+
+
+@pytest.mark.parametrize(
+    ("columns", "topic", "text"),
+    [
+        ([("key", "string")], "t", "There is no column 'value'"),
+        ([("value", "string")], None, "neither a column 'topic' nor an option 'topic'"),
+        ([("value", "int")], "t", "Column 'value' is int: it must be binary or string."),
+        ([("value", "string"), ("partition", "int")], "t", "Give 'partition_key' (int)"),
+        ([("value", "string"), ("partition_key", "bigint")], "t", "Column 'partition_key' is bigint: it must be int."),
+        ([("value", "string"), ("timestamp", "bigint")], "t", "Column 'timestamp' is bigint: it must be timestamp."),
+        ([("value", "string"), ("headers", "map<string,string>")], "t", "Column 'headers' is map<string,string>"),
+        ([("value", "string"), ("id", "bigint")], "t", "Column 'id' is not known: columns are value, key, topic"),
+    ],
+)
+def test_wrong_columns_say_what_is_expected(columns: list[tuple[str, str]], topic: str | None, text: str) -> None:
+    with pytest.raises(SchemaError, match=r"^\[BRUCE_SCHEMA\] .*" + re.escape(text)):
+        check_columns(columns, topic)
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(SchemaError, match=r"'id' is not known.*no column 'value'.*neither a column 'topic'"):
+        check_columns([("id", "int")], None)

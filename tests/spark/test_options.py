@@ -1,0 +1,53 @@
+"""Options: every one is taken, in any case; every wrong one is refused in a sentence that says what to give."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bruce_mp.spark.errors import OptionError
+from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions, parse_options
+
+
+def test_defaults_are_the_safe_ones() -> None:
+    parsed = parse_options({"path": "/run/s"})
+    assert parsed == SinkOptions("/run/s")
+    assert (parsed.acks, parsed.on_discard, parsed.stamp, parsed.fence) == (Acks.DELIVERED, OnDiscard.FAIL, True, True)
+
+
+def test_all_options_in_any_case() -> None:
+    given = {
+        "BRUCE.SOCKET": "/run/s", "Topic": "t", "ACKS": "Received", "ondiscard": "REPORT", "timeoutMS": "7",
+        "maxrecordspersecond": "8", "maxRecordBytes": "100", "stamp": "False", "FENCE": "false", "ledger": "/l",
+        "deadletterpath": "/d", "checkpointLocation": "spark's own",
+    }  # fmt: skip
+    assert parse_options(given) == SinkOptions(
+        "/run/s", "t", Acks.RECEIVED, OnDiscard.REPORT, 7, 8, 100, False, False, "/l", "/d"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "Say where the daemon listens on each host"),
+        ({"topic": "t"}, "input.unix_stream.path"),
+        ({"acks": "all"}, "Option 'acks' is 'all': give 'none', 'received' or 'delivered'."),
+        ({"onDiscard": "ignore"}, "Option 'onDiscard' is 'ignore': give 'fail' or 'report'."),
+        ({"timeoutMs": "1s"}, "Option 'timeoutMs' is '1s': give an integer from 1 to 2147483647."),
+        ({"timeoutMs": "0"}, "Option 'timeoutMs' is '0'"),
+        ({"maxRecordsPerSecond": "-1"}, "Option 'maxRecordsPerSecond' is '-1'"),
+        ({"maxRecordBytes": "63"}, "Option 'maxRecordBytes' is '63'"),
+        ({"stamp": "yes"}, "Option 'stamp' is 'yes': give 'true' or 'false'."),
+        ({"ledger": ""}, "Option 'ledger' is empty"),
+        ({"topic": ""}, "Option 'topic' has 0 bytes"),
+        ({"topic": "é" * 125}, "Option 'topic' has 250 bytes: a topic of Kafka has 1 to 249."),
+        ({"kafka.bootstrap.servers": "b:9092"}, "Option 'kafka.bootstrap.servers': connections to Kafka belong to"),
+        ({"topics": "t"}, "Option 'topics' is not known. Options are bruce.socket, topic, acks,"),
+        ({"path": "/a", "bruce.socket": "/b"}, "names two places: '/a' and '/b'"),
+    ],
+)
+def test_wrong_options_say_what_is_expected(given: dict[str, str], text: str) -> None:
+    with pytest.raises(OptionError, match=r"^\[BRUCE_OPTION\] ") as caught:
+        parse_options(given if {"path", "topic"} & given.keys() or not given else {"path": "/s", **given})
+    assert re.search(re.escape(text), str(caught.value))

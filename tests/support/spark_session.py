@@ -1,0 +1,59 @@
+"""One Spark session for all tests of a run: starting one takes seconds, and two would not fit into memory.
+
+The JVM is kept small and starts fast; workers find the package by PYTHONPATH, so that the discovery of data sources is
+tested as it is where the package is installed.  `local[2,3]`: two tasks at a time, three tries of each.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.spark.session import start_session
+from support import processes
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["QUICK_JVM", "SMALL", "python_path", "spark_session"]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+QUICK_JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+SMALL: Final = {
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
+    "spark.sql.shuffle.partitions": "2",
+    "spark.log.level": "ERROR",
+}
+END_S: Final = 30
+
+
+def python_path() -> str:
+    """For a process that must find the package of this working copy."""
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
+@contextmanager
+def spark_session(warehouse: Path) -> Iterator[SparkSession]:
+    """The session, with Spark's Kafka connector; its JVM is gone when the block ends."""
+    os.environ["PYTHONPATH"] = python_path()
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    places = {"spark.sql.warehouse.dir": str(warehouse), "spark.local.dir": str(warehouse)}
+    spark = start_session("tests", master="local[2,3]", kafka=True, settings={**SMALL, **places})
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    java: subprocess.Popen[bytes] = gateway.proc
+    processes.long_lived_trees.add(java.pid)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        gateway.shutdown()
+        assert java.stdin is not None
+        java.stdin.close()  # that is how it hears that its driver has ended
+        java.wait(END_S)
