@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discarding import Discards
 from bruce_mp.dispatcher.culprits import describe
+from bruce_mp.dispatcher.troubles import Troubles
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.error_actions import ERROR_TABLE, Action, ErrorRow, action_for
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.slab.runs import next_sequence
+from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class Answers:
         self._maker = maker
         self._topics = topics
         self._attempt_limit = attempt_limit
+        self.troubles = Troubles(wall_ms)
         self.uncompressed: set[tuple[bytes, int]] = set()
         """Partitions whose leader does not take what we compress."""
 
@@ -75,6 +78,7 @@ class Answers:
         self._count(ack.error)
         if row.action is Action.OK:
             queue.retries = 0
+            self.troubles.over(topic, batch.partition)
             queue.is_torn = False
             is_numbered = batch.base_sequence >= 0
             queue.expected = next_sequence(batch.base_sequence, batch.records) if is_numbered else None
@@ -131,6 +135,7 @@ class Answers:
         return bool(limits) and attempts > min(limits)
 
     def _send_again(self, queue: PartitionQueue, batch: SentBatch, row: ErrorRow, topic: bytes) -> None:
+        self.troubles.note(topic, batch.partition, row.name)
         queue.failed.append(batch)
         queue.drain()
         if row.action is Action.PAUSE_AND_REROUTE:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
     from bruce_mp.config.model import Config
+    from bruce_mp.dispatcher.troubles import Troubles
     from bruce_mp.protocol.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import Row
@@ -125,6 +126,11 @@ class Dispatcher:
     def gather_due_ms(self) -> int | None:
         """When a gathered batch is due."""
         return self._gathering.due_ms
+
+    @property
+    def troubles(self) -> Troubles:
+        """Partitions whose last answer was an error."""
+        return self._answers.troubles
 
     @property
     def uncompressed(self) -> Container[tuple[bytes, int]]:
@@ -426,6 +432,7 @@ class Dispatcher:
 
     def _return(self, queue: PartitionQueue) -> None:
         """Hand a queue back: batches that were built first, in order."""
+        self.troubles.over(self.topic_name(queue.topic), queue.partition)
         sent, fresh = queue.release()
         self._give(Kind.RETURNED_SENT, State.RETURNED_SENT, queue, [part for batch in sent for part in batch.segments])
         self._give(Kind.RETURNED, State.RETURNED, queue, fresh)

@@ -11,6 +11,7 @@ from bruce_mp.discarding import reporter_for
 from bruce_mp.dispatcher.compressing import Compressor
 from bruce_mp.dispatcher.core import REMIND_S, Dispatcher
 from bruce_mp.dispatcher.encode import Encoder
+from bruce_mp.dispatcher.standing import PUBLISH_EVERY_S, Standing
 from bruce_mp.kernels import WORDS
 from bruce_mp.pipes.broker_socket import BrokerSocket
 from bruce_mp.pipes.control import DebugTopics, Drain, Ready, Stop
@@ -84,6 +85,7 @@ class _Process:
         self._alarm_at = 0.0
         self._is_reminding = False
         self._is_reporting = False
+        self._standing = Standing(start.slot, start.broker, links.sender(DISCARDS), wall_ms)
 
     def run(self) -> None:
         self._core.say_hello()
@@ -91,6 +93,7 @@ class _Process:
         self._loop.watch(self._parcels.socket, lambda _: self._on_parcels())
         self._row.start_heartbeat(self._loop.call_later, wall_ms)
         self._control.send(Ready())
+        self._publish()
         self._after_round()
         self._loop.run(self._after_round)
         self._reporter.flush()
@@ -126,6 +129,10 @@ class _Process:
         if (self._reporter.pending or self._tap.pending or self._compressor.sums) and not self._is_reporting:
             self._is_reporting = True
             self._loop.call_later(_REPORT_EVERY_S, self._report)
+
+    def _publish(self) -> None:
+        self._standing.publish(len(self._requests), self._core.troubles.listed())
+        self._loop.call_later(PUBLISH_EVERY_S, self._publish)
 
     def _report(self) -> None:
         self._is_reporting = False
@@ -168,6 +175,7 @@ class _Process:
 
     def _connect(self) -> None:
         self._row.add(Counter.ConnectorStartConnect)
+        self._standing.connecting()
         self._socket = BrokerSocket(
             self._loop,
             self._resolver,
@@ -208,10 +216,12 @@ class _Process:
         elif isinstance(event, ConnectionReady):
             self._row.add(Counter.ConnectorConnectSuccess)
             self._core.on_connected(recognises=event.abilities.idempotence)
+            self._standing.connected(exactly_once=self._core.maker.recognised)
             self._is_ready = True
         elif isinstance(event, Closed):
             _LOG.info("Broker %s closed an idle connection; the next message opens another.", self._broker.node)
             self._row.add(Counter.ConnectorSocketBrokerClose)
+            self._standing.closed()
             is_lost = bool(self._being_written)
             self._forget_connection()
             if is_lost:
@@ -240,6 +250,7 @@ class _Process:
 
     def _on_failed(self, event: Failed) -> None:
         _LOG.warning("%s The partitions that it leads pause; their messages are kept.", event.error)
+        self._standing.failed(str(event.error))
         self._row.add(Counter.ConnectorSocketError if self._is_ready else Counter.ConnectorConnectFail)
         self._forget_connection()
         self._pause()

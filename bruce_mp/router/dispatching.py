@@ -115,6 +115,11 @@ class Dispatching:
             }
         return self._wanted
 
+    def paused(self) -> list[tuple[int | None, _Key | None, Scope]]:
+        """The scopes that are paused: (slot, None, dispatcher) or (its slot, (topic, partition), route)."""
+        peers = [(slot, None, peer) for slot, peer in self._peers.items() if peer.paused]
+        return [*peers, *((route.slot, key, route) for key, route in self._routes.items() if route.paused)]
+
     def _used_slots(self) -> set[int | None]:
         return {route.slot for route in self._routes.values()}
 
@@ -251,7 +256,7 @@ class Dispatching:
         """The leader moved without an error, or the topic is gone: have the dispatcher hand the partition back."""
         assert route.slot is not None
         route.step(ScopeEvent.PAUSE)
-        route.not_before_ms = now_ms
+        route.not_before_ms = route.since_ms = now_ms
         self._row.add(Counter.PauseStarted)
         if self._peer(route.slot).flowing:
             self._post(route.slot, Parcel(Kind.HAND_BACK, topic, partition))

@@ -63,6 +63,8 @@ class Fetcher:
         self._openings = openings
         self._rng = rng
         self._on_done = on_done
+        self.last_error = ""
+        """Why the last broker that was asked in vain gave no metadata."""
         self._left: list[Address] = []
         self._asked: Address | None = None
         self._failed: set[Address] = set()
@@ -115,7 +117,8 @@ class Fetcher:
         elif isinstance(event, ProducerIdReceived):
             self._on_producer(event)
         elif isinstance(event, Failed | Closed):
-            _LOG.warning("No metadata: %s", event.error if isinstance(event, Failed) else "the connection was closed.")
+            self.last_error = str(event.error) if isinstance(event, Failed) else "The connection was closed."
+            _LOG.warning("No metadata: %s", self.last_error)
             self._next_after_failure()
 
     def _next_after_failure(self) -> None:

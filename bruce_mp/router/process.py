@@ -11,6 +11,7 @@ from bruce_mp.discarding import reporter_for
 from bruce_mp.kernels import WORDS
 from bruce_mp.pipes.control import Broker, DebugTopics, Dispatchers, Drain, PeerDied, Ready, RefreshMetadata, Stop
 from bruce_mp.pipes.links import (
+    DISCARDS,
     LAST_WORDS_MS,
     ROUTER_FROM_DISPATCHERS,
     ROUTER_FROM_INPUTS,
@@ -26,10 +27,12 @@ from bruce_mp.router.cluster import Address, view_of
 from bruce_mp.router.core import Router
 from bruce_mp.router.fetch import Fetcher
 from bruce_mp.router.making import Sizes, TopicMaker
+from bruce_mp.router.standing import PUBLISH_EVERY_S, Standing
 from bruce_mp.router.unknown import SUCCESS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab import numbering
 from bruce_mp.slab.rows import Row
+from bruce_mp.slab.tables import TopicTable
 from bruce_mp.tapping import tap_for
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
@@ -116,6 +119,7 @@ class _Process:
         self._is_refresh = False
         """Whether the next metadata is a refresh, and no answer to trouble."""
         self._is_reporting = False
+        self._standing = Standing(self._links.sender(DISCARDS), wall_ms, TopicTable(slab).name_of)
 
     def run(self) -> None:
         self._core.recover(steady_ms())
@@ -124,6 +128,7 @@ class _Process:
         self._loop.watch(self._events.socket, lambda _: self._on_events())
         self._row.start_heartbeat(self._loop.call_later, wall_ms)
         self._control.send(Ready())
+        self._publish()
         self._after_round()
         self._loop.run(self._after_round)
         self._reporter.flush()
@@ -174,6 +179,10 @@ class _Process:
             self._is_reporting = True
             self._loop.call_later(_REPORT_EVERY_S, self._report)
 
+    def _publish(self) -> None:
+        self._standing.publish(self._core.dispatching, steady_ms())
+        self._loop.call_later(PUBLISH_EVERY_S, self._publish)
+
     def _report(self) -> None:
         self._is_reporting = False
         self._reporter.flush()
@@ -223,6 +232,7 @@ class _Process:
         now_ms = steady_ms()
         if result is None:
             self._row.add(Counter.GetMetadataFail)
+            self._standing.failed(self._fetcher.last_error)
             self._core.wish.failed(now_ms, self._retry.next_delay_ms(now_ms))
             return
         self._row.add(Counter.GetMetadataSuccess)
@@ -232,6 +242,7 @@ class _Process:
         self._brokers = [view.brokers[node] for node in sorted(view.brokers, key=lambda node: node != controller)]
         changed = self._core.on_metadata(view, self._fetch_started_ms, now_ms)
         self._row.add(Counter.MetadataChangedOnRefresh if changed else Counter.MetadataUnchangedOnRefresh)
+        self._standing.fetched(view.brokers)
         self._slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, wall_ms())
         if changed:
             self._slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, wall_ms())

@@ -60,12 +60,14 @@ TRANSITIONS: Final[dict[tuple[ScopeState, ScopeEvent], ScopeState]] = {
 class Scope:
     """A partition or a dispatcher, and where it stands in the protocol."""
 
-    __slots__ = ("backoff", "not_before_ms", "state")
+    __slots__ = ("backoff", "not_before_ms", "since_ms", "state")
 
     def __init__(self, backoff: PauseBackoff, state: ScopeState = ScopeState.FLOWING) -> None:
         self.state = state
         self.backoff = backoff
         self.not_before_ms = 0
+        self.since_ms = 0
+        """When its last pause began."""
 
     def step(self, event: ScopeEvent) -> None:
         """Follow the table.  Raises BruceError for what it does not allow."""
@@ -87,6 +89,7 @@ class Scope:
         news = self.flowing
         self.step(ScopeEvent.PAUSE)
         if news:
+            self.since_ms = now_ms
             self.not_before_ms = now_ms + self.backoff.next_delay_ms(now_ms)
         return news
 

@@ -15,12 +15,13 @@ from flask import Flask, Response, render_template, request
 from werkzeug.exceptions import HTTPException
 
 from bruce_mp.errors import SlabError
+from bruce_mp.status.brokers import brokers_plain, read_brokers
 from bruce_mp.status.compression import compression_plain
 from bruce_mp.status.counters import counters_plain, read_counters
 from bruce_mp.status.debug_pages import add_debug_pages, refuse_other_sites
 from bruce_mp.status.discards import discards_plain
 from bruce_mp.status.header import Page, read_header, read_server_info, server_info_plain
-from bruce_mp.status.health import read_health
+from bruce_mp.status.health import gather, judge
 from bruce_mp.status.metadata import metadata_plain, read_metadata
 from bruce_mp.status.overview import read_overview
 from bruce_mp.status.queues import queues_plain, read_queues
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.compression import CompressionTable
     from bruce_mp.status.debug_files import MessageDebug
+    from bruce_mp.status.health import Evidence
+    from bruce_mp.status.losses import Losses
     from bruce_mp.status.reports import Reports
+    from bruce_mp.status.standings import Standings
 
 __all__ = ["Daemon", "create_app"]
 
@@ -58,10 +62,17 @@ class Daemon:
     reports: Reports
     debug: MessageDebug
     compression: CompressionTable
+    standings: Standings
+    losses: Losses
     metadata_max_age_ms: int | None
     count: Callable[[Counter], None]
     refresh_metadata: Callable[[], None]
     now_ms: Callable[[], int]
+
+    def evidence(self) -> Evidence:
+        """What the health follows from, as of now."""
+        now_ms = self.now_ms()
+        return gather(self.slab, self.standings.heard(now_ms), self.losses, now_ms, self.metadata_max_age_ms)
 
 
 class BooksPage(Page, frozen=True, kw_only=True):
@@ -103,6 +114,7 @@ def _pages(daemon: Daemon) -> Mapping[str, tuple[Callable[[], Page], Callable[[A
         "queues": (lambda: read_queues(slab, now_ms()), queues_plain),
         "metadata_fetch_time": (lambda: read_metadata(slab, now_ms()), metadata_plain),
         "compression": (lambda: daemon.compression.page(now_ms()), compression_plain),
+        "brokers": (lambda: read_brokers(slab, daemon.standings.heard(now_ms()), now_ms()), brokers_plain),
         "processes": (lambda: read_processes(slab, now_ms()), None),
         "books": (lambda: _read_books(daemon), None),
     }
@@ -132,13 +144,13 @@ def _read_books(daemon: Daemon) -> BooksPage:
 
 
 def _healthz(daemon: Daemon) -> Response:
-    page = read_health(daemon.slab, daemon.now_ms(), daemon.metadata_max_age_ms)
+    page = judge(daemon.evidence())
     well = page.live if _wants("probe", "live") else page.ready
     return _json(page, 200 if well else 503)
 
 
 def _overview(daemon: Daemon) -> str:
-    overview = read_overview(daemon.slab, daemon.reports, daemon.now_ms(), daemon.metadata_max_age_ms)
+    overview = read_overview(daemon.slab, daemon.reports, daemon.evidence(), daemon.now_ms())
     return render_template("index.html", it=overview)
 
 

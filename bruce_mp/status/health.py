@@ -1,90 +1,208 @@
 """The page `/healthz`: one answer for a load balancer or service manager, and the reasons for it.
 
 *Live* means that all processes that should run do their work; if not, the supervisor is restarting something or is
-itself in trouble.  *Ready* means in addition that messages can get to Kafka: there is a picture of the cluster that is
-not too old, and the books balance.
+itself in trouble.  *Ready* means in addition that messages get to Kafka: brokers answer, no topic is refused, the slab
+has room, nothing is being lost by a fault of the daemon or the cluster, and the books balance.
+
+Each check is a generator of sentences over the evidence; `PROBLEMS` and `WARNINGS` list them.  A sentence says what is
+wrong and what to do.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.protocol.error_actions import action_for
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.status.fullness import share_in_use
 from bruce_mp.status.header import Page
 from bruce_mp.status.metadata import read_metadata
 from bruce_mp.status.rows import STALLED_MS, read_processes
+from bruce_mp.status.text import topic_text
 from bruce_mp.telemetry.books import read_books
+from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT, EXPLAINED
+from bruce_mp.telemetry.standings import FAILED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from bruce_mp.errors import DiscardReason
     from bruce_mp.slab.file import Slab
+    from bruce_mp.status.losses import Losses
     from bruce_mp.status.metadata import MetadataPage
-    from bruce_mp.status.rows import ProcessesPage, ProcessLine
+    from bruce_mp.status.rows import ProcessesPage
+    from bruce_mp.status.standings import Heard
     from bruce_mp.telemetry.books import Books
 
-__all__ = ["HealthPage", "judge", "read_health"]
+__all__ = ["Evidence", "HealthPage", "gather", "judge"]
+
+FULL: Final = 0.9
+FILLING: Final = 0.75
+"""From here on the input rests between batches."""
+MOST_NAMED: Final = 10
 
 
 class HealthPage(Page, frozen=True, kw_only=True):
     """The JSON of `/healthz`.
 
-    `problems` are sentences, none when all is well.  `metadata_age_ms` is None before the first fetch.  `balanced` is
-    None when the books could not be read consistently, which says nothing.
+    `problems` and `warnings` are sentences, none when all is well; warnings do not make the daemon not ready.
+    `metadata_age_ms` is None before the first fetch.  `balanced` is None when the books could not be read consistently,
+    which says nothing.  `slab_in_use` is a share from 0 to 1.
     """
 
     live: bool
     ready: bool
     problems: list[str]
+    warnings: list[str]
     processes: dict[str, str]
     metadata_age_ms: int | None
     balanced: bool | None
+    slab_in_use: float
 
 
-def read_health(slab: Slab, now_ms: int, metadata_max_age_ms: int | None) -> HealthPage:
-    """The page as of now; `metadata_max_age_ms` is None if metadata may have any age."""
-    metadata = read_metadata(slab, now_ms)
-    return judge(read_processes(slab, now_ms), metadata, read_books(slab), metadata_max_age_ms)
+class Evidence(NamedTuple):
+    """What the health follows from.  `losses` are the discards of the last minute, `refusals` error codes by topic."""
+
+    processes: ProcessesPage
+    metadata: MetadataPage
+    metadata_max_age_ms: int | None
+    books: Books
+    heard: Heard
+    refusals: Mapping[bytes, int]
+    slab_in_use: float
+    losses: Mapping[DiscardReason, int]
+
+    @property
+    def metadata_age_ms(self) -> int | None:
+        """None before the first fetch."""
+        return max(0, self.metadata.now - self.metadata.last_updated) if self.metadata.last_updated else None
 
 
-def judge(
-    processes: ProcessesPage, metadata: MetadataPage, books: Books, metadata_max_age_ms: int | None
-) -> HealthPage:
-    """The health that follows from what was read."""
-    age_ms = max(0, metadata.now - metadata.last_updated) if metadata.last_updated else None
-    balanced = books.balanced if books.consistent else None
-    dead = [text for line in processes.processes for text in _process_trouble(line)]
-    more = [*_metadata_trouble(age_ms, metadata_max_age_ms), *_books_trouble(balanced=balanced)]
+def gather(slab: Slab, heard: Heard, losses: Losses, now_ms: int, metadata_max_age_ms: int | None) -> Evidence:
+    """The evidence as of now; `metadata_max_age_ms` is None if metadata may have any age."""
+    return Evidence(
+        processes=read_processes(slab, now_ms),
+        metadata=read_metadata(slab, now_ms),
+        metadata_max_age_ms=metadata_max_age_ms,
+        books=read_books(slab),
+        heard=heard,
+        refusals=TopicTable(slab).refusals(),
+        slab_in_use=round(share_in_use(slab), 4),
+        losses=losses.lately(),
+    )
+
+
+def judge(evidence: Evidence) -> HealthPage:
+    """The health that follows from the evidence."""
+    processes, books = evidence.processes, evidence.books
+    dead = list(_processes(evidence))
+    problems = [*dead, *(text for check in PROBLEMS for text in check(evidence))]
     return HealthPage(
         pid=processes.pid,
         version=processes.version,
         since=processes.since,
         now=processes.now,
         live=not dead,
-        ready=not dead and not more,
-        problems=dead + more,
+        ready=not problems,
+        problems=problems,
+        warnings=[text for check in WARNINGS for text in check(evidence)],
         processes={line.name: line.state for line in processes.processes},
-        metadata_age_ms=age_ms,
-        balanced=balanced,
+        metadata_age_ms=evidence.metadata_age_ms,
+        balanced=books.balanced if books.consistent else None,
+        slab_in_use=evidence.slab_in_use,
     )
 
 
-def _process_trouble(line: ProcessLine) -> list[str]:
-    who = f"The process {line.name} (pid {line.pid})"
-    if line.state == "dead":
-        return [f"{who} is dead; the supervisor's log says what it does about it."]
-    if line.state == "stalled":
-        silent_s, limit_s = line.heartbeat_age_ms // 1000, STALLED_MS // 1000
-        return [f"{who} gave no sign of life for {silent_s} s, which is more than {limit_s}; see its log."]
-    return []
+def _processes(evidence: Evidence) -> Iterator[str]:
+    for line in evidence.processes.processes:
+        who = f"The process {line.name} (pid {line.pid})"
+        if line.state == "dead":
+            yield f"{who} is dead; the supervisor starts it again, and its log says why it ended."
+        elif line.state == "stalled":
+            silent_s, limit_s = line.heartbeat_age_ms // 1000, STALLED_MS // 1000
+            yield (
+                f"{who} gave no sign of life for {silent_s} s, which is more than {limit_s}; if it is not stopped, end "
+                "it with SIGKILL: the supervisor starts another, which goes on with what it held."
+            )
 
 
-def _metadata_trouble(age_ms: int | None, max_age_ms: int | None) -> list[str]:
+# --- problems ---------------------------------------------------------------------------------------------------------
+
+
+def _brokers_silent(evidence: Evidence) -> Iterator[str]:
+    router = evidence.heard.router
+    if router is not None and router.failing_since_ms is not None:
+        silent_s = max(0, evidence.metadata.now - router.failing_since_ms) // 1000
+        yield (
+            f"No broker can be reached for {silent_s} s: {router.error} Messages wait in the slab. See to the brokers "
+            "and the network, and that kafka.bootstrap_servers is right."
+        )
+
+
+def _metadata(evidence: Evidence) -> Iterator[str]:
+    age_ms, max_age_ms = evidence.metadata_age_ms, evidence.metadata_max_age_ms
     if age_ms is None:
-        return ["No metadata has been fetched from Kafka yet; see the log for the brokers that were asked."]
-    if max_age_ms is not None and age_ms > max_age_ms:
-        return [f"The metadata is {age_ms // 1000} s old, more than two refresh intervals; see the log for why."]
-    return []
+        yield "No metadata has been fetched from Kafka yet; see the log for the brokers that were asked."
+    elif max_age_ms is not None and age_ms > max_age_ms:
+        yield f"The metadata is {age_ms // 1000} s old, more than two refresh intervals; see the log for why."
 
 
-def _books_trouble(*, balanced: bool | None) -> list[str]:
-    if balanced is False:
-        return ["The books do not balance: messages were lost or counted twice.  Please report it, with /books/json."]
-    return []
+def _refused_topics(evidence: Evidence) -> Iterator[str]:
+    for topic, code in sorted(evidence.refusals.items())[:MOST_NAMED]:
+        row = action_for(code)
+        yield (
+            f"The brokers refuse topic {topic_text(topic)}: {row.name} ({code}): {row.reason}. Its messages are "
+            "discarded until they take one; see to the brokers' set-up."
+        )
+    if len(evidence.refusals) > MOST_NAMED:
+        yield f"The brokers refuse {len(evidence.refusals)} topics in all; the log names them."
+
+
+def _full(evidence: Evidence) -> Iterator[str]:
+    if evidence.slab_in_use >= FULL:
+        yield (
+            f"The slab is {evidence.slab_in_use:.0%} full; with no room left new messages are discarded, or their "
+            "senders blocked. See /brokers and /queues for what waits, or raise slab.size."
+        )
+
+
+def _losses(evidence: Evidence) -> Iterator[str]:
+    yield from _lost(evidence, BY_FAULT)
+
+
+def _lost(evidence: Evidence, reasons: frozenset[DiscardReason]) -> Iterator[str]:
+    for reason, count in evidence.losses.items():
+        if reason in reasons:
+            yield f"{count} messages were discarded within the last minute, {reason.name}: {EXPLAINED[reason]}."
+
+
+def _books(evidence: Evidence) -> Iterator[str]:
+    if evidence.books.consistent and not evidence.books.balanced:
+        yield "The books do not balance: messages were lost or counted twice. Please report it, with /books/json."
+
+
+PROBLEMS: Final = (_brokers_silent, _metadata, _refused_topics, _full, _losses, _books)
+
+
+# --- warnings ---------------------------------------------------------------------------------------------------------
+
+
+def _failed_brokers(evidence: Evidence) -> Iterator[str]:
+    for said in evidence.heard.brokers.values():
+        if said.connection == FAILED:
+            yield (
+                f"Broker {said.node} at {said.host}:{said.port} has failed: {said.last_error} The messages of its "
+                "partitions wait until it is back or others lead them; see /brokers."
+            )
+
+
+def _filling(evidence: Evidence) -> Iterator[str]:
+    if FILLING <= evidence.slab_in_use < FULL:
+        yield f"The slab is {evidence.slab_in_use:.0%} full, and senders are slowed down; see /brokers for what waits."
+
+
+def _client_mistakes(evidence: Evidence) -> Iterator[str]:
+    yield from _lost(evidence, BY_CLIENTS)
+
+
+WARNINGS: Final = (_failed_brokers, _filling, _client_mistakes)

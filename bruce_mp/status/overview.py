@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bruce_mp.slab.tables import TopicTable
+from bruce_mp.status.brokers import BrokersPage, read_brokers
 from bruce_mp.status.health import HealthPage, judge
-from bruce_mp.status.metadata import read_metadata
 from bruce_mp.status.queues import QueuesPage, TopicQueues, read_queues
-from bruce_mp.status.rows import ProcessLine, read_processes
 from bruce_mp.status.text import stamp, topic_text
-from bruce_mp.telemetry.books import Books, read_books
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.discards import Report
+    from bruce_mp.status.health import Evidence
     from bruce_mp.status.reports import Reports
+    from bruce_mp.status.rows import ProcessLine
+    from bruce_mp.telemetry.books import Books
 
 __all__ = ["Overview", "TopicLine", "read_overview"]
 
@@ -41,19 +42,21 @@ class Overview:
     since: str
     books: Books
     processes: list[ProcessLine]
+    brokers: BrokersPage
     topics: list[TopicLine]
     more_topics: int
     report: Report
 
 
-def read_overview(slab: Slab, reports: Reports, now_ms: int, metadata_max_age_ms: int | None) -> Overview:
+def read_overview(slab: Slab, reports: Reports, evidence: Evidence, now_ms: int) -> Overview:
     """The view as of now."""
-    processes, books = read_processes(slab, now_ms), read_books(slab)
+    processes = evidence.processes
     topics = _topics(slab, read_queues(slab, now_ms))
     return Overview(
-        health=judge(processes, read_metadata(slab, now_ms), books, metadata_max_age_ms),
+        health=judge(evidence),
+        brokers=read_brokers(slab, evidence.heard, now_ms),
         since=stamp(processes.since).partition(" ")[2],
-        books=books,
+        books=evidence.books,
         processes=processes.processes,
         topics=topics[:TOPICS_SHOWN],
         more_topics=max(0, len(topics) - TOPICS_SHOWN),

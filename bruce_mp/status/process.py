@@ -22,12 +22,15 @@ from bruce_mp.status.app import Daemon, create_app
 from bruce_mp.status.compression import CompressionTable
 from bruce_mp.status.copy_writer import CopyWriter, DiscardFile
 from bruce_mp.status.debug_files import MessageDebug
+from bruce_mp.status.losses import Losses
 from bruce_mp.status.reports import Reports
 from bruce_mp.status.rolling_file import RollingFile
 from bruce_mp.status.server import HttpServer
+from bruce_mp.status.standings import Standings
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.events import CompressionEvent, decode_events
+from bruce_mp.telemetry.events import CompressionEvent, DiscardEvent, DuplicateEvent, decode_events
+from bruce_mp.telemetry.standings import BrokerStanding, RouterStanding
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
@@ -64,6 +67,8 @@ class _Status:
         self._debug = MessageDebug(start.config.msg_debug, self._tell, self._count, time.monotonic)
         self._copies = self._links.receiver(COPIES)
         self._writer = CopyWriter(self._discard_file(start.config.discard_log), self._debug, self._count)
+        self._standings = Standings()
+        self._losses = Losses(slab)
         self._reports = Reports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
         self._compression = CompressionTable(slab)
         self._server = HttpServer(create_app(self._daemon(slab, start.config)), start.listener)
@@ -79,6 +84,8 @@ class _Status:
             slab=slab,
             reports=self._reports,
             compression=self._compression,
+            standings=self._standings,
+            losses=self._losses,
             metadata_max_age_ms=2 * config.delivery.metadata_refresh_interval_min * _MINUTE_MS or None,
             debug=self._debug,
             count=self._count,
@@ -113,6 +120,7 @@ class _Status:
         if not self._server.is_alive():
             raise BruceError("The HTTP server ended by itself; its traceback stands above.")
         self._reports.rotate(wall_ms())
+        self._losses.look(wall_ms())
         self._debug.look_at_the_clock()
         self._loop.call_later(_TICK_S, self._tick)
 
@@ -141,7 +149,9 @@ class _Status:
         try:
             news = decode_events(data)
         except RemoteProtocolError as error:
-            _LOG.error("%s  It is left out of the discard report.", error)
+            _LOG.error("%s  It is left out of the pages.", error)
             return
-        self._reports.record([event for event in news if not isinstance(event, CompressionEvent)], wall_ms())
-        self._compression.record([event for event in news if isinstance(event, CompressionEvent)])
+        now_ms = wall_ms()
+        self._reports.record([item for item in news if isinstance(item, DiscardEvent | DuplicateEvent)], now_ms)
+        self._compression.record([item for item in news if isinstance(item, CompressionEvent)])
+        self._standings.take([item for item in news if isinstance(item, BrokerStanding | RouterStanding)], now_ms)

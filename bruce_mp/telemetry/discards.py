@@ -1,4 +1,4 @@
-"""Discards, where they happen: summed up for the report, copied for the discard file, told to the log.
+"""Event, where they happen: summed up for the report, copied for the discard file, told to the log.
 
 `DiscardReporter` lives in a process of the message path.  It adds up in memory and sends the sums a few times a second,
 so that a flood of bad messages costs a flood of additions and a handful of frames.  It never blocks and is bounded:

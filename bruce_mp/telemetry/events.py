@@ -1,7 +1,7 @@
-"""What the processes of the message path tell status about discards and compression: sums, not messages.
+"""What the processes of the message path tell status: sums of discards and compression, and standings.
 
-An event stands for all discards of one kind since the sender's last flush.  The exact counts are in the slab; an event
-adds what a counter cannot say: which topics, which times, what the bytes looked like.  So an event may get lost.
+A discard event stands for all discards of one kind since the sender's last flush.  The exact counts are in the slab;
+an event adds what a counter cannot say: which topics, which times, what the bytes looked like.  So it may get lost.
 """
 
 # No `from __future__ import annotations` here: what the annotations name is used at run time.
@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
+from bruce_mp.telemetry.standings import BrokerStanding, RouterStanding
 
 __all__ = ["CompressionEvent", "DiscardEvent", "DuplicateEvent", "Event", "News", "decode_events", "encode_events"]
 
@@ -69,7 +70,7 @@ class CompressionEvent(msgspec.Struct, frozen=True, tag=True):
 
 Event = DiscardEvent | DuplicateEvent
 """What discard reports are made of."""
-News = Event | CompressionEvent
+News = Event | CompressionEvent | BrokerStanding | RouterStanding
 _DECODER: Final[msgspec.msgpack.Decoder[list[News]]] = msgspec.msgpack.Decoder(list[News])
 
 
@@ -83,4 +84,4 @@ def decode_events(data: bytes) -> list[News]:
     try:
         return _DECODER.decode(data)
     except msgspec.MsgspecError as error:
-        raise RemoteProtocolError(f"A process sent a discard event that cannot be read: {error}.") from error
+        raise RemoteProtocolError(f"A process sent an event that cannot be read: {error}.") from error

@@ -9,7 +9,7 @@ from bruce_mp.errors import DiscardReason
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ABOUT_UNDERSTOOD", "BY_TOPIC", "EXPLAINED", "SAMPLED"]
+__all__ = ["ABOUT_UNDERSTOOD", "BY_CLIENTS", "BY_FAULT", "BY_TOPIC", "EXPLAINED", "SAMPLED"]
 
 SAMPLED: Final = frozenset({DiscardReason.MALFORMED, DiscardReason.UNCLEAN_DISCONNECT, DiscardReason.LONG_MSG})
 """Reasons whose messages are shown: the others say all by topic or version."""
@@ -24,6 +24,12 @@ ABOUT_UNDERSTOOD: Final = frozenset(DiscardReason) - {
 
 BY_TOPIC: Final = ABOUT_UNDERSTOOD - {DiscardReason.BAD_TOPIC}
 """Reasons that the report lists by topic: there was nothing wrong with the topic."""
+
+BY_CLIENTS: Final = frozenset(DiscardReason) - ABOUT_UNDERSTOOD | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
+"""Reasons that clients can mend."""
+
+BY_FAULT: Final = frozenset(DiscardReason) - BY_CLIENTS - {DiscardReason.RATE_LIMIT}
+"""Reasons that lie with the daemon or the cluster.  A rate limit is neither: it is wanted."""
 
 EXPLAINED: Final[Mapping[DiscardReason, str]] = {
     DiscardReason.MALFORMED: "a client sends what is no message; /discards shows the bytes",

@@ -1,4 +1,4 @@
-"""Discards, as an operator reads them: reports of periods.
+"""Event, as an operator reads them: reports of periods.
 
 It lives in status and is pure: time comes as an argument.  A report covers one period; period n begins n intervals
 after `epoch`.  A report is finished by whatever happens first after its period, be it an event, a reader or a timer,

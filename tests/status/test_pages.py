@@ -410,56 +410,6 @@ def test_processes(daemon: PagesOfNoDaemon) -> None:
     assert lines["input"]["pss"] is None
 
 
-# --- health -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_healthy_daemon(daemon: PagesOfNoDaemon) -> None:
-    daemon.fetch_metadata(NOW_MS - 1000, NOW_MS - 1000)
-    assert daemon.json("/healthz") == HEADER | {
-        "live": True,
-        "ready": True,
-        "problems": [],
-        "processes": {"supervisor": "running"},
-        "metadata_age_ms": 1000,
-        "balanced": True,
-    }
-
-
-def test_without_metadata_it_is_live_and_not_ready(daemon: PagesOfNoDaemon) -> None:
-    page = daemon.json("/healthz", 503)
-    assert (page["live"], page["ready"], page["metadata_age_ms"]) == (True, False, None)
-    assert len(page["problems"]) == 1
-    assert daemon.json("/healthz?probe=live") == page
-
-
-def test_old_metadata_is_not_ready(daemon: PagesOfNoDaemon) -> None:
-    daemon.fetch_metadata(NOW_MS - 60_001, NOW_MS - 90_000)
-    assert "60 s old" in daemon.json("/healthz", 503)["problems"][0]
-
-
-def test_a_process_that_does_not_answer_is_not_live(daemon: PagesOfNoDaemon) -> None:
-    daemon.fetch_metadata(NOW_MS, NOW_MS)
-    daemon.begin(lay.ROW_ROUTER, silent_ms=20_000)
-    page = daemon.json("/healthz?probe=live", 503)
-    assert (page["live"], page["ready"], page["processes"]["router"]) == (False, False, "stalled")
-    assert "The process router" in page["problems"][0]
-
-
-def test_a_process_that_was_stopped_on_purpose_is_no_problem(daemon: PagesOfNoDaemon) -> None:
-    daemon.fetch_metadata(NOW_MS, NOW_MS)
-    daemon.begin(lay.ROW_FIRST_DISPATCHER, pid=0)
-    assert daemon.json("/healthz")["processes"]["dispatcher-0"] == "stopped"
-
-
-def test_books_that_do_not_balance_are_not_ready(daemon: PagesOfNoDaemon) -> None:
-    daemon.fetch_metadata(NOW_MS, NOW_MS)
-    Row(daemon.slab, lay.ROW_FIRST_DISPATCHER).settle([], State.DELIVERED, 0, {Counter.MsgDelivered: 1})
-    page = daemon.json("/healthz", 503)
-    assert (page["balanced"], page["live"]) == (False, True)
-    daemon.filled.input.open_books()
-    assert daemon.json("/healthz")["balanced"] is None
-
-
 # --- front page -------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,9 @@ from bruce_mp.slab.rows import Row
 from bruce_mp.status.app import Daemon, create_app
 from bruce_mp.status.compression import CompressionTable
 from bruce_mp.status.debug_files import MessageDebug
+from bruce_mp.status.losses import Losses
 from bruce_mp.status.reports import Reports
+from bruce_mp.status.standings import Standings
 from support.filled_slab import NOW_MS, FilledSlab
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ class PagesOfNoDaemon:
         self.counted: list[Counter] = []
         self.unread: list[int] = []
         self.refreshes = 0
+        self.standings = Standings()
+        self.losses = Losses(self.slab)
         self.announced: list[DebugTopics] = []
         self.begin(lay.ROW_SUPERVISOR)
         self.reports = Reports(self.slab, 600, NOW_MS, lambda: self.unread.append(self.now_ms))
@@ -51,6 +55,8 @@ class PagesOfNoDaemon:
             reports=self.reports,
             debug=self.debug,
             compression=self.compression,
+            standings=self.standings,
+            losses=self.losses,
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
             count=self.counted.append,
             refresh_metadata=self._refresh,

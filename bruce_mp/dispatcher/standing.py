@@ -1,0 +1,82 @@
+"""Where a dispatcher stands with its broker, for the status page and the log."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.telemetry.events import encode_events
+from bruce_mp.telemetry.logs import NOTICE
+from bruce_mp.telemetry.standings import CONNECTED, CONNECTING, FAILED, IDLE, BrokerStanding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bruce_mp.pipes.control import Broker
+    from bruce_mp.telemetry.copies import ByteSender
+    from bruce_mp.telemetry.standings import PartitionTrouble
+
+__all__ = ["PUBLISH_EVERY_S", "Standing"]
+
+_LOG: Final = logging.getLogger(__name__)
+PUBLISH_EVERY_S: Final = 1.0
+
+
+class Standing:
+    """Follows the connection of the dispatcher in `slot`; `now_ms` is the wall clock."""
+
+    def __init__(self, slot: int, broker: Broker, sender: ByteSender, now_ms: Callable[[], int]) -> None:
+        self._slot = slot
+        self._broker = broker
+        self._sender = sender
+        self._now_ms = now_ms
+        self._connection = IDLE
+        self._since_ms = now_ms()
+        self._failing_since_ms = 0
+        self._last_error = ""
+        self._last_error_ms = 0
+        self._exactly_once: bool | None = None
+
+    def _become(self, connection: str) -> None:
+        self._connection, self._since_ms = connection, self._now_ms()
+
+    def connecting(self) -> None:
+        """A connection is being made."""
+        self._become(CONNECTING)
+
+    def connected(self, *, exactly_once: bool) -> None:
+        """It is there; whether the broker recognises what it has already."""
+        self._become(CONNECTED)
+        self._exactly_once = exactly_once
+        if self._failing_since_ms:
+            seconds = (self._since_ms - self._failing_since_ms) / 1000
+            where = (self._broker.node, self._broker.host, self._broker.port)
+            _LOG.log(NOTICE, "Broker %d at %s:%d is back after %.1f s.", *where, seconds)
+            self._failing_since_ms = 0
+
+    def closed(self) -> None:
+        """The broker closed it while it was idle."""
+        self._become(IDLE)
+
+    def failed(self, error: str) -> None:
+        """It failed, or could not be made."""
+        self._become(FAILED)
+        self._last_error, self._last_error_ms = error, self._since_ms
+        self._failing_since_ms = self._failing_since_ms or self._since_ms
+
+    def publish(self, requests_in_flight: int, troubles: tuple[PartitionTrouble, ...]) -> None:
+        """Tell status.  What it does not take is not said: it is said again in a second."""
+        standing = BrokerStanding(
+            self._slot,
+            self._broker.node,
+            self._broker.host,
+            self._broker.port,
+            self._connection,
+            self._since_ms,
+            requests_in_flight,
+            self._last_error,
+            self._last_error_ms,
+            self._exactly_once,
+            troubles,
+        )
+        self._sender.send_bytes(encode_events([standing]))

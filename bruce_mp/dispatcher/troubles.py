@@ -1,0 +1,38 @@
+"""Which partitions the broker answered with an error that is tried again, for the status page.  Bounded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bruce_mp.telemetry.standings import MOST_LISTED, PartitionTrouble
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Troubles"]
+
+
+class Troubles:
+    """The last answers that were errors; `now_ms` is the wall clock."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._found: dict[tuple[bytes, int], PartitionTrouble] = {}
+
+    def note(self, topic: bytes, partition: int, error: str) -> None:
+        """A partition was answered with an error; the first of a row of the same says since when."""
+        known = self._found.get((topic, partition))
+        if known is not None and known.error == error:
+            return
+        if known is None and len(self._found) >= MOST_LISTED:
+            return
+        self._found[topic, partition] = PartitionTrouble(topic, partition, error, self._now_ms())
+
+    def over(self, topic: bytes, partition: int) -> None:
+        """A partition was answered well."""
+        if self._found:
+            self._found.pop((topic, partition), None)
+
+    def listed(self) -> tuple[PartitionTrouble, ...]:
+        """All of them."""
+        return tuple(self._found.values())

@@ -1,0 +1,70 @@
+"""Where the router stands with the cluster, for the status page and the log."""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.telemetry.events import encode_events
+from bruce_mp.telemetry.logs import NOTICE
+from bruce_mp.telemetry.standings import MOST_LISTED, PausedScope, RouterStanding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from bruce_mp.router.cluster import Address
+    from bruce_mp.router.dispatching import Dispatching
+    from bruce_mp.telemetry.copies import ByteSender
+
+__all__ = ["PUBLISH_EVERY_S", "Standing"]
+
+_LOG: Final = logging.getLogger(__name__)
+PUBLISH_EVERY_S: Final = 1.0
+
+
+class Standing:
+    """Follows the fetches of the metadata.  `now_ms` is the wall clock, `topic_name` names a topic by its number."""
+
+    def __init__(self, sender: ByteSender, now_ms: Callable[[], int], topic_name: Callable[[int], bytes]) -> None:
+        self._sender = sender
+        self._now_ms = now_ms
+        self._topic_name = topic_name
+        self._brokers: tuple[tuple[int, str, int], ...] = ()
+        self._failing_since_ms: int | None = None
+        self._error = ""
+
+    def fetched(self, brokers: Mapping[int, Address]) -> None:
+        """A fetch worked; the brokers by node."""
+        self._brokers = tuple((node, address.host, address.port) for node, address in sorted(brokers.items()))
+        if self._failing_since_ms is not None:
+            seconds = (self._now_ms() - self._failing_since_ms) / 1000
+            _LOG.log(NOTICE, "A broker answers again, after %.1f s: messages are on their way.", seconds)
+        self._failing_since_ms, self._error = None, ""
+
+    def failed(self, error: str) -> None:
+        """No broker answered; what the last one had to say."""
+        if self._failing_since_ms is None:
+            self._failing_since_ms = self._now_ms()
+        self._error = error
+
+    def publish(self, dispatching: Dispatching, steady_ms: int) -> None:
+        """Tell status.  What it does not take is not said: it is said again in a second."""
+        paused = dispatching.paused()
+        standing = RouterStanding(
+            self._brokers,
+            self._failing_since_ms,
+            self._error,
+            tuple(
+                PausedScope(
+                    slot,
+                    b"" if key is None else self._topic_name(key[0]),
+                    -1 if key is None else key[1],
+                    scope.state.value,
+                    self._now_ms() - max(0, steady_ms - scope.since_ms),
+                )
+                for slot, key, scope in islice(paused, MOST_LISTED)
+            ),
+            len(paused),
+        )
+        self._sender.send_bytes(encode_events([standing]))

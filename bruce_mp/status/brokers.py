@@ -1,0 +1,239 @@
+"""The page `/brokers`: each broker, its connection, what waits for it, and what is paused, why and since when.
+
+The messages are counted in the slab, by the dispatcher that holds them; the rest is what dispatchers and the router say
+of themselves once a second.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import read_each
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.runs import records_of, runs_of
+from bruce_mp.status.header import Page, header_lines, read_header
+from bruce_mp.status.text import stamp, topic_text
+from bruce_mp.telemetry.counters import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.status.standings import Heard
+    from bruce_mp.telemetry.standings import BrokerStanding, PausedScope
+
+__all__ = ["BrokerLine", "BrokersPage", "Paused", "Trouble", "brokers_plain", "read_brokers"]
+
+_QUEUED: Final = frozenset({State.ASSIGNED, State.ASSIGNED_SENT, State.QUEUED, State.RETURNED, State.RETURNED_SENT})
+_RETRIES: Final = (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck)
+_DELIVERY: Final = {None: "not known yet", True: "exactly once", False: "at least once"}
+UNKNOWN: Final = "unknown"
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """A partition whose last answer was an error that is tried again, since when (s)."""
+
+    topic: str
+    partition: int
+    error: str
+    since: int
+
+
+class BrokerLine(msgspec.Struct, frozen=True):
+    """A broker of the metadata, or one that a dispatcher still holds messages for.
+
+    Messages `in_flight` (sent, no answer yet) and `queued`; `oldest_ms` is the age of the oldest of both, None without
+    any.  `dispatcher` is None, and the connection unknown, where nobody serves the broker: it leads no partition.
+    """
+
+    node: int
+    address: str
+    dispatcher: str | None = None
+    connection: str = UNKNOWN
+    connection_since: int | None = None
+    delivery: str = _DELIVERY[None]
+    requests_in_flight: int = 0
+    in_flight: int = 0
+    queued: int = 0
+    oldest_ms: int | None = None
+    retries: int = 0
+    last_error: str = ""
+    last_error_at: int | None = None
+    troubles: list[Trouble] = []
+
+
+class Paused(msgspec.Struct, frozen=True):
+    """A pause.  `scope` is `broker NODE` or `partition TOPIC-NUMBER`; `state` is the router's; since when (s), why."""
+
+    scope: str
+    state: str
+    since: int
+    reason: str
+
+
+class BrokersPage(Page, frozen=True, kw_only=True):
+    """The JSON of `/brokers`.
+
+    `metadata_failing_since` (s) is None while brokers answer.  `paused_count` is more than the length of `paused` if
+    there are too many to list.
+    """
+
+    metadata_failing_since: int | None
+    metadata_error: str
+    brokers: list[BrokerLine]
+    paused: list[Paused]
+    paused_count: int
+
+
+class _Held:
+    """What the dispatcher of a slot holds."""
+
+    __slots__ = ("in_flight", "oldest_ms", "queued")
+
+    def __init__(self) -> None:
+        self.in_flight = self.queued = 0
+        self.oldest_ms: int | None = None
+
+    def add(self, state: int, records: int, arrived_ms: int) -> None:
+        if state == State.IN_FLIGHT:
+            self.in_flight += records
+        else:
+            self.queued += records
+        self.oldest_ms = arrived_ms if self.oldest_ms is None else min(self.oldest_ms, arrived_ms)
+
+
+def read_brokers(slab: Slab, heard: Heard, now_ms: int) -> BrokersPage:
+    """The page as of now."""
+    held = _count_held(slab)
+    slots = dict(_slots(slab))
+    known = dict(_known(heard))
+    lines = [BrokerLine(node, address) for node, address in known.items() if node not in slots]
+    for node, slot in slots.items():
+        line = _line(slab, node, known.get(node, ""), slot, held=held.get(slot, _Held()), now_ms=now_ms)
+        said = heard.brokers.get(slot)
+        lines.append(line if said is None or said.node != node else _with_standing(line, said))
+    router = heard.router
+    return BrokersPage(
+        **read_header(slab, now_ms),
+        metadata_failing_since=_seconds(router.failing_since_ms) if router else None,
+        metadata_error=router.error if router else "",
+        brokers=sorted(lines, key=lambda line: line.node),
+        paused=[_paused(scope, heard, slots) for scope in router.paused] if router else [],
+        paused_count=router.paused_count if router else 0,
+    )
+
+
+def _known(heard: Heard) -> Iterator[tuple[int, str]]:
+    """(node, address) of every broker that was heard of."""
+    for said in heard.brokers.values():
+        yield said.node, f"{said.host}:{said.port}"
+    if heard.router is not None:
+        for node, host, port in heard.router.brokers:
+            yield node, f"{host}:{port}"
+
+
+def _slots(slab: Slab) -> Iterator[tuple[int, int]]:
+    """(node, slot) of each broker that has a slot."""
+    for slot in range(lay.DISPATCHER_SLOTS):
+        at = slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + slot) * lay.ROW_BYTES + lay.ROW_NODE
+        if slab.words[at >> 2]:
+            yield slab.words[at >> 2] - 1, slot
+
+
+def _count_held(slab: Slab) -> dict[int, _Held]:
+    held: dict[int, _Held] = {}
+    for word, records, arrived_ms in read_each(slab, lambda chunk: _words_in(slab, chunk)):
+        if word & 0xFF in _QUEUED or word & 0xFF == State.IN_FLIGHT:
+            held.setdefault(word >> 8, _Held()).add(word & 0xFF, records, arrived_ms)
+    return held
+
+
+def _words_in(slab: Slab, chunk: int) -> Iterator[tuple[int, int, int]]:
+    """Word, records and arrival in ms of each run, or of each record of one that was split."""
+    for offset, run in runs_of(slab, chunk):
+        if run.state is not State.SPLIT:
+            yield run.word, run.records, run.arrived_ms
+            continue
+        for _, record in records_of(slab, chunk, offset, run):
+            yield record.word, 1, run.arrived_ms
+
+
+def _line(slab: Slab, node: int, address: str, slot: int, *, held: _Held, now_ms: int) -> BrokerLine:
+    return BrokerLine(
+        node,
+        address,
+        dispatcher=f"dispatcher-{slot}",
+        in_flight=held.in_flight,
+        queued=held.queued,
+        oldest_ms=None if held.oldest_ms is None else max(0, now_ms - held.oldest_ms),
+        retries=_retries(slab, slot),
+    )
+
+
+def _retries(slab: Slab, slot: int) -> int:
+    start = (slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + slot) * lay.ROW_BYTES + lay.ROW_COUNTERS) >> 3
+    return sum(slab.longs[start + counter] for counter in _RETRIES)
+
+
+def _with_standing(line: BrokerLine, said: BrokerStanding) -> BrokerLine:
+    return msgspec.structs.replace(
+        line,
+        connection=said.connection,
+        connection_since=_seconds(said.since_ms),
+        delivery=_DELIVERY[said.exactly_once],
+        requests_in_flight=said.requests_in_flight,
+        last_error=said.last_error,
+        last_error_at=_seconds(said.last_error_ms) if said.last_error_ms else None,
+        troubles=[
+            Trouble(topic_text(each.topic), each.partition, each.error, each.since_ms // 1000) for each in said.troubles
+        ],
+    )
+
+
+def _seconds(ms: int | None) -> int | None:
+    return None if ms is None else ms // 1000
+
+
+def _paused(scope: PausedScope, heard: Heard, slots: dict[int, int]) -> Paused:
+    since = scope.since_ms // 1000
+    if scope.topic:
+        reason = heard.reasons.get((scope.topic, scope.partition), "its leader moved, or its broker is paused")
+        return Paused(f"partition {topic_text(scope.topic)}-{scope.partition}", scope.state, since, reason)
+    node = next((node for node, slot in slots.items() if slot == scope.slot), -1)
+    said = heard.brokers.get(scope.slot) if scope.slot is not None else None
+    return Paused(f"broker {node}", scope.state, since, (said and said.last_error) or UNKNOWN)
+
+
+# --- plain ------------------------------------------------------------------------------------------------------------
+
+
+def brokers_plain(page: BrokersPage) -> str:
+    """The plain page: a block for each broker, then a line for each pause."""
+    lines = header_lines(page)
+    if page.metadata_failing_since is not None:
+        lines += [f"no broker gives metadata since: {stamp(page.metadata_failing_since)}: {page.metadata_error}", ""]
+    for broker in page.brokers:
+        lines += [*_broker_lines(broker), ""]
+    lines.append(f"paused: {page.paused_count}")
+    lines += [f"    {each.scope}: {each.state} since {stamp(each.since)}: {each.reason}" for each in page.paused]
+    return "\n".join([*lines, ""])
+
+
+def _broker_lines(line: BrokerLine) -> Iterable[str]:
+    yield f"broker {line.node} at {line.address or 'an address that is not known any more'}"
+    yield f"    dispatcher: {line.dispatcher or 'none: it leads no partition'}"
+    since = "" if line.connection_since is None else f" since {stamp(line.connection_since)}"
+    yield f"    connection: {line.connection}{since}"
+    yield f"    delivery: {line.delivery}"
+    yield f"    requests in flight: {line.requests_in_flight}"
+    yield f"    in flight: {line.in_flight}"
+    yield f"    queued: {line.queued}"
+    yield f"    oldest message ms: {'-' if line.oldest_ms is None else line.oldest_ms}"
+    yield f"    retries: {line.retries}"
+    if line.last_error_at is not None:
+        yield f"    last error: {stamp(line.last_error_at)}: {line.last_error}"
+    for each in line.troubles:
+        yield f"    trouble: partition {each.topic}-{each.partition}: {each.error} since {stamp(each.since)}"

@@ -1,0 +1,81 @@
+"""What a dispatcher says of its broker."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from bruce_mp.dispatcher.standing import Standing
+from bruce_mp.dispatcher.troubles import Troubles
+from bruce_mp.pipes.control import Broker
+from bruce_mp.telemetry.events import decode_events
+from bruce_mp.telemetry.standings import MOST_LISTED, BrokerStanding, PartitionTrouble
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Said:
+    def __init__(self) -> None:
+        self.now_ms = 1000
+        self.sent: list[bytes] = []
+        self.standing = Standing(3, Broker(7, "kafka7", 9092), self, lambda: self.now_ms)
+
+    def send_bytes(self, data: bytes) -> bool:
+        self.sent.append(data)
+        return False
+
+    def last(self) -> BrokerStanding:
+        self.standing.publish(2, (PartitionTrouble(b"t", 1, "E", 5),))
+        (event,) = decode_events(self.sent[-1])
+        assert isinstance(event, BrokerStanding)
+        return event
+
+
+def test_the_life_of_a_connection(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    said = Said()
+    assert said.last() == BrokerStanding(
+        3, 7, "kafka7", 9092, "not connected", 1000, 2, "", 0, None, (PartitionTrouble(b"t", 1, "E", 5),)
+    )
+    steps = (
+        (said.standing.connecting, "connecting"),
+        (lambda: said.standing.connected(exactly_once=True), "connected"),
+        (lambda: said.standing.failed("It hung up."), "failed"),
+        (said.standing.connecting, "connecting"),
+        (lambda: said.standing.failed("Refused."), "failed"),
+    )
+    for step, connection in steps:
+        said.now_ms += 1000
+        step()
+        assert (said.last().connection, said.last().since_ms) == (connection, said.now_ms)
+    assert (said.last().last_error, said.last().last_error_ms, said.last().exactly_once) == ("Refused.", 6000, True)
+    assert not caplog.records
+    said.now_ms += 500
+    said.standing.connected(exactly_once=False)
+    assert [record.getMessage() for record in caplog.records] == ["Broker 7 at kafka7:9092 is back after 2.5 s."]
+    assert (said.last().last_error, said.last().exactly_once) == ("Refused.", False)
+    said.standing.closed()
+    said.standing.connected(exactly_once=True)
+    assert len(caplog.records) == 1
+
+
+def test_troubles_last_until_a_good_answer() -> None:
+    now = [10]
+    troubles = Troubles(lambda: now[0])
+    troubles.note(b"t", 1, "A")
+    now[0] = 20
+    troubles.note(b"t", 1, "A")
+    troubles.note(b"t", 2, "A")
+    assert troubles.listed() == (PartitionTrouble(b"t", 1, "A", 10), PartitionTrouble(b"t", 2, "A", 20))
+    now[0] = 30
+    troubles.note(b"t", 1, "B")
+    troubles.over(b"t", 2)
+    assert troubles.listed() == (PartitionTrouble(b"t", 1, "B", 30),)
+
+
+def test_troubles_are_bounded() -> None:
+    troubles = Troubles(lambda: 0)
+    for number in range(MOST_LISTED + 5):
+        troubles.note(b"t", number, "A")
+    assert len(troubles.listed()) == MOST_LISTED

@@ -1,0 +1,100 @@
+"""Outages as an operator sees them: the health page turns red and says why, and the log says when it is over."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bruce_mp.client import DatagramClient
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.devbroker.faults import Action, Fault
+from support.daemon import Daemon
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+
+def health(daemon: Daemon) -> dict[str, Any]:
+    try:
+        page: dict[str, Any] = daemon.get("/healthz")
+    except urllib.error.HTTPError as error:
+        with error:
+            page = json.load(error)
+    return page
+
+
+def problems(daemon: Daemon) -> str:
+    return " ".join(health(daemon)["problems"])
+
+
+def send(daemon: Daemon, topic: str, count: int = 1) -> None:
+    with DatagramClient(str(daemon.socket_path), timeout=20) as client:
+        for number in range(count):
+            client.send(topic, b"value", partition_key=number)
+
+
+def brokers(daemon: Daemon) -> dict[int, dict[str, Any]]:
+    return {line["node"]: line for line in daemon.get("/brokers/json")["brokers"]}
+
+
+def connections(daemon: Daemon) -> list[str]:
+    return [line["connection"] for line in brokers(daemon).values()]
+
+
+def test_brokers_that_go_and_come_back(tmp_path: Path) -> None:
+    with DevBroker(brokers=2, topics={"news": 2}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
+        send(daemon, "news", 2)
+        daemon.wait_settled(2)
+        daemon.wait_for(
+            lambda: [line["connection"] for line in brokers(daemon).values()] == ["connected"] * 2, "both", 20
+        )
+        assert {line["delivery"] for line in brokers(daemon).values()} == {"exactly once"}
+        daemon.wait_for(lambda: health(daemon)["ready"], "health", 20)
+        for node in (1, 2):
+            broker.broker_down(node)
+        send(daemon, "news", 2)
+        daemon.wait_for(lambda: "No broker can be reached" in problems(daemon), "a red page", 30)
+        page = daemon.get("/brokers/json")
+        assert page["metadata_failing_since"]
+        assert page["metadata_error"]
+        assert page["paused_count"] >= 1
+        assert {each["state"] for each in page["paused"]} <= {"handing back", "waiting"}
+        for node in (1, 2):
+            broker.broker_up(node)
+        daemon.wait_settled(4)
+        daemon.wait_for(lambda: health(daemon)["ready"], "health again", 20)
+        daemon.wait_for(lambda: "A broker answers again, after " in daemon.log(), "a word in the log", 10)
+        daemon.wait_for(lambda: not daemon.get("/brokers/json")["paused_count"], "no pause", 10)
+
+
+def test_a_topic_that_is_refused_and_taken_again(tmp_path: Path) -> None:
+    with DevBroker(topics={"news": 1, "secret": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
+        broker.inject(Fault(action=Action.ERROR, code=29, topic="secret", times=None))
+        send(daemon, "secret")
+        daemon.wait_for(lambda: "refuse topic secret: TOPIC_AUTHORIZATION_FAILED" in problems(daemon), "red", 20)
+        assert "1 messages were discarded within the last minute, KAFKA_ERROR_ACK" in problems(daemon)
+        broker.clear_faults()
+        send(daemon, "secret")
+        daemon.wait_settled(2)
+        daemon.wait_for(lambda: "secret" not in problems(daemon), "green", 10)
+
+
+def test_a_partition_that_is_tried_again_is_named(tmp_path: Path) -> None:
+    with DevBroker(topics={"news": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
+        broker.inject(Fault(action=Action.ERROR, code=19, topic="news", times=None))
+        send(daemon, "news", 3)
+        daemon.wait_for(lambda: any(line["troubles"] for line in brokers(daemon).values()), "the trouble", 20)
+        (line,) = brokers(daemon).values()
+        (trouble,) = line["troubles"]
+        assert (trouble["topic"], trouble["partition"], trouble["error"]) == ("news", 0, "NOT_ENOUGH_REPLICAS")
+        assert line["queued"] + line["in_flight"] == 3
+        assert line["oldest_ms"] > 0
+        broker.clear_faults()
+        daemon.wait_settled(3)
+        daemon.wait_for(lambda: not any(line["troubles"] for line in brokers(daemon).values()), "the end of it", 10)
+        assert brokers(daemon)[1]["retries"] > 0
