@@ -165,7 +165,7 @@ class Dispatcher:
             if kind is Kind.HAND_BACK:
                 self._hand_back(topic, partition, now_ms)
             elif kind is Kind.SENT:
-                self._adopt(batches_of(find(self._slab, segment) for segment in self._take_sent(segments)))
+                self._take_over(batches_of(find(self._slab, segment) for segment in self._take_sent(segments)))
             else:
                 self._take_fresh(kind, topic, partition, segments, now_ms)
 
@@ -202,6 +202,12 @@ class Dispatcher:
         """Take over parts of batches that another dispatcher built."""
         assigned, in_flight = word(State.ASSIGNED_SENT, self._slot), word(State.IN_FLIGHT, self._slot)
         return kernels.take(self._slab, segments, assigned, in_flight)
+
+    def _take_over(self, batches: list[SentBatch]) -> None:
+        """Queue batches of another dispatcher, whose broker may have recognised what ours does not."""
+        if not self.maker.recognised:
+            self._doubt([batch for batch in batches if batch.base_sequence >= 0])
+        self._adopt(batches)
 
     def _adopt(self, batches: list[SentBatch]) -> None:
         """Queue batches for sending; those of an older epoch go behind those of the present one, numbered anew."""

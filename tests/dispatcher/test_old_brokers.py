@@ -124,6 +124,17 @@ def test_what_a_dispatcher_that_died_had_sent_is_a_possible_duplicate(
     assert again.records == 3
 
 
+@pytest.mark.parametrize(("broker", "doubt"), [(True, 0), (False, 3)])
+def test_what_another_broker_would_recognise_is_a_possible_duplicate(slab: Slab, broker: bool, doubt: int) -> None:
+    one = dispatcher(slab, CAN)
+    one.on_connected(recognises=broker)
+    segments = put_records(slab, [RECORDS])
+    kernels.place(slab, segments, 0, 0, 0, opens_batch=True)
+    kernels.mark(slab, segments, word(State.ASSIGNED_SENT, SLOT))
+    one.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.SENT, 1, 0, segments)], 0)
+    assert doubted(slab) == doubt
+
+
 def test_brokers_that_have_learned_it_meanwhile_get_numbers(slab: Slab) -> None:
     one = dispatcher(slab, CANNOT)
     one.on_connected(recognises=False)
