@@ -12,7 +12,7 @@ from bruce_mp.dispatcher.compressing import Compressor
 from bruce_mp.dispatcher.core import REMIND_S, Dispatcher
 from bruce_mp.dispatcher.encode import Encoder
 from bruce_mp.dispatcher.standing import PUBLISH_EVERY_S, Standing
-from bruce_mp.kernels import WORDS
+from bruce_mp.kernels import Row
 from bruce_mp.pipes.broker_socket import BrokerSocket
 from bruce_mp.pipes.control import DebugTopics, Drain, Ready, Stop
 from bruce_mp.pipes.links import DISCARDS, LAST_WORDS_MS, ROUTER_FROM_DISPATCHERS, Links, dispatcher_link
@@ -21,7 +21,6 @@ from bruce_mp.pipes.openings import Openings
 from bruce_mp.pipes.resolver import Resolver
 from bruce_mp.protocol.connection_events import Closed, Failed, ProduceAcked
 from bruce_mp.protocol.connection_events import Ready as ConnectionReady
-from bruce_mp.slab.rows import Row
 from bruce_mp.tapping import tap_for
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.copies import Target
@@ -60,7 +59,7 @@ class _Process:
         self._kafka = start.config.kafka
         self._timeout_s = start.config.delivery.kafka_socket_timeout_s
         self._control = control
-        self._row = Row(slab, start.row, WORDS)
+        self._row = Row(slab, start.row)
         incarnation = self._row.begin(os.getpid(), wall_ms())
         self._loop = Loop()
         self._resolver = Resolver(self._loop)

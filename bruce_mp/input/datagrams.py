@@ -10,12 +10,10 @@ right.  For the parser it has no bytes at all.
 
 from __future__ import annotations
 
-from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from bruce_mp.input.tallies import RECOGNISED, refused, report, report_no_room, tally_ingested
 from bruce_mp.slab import landing
-from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.recovery import arrivals_from, close_open_runs, sweep
 from bruce_mp.telemetry.counters import Counter
@@ -31,11 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Admission"]
 
-_MSG_FLAGS: Final = 48
-"""Where a `struct mmsghdr` of 64-bit Linux says what the kernel did to the datagram."""
-_MSG_TRUNC: Final = 0x20
-_length: Final = itemgetter(1)
-
 
 class Admission:
     """Takes what is in the landing zone in.  `longest` is how long a datagram may be."""
@@ -49,30 +42,16 @@ class Admission:
 
     def admit(self, count: int, now_ms: int, skip: frozenset[int] = frozenset()) -> None:
         """Take the first `count` datagrams of the landing zone in; the arrivals in `skip` are in lanes already."""
-        base = self._slab.longs[landing.base_at(self._slab) >> 3]
-        landed = landing.landed_places(self._slab)[:count]
-        places = self._without_too_long(landed)
         self._row.open_books()
-        ingested = self._lanes.ingest(self._slab.view, places, base, now_ms, skip)
-        for rejection in ingested.batch.rejections:
+        ingested = self._lanes.ingest_landed(count, self._longest, now_ms, skip)
+        landed = landing.landed_places(self._slab) if refused(ingested) or skip else []
+        for rejection in ingested.rejections:
             report(self._reporter, rejection, self._slab.view, landed[rejection.slot])
+        base = self._slab.longs[landing.base_at(self._slab) >> 3]
         for dropped in ingested.no_room:
-            report_no_room(self._reporter, dropped, self._slab.view, places[dropped.arrival - base])
-        recovered = [self._api_key(places[arrival - base][0]) for arrival in skip]
+            report_no_room(self._reporter, dropped, self._slab.view, landed[dropped.arrival - base])
+        recovered = [self._api_key(landed[arrival - base][0]) for arrival in skip]
         self._row.land(count, tally(count, ingested, recovered))
-
-    def _without_too_long(self, landed: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The same places, where those that are too long have no bytes."""
-        if max(map(_length, landed)) < self._longest:
-            return landed
-        return [
-            (at, 0 if length > self._longest or (length == self._longest and self._was_cut(slot)) else length)
-            for slot, (at, length) in enumerate(landed)
-        ]
-
-    def _was_cut(self, slot: int) -> bool:
-        header = self._slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES
-        return bool(self._slab.words[(header + _MSG_FLAGS) >> 2] & _MSG_TRUNC)
 
     def _api_key(self, at: int) -> int:
         return int.from_bytes(self._slab.view[at + 4 : at + 6], "big")

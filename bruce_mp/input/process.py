@@ -20,12 +20,11 @@ from bruce_mp.input.datagrams import Admission
 from bruce_mp.input.linger import linger_ms
 from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.pressure import Pressure
-from bruce_mp.kernels import WORDS, Lanes, Receiver
+from bruce_mp.kernels import Lanes, Receiver, Row
 from bruce_mp.pipes.control import Drain, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.slab.chunks import ChunkPool
-from bruce_mp.slab.rows import Row
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 
@@ -56,7 +55,7 @@ class _Input:
         self._socket = start.listener
         self._slab = slab
         self._control = control
-        self._row = Row(slab, start.row, WORDS)
+        self._row = Row(slab, start.row)
         self._row.begin(os.getpid(), wall_ms())
         self._row_index = start.row
         self._links = Links(start.run_dir)

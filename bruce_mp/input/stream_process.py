@@ -25,14 +25,13 @@ from bruce_mp.input.clients import TCP, UNIX, Client, Peer, Section
 from bruce_mp.input.linger import linger_ms
 from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.streams import Portion, StreamAdmission
-from bruce_mp.kernels import WORDS, Lanes
+from bruce_mp.kernels import Lanes, Row
 from bruce_mp.pipes.control import Drain, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.recovery import sweep
-from bruce_mp.slab.rows import Row
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
@@ -81,7 +80,7 @@ class _Worker:
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         self._slab = slab
         self._control = control
-        self._row = Row(slab, start.row, WORDS)
+        self._row = Row(slab, start.row)
         self._row.begin(os.getpid(), wall_ms())
         self._row_index = start.row
         self._links = Links(start.run_dir)

@@ -181,7 +181,7 @@ class StreamAdmission:
     ) -> None:
         if not refused(ingested):
             return
-        for rejection in ingested.batch.rejections:
+        for rejection in ingested.rejections:
             client, section = batch.sender(rejection.slot)
             report(self._reporter, rejection, buffer, batch.places[rejection.slot])
             section.discard(DiscardReason(rejection.failure))

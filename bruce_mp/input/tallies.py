@@ -14,7 +14,7 @@ from bruce_mp.telemetry.counters import Counter, discarded
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bruce_mp.kernels import Batch, Ingested, NoRoom, Rejection
+    from bruce_mp.kernels import Ingested, NoRoom, Rejection
     from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = ["RECOGNISED", "refused", "report", "report_no_room", "tally_ingested"]
@@ -37,7 +37,7 @@ RECOGNISED: Final[Mapping[int, Counter]] = {
 
 def refused(ingested: Ingested) -> int:
     """How many messages of a batch went no further."""
-    return len(ingested.batch.rejections) + len(ingested.no_room)
+    return len(ingested.rejections) + len(ingested.no_room)
 
 
 def report(reporter: DiscardReporter, rejection: Rejection, buffer: memoryview, place: tuple[int, int]) -> None:
@@ -64,15 +64,11 @@ def report_no_room(reporter: DiscardReporter, dropped: NoRoom, buffer: memoryvie
 def tally_ingested(received: int, ingested: Ingested) -> Tally[int]:
     """By how much a batch of `received` messages raises which counter, whatever input it came by."""
     raises: Tally[int] = Tally({Counter.MsgReceived: received})
-    _tally_taken(raises, ingested.batch)
-    _tally_rejected(raises, ingested.batch.rejections)
+    raises[RECOGNISED[_ANY_PARTITION]] = ingested.any_partition
+    raises[RECOGNISED[_PARTITION_KEY]] = ingested.partition_key
+    _tally_rejected(raises, ingested.rejections)
     _tally_dropped(raises, ingested.no_room)
     return raises
-
-
-def _tally_taken(raises: Tally[int], batch: Batch) -> None:
-    for (_, keyed), items in batch.groups.items():
-        raises[RECOGNISED[_PARTITION_KEY if keyed else _ANY_PARTITION]] += len(items)
 
 
 def _tally_rejected(raises: Tally[int], rejections: list[Rejection]) -> None:

@@ -10,7 +10,7 @@ per batch.  The names below are the interface.  `pure` implements it in Python a
     take           keep those segments of a frame whose words say that they are ours, and make them so
     mark           store a word for segments
     place          write partition and sequence numbers of segments
-    WORDS          what a process row needs to settle segments
+    Row            a process row whose transactions settle segments
     by_partition   split PartitionKey runs by the partition that each key designates
     by_size        cut a segment where its records stop fitting a limit
     head_of        cut a segment at a number of records or bytes
@@ -19,42 +19,40 @@ per batch.  The names below are the interface.  `pure` implements it in Python a
     encode_message_set  the messages of a message set, formats 0 and 1, from segments
 """
 
-from typing import Final
-
 from bruce_mp.kernels.choice import CHOICE
 from bruce_mp.kernels.pure.cut import Cut, Stop, cut
 from bruce_mp.kernels.pure.encode import Encoded
-from bruce_mp.kernels.pure.lanes import Ingested, Lanes, NoRoom
+from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
 from bruce_mp.kernels.pure.look import TimeSpan, messages
 from bruce_mp.kernels.pure.message_set import EncodedSet
 from bruce_mp.kernels.pure.parse import Batch, Failure, Rejection
-from bruce_mp.slab.rows import Words
 
 if CHOICE.compiled:
     from bruce_mp.kernels.compiled.encode import encode
+    from bruce_mp.kernels.compiled.lanes import Lanes
     from bruce_mp.kernels.compiled.look import time_span
     from bruce_mp.kernels.compiled.message_set import encode_message_set
     from bruce_mp.kernels.compiled.receive import Receiver
+    from bruce_mp.kernels.compiled.rows import Row
     from bruce_mp.kernels.compiled.segments import (
         by_partition,
         by_size,
-        check,
         head_of,
         mark,
         place,
-        settle_words,
         take,
     )
 else:
     from bruce_mp.kernels.pure.encode import encode
+    from bruce_mp.kernels.pure.lanes import Lanes
     from bruce_mp.kernels.pure.look import by_size, time_span
     from bruce_mp.kernels.pure.message_set import encode_message_set
     from bruce_mp.kernels.pure.receive import Receiver
-    from bruce_mp.kernels.pure.segments import by_partition, check, head_of, mark, place, settle_words, take
+    from bruce_mp.kernels.pure.segments import by_partition, head_of, mark, place, take
+    from bruce_mp.slab.rows import Row
 
 __all__ = [
     "CHOICE",
-    "WORDS",
     "Batch",
     "Cut",
     "Encoded",
@@ -65,6 +63,7 @@ __all__ = [
     "NoRoom",
     "Receiver",
     "Rejection",
+    "Row",
     "Stop",
     "TimeSpan",
     "by_partition",
@@ -79,5 +78,3 @@ __all__ = [
     "take",
     "time_span",
 ]
-
-WORDS: Final = Words(check, settle_words)

@@ -16,7 +16,7 @@ from bruce_mp.errors import StartError
 
 __all__ = ["CHOICE", "COMPILED", "Choice"]
 
-COMPILED: Final = ("encode", "look", "message_set", "receive", "segments")
+COMPILED: Final = ("encode", "lanes", "look", "message_set", "receive", "rows", "segments")
 """The modules of `bruce_mp.kernels.compiled`."""
 _VARIABLE: Final = "BRUCE_KERNELS"
 _COST: Final = "a message costs several times as much CPU"

@@ -8,7 +8,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discarding import reporter_for
-from bruce_mp.kernels import WORDS
+from bruce_mp.kernels import Row
 from bruce_mp.pipes.control import Broker, DebugTopics, Dispatchers, Drain, PeerDied, Ready, RefreshMetadata, Stop
 from bruce_mp.pipes.links import (
     DISCARDS,
@@ -31,7 +31,6 @@ from bruce_mp.router.standing import PUBLISH_EVERY_S, Standing
 from bruce_mp.router.unknown import SUCCESS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab import numbering
-from bruce_mp.slab.rows import Row
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.tapping import tap_for
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
@@ -68,7 +67,7 @@ class _Process:
         self._slab = slab
         self._config = start.config
         self._control = control
-        self._row = Row(slab, start.row, WORDS)
+        self._row = Row(slab, start.row)
         incarnation = self._row.begin(os.getpid(), wall_ms())
         self._loop = Loop()
         self._links = Links(start.run_dir)

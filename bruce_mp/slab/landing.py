@@ -8,7 +8,8 @@ number base + i; a record in a lane carries it, which is how a recovery knows wh
 from __future__ import annotations
 
 from array import array
-from itertools import count
+from itertools import count as count_from
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.slab import layout as lay
@@ -16,7 +17,7 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["base_at", "empty", "landed_lengths", "landed_places", "slot_at"]
+__all__ = ["base_at", "empty", "landed_lengths", "landed_places", "places_within", "slot_at"]
 
 
 def base_at(slab: Slab) -> int:
@@ -45,7 +46,29 @@ def landed_lengths(slab: Slab) -> list[int]:
 def landed_places(slab: Slab) -> list[tuple[int, int]]:
     """(file offset, length) of the datagrams that are in the landing zone, slot by slot: what the parser takes."""
     first, step = slab.geometry.landing_slots_at, slab.geometry.landing_slot_size
-    return list(zip(count(first, step), landed_lengths(slab), strict=False))
+    return list(zip(count_from(first, step), landed_lengths(slab), strict=False))
+
+
+def places_within(slab: Slab, count: int, longest: int) -> list[tuple[int, int]]:
+    """The first `count` of `landed_places`; those of datagrams longer than `longest` have no bytes."""
+    places = landed_places(slab)[:count]
+    if max(map(_length, places), default=0) < longest:
+        return places
+    return [
+        (at, 0 if length > longest or (length == longest and _was_cut(slab, slot)) else length)
+        for slot, (at, length) in enumerate(places)
+    ]
+
+
+def _was_cut(slab: Slab, slot: int) -> bool:
+    header = slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES
+    return bool(slab.words[(header + _MSG_FLAGS) >> 2] & _MSG_TRUNC)
+
+
+_MSG_FLAGS: Final = 48
+"""Where a `struct mmsghdr` of 64-bit Linux says what the kernel did to the datagram."""
+_MSG_TRUNC: Final = 0x20
+_length: Final = itemgetter(1)
 
 
 def empty(slab: Slab, slots: int) -> None:

@@ -17,7 +17,7 @@ that it empties, u64 landing base after that (where it empties none: arrivals of
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["MAX_SETTLED_SEGMENTS", "Row", "Words", "check", "settle_words"]
+__all__ = ["MAX_SETTLED_SEGMENTS", "Row", "settle_words"]
 
 _REDO: Final = Struct("<IIIIIIQ")
 _PAIR: Final = Struct("<QQ")
@@ -42,24 +42,11 @@ MAX_SETTLED_SEGMENTS: Final = (lay.ROW_REDO_BYTES - _REDO.size - _MAX_COUNTERS *
 """How many segments one transaction settles at the most, and so how many a record batch may have."""
 
 
-class Words(NamedTuple):
-    """What is done with the words of segments, once a record where a run was split."""
-
-    check: Callable[[Slab, Sequence[Segment]], None]
-    """Raises SlabError for a segment that is not what it claims."""
-    settle: Callable[[Slab, Sequence[Segment], State, int], None]
-    """Marks segments as settled with an outcome and a reason; see `settle_words`."""
-
-
 class Row:
-    """The row of this process in the slab.  Making one finishes what a crash left half done.
+    """The row of this process in the slab.  Making one finishes what a crash left half done."""
 
-    Who settles much brings kernels to do it; `Words` are the plain ones.
-    """
-
-    def __init__(self, slab: Slab, index: int, words: Words | None = None) -> None:
+    def __init__(self, slab: Slab, index: int) -> None:
         self._slab = slab
-        self._words = words or Words(check, settle_words)
         self._at = slab.geometry.rows_at + index * lay.ROW_BYTES
         start = (self._at + lay.ROW_COUNTERS) >> 3
         self.counters = slab.longs[start : start + lay.ROW_COUNTER_CAPACITY]
@@ -142,7 +129,8 @@ class Row:
     ) -> None:
         if len(raises) > _MAX_COUNTERS:
             raise SlabError(f"One transaction raises at most {_MAX_COUNTERS} counters, not {len(raises)}.")
-        self._words.check(self._slab, segments)  # before the point of no return
+        for segment in segments:
+            segment_words(self._slab, segment)  # what cannot be settled must be refused before the point of no return
         at, view = self._at + lay.ROW_REDO, self._slab.view
         _REDO.pack_into(view, at, 0, outcome, reason, len(raises), len(segments), landed, landing_base)
         pairs = b"".join([_PAIR.pack(counter, self.counters[counter] + more) for counter, more in raises.items()])
@@ -161,7 +149,7 @@ class Row:
         version = (self._at + lay.ROW_VERSION) >> 3
         self._slab.longs[version] |= 1
         packed = self._slab.view[at + _SEGMENTS_AT : at + _SEGMENTS_AT + count * SEGMENT.size]
-        self._words.settle(self._slab, unpack_segments(packed), State(outcome), reason)
+        settle_words(self._slab, unpack_segments(packed), State(outcome), reason)
         for place in range(at + _REDO.size, at + _REDO.size + counters * _PAIR.size, _PAIR.size):
             counter, value = _PAIR.unpack_from(self._slab.view, place)
             self.counters[counter] = value
@@ -176,12 +164,6 @@ class Row:
 
 
 _SEGMENTS_AT: Final = _REDO.size + _MAX_COUNTERS * _PAIR.size
-
-
-def check(slab: Slab, segments: Sequence[Segment]) -> None:
-    """Raise SlabError for a segment that is not what it claims, or that cannot be owned for itself."""
-    for segment in segments:
-        segment_words(slab, segment)
 
 
 def settle_words(slab: Slab, segments: Sequence[Segment], outcome: State, reason: int) -> None:

@@ -1,8 +1,8 @@
 """The ledger: what was sent, by whom, and what the daemon said became of it.  The "sent" side of the audit.
 
-One row for each topic and minute (of the messages' timestamps) of a task attempt.  A commit writes all its rows into
-one new file of JSON lines, which appears whole or not at all, so that nobody reads half a commit and two drivers never
-share a file.  A commit that Spark repeats after a restart has the same name and replaces its twin.
+One row for each topic and minute of a task attempt.  A commit writes all its rows into one new file of JSON lines,
+which appears whole or not at all, so that nobody reads half a commit and two drivers never share a file.  A commit that
+Spark repeats after a restart has the same name and replaces its twin.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class _Task:
             self._pace.wait(part.count)
             channel.send(self._encoder.encode(part, self._sent, now_ms))
             self._sent += part.count
-            self._rows.update(count_rows(part, self._options.topic, now_ms))
+            self._rows.update(count_rows(part, self._options, now_ms))
 
     def close(self, answer: BarrierAnswer | None, dead_letters: int) -> Sent:
         """The task's result; raises `TaskError` if the daemon's answer is not what the user wants."""
@@ -166,12 +166,13 @@ def _slices(rows: Rows, most: int) -> Iterator[Rows]:
         start = stop
 
 
-def count_rows(rows: Rows, topic: str | None, now_ms: int) -> Counter[tuple[str, int]]:
-    """Messages by topic and minute of their timestamp."""
-    if rows.topic is None and rows.timestamp is None:
-        return Counter({(topic or "", now_ms - now_ms % MINUTE_MS): rows.count})
-    minutes = rows.minutes(now_ms)
-    names = rows.topic if rows.topic is not None else pa.array([(topic or "").encode()] * rows.count)
+def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[str, int]]:
+    """Messages by topic and minute: of their timestamp, or of the time in their stamp, which no broker replaces."""
+    at_once = options.stamp or rows.timestamp is None
+    if rows.topic is None and at_once:
+        return Counter({(options.topic or "", now_ms - now_ms % MINUTE_MS): rows.count})
+    minutes = np.full(rows.count, now_ms - now_ms % MINUTE_MS) if at_once else rows.minutes(now_ms)
+    names = rows.topic if rows.topic is not None else pa.array([(options.topic or "").encode()] * rows.count)
     table = pa.table({"topic": names, "minute": minutes}).group_by(["topic", "minute"]).aggregate([([], "count_all")])
     named = zip(table["topic"].to_pylist(), table["minute"].to_pylist(), table["count_all"].to_pylist(), strict=True)
     return Counter({(name.decode(errors="backslashreplace"), minute): count for name, minute, count in named})

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from chaos.old_brokers import V0_10, old_run
 from chaos.runs import Run, run_chaos
 from support import processes
+from support.chaos_sites import Real
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST
 
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
             place = Path(directory) / f"seed-{seed}"
             place.mkdir()
             make = old_run if is_old else Run
-            print(run_chaos(make(seed, given.minutes * 60, given.rate), cluster, place), flush=True)
+            print(run_chaos(make(seed, given.minutes * 60, given.rate), Real(cluster), place), flush=True)
     return 0
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chaos.runs import Run
-from support.chaos import AT_LEAST_ONCE, Harm
+from support.chaos import AT_LEAST_ONCE
+from support.chaos_sites import Harm
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -7,22 +7,19 @@ from typing import TYPE_CHECKING, Final
 
 from chaos.variations import CODECS, Variation, variation_of
 from support.accounts import Account, compare
-from support.chaos import EXACTLY_ONCE, Chaos, Harm, Law, Outcome, check
+from support.chaos import EXACTLY_ONCE, Chaos, Law, Outcome, check
+from support.chaos_sites import PARTITIONS, Harm
 from support.daemon import Daemon
-from support.traffic import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from support.kafka_cluster import KafkaCluster
+    from support.chaos_sites import Site
 
 __all__ = ["Report", "Run", "run_chaos"]
 
 TOPICS: Final = 4
-PARTITIONS: Final = 3
-REPLICAS: Final = 3
-MIN_IN_SYNC: Final = {"min.insync.replicas": "2"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +57,16 @@ class Report:
         )
 
 
-def run_chaos(run: Run, cluster: KafkaCluster, directory: Path) -> Report:
+def run_chaos(run: Run, site: Site, directory: Path) -> Report:
     """Do it.  AssertionError says what was not as it should be."""
     topics = tuple(f"chaos-{directory.name}-{number}" for number in range(TOPICS))
-    for topic in topics:
-        cluster.create_topic(topic, PARTITIONS, REPLICAS, MIN_IN_SYNC)
+    site.make_topics(topics)
     load, rate = run.variation.load(topics, run.seed), run.variation.rate(run.rate)
-    with Daemon(directory, cluster.bootstrap, {**run.variation.settings(), **run.settings}) as daemon:
-        outcome = Chaos(daemon, cluster, load, rate=rate, seed=run.seed, harms=run.harms).run(run.seconds)
-    account = compare(load, outcome.sent, {topic: _read_back(cluster, topic) for topic in topics})
+    with Daemon(directory, site.bootstrap, {**run.variation.settings(), **run.settings}) as daemon:
+        outcome = Chaos(daemon, site, load, rate=rate, seed=run.seed, harms=run.harms).run(run.seconds)
+    account = compare(load, outcome.sent, {topic: site.read_back(topic) for topic in topics}, PARTITIONS)
     report = Report(run, outcome, account)
     print(f"{report}: {', '.join(outcome.deeds)}")
     assert outcome.received > run.seconds * rate / 4, f"There was hardly any traffic: {report}"
     check(run.law, outcome, account)
     return report
-
-
-def _read_back(cluster: KafkaCluster, topic: str) -> list[Seen]:
-    return [
-        Seen(partition, record.key, record.value, record.timestamp)
-        for partition, some in sorted(cluster.read_all(topic).items())
-        for record in some
-    ]

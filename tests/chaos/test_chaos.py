@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from chaos.runs import Run, run_chaos
-from support.chaos import AT_LEAST_ONCE, HARDLY_ANY, Harm
+from support.chaos import AT_LEAST_ONCE, HARDLY_ANY
+from support.chaos_sites import Harm, Real
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +23,7 @@ RATE: Final = 400.0
 # Seeds whose variations differ: combined, per topic and no batches; snappy, gzip and zstd; large and small datagrams.
 @pytest.mark.parametrize("seed", [12, 27, 29])
 def test_nothing_is_lost_doubled_or_reordered(tmp_path: Path, kafka_3: KafkaCluster, seed: int) -> None:
-    run_chaos(Run(seed, 60, RATE), kafka_3, tmp_path)
+    run_chaos(Run(seed, 60, RATE), Real(kafka_3), tmp_path)
 
 
 def test_with_acks_of_the_leader_alone_nothing_is_lost_while_brokers_live(
@@ -30,9 +31,9 @@ def test_with_acks_of_the_leader_alone_nothing_is_lost_while_brokers_live(
 ) -> None:
     """Repetitions are counted."""
     settings = {"kafka.required_acks": 1}
-    run_chaos(Run(9, 20, RATE, [Harm.PROCESS], AT_LEAST_ONCE, settings=settings), kafka_3, tmp_path)
+    run_chaos(Run(9, 20, RATE, [Harm.PROCESS], AT_LEAST_ONCE, settings=settings), Real(kafka_3), tmp_path)
 
 
 def test_without_acks_nothing_is_reordered_and_the_books_balance(tmp_path: Path, kafka_3: KafkaCluster) -> None:
     settings = {"kafka.required_acks": 0}
-    run_chaos(Run(5, 20, RATE, [Harm.PROCESS], HARDLY_ANY, settings=settings), kafka_3, tmp_path)
+    run_chaos(Run(5, 20, RATE, [Harm.PROCESS], HARDLY_ANY, settings=settings), Real(kafka_3), tmp_path)

@@ -8,7 +8,7 @@ import pytest
 
 from chaos.old_brokers import V0_10, old_run
 from chaos.runs import run_chaos
-from support.chaos import Harm
+from support.chaos_sites import Harm, Real
 from support.kafka_cluster import KafkaCluster
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ def old_cluster() -> Iterator[KafkaCluster]:
 
 
 def test_nothing_is_lost_and_repetitions_were_counted(tmp_path: Path, old_cluster: KafkaCluster) -> None:
-    run_chaos(old_run(7, seconds=60, rate=300), old_cluster, tmp_path)
+    run_chaos(old_run(7, seconds=60, rate=300), Real(old_cluster), tmp_path)
 
 
 def test_repetitions_were_counted_by_topic(tmp_path: Path, old_cluster: KafkaCluster) -> None:
     """Only brokers are hurt."""
-    report = run_chaos(old_run(8, seconds=25, rate=300, harms=[Harm.BROKER]), old_cluster, tmp_path)
+    report = run_chaos(old_run(8, seconds=25, rate=300, harms=[Harm.BROKER]), Real(old_cluster), tmp_path)
     possible = report.outcome.possible_by_topic
     assert all(count <= possible[topic] for topic, count in report.account.repeated.items())

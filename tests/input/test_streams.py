@@ -23,6 +23,7 @@ from support.crash_images import crash_images
 from support.examples import examples
 from support.slabs import SMALL, contents, datagram, new_slab
 from support.streams import WORKER_ROW, StreamInput
+from support.variants import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -202,7 +203,7 @@ def test_what_is_larger_than_the_slab_does_not_wait_for_ever(slab: Slab) -> None
 
 
 def test_a_crash_at_any_store_counts_what_is_in_lanes_and_nothing_else() -> None:
-    with new_slab(SMALL) as slab:
+    with kernels("pure"), new_slab(SMALL) as slab:
         worker = StreamInput(slab, topics=[(b"t1", 2)])
         worker.feed((worker.connect(), datagram(value=b"early") * 2))
         client = worker.connect()

@@ -3,8 +3,9 @@
 Unlike `traffic.assert_all_there` this knows of messages that may be missing or be there twice, and says which.  What
 may never happen, it asserts: a message that was changed, one that nobody sent, one out of order.
 
-Order is order per sender, partition and kind of message (AnyPartition or PartitionKey), of each message's first record:
-at-least-once delivery may repeat a batch later.
+Order is order per sender and partition, of AnyPartition messages, and of PartitionKey messages whose keys name the same
+partition: where one stands in for another that has no leader, the messages of the two may pass each other.  Each
+message's first record counts, because at-least-once delivery may repeat a batch later.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class _Sent(NamedTuple):
     key: bytes
     digest: bytes
     timestamp_ms: int
-    is_keyed: bool
+    home: int | None
+    """The partition that its key names; None for an AnyPartition message."""
 
 
 @dataclass(slots=True)
@@ -56,22 +58,25 @@ class Account:
         return min((name.number for name in self.missing if name.sender == sender), default=sent)
 
 
-def compare(load: Load, sent: Mapping[int, int], records: Mapping[str, list[Seen]]) -> Account:
-    """Compare; `sent` says how far each sender came, `records` has each partition's records in order of offset."""
-    messages = dict(_messages(load, sent))
+def compare(load: Load, sent: Mapping[int, int], records: Mapping[str, list[Seen]], partitions: int) -> Account:
+    """Compare; `sent` says how far each sender came, `records` has each partition's records in order of offset.
+
+    Each topic has so many partitions.
+    """
+    messages = dict(_messages(load, sent, partitions))
     read: set[Name] = set()
     account = Account()
-    last: dict[tuple[str, int, int, bool], int] = {}
+    last: dict[tuple[str, int, int, int | None], int] = {}
     for topic, some in records.items():
         for seen in some:
             name = _name(seen)
             message = messages[name]
-            assert _as_sent(seen, topic, is_keyed=message.is_keyed) == message, f"{name} is not what was sent: {seen}"
+            assert _as_sent(seen, topic, message.home) == message, f"{name} is not what was sent: {seen}"
             if name in read:
                 account.repeated[topic] += 1
                 continue
             read.add(name)
-            place = (topic, seen.partition, name.sender, message.is_keyed)
+            place = (topic, seen.partition, name.sender, message.home)
             before = last.get(place, -1)
             assert before < name.number, f"{topic}-{seen.partition}: {name} came after {before}; {message}"
             last[place] = name.number
@@ -80,16 +85,17 @@ def compare(load: Load, sent: Mapping[int, int], records: Mapping[str, list[Seen
     return account
 
 
-def _messages(load: Load, sent: Mapping[int, int]) -> Iterator[tuple[Name, _Sent]]:
+def _messages(load: Load, sent: Mapping[int, int], partitions: int) -> Iterator[tuple[Name, _Sent]]:
     for sender, count in sent.items():
         for number, message in enumerate(islice(messages_of(load, sender), count)):
-            is_keyed = message.partition_key is not None
+            key = message.partition_key
+            home = None if key is None else (key & 0xFFFFFFFF) % partitions
             digest = digest_of(message.value)
-            yield Name(sender, number), _Sent(message.topic, message.key, digest, message.timestamp_ms, is_keyed)
+            yield Name(sender, number), _Sent(message.topic, message.key, digest, message.timestamp_ms, home)
 
 
-def _as_sent(seen: Seen, topic: str, *, is_keyed: bool) -> _Sent:
-    return _Sent(topic, seen.key or b"", digest_of(seen.value or b""), seen.timestamp_ms, is_keyed)
+def _as_sent(seen: Seen, topic: str, home: int | None) -> _Sent:
+    return _Sent(topic, seen.key or b"", digest_of(seen.value or b""), seen.timestamp_ms, home)
 
 
 def _name(seen: Seen) -> Name:

@@ -1,7 +1,7 @@
-"""The chaos driver: a seeded sequence of faults against a running daemon and a real three-broker Kafka.
+"""The chaos driver: a seeded sequence of faults against a running daemon and its brokers.
 
-Senders send all the while.  The faults hit brokers (killed, terminated, stopped, leaders moved) one at a time, and our
-processes (killed, stopped, the supervisor killed, all killed at once, restarted) at any moment.  After each of them the
+Senders send all the while.  The faults hit the brokers (see `chaos_sites`) and our processes (killed, stopped, the
+supervisor killed, all killed at once, restarted) at any moment.  After each of them the
 books are read while our processes stand still, and must balance.  In the end everything is read back and compared.
 
 One thing cannot be asked of the daemon: datagrams that wait in the kernel's queue when the last process that holds the
@@ -17,34 +17,24 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum, unique
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from support.chaos_sites import Deed, Harm
 from support.endless import EndlessSenders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from support.accounts import Account
+    from support.chaos_sites import Site
     from support.daemon import Daemon
-    from support.kafka_cluster import KafkaCluster
     from support.traffic import Load
 
-__all__ = ["AT_LEAST_ONCE", "EXACTLY_ONCE", "HARDLY_ANY", "Chaos", "Harm", "Law", "Outcome", "check"]
+__all__ = ["AT_LEAST_ONCE", "EXACTLY_ONCE", "HARDLY_ANY", "Chaos", "Law", "Outcome", "check"]
 
 QUEUE: Final = 64
 """More than any kernel queue of the machines we test on holds by default, per kill of everything."""
 SETTLE_S: Final = 120.0
-
-
-@unique
-class Harm(Enum):
-    """Kinds of deeds, so that a run can be without some of them."""
-
-    BROKER = "a broker is killed, terminated or stopped"
-    LEADER = "a partition is moved to another broker (2.4 and later)"
-    PROCESS = "some or all of our processes are killed or stopped"
-    RESTART = "the daemon is terminated, which may remove the slab and its counters, and started again"
 
 
 class Law(NamedTuple):
@@ -82,7 +72,7 @@ class Chaos:
     def __init__(
         self,
         daemon: Daemon,
-        cluster: KafkaCluster,
+        site: Site,
         load: Load,
         *,
         rate: float,
@@ -90,15 +80,13 @@ class Chaos:
         harms: Collection[Harm] = tuple(Harm),
     ) -> None:
         self._daemon = daemon
-        self._cluster = cluster
-        self._load = load
+        self._site = site
         self._senders = EndlessSenders(daemon, load, rate)
         self._rng = random.Random(seed)
         self._harms = harms
-        self._deeds = [(deed, weight) for harm, deed, weight in self._all_deeds() if harm in harms]
+        deeds = [*self._deeds_to_ourselves(), *site.deeds(self._rng, self._note)]
+        self._deeds = [deed for deed in deeds if deed.harm in harms]
         self._outcome = Outcome()
-        self._mend_at = 0.0
-        self._mend: Callable[[], None] | None = None
 
     def run(self, seconds: float) -> Outcome:
         """Send and do harm for so long; then mend everything and wait until all is delivered."""
@@ -106,7 +94,7 @@ class Chaos:
             self._do_harm_for(seconds)
             self._senders.stop()
         self._outcome.sent = self._senders.sent
-        self._cluster.heal()
+        self._site.heal()
         self._settle()
         return self._outcome
 
@@ -114,7 +102,7 @@ class Chaos:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             time.sleep(self._rng.uniform(0.2, 1.5))
-            self._mend_broker_if_due()
+            self._site.mend_if_due()
             self._do_harm()
             self._look()
 
@@ -144,23 +132,17 @@ class Chaos:
 
     # --- deeds -------------------------------------------------------------------------------------------------------
 
-    def _all_deeds(self) -> list[tuple[Harm, Callable[[], None], int]]:
-        """Each with its weight among the others."""
+    def _deeds_to_ourselves(self) -> list[Deed]:
         return [
-            (Harm.PROCESS, self._kill_one, 30),
-            (Harm.PROCESS, self._freeze_one, 8),
-            (Harm.PROCESS, self._kill_supervisor, 4),
-            (Harm.PROCESS, self._kill_everything, 6),
-            (Harm.RESTART, self._restart_daemon, 4),
-            (Harm.BROKER, self._kill_broker, 10),
-            (Harm.BROKER, self._terminate_broker, 6),
-            (Harm.BROKER, self._freeze_broker, 8),
-            (Harm.LEADER, self._move_leader, 14),
+            Deed(Harm.PROCESS, 30, self._kill_one),
+            Deed(Harm.PROCESS, 8, self._freeze_one),
+            Deed(Harm.PROCESS, 4, self._kill_supervisor),
+            Deed(Harm.PROCESS, 6, self._kill_everything),
+            Deed(Harm.RESTART, 4, self._restart_daemon),
         ]
 
     def _do_harm(self) -> None:
-        deeds, weights = zip(*self._deeds, strict=True)
-        self._rng.choices(deeds, weights)[0]()
+        self._rng.choices(self._deeds, [deed.weight for deed in self._deeds])[0].do()
 
     def _note(self, text: str) -> None:
         self._outcome.deeds.append(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}")
@@ -207,42 +189,6 @@ class Chaos:
     def _received_last(self) -> int:
         """What the daemon had received when it ended, by its last words."""
         return int(re.findall(r"received (\d+)", self._daemon.log())[-1])
-
-    def _kill_broker(self) -> None:
-        self._hurt_broker("kill", self._cluster.kill, self._cluster.begin_restart)
-
-    def _terminate_broker(self) -> None:
-        """It hands its partitions over first."""
-        self._hurt_broker("terminate", self._cluster.terminate, self._cluster.begin_restart)
-
-    def _freeze_broker(self) -> None:
-        self._hurt_broker("freeze", self._cluster.stop, self._cluster.cont)
-
-    def _hurt_broker(self, word: str, hurt: Callable[[int], None], mend: Callable[[int], None]) -> None:
-        if self._is_whole():
-            node = self._rng.choice(self._cluster.node_ids)
-            self._note(f"{word} broker {node}")
-            hurt(node)
-            self._mend = lambda: mend(node)
-            self._mend_at = time.monotonic() + self._rng.uniform(2, 8)
-
-    def _move_leader(self) -> None:
-        if self._is_whole():
-            topic = self._rng.choice(self._load.topics)
-            replicas = list(self._cluster.node_ids)
-            self._rng.shuffle(replicas)
-            self._note(f"lead {topic}-0 from broker {replicas[0]}")
-            with suppress(AssertionError, TimeoutError):
-                self._cluster.move_leader(topic, 0, replicas)
-
-    def _is_whole(self) -> bool:
-        """One broker at a time: the next fault waits until every replica is in sync again."""
-        return self._mend is None and self._cluster.is_whole(self._load.topics)
-
-    def _mend_broker_if_due(self) -> None:
-        if self._mend is not None and time.monotonic() >= self._mend_at:
-            mend, self._mend = self._mend, None
-            mend()
 
 
 def _is_settled(daemon: Daemon) -> bool:

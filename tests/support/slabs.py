@@ -104,8 +104,8 @@ class Input:
         raises = {int(Counter.MsgReceived): len(places)}
         if ingested.no_room:
             raises[discarded(DiscardReason.NO_MEM)] = len(ingested.no_room)
-        if ingested.batch.rejections:
-            raises[discarded(DiscardReason.MALFORMED)] = len(ingested.batch.rejections)
+        if ingested.rejections:
+            raises[discarded(DiscardReason.MALFORMED)] = len(ingested.rejections)
         self.row.land(len(places), raises)
         return ingested
 

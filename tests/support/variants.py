@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from bruce_mp import kernels as kernels_package
 from bruce_mp.kernels import CHOICE
 from bruce_mp.kernels.choice import COMPILED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 VARIANTS: Final = ("pure", "compiled") if CHOICE.compiled else ("pure",)
-_PURE: Final = ("encode", "lane", "lanes", "look", "message_set", "parse", "receive", "segments")
+_PURE: Final = ("pure.encode", "pure.lanes", "pure.look", "pure.message_set", "pure.receive", "pure.segments")
 _USERS: Final = ("bruce_mp.", "tests.", "support.", "test_")
-_OWN: Final = "bruce_mp.kernels.pure"
+_OWN: Final = ("bruce_mp.kernels.pure", "bruce_mp.kernels.compiled", "bruce_mp.slab.")
 
 
-def _public(package: str, modules: tuple[str, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in modules:
-        module = import_module(f"bruce_mp.kernels.{package}.{name}")
-        names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
-        found |= {name: getattr(module, name) for name in names}
-    return found
+def _interface(modules: Iterable[str]) -> dict[str, Any]:
+    """What modules have of the kernels' interface."""
+    loaded = [vars(import_module(module)) for module in modules]
+    return {name: module[name] for module in loaded for name in kernels_package.__all__ if name in module}
 
 
 def replacements(variant: str) -> dict[int, Any]:
     """For the id of each kernel of the other variant the one of this."""
-    pure, compiled = _public("pure", _PURE), _public("compiled", COMPILED)
+    pure = _interface(["bruce_mp.slab.rows", *(f"bruce_mp.kernels.{name}" for name in _PURE)])
+    compiled = _interface([f"bruce_mp.kernels.compiled.{name}" for name in COMPILED])
     wanted, other = (pure, compiled) if variant == "pure" else (compiled, pure)
-    return {id(other[name]): wanted[name] for name in pure.keys() & compiled.keys() if other[name] is not wanted[name]}
+    both = pure.keys() & compiled.keys()
+    return {id(other[name]): wanted[name] for name in both if other[name] is not wanted[name]}
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def kernels(variant: str) -> Iterator[None]:
 
 
 def _is_user(module: str) -> bool:
-    return module.startswith(_USERS) and not module.startswith((_OWN, "bruce_mp.kernels.compiled"))
+    return module.startswith(_USERS) and not module.startswith(_OWN)
 
 
 @pytest.fixture(params=VARIANTS, scope="module")

@@ -1,14 +1,6 @@
 # The offsets of slab/layout.py that the kernels use.  tests/kernels/test_compiled.py compares the two.
 
 cdef enum:
-    TOPIC_ENTRY = 272
-    TOPIC_NAME_MAX = 249
-    TOPIC_PARTITIONS = 0
-    TOPIC_NAME_LENGTH = 4
-    TOPIC_NAME = 8
-    SUPER_TOPIC_COUNT = 96
-    SUPER_TOPICS_VERSION = 104
-
     ROW_VERSION = 16
     ROW_TICKET = 40
     ROW_COUNTERS = 64

@@ -37,18 +37,3 @@ def time_span(slab, segment):
         return TimeSpan(earliest, latest)
     finally:
         release(&memory)
-
-
-def sample(slab, segment, uint64_t size):
-    cdef Memory memory
-    cdef Part part
-    cdef Bounds place
-    cdef Look look
-    attach(slab, &memory)
-    try:
-        part_of(segment, &part)
-        if bounds_of(&memory, &part, &place) or look_at(place.first, place.end, &look):
-            return refuse(slab, segment)
-        return look.key[: min(size, look.key_length + look.value_length)]
-    finally:
-        release(&memory)

@@ -1,22 +1,6 @@
 from bruce_mp.kernels.pure.look import by_size as by_size
-from bruce_mp.kernels.pure.segments import (
-    by_partition as by_partition,
-)
-from bruce_mp.kernels.pure.segments import (
-    check as check,
-)
-from bruce_mp.kernels.pure.segments import (
-    head_of as head_of,
-)
-from bruce_mp.kernels.pure.segments import (
-    mark as mark,
-)
-from bruce_mp.kernels.pure.segments import (
-    place as place,
-)
-from bruce_mp.kernels.pure.segments import (
-    settle_words as settle_words,
-)
-from bruce_mp.kernels.pure.segments import (
-    take as take,
-)
+from bruce_mp.kernels.pure.segments import by_partition as by_partition
+from bruce_mp.kernels.pure.segments import head_of as head_of
+from bruce_mp.kernels.pure.segments import mark as mark
+from bruce_mp.kernels.pure.segments import place as place
+from bruce_mp.kernels.pure.segments import take as take

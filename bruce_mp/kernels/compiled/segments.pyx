@@ -11,7 +11,7 @@ cdef enum:
     UNKNOWN_STATE = SPLIT + 1
 
 
-cdef object refuse(slab, segment):
+cdef object refuse(object slab, object segment):
     """Raise what the pure kernels raise for a segment that is not what it claims."""
     runs.segment_words(slab, segment)
     for _ in runs.segment_records(slab, segment):
@@ -180,37 +180,6 @@ cdef void settle_one(Bounds *place, uint64_t records, uint32_t outcome, uint8_t 
             return
         settle_word(at, at + RECORD_REASON, outcome, reason)
         at = look.next
-
-
-def check(slab, segments):
-    cdef Memory memory
-    cdef Part part
-    cdef Bounds place
-    attach(slab, &memory)
-    try:
-        for segment in segments:
-            part_of(segment, &part)
-            if own_words(&memory, &part, &place):
-                return refuse(slab, segment)
-    finally:
-        release(&memory)
-
-
-def settle_words(slab, segments, uint32_t outcome, uint8_t reason):
-    cdef Memory memory
-    cdef Part part
-    cdef Bounds place
-    attach(slab, &memory)
-    try:
-        for segment in segments:
-            part_of(segment, &part)
-            if own_words(&memory, &part, &place) or not any_unsettled(&place, part.records):
-                continue
-            # Only after a word was seen unsettled the generation says whose it is.
-            if load32(place.base + CHUNK_GENERATION) == part.generation:
-                settle_one(&place, part.records, outcome, reason)
-    finally:
-        release(&memory)
 
 
 # --- cuts ------------------------------------------------------------------------------------------------------------

@@ -12,11 +12,12 @@ messages are stuck keeps the chunks of one.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from zlib import crc32
 
 from bruce_mp.kernels.pure.lane import Head, Lane, record_size
 from bruce_mp.kernels.pure.parse import parse
+from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import is_settled
 from bruce_mp.slab.tickets import TicketOffice
@@ -24,7 +25,7 @@ from bruce_mp.slab.tickets import TicketOffice
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from bruce_mp.kernels.pure.parse import Batch, Item
+    from bruce_mp.kernels.pure.parse import Item, Rejection
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
@@ -51,9 +52,11 @@ class NoRoom(NamedTuple):
 
 
 class Ingested(NamedTuple):
-    """What became of a batch: as parsed, and the messages that found no room."""
+    """What became of a batch: how many messages of each type were sound, what was rejected, what found no room."""
 
-    batch: Batch
+    any_partition: int
+    partition_key: int
+    rejections: list[Rejection]
     no_room: list[NoRoom]
 
 
@@ -62,6 +65,8 @@ class Lanes:
 
     `linger_ms` says for a topic how long a run may wait for more; 0 = hand over at the end of each batch.
     """
+
+    lane_type: ClassVar = Lane
 
     def __init__(self, slab: Slab, pool: ChunkPool, topics: TopicTable, linger_ms: Callable[[bytes], int]) -> None:
         self._slab = slab
@@ -73,7 +78,7 @@ class Lanes:
         self._partitions: dict[int, int] = {}
         self._lanes: dict[LaneKey, Lane] = {}
         shared = min(MOST_SHARED, max(1, slab.geometry.chunks // 64))
-        self._shared = tuple(Lane(slab, Head(0, b"", 0, -1, 0)) for _ in range(shared))
+        self._shared = tuple(self.lane_type(slab, Head(0, b"", 0, -1, 0)) for _ in range(shared))
         self._is_shared = frozenset(self._shared).__contains__
         self._max_lanes = max(1, slab.geometry.chunks // 4)
         self._closed: list[Segment] = []
@@ -99,7 +104,19 @@ class Lanes:
                 dropped = self._append(lane, buffer, members, now_ms)
                 no_room += [NoRoom(topic, item[1], item[0]) for item in dropped]
                 self._after_append(lane, topic, now_ms)
-        return Ingested(batch, no_room)
+        keyed_ones = sum(len(items) for (_, keyed), items in batch.groups.items() if keyed)
+        sound = sum(map(len, batch.groups.values()))
+        return Ingested(sound - keyed_ones, keyed_ones, batch.rejections, no_room)
+
+    def ingest_landed(self, count: int, longest: int, now_ms: int, skip: frozenset[int] = frozenset()) -> Ingested:
+        """Take the first `count` datagrams of the landing zone.
+
+        One that is longer than `longest` bytes is malformed whatever its bytes say; the kernel may have cut it so that
+        they look right.
+        """
+        places = landing.places_within(self._slab, count, longest)
+        base = self._slab.longs[landing.base_at(self._slab) >> 3]
+        return self.ingest(self._slab.view, places, base, now_ms, skip)
 
     def _notice_topics(self) -> None:
         """When the topic table changed, close all runs: what comes after may go to another lane than what was.
@@ -119,14 +136,14 @@ class Lanes:
         if not number:
             return [(self._share(0, topic, keyed=keyed), items)]
         if not keyed:
-            return [(self._lane(topic, number, -1, 0), items)]
+            return [(self._lane_for(topic, number, -1, 0), items)]
         count = self._partitions_of(number)
         if not count:
             return [(self._share(number, topic, keyed=True), items)]
         members: dict[int, list[Item]] = {}
         for item in items:
             members.setdefault(item[2] % count, []).append(item)
-        return [(self._lane(topic, number, index, count), some) for index, some in members.items()]
+        return [(self._lane_for(topic, number, index, count), some) for index, some in members.items()]
 
     def _partitions_of(self, topic: int) -> int:
         """How many partitions a topic has, the same until the table's version is seen to have changed.
@@ -138,14 +155,14 @@ class Lanes:
             count = self._partitions[topic] = self._topics.partitions_of(topic)
         return count
 
-    def _lane(self, topic: bytes, number: int, index: int, count: int) -> Lane:
+    def _lane_for(self, topic: bytes, number: int, index: int, count: int) -> Lane:
         key = (number, index, count)
         lane = self._lanes.get(key)
         if lane is None:
             if len(self._lanes) >= self._max_lanes:
                 return self._share(number, topic, keyed=count > 0)
             flags = lay.FLAG_PARTITION_KEY if count else 0
-            lane = self._lanes[key] = Lane(self._slab, Head(number, b"", flags, index, count))
+            lane = self._lanes[key] = self.lane_type(self._slab, Head(number, b"", flags, index, count))
         return lane
 
     def _share(self, number: int, topic: bytes, *, keyed: bool) -> Lane:
@@ -180,17 +197,17 @@ class Lanes:
         dropped: list[Item] = []
         at = 0
         while at < len(items):
-            if lane.has_room(items[at]) or self._make_room(lane, items[at], now_ms):
+            if lane.has_room(items[at]) or self._make_room(lane, record_size(items[at]), now_ms):
                 at = lane.append(buffer, items, at, now_ms)
             else:
                 dropped.append(items[at])
                 at += 1
         return dropped
 
-    def _make_room(self, lane: Lane, item: Item, now_ms: int) -> bool:
-        """Give the lane a new chunk, or a span for a large message."""
+    def _make_room(self, lane: Lane, size: int, now_ms: int) -> bool:
+        """Give the lane a new chunk, or a span for a large record of `size` bytes."""
         self._give_up(lane)
-        span = -(-(lay.CHUNK_HEADER + lane.head.size + record_size(item)) // lay.CHUNK_BYTES)
+        span = -(-(lay.CHUNK_HEADER + lane.head.size + size) // lay.CHUNK_BYTES)
         chunk = self._pool.allocate(span, now_ms)
         if chunk is None:
             return False

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import runs
-from bruce_mp.slab.rows import check, settle_words
 from bruce_mp.slab.runs import (
     Segment,
     is_current,
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["by_partition", "check", "head_of", "mark", "place", "settle_words", "take"]
+__all__ = ["by_partition", "head_of", "mark", "place", "take"]
 
 
 def take(slab: Slab, segments: Iterable[Segment], expected: int, word: int) -> list[Segment]:

@@ -1,0 +1,1 @@
+from bruce_mp.kernels.pure.lanes import Lanes as Lanes

@@ -1,0 +1,584 @@
+"""Parse and validate a batch, append it to lanes: see `kernels/pure/parse.py`, `lane.py` and `lanes.py`.
+
+Which lane a message goes to, and when runs are closed, is decided by the pure `Lanes`, of which this one is a subclass.
+What it decided is remembered in a `Target` for each numbered topic; messages of such topics are parsed, grouped and
+appended without a Python object.  What needs a decision goes through the methods of the pure one, group by group.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.ref cimport PyObject
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from bruce_mp.kernels.compiled.memory cimport *
+
+from bruce_mp.kernels.pure.lanes import IDLE_MS, Ingested, NoRoom
+from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
+from bruce_mp.kernels.pure.parse import Failure, Rejection
+from bruce_mp.slab.layout import stream_arrival
+from bruce_mp.slab.runs import Segment
+
+
+cdef enum:
+    ANY_PARTITION = 256
+    PARTITION_KEY = 257
+    GENERIC_HEADER = 8   # size, API key, version
+    MMSGHDR_FLAGS = 48   # where the kernel says what it did to the datagram
+    MSG_TRUNC = 0x20
+    NONE = -1
+
+
+cdef struct Item:        # a message that was found sound
+    uint64_t arrival
+    int64_t timestamp
+    uint8_t *topic
+    uint8_t *key
+    uint8_t *value
+    uint32_t partition_key, topic_size, key_size, value_size
+    int next             # the next of the same group
+
+
+cdef struct Group:       # messages of one topic and type, in order
+    int first, last
+    bint keyed
+
+
+# --- parse -----------------------------------------------------------------------------------------------------------
+cdef inline uint32_t big32(uint8_t *at) noexcept nogil:
+    return <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
+
+
+cdef inline int big16(uint8_t *at) noexcept nogil:
+    return <int16_t>(<uint16_t>at[0] << 8 | at[1])
+
+
+cdef inline int64_t big64(uint8_t *at) noexcept nogil:
+    return <int64_t>(<uint64_t>big32(at) << 32 | big32(at + 4))
+
+
+cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
+    """The API key of a message, after its fields were noted; 0 when it is not sound.
+
+    The bytes may be changed by somebody else meanwhile: each number is read once.
+    """
+    cdef uint8_t *end = at + length
+    cdef int api_key, topic_size
+    cdef int64_t key_size, value_size
+    if length < GENERIC_HEADER + 4 or <int32_t>big32(at) != length:
+        return 0
+    api_key = big16(at + 4)
+    if (api_key != ANY_PARTITION and api_key != PARTITION_KEY) or big32(at + 6):
+        return 0
+    at += 10
+    item.partition_key = 0
+    if api_key == PARTITION_KEY:
+        if end - at < 6:
+            return 0
+        item.partition_key = big32(at)
+        at += 4
+    topic_size = big16(at)
+    at += 2
+    if topic_size <= 0 or end - at < topic_size + 16:
+        return 0
+    item.topic, item.topic_size = at, topic_size
+    at += topic_size
+    item.timestamp = big64(at)
+    key_size = <int32_t>big32(at + 8)
+    at += 12
+    if key_size < 0 or end - at < key_size + 4:
+        return 0
+    item.key, item.key_size = at, key_size
+    at += key_size
+    value_size = <int32_t>big32(at)
+    at += 4
+    if value_size < 0 or end - at != value_size:
+        return 0
+    item.value, item.value_size = at, value_size
+    return api_key
+
+
+cdef object rejection_of(int slot, uint8_t *at, int64_t length):
+    """Why a message was not taken, by the first check that fails."""
+    cdef int api_key, version
+    if length < GENERIC_HEADER or <int32_t>big32(at) != length:
+        return Rejection(slot, Failure.MALFORMED, 0, 0)
+    api_key, version = big16(at + 4), big16(at + 6)
+    if api_key != ANY_PARTITION and api_key != PARTITION_KEY:
+        return Rejection(slot, Failure.UNSUPPORTED_API_KEY, api_key, version)
+    if version:
+        return Rejection(slot, Failure.UNSUPPORTED_VERSION, api_key, version)
+    return Rejection(slot, Failure.MALFORMED, api_key, version)
+
+
+cdef inline uint64_t hash_of(uint8_t *name, uint64_t size) noexcept nogil:
+    cdef uint64_t hashed = size * <uint64_t>0x9E3779B97F4A7C15U
+    cdef uint64_t word
+    while size >= 8:
+        memcpy(&word, name, 8)
+        hashed = (hashed ^ word) * <uint64_t>0x9E3779B97F4A7C15U
+        hashed ^= hashed >> 29
+        name += 8
+        size -= 8
+    word = 0
+    memcpy(&word, name, size)
+    hashed = (hashed ^ word) * <uint64_t>0x9E3779B97F4A7C15U
+    return hashed ^ (hashed >> 32)
+
+
+# --- one lane --------------------------------------------------------------------------------------------------------
+cdef class Lane:
+    """An open chunk and the open run at its end: `kernels.pure.lane.Lane`."""
+
+    cdef object slab, _head
+    cdef bytes name
+    cdef public int64_t chunk, records, due_ms, used_ms
+    cdef uint64_t start, run_at, end, limit, payload
+    cdef uint32_t generation, runs, topic, flags, head_size, partition_count, largest
+    cdef int partition_index
+    cdef int64_t min_timestamp
+
+    def __init__(self, slab, head):
+        self.slab = slab
+        self.head = head
+        self.chunk = -1
+
+    @property
+    def head(self):
+        return self._head
+
+    @head.setter
+    def head(self, head):
+        self._head = head
+        self.name = head.name
+        self.topic, self.flags, self.head_size = head.topic, head.flags, head.size
+        self.partition_index, self.partition_count = head.partition_index, head.partition_count
+
+    def enter(self, chunk, span):
+        cdef Memory memory
+        cdef uint8_t *base
+        attach(self.slab, &memory)
+        base = <uint8_t *>memory.buffer.buf
+        self.chunk = chunk
+        self.start = self.slab.chunk_at(chunk)
+        self.generation = load32(base + self.start + CHUNK_GENERATION)
+        self.end = self.start + CHUNK_HEADER
+        self.limit = self.start + <uint64_t>span * CHUNK_BYTES
+        self.runs = 0
+        release(&memory)
+
+    def close_run(self, tickets):
+        cdef uint64_t run = self.run_at - self.start
+        tickets.hand_over(self.run_at)
+        segment = tuple.__new__(
+            Segment, (self.chunk, self.generation, run, run + self.head_size, self.records, self.payload)
+        )
+        self.records = self.due_ms = 0
+        return segment
+
+    cdef bint has_room(self, uint64_t size) noexcept:
+        """Whether a record fits in the open run, or, where none is open, in one that would be."""
+        if self.chunk < 0:
+            return False
+        return self.end + size + (0 if self.records else self.head_size) <= self.limit
+
+    cdef int append(self, uint8_t *base, Item *items, int first, int64_t now_ms) noexcept:
+        """Append messages of a group as far as they fit; the first that does not, or NONE.  The first must fit."""
+        cdef uint64_t size
+        cdef uint64_t last_arrival = 0
+        cdef int index = first
+        cdef Item *item
+        if not self.records:
+            self.open_run(base, &items[first], now_ms)
+        while index != NONE:
+            item = &items[index]
+            size = record_size(item)
+            if self.end + size > self.limit:
+                break
+            self.put(base + self.end, item)
+            self.end += size
+            self.records += 1
+            last_arrival = item.arrival
+            index = item.next
+        store64(base + self.start + CHUNK_LAST_ARRIVAL, last_arrival)
+        store32(base + self.run_at + RUN_PAYLOAD, <uint32_t>self.payload)
+        store32(base + self.run_at + RUN_LARGEST, self.largest)
+        store64(base + self.run_at + RUN_MIN_TIMESTAMP, <uint64_t>self.min_timestamp)
+        store64(base + self.run_at + RUN_COUNT, <uint64_t>self.records | (self.end - self.run_at) << 32)
+        return index
+
+    cdef void put(self, uint8_t *at, Item *item) noexcept:
+        """Write a record behind the open run, which does not have it yet."""
+        cdef uint64_t size = <uint64_t>item.key_size + item.value_size
+        cdef uint8_t *body = at + RECORD_HEADER
+        store32(at, 0)
+        store32(at + RECORD_FLAGS, self.flags)
+        store32(at + RECORD_KEY_LENGTH, item.key_size)
+        store32(at + RECORD_VALUE_LENGTH, item.value_size)
+        store32(at + RECORD_PARTITION_KEY, item.partition_key)
+        store32(at + RECORD_PARTITION, <uint32_t>-1)
+        store32(at + RECORD_SEQUENCE, <uint32_t>-1)
+        store32(at + RECORD_EPOCH, 0xFFFF)
+        store64(at + RECORD_TIMESTAMP, <uint64_t>item.timestamp)
+        store64(at + RECORD_ARRIVAL, item.arrival)
+        memcpy(body, item.key, item.key_size)
+        memcpy(body + item.key_size, item.value, item.value_size)
+        memset(body + size, 0, <uint64_t>-<int64_t>size & 7)
+        self.payload += size
+        self.largest = <uint32_t>size if size > self.largest else self.largest
+        if item.timestamp < self.min_timestamp:
+            self.min_timestamp = item.timestamp
+
+    cdef void open_run(self, uint8_t *base, Item *item, int64_t now_ms) noexcept:
+        cdef uint8_t *at = base + self.end
+        memset(at, 0, self.head_size)
+        store32(at + RUN_GENERATION, self.generation)
+        store32(at + RUN_SIZE, self.head_size)
+        store32(at + RUN_TOPIC, self.topic)
+        store32(at + RUN_PARTITION, <uint32_t>-1)
+        store32(at + RUN_SEQUENCE, <uint32_t>-1)
+        store16(at + RUN_EPOCH, 0xFFFF)
+        store8(at + RUN_FLAGS, <uint8_t>self.flags)
+        store64(at + RUN_ARRIVED_MS, <uint64_t>now_ms)
+        store32(at + RUN_PARTITION_INDEX, <uint32_t>self.partition_index)
+        store32(at + RUN_PARTITION_COUNT, self.partition_count)
+        store16(at + RUN_NAME_LENGTH, <uint16_t>PyBytes_GET_SIZE(self.name))
+        store32(at + RUN_MAGIC_AT, RUN_MAGIC)
+        store64(at + RUN_FIRST_ARRIVAL, item.arrival)
+        store64(at + RUN_MIN_TIMESTAMP, <uint64_t>item.timestamp)
+        memcpy(at + RUN_HEADER, PyBytes_AS_STRING(self.name), PyBytes_GET_SIZE(self.name))
+        self.run_at = self.end
+        self.end += self.head_size
+        self.payload = self.largest = 0
+        self.min_timestamp = item.timestamp
+        self.runs += 1
+        store32(base + self.start + CHUNK_RUNS, self.runs)
+
+
+cdef inline uint64_t record_size(Item *item) noexcept nogil:
+    return (RECORD_HEADER + <uint64_t>item.key_size + item.value_size + 7) & <uint64_t>~7
+
+
+# --- a batch ---------------------------------------------------------------------------------------------------------
+cdef class Target:
+    """A numbered topic: its lanes, and its groups in the present batch."""
+
+    cdef bytes name
+    cdef uint64_t hashed
+    cdef Lane any_lane
+    cdef list keyed_lanes    # by partition index; None where there is no lane yet
+    cdef int group_any, group_keyed
+    cdef uint64_t batch      # in which the groups were set
+
+
+cdef class Work:
+    """The messages of a batch, grouped; and the targets that are known."""
+
+    cdef Item *items
+    cdef Group *groups
+    cdef int room, count, group_count, any_partition, partition_key
+    cdef list rejections
+    cdef uint64_t batch
+    cdef PyObject **table    # targets by hash, open addressing
+    cdef uint64_t mask
+    cdef list targets
+
+    def __cinit__(self):
+        self.mask = 63
+        self.table = <PyObject **>malloc((self.mask + 1) * sizeof(PyObject *))
+        if self.table == NULL:
+            raise MemoryError
+        self.forget()
+
+    def __dealloc__(self):
+        free(self.items)
+        free(self.groups)
+        free(self.table)
+
+    def forget(self):
+        """The lanes have changed."""
+        memset(self.table, 0, (self.mask + 1) * sizeof(PyObject *))
+        self.targets = []
+
+    cdef int learn(self, bytes name) except -1:
+        """Remember a numbered topic; its lanes are noted when they are used."""
+        cdef Target target = Target.__new__(Target)
+        target.name = name
+        target.hashed = hash_of(<uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+        target.keyed_lanes = []
+        self.targets.append(target)
+        if <uint64_t>len(self.targets) * 2 > self.mask:
+            self.grow()
+        else:
+            self.enter(target)
+        return 0
+
+    cdef void enter(self, Target target):
+        cdef uint64_t slot = target.hashed & self.mask
+        while self.table[slot] != NULL:
+            slot = (slot + 1) & self.mask
+        self.table[slot] = <PyObject *>target
+
+    cdef int grow(self) except -1:
+        cdef uint64_t size = (self.mask + 1) * 4
+        cdef PyObject **table = <PyObject **>realloc(self.table, size * sizeof(PyObject *))
+        if table == NULL:
+            raise MemoryError
+        self.table, self.mask = table, size - 1
+        memset(table, 0, size * sizeof(PyObject *))
+        for target in self.targets:
+            self.enter(target)
+        return 0
+
+    cdef PyObject *find(self, uint8_t *name, uint64_t size):
+        """The target of a topic; NULL when it is not known."""
+        cdef uint64_t hashed = hash_of(name, size)
+        cdef uint64_t slot = hashed & self.mask
+        while self.table[slot] != NULL:
+            target = <Target>self.table[slot]
+            if target.hashed == hashed and <uint64_t>PyBytes_GET_SIZE(target.name) == size:
+                if memcmp(PyBytes_AS_STRING(target.name), name, size) == 0:
+                    return self.table[slot]
+            slot = (slot + 1) & self.mask
+        return NULL
+
+    cdef int begin(self, int most) except -1:
+        """Get ready for a batch of so many messages."""
+        self.batch += 1
+        self.count = self.group_count = self.any_partition = self.partition_key = 0
+        self.rejections = []
+        if most <= self.room:
+            return 0
+        free(self.items)
+        free(self.groups)
+        self.room = 0
+        self.items = <Item *>malloc(most * sizeof(Item))
+        self.groups = <Group *>malloc(most * sizeof(Group))
+        if self.items == NULL or self.groups == NULL:
+            raise MemoryError
+        self.room = most
+        return 0
+
+    cdef int add(self, int slot, uint8_t *at, int64_t length, uint64_t arrival) except -1:
+        """Take a message in, or note why not."""
+        cdef Item *item = &self.items[self.count]
+        cdef int api_key = parse_one(at, length, item)
+        cdef int group
+        if api_key == 0:
+            self.rejections.append(rejection_of(slot, at, length))
+            return 0
+        if api_key == PARTITION_KEY:
+            self.partition_key += 1
+        else:
+            self.any_partition += 1
+        item.arrival, item.next = arrival, NONE
+        group = self.group_of(item, api_key == PARTITION_KEY)
+        if self.groups[group].first == NONE:
+            self.groups[group].first = self.count
+        else:
+            self.items[self.groups[group].last].next = self.count
+        self.groups[group].last = self.count
+        self.count += 1
+        return 0
+
+    cdef int group_of(self, Item *item, bint keyed):
+        cdef PyObject *known = self.find(item.topic, item.topic_size)
+        cdef Target target
+        if known == NULL:
+            return self.group_of_stranger(item, keyed)
+        target = <Target>known
+        if target.batch != self.batch:
+            target.batch = self.batch
+            target.group_any = target.group_keyed = NONE
+        if keyed:
+            if target.group_keyed == NONE:
+                target.group_keyed = self.new_group(keyed)
+            return target.group_keyed
+        if target.group_any == NONE:
+            target.group_any = self.new_group(keyed)
+        return target.group_any
+
+    cdef int group_of_stranger(self, Item *item, bint keyed):
+        """Look through the groups: there are few topics that are not known."""
+        cdef Item *first
+        cdef int index
+        for index in range(self.group_count):
+            first = &self.items[self.groups[index].first]
+            if self.groups[index].keyed == keyed and first.topic_size == item.topic_size:
+                if memcmp(first.topic, item.topic, item.topic_size) == 0:
+                    return index
+        return self.new_group(keyed)
+
+    cdef int new_group(self, bint keyed):
+        cdef Group *group = &self.groups[self.group_count]
+        group.first = group.last = NONE
+        group.keyed = keyed
+        self.group_count += 1
+        return self.group_count - 1
+
+
+class Lanes(PureLanes):
+    """`kernels.pure.lanes.Lanes`."""
+
+    lane_type = Lane
+
+    def __init__(self, slab, pool, topics, linger_ms):
+        super().__init__(slab, pool, topics, linger_ms)
+        self._work = Work()
+
+    def _notice_topics(self):
+        before = self._topics_version
+        super()._notice_topics()
+        if self._topics_version != before:
+            self._work.forget()
+
+    def close_due(self, now_ms):
+        before = len(self._lanes)
+        super().close_due(now_ms)
+        if len(self._lanes) != before:
+            self._work.forget()
+
+    def close_all(self):
+        super().close_all()
+        self._work.forget()
+
+    def ingest(self, buffer, places, uint64_t first_arrival, int64_t now_ms, skip=frozenset(), *, sources=None):
+        cdef Work work = self._work
+        cdef Py_buffer source
+        cdef uint64_t arrival
+        cdef int64_t at, length
+        cdef int slot
+        self._notice_topics()
+        work.begin(len(places))
+        PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
+        try:
+            for slot, (at, length) in enumerate(places):
+                if at < 0 or length < 0 or at + length > source.len:
+                    raise ValueError(f"Message {slot} lies outside of the buffer.")
+                arrival = first_arrival + slot
+                if sources is not None:
+                    arrival = stream_arrival(arrival, sources[slot])
+                if not skip or arrival not in skip:
+                    work.add(slot, <uint8_t *>source.buf + at, length, arrival)
+            return put_all(self, work, now_ms)
+        finally:
+            PyBuffer_Release(&source)
+
+    def ingest_landed(self, int count, uint32_t longest, int64_t now_ms, skip=frozenset()):
+        cdef Work work = self._work
+        cdef Memory memory
+        cdef uint8_t *header
+        cdef uint8_t *data
+        cdef uint64_t first_arrival, size = self._slab.geometry.landing_slot_size
+        cdef uint64_t headers_at = self._slab.geometry.landing_at, slots_at = self._slab.geometry.landing_slots_at
+        cdef uint32_t length
+        cdef int slot
+        if count > self._slab.geometry.landing_slots or longest > size:
+            raise ValueError("The landing zone has no such slots.")
+        self._notice_topics()
+        work.begin(count)
+        attach(self._slab, &memory)
+        try:
+            first_arrival = load64(<uint8_t *>memory.buffer.buf + headers_at + LANDING_BASE_ARRIVAL)
+            for slot in range(count):
+                header = <uint8_t *>memory.buffer.buf + headers_at + LANDING_HEADERS + slot * MMSGHDR_BYTES
+                data = <uint8_t *>memory.buffer.buf + slots_at + slot * size
+                length = load32(header + MMSGHDR_LENGTH)
+                if length > longest or (length == longest and load32(header + MMSGHDR_FLAGS) & MSG_TRUNC):
+                    length = 0
+                if not skip or first_arrival + slot not in skip:
+                    work.add(slot, data, length, first_arrival + slot)
+            return put_all(self, work, now_ms)
+        finally:
+            release(&memory)
+
+
+cdef object put_all(lanes, Work work, int64_t now_ms):
+    """Append the groups of a batch to their lanes; what became of it."""
+    cdef list no_room = []
+    cdef Memory memory
+    cdef int index
+    attach(lanes._slab, &memory)
+    try:
+        for index in range(work.group_count):
+            put_group(lanes, work, &work.groups[index], <uint8_t *>memory.buffer.buf, now_ms, no_room)
+    finally:
+        release(&memory)
+    return Ingested(work.any_partition, work.partition_key, work.rejections, no_room)
+
+
+cdef int put_group(lanes, Work work, Group *group, uint8_t *base, int64_t now_ms, list no_room) except -1:
+    cdef Item *first = &work.items[group.first]
+    cdef PyObject *known = work.find(first.topic, first.topic_size)
+    cdef bytes topic
+    cdef Lane lane
+    if known != NULL and not group.keyed and (<Target>known).any_lane is not None:
+        lane = (<Target>known).any_lane
+        return put_chain(lanes, work, lane, (<Target>known).name, group.first, base, now_ms, no_room)
+    topic = first.topic[: first.topic_size]
+    number = lanes._topics.id_of(topic)
+    if number and known == NULL:
+        work.learn(topic)
+        known = work.find(first.topic, first.topic_size)
+    if group.keyed:
+        return put_keyed(lanes, work, topic, number, known, group, base, now_ms, no_room)
+    lane = lanes._lane_for(topic, number, -1, 0) if number else lanes._share(0, topic, keyed=False)
+    if known != NULL and not lanes._is_shared(lane):
+        (<Target>known).any_lane = lane
+    return put_chain(lanes, work, lane, topic, group.first, base, now_ms, no_room)
+
+
+cdef int put_keyed(
+    lanes, Work work, bytes topic, number, PyObject *known, Group *group, uint8_t *base, int64_t now_ms, list no_room
+) except -1:
+    """Cut a PartitionKey group by the partition that each key designates."""
+    cdef uint64_t count = lanes._partitions_of(number) if number else 0
+    cdef dict members = {}
+    cdef int index = group.first, following
+    cdef uint32_t slot
+    cdef Lane lane
+    cdef list kept
+    if not count:
+        return put_chain(lanes, work, lanes._share(number, topic, keyed=True), topic, group.first, base, now_ms, no_room)
+    while index != NONE:
+        following = work.items[index].next
+        work.items[index].next = NONE
+        slot = work.items[index].partition_key % count
+        if slot in members:
+            ends = members[slot]
+            work.items[<int>ends[1]].next = index
+            members[slot] = (ends[0], index)
+        else:
+            members[slot] = (index, index)
+        index = following
+    kept = (<Target>known).keyed_lanes
+    if <uint64_t>len(kept) != count:
+        kept = (<Target>known).keyed_lanes = [None] * <Py_ssize_t>count
+    for slot in members:
+        if kept[slot] is None:
+            kept[slot] = lanes._lane_for(topic, number, slot, count)
+    for slot, ends in members.items():
+        lane = kept[slot]
+        if lanes._is_shared(lane):
+            kept[slot] = None
+        put_chain(lanes, work, lane, topic, ends[0], base, now_ms, no_room)
+    return 0
+
+
+cdef int put_chain(
+    lanes, Work work, Lane lane, bytes topic, int first, uint8_t *base, int64_t now_ms, list no_room
+) except -1:
+    """Append messages to a lane, chunk by chunk, and do what is due after it."""
+    cdef uint64_t size
+    while first != NONE:
+        size = record_size(&work.items[first])
+        if lane.has_room(size) or lanes._make_room(lane, size, now_ms):
+            first = lane.append(base, work.items, first, now_ms)
+        else:
+            no_room.append(NoRoom(topic, work.items[first].timestamp, work.items[first].arrival))
+            first = work.items[first].next
+    if lane.due_ms and lane.records:
+        lane.used_ms = now_ms  # it lingers already
+        return 0
+    lanes._after_append(lane, topic, now_ms)
+    return 0

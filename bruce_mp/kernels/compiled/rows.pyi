@@ -1,0 +1,1 @@
+from bruce_mp.slab.rows import Row as Row

@@ -1,0 +1,144 @@
+"""Transactions of a process row: see `slab/rows.py`, of whose `Row` this one is a subclass.
+
+The redo record is written as there, so that a row made after a crash finds it; and so are the stores in order.
+"""
+
+from libc.stdlib cimport free, malloc
+
+from bruce_mp.kernels.compiled.memory cimport *
+from bruce_mp.kernels.compiled.segments cimport any_unsettled, own_words, refuse, settle_one
+
+from bruce_mp.errors import SlabError
+from bruce_mp.slab import rows
+from bruce_mp.slab.rows import Row as PureRow
+
+
+cdef enum:
+    REDO_OUTCOME = 4
+    REDO_REASON = 8
+    REDO_COUNTERS = 12
+    REDO_SEGMENTS = 16
+    REDO_LANDED = 20
+    REDO_BASE = 24
+    REDO_PAIRS = 32
+    PAIR = 16
+    MOST_COUNTERS = 32
+    SEGMENTS_AT = 544
+    SEGMENT = 24
+    LANDING_EMPTY = 0xFFFFFFFF
+
+assert (rows._REDO.size, rows._SEGMENTS_AT, rows.SEGMENT.size) == (REDO_PAIRS, SEGMENTS_AT, SEGMENT)
+assert (rows._PAIR.size, rows._MAX_COUNTERS) == (PAIR, MOST_COUNTERS)
+
+
+cdef void write_segment(uint8_t *at, Part *part) noexcept nogil:
+    store32(at, <uint32_t>part.chunk)
+    store32(at + 4, <uint32_t>part.generation)
+    store32(at + 8, <uint32_t>part.run)
+    store32(at + 12, <uint32_t>part.first)
+    store32(at + 16, <uint32_t>part.records)
+    store32(at + 20, <uint32_t>part.payload)
+
+
+cdef void settle_all(Memory *memory, Part *parts, uint64_t count, uint32_t outcome, uint8_t reason) noexcept nogil:
+    """See `slab.rows.settle_words`."""
+    cdef Bounds place
+    cdef uint64_t index
+    for index in range(count):
+        if own_words(memory, &parts[index], &place) or not any_unsettled(&place, parts[index].records):
+            continue
+        # Only after a word was seen unsettled the generation says whose it is.
+        if load32(place.base + CHUNK_GENERATION) == parts[index].generation:
+            settle_one(&place, parts[index].records, outcome, reason)
+
+
+cdef int read_parts(slab, segments, Memory *memory, Part *parts) except -1:
+    """The segments as parts; SlabError for one that is not what it claims."""
+    cdef Bounds place
+    cdef uint64_t index = 0
+    for segment in segments:
+        part_of(segment, &parts[index])
+        if own_words(memory, &parts[index], &place):
+            refuse(slab, segment)
+        index += 1
+    return 0
+
+
+cdef uint64_t write_pairs(uint8_t *row, dict raises) except? 0:
+    """The counters with their new values; how many."""
+    cdef uint8_t *at = row + ROW_REDO + REDO_PAIRS
+    cdef uint64_t counter
+    for key, amount in raises.items():
+        counter = key
+        if counter >= ROW_COUNTER_CAPACITY:
+            raise IndexError(f"There is no counter {counter}.")
+        store64(at, counter)
+        store64(at + 8, load64(row + ROW_COUNTERS + 8 * counter) + <uint64_t>amount)
+        at += PAIR
+    return len(raises)
+
+
+cdef void commit(
+    Memory *memory, uint8_t *row, uint8_t *landing, Part *parts, uint64_t segments, uint64_t pairs, uint32_t outcome,
+    uint8_t reason, uint64_t landed,
+) noexcept nogil:
+    """Mark the redo record valid, do what it says, mark it void."""
+    cdef uint8_t *redo = row + ROW_REDO
+    cdef uint8_t *pair = redo + REDO_PAIRS
+    cdef uint64_t index
+    store32(redo, 1)
+    store64(row + ROW_VERSION, load64(row + ROW_VERSION) | 1)
+    settle_all(memory, parts, segments, outcome, reason)
+    for index in range(pairs):
+        store64(row + ROW_COUNTERS + 8 * load64(pair), load64(pair + 8))
+        pair += PAIR
+    for index in range(landed):
+        store32(landing + LANDING_HEADERS + index * MMSGHDR_BYTES + MMSGHDR_LENGTH, <uint32_t>LANDING_EMPTY)
+    if landed:
+        store64(landing + LANDING_BASE_ARRIVAL, load64(redo + REDO_BASE))
+    store64(row + ROW_VERSION, load64(row + ROW_VERSION) + 1)
+    store32(redo, 0)
+
+
+class Row(PureRow):
+    """`slab.rows.Row`."""
+
+    def _transact(self, raises, *, outcome=DELIVERED, reason=0, segments=(), landed=0, landing_base=0):
+        cdef Memory memory
+        cdef uint64_t count = len(segments), pairs, index, slots = landed
+        cdef uint64_t row_at = self._at, landing_at = self._slab.geometry.landing_at
+        cdef Part *parts = NULL
+        cdef uint8_t *row
+        cdef uint8_t *redo
+        cdef uint8_t *landing
+        cdef uint32_t state = outcome
+        cdef uint8_t why = reason
+        if len(raises) > MOST_COUNTERS:
+            raise SlabError(f"One transaction raises at most {MOST_COUNTERS} counters, not {len(raises)}.")
+        if slots > self._slab.geometry.landing_slots or count > rows.MAX_SETTLED_SEGMENTS:
+            raise SlabError("A transaction is larger than its record.")
+        attach(self._slab, &memory)
+        try:
+            if count:
+                parts = <Part *>malloc(count * sizeof(Part))
+                if parts == NULL:
+                    raise MemoryError
+                read_parts(self._slab, segments, &memory, parts)
+            row = <uint8_t *>memory.buffer.buf + row_at
+            redo = row + ROW_REDO
+            store32(redo, 0)
+            store32(redo + REDO_OUTCOME, outcome)
+            store32(redo + REDO_REASON, reason)
+            store32(redo + REDO_COUNTERS, len(raises))
+            store32(redo + REDO_SEGMENTS, <uint32_t>count)
+            store32(redo + REDO_LANDED, landed)
+            store64(redo + REDO_BASE, landing_base)
+            pairs = write_pairs(row, dict(raises))
+            for index in range(count):
+                write_segment(redo + SEGMENTS_AT + index * SEGMENT, &parts[index])
+            landing = <uint8_t *>memory.buffer.buf + landing_at
+            with nogil:
+                commit(&memory, row, landing, parts, count, pairs, state, why, slots)
+        finally:
+            release(&memory)
+            free(parts)

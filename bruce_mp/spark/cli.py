@@ -1,0 +1,190 @@
+"""`bruce-spark`: the pipelines from the command line.
+
+Exit status: 0 done, and for `audit` the books balance; 1 an error, told in a sentence; 2 options that do not go
+together; 3 `audit`: something is missing, doubled or out of order; `backfill --dry-run`: rows that cannot be messages.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import BruceError, ExitCode
+from bruce_mp.spark.session import start_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a pipeline; the exit status."""
+    args = _parser().parse_args(arguments)
+    try:
+        return int(args.run(args))
+    except BruceError as error:
+        return _fail(str(error), error.exit_code)
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark", "py4j")):
+            raise
+        return _fail(_of_spark(error), ExitCode.SETUP)
+
+
+def _fail(text: str, status: ExitCode) -> int:
+    sys.stderr.write(f"bruce-spark: {text}\n")
+    return status
+
+
+def _of_spark(error: Exception) -> str:
+    """What our code said if it was ours, else the first lines of Spark's."""
+    text = str(error)
+    at = text.rfind("[BRUCE_")
+    return text[at:].split("\n", 1)[0] if at >= 0 else "\n".join(text.splitlines()[:6])
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser("bruce-spark", description="Data pipelines on Spark, through the daemon of each host.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _backfill(_command(commands, "backfill", "files into topics", _run_backfill))
+    _replay(_command(commands, "replay", "discarded or exported messages through a daemon again", _run_replay))
+    _audit(_command(commands, "audit", "compare what was sent with what is in Kafka", _run_audit))
+    return parser
+
+
+def _command(commands: object, name: str, text: str, run: Callable[[Namespace], int]) -> ArgumentParser:
+    parser: ArgumentParser = commands.add_parser(name, help=text, description=text)  # type: ignore[attr-defined]
+    parser.set_defaults(run=run)
+    parser.add_argument("--master", metavar="URL", help="Spark's master (default local[*])", default="local[*]")
+    parser.add_argument("--conf", metavar="KEY=VALUE", action="append", default=[], type=_pair, help="setting of Spark")
+    return parser
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise ValueError
+    return key, value
+
+
+def _sink_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--socket", metavar="PATH|HOST:PORT", required=True, help="the daemon's stream input, on each host"
+    )
+    parser.add_argument("--topic", help="topic of rows that name none")
+    parser.add_argument("--rate", metavar="N", type=int, help="records per second and task at most")
+    parser.add_argument("--timeout-ms", metavar="MS", type=int, help="wait so long for delivery")
+    parser.add_argument("--ledger", metavar="DIR", help="enter what was sent into this ledger, for the audit")
+    parser.add_argument(
+        "--option", metavar="KEY=VALUE", action="append", default=[], type=_pair, help="option of the sink"
+    )
+
+
+_SINK: Final = {
+    "bruce.socket": "socket",
+    "topic": "topic",
+    "maxRecordsPerSecond": "rate",
+    "timeoutMs": "timeout_ms",
+    "ledger": "ledger",
+}
+
+
+def _sink(args: Namespace) -> dict[str, str]:
+    given = {name: getattr(args, field) for name, field in _SINK.items()}
+    return {**{name: str(value) for name, value in given.items() if value is not None}, **dict(args.option)}
+
+
+def _backfill(parser: ArgumentParser) -> None:
+    parser.add_argument("path", help="a file, a folder or a glob")
+    parser.add_argument("--format", choices=("parquet", "csv", "json", "text"), required=True)
+    parser.add_argument("--checkpoint", metavar="DIR", help="where it is kept how far the backfill is")
+    for name in ("value", "key", "partition-key", "timestamp"):
+        parser.add_argument(f"--{name}", metavar="SQL", help=f"expression over the columns for the {name}")
+    parser.add_argument("--topic-column", metavar="SQL", help="expression over the columns for the topic")
+    parser.add_argument("--files-per-chunk", metavar="N", type=int, default=8, help="files that are committed together")
+    parser.add_argument(
+        "--read", metavar="KEY=VALUE", action="append", default=[], type=_pair, help="option of the reader"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="read and count, send nothing")
+    _sink_options(parser)
+
+
+def _run_backfill(args: Namespace) -> int:
+    from bruce_mp.spark.pipelines.backfill import Backfill, backfill, dry_run  # noqa: PLC0415 - PySpark is slow
+
+    if not args.dry_run and args.checkpoint is None:
+        return _fail("backfill needs --checkpoint DIR, so that it can go on after an interruption.", ExitCode.USAGE)
+    plan = Backfill(
+        args.path, args.format, args.checkpoint or "", _sink(args), args.value, args.key, args.topic_column,
+        args.partition_key, args.timestamp, args.files_per_chunk, dict(args.read),
+    )  # fmt: skip
+    spark = start_session("bruce backfill", master=args.master, settings=dict(args.conf))
+    if not args.dry_run:
+        backfill(spark, plan)
+        return ExitCode.OK
+    found = dry_run(spark, plan)
+    for topic, (rows, size) in sorted(found.topics.items()):
+        print(f"{topic}: {rows:,} messages, {size:,} bytes")
+    for problem, rows in sorted(found.bad.items()):
+        print(f"{rows:,} rows cannot be messages: {problem}")
+    return ExitCode.UNBALANCED if found.bad else ExitCode.OK
+
+
+def _replay(parser: ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", help="discard files and exports")
+    parser.add_argument("--state", metavar="DIR", required=True, help="where it is kept what was replayed")
+    parser.add_argument(
+        "--only-topic", metavar="TOPIC", action="append", default=[], help="only this topic; repeatable"
+    )
+    parser.add_argument(
+        "--info", action="append", default=[], help="only this reason, as the lines name it; repeatable"
+    )
+    parser.add_argument("--since", metavar="MS", type=int, help="only timestamps from here on, ms since the epoch")
+    parser.add_argument("--until", metavar="MS", type=int, help="only timestamps before this, ms since the epoch")
+    parser.add_argument("--doubtful", choices=("refuse", "send", "skip"), default="refuse")
+    parser.add_argument("--dry-run", action="store_true", help="read and count, send nothing")
+    _sink_options(parser)
+
+
+def _run_replay(args: Namespace) -> int:
+    from bruce_mp.spark.pipelines.replay import Doubtful, Filter, replay  # noqa: PLC0415 - PySpark is slow
+
+    wanted = Filter(args.only_topic, args.info, args.since, args.until)
+    spark = start_session("bruce replay", master=args.master, settings=dict(args.conf))
+    done = replay(
+        spark,
+        args.files,
+        args.state,
+        _sink(args),
+        wanted=wanted,
+        doubtful=Doubtful(args.doubtful),
+        dry_run=args.dry_run,
+    )
+    print(
+        f"{done.sent:,} {'to send' if args.dry_run else 'sent'}, {done.already:,} replayed before, {done.filtered:,} "
+        f"filtered out, {done.no_message:,} lines that are no discarded message"
+    )
+    return ExitCode.OK
+
+
+def _audit(parser: ArgumentParser) -> None:
+    parser.add_argument("--bootstrap", metavar="HOST:PORT,...", required=True, help="brokers")
+    parser.add_argument("--topic", action="append", required=True, help="repeatable")
+    parser.add_argument("--ledger", metavar="DIR", action="append", required=True, help="what was sent; repeatable")
+    parser.add_argument("--discards", metavar="PATH", action="append", default=[], help="discard files; repeatable")
+    parser.add_argument("--output", metavar="DIR", required=True, help="tables and report.html go here")
+    parser.add_argument("--table-format", default="parquet", help="format of the tables, such as delta")
+    parser.add_argument(
+        "--kafka", metavar="KEY=VALUE", action="append", default=[], type=_pair, help="option of the reader"
+    )
+
+
+def _run_audit(args: Namespace) -> int:
+    from bruce_mp.spark.audit.run import Audit, audit  # noqa: PLC0415 - PySpark is slow
+
+    plan = Audit(
+        args.bootstrap, args.topic, args.ledger, args.output, args.discards, dict(args.kafka), args.table_format
+    )
+    spark = start_session("bruce audit", master=args.master, kafka=True, settings=dict(args.conf))
+    return ExitCode.OK if audit(spark, plan).good else ExitCode.UNBALANCED

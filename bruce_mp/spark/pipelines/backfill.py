@@ -1,0 +1,186 @@
+"""Backfill: files into topics, in chunks, each of which is committed when Kafka has all of it.
+
+The files are read as a stream that ends when there are no more (`availableNow`), so that Spark's checkpoint remembers
+which chunks are done.  A run that was killed goes on with the chunk that it was at; its messages may be sent again, so
+the sink is told to fence its attempts, and only a kill between the last answer and the commit can double a chunk.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.spark.errors import OptionError
+from bruce_mp.spark.pipelines.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["Backfill", "DryRun", "backfill", "dry_run"]
+
+FORMATS: Final = ("parquet", "csv", "json", "text")
+_POLL_S: Final = 1
+_TOPIC_MAX: Final = 249
+_FRAME_BYTES: Final = 64
+"""An upper bound of what a message has beside topic, key and value, the stamp left out."""
+
+
+@dataclass(frozen=True)
+class Backfill:
+    """What goes where.
+
+    `path` is a file, a folder or a glob of `format`.  Expressions are Spark SQL over the files' columns.  Where there
+    is none, a column of that name serves; without a column `value`, all columns as JSON do.  `sink` are options of
+    `format("bruce")`.
+    """
+
+    path: str
+    format: str
+    checkpoint: str
+    sink: Mapping[str, str]
+    value: str | None = None
+    key: str | None = None
+    topic: str | None = None
+    partition_key: str | None = None
+    timestamp: str | None = None
+    files_per_chunk: int = 8
+    reader: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a backfill would send: messages and bytes by topic, and rows that cannot be messages by what is wrong."""
+
+    topics: Mapping[str, tuple[int, int]]
+    bad: Mapping[str, int]
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for rows, _ in self.topics.values())
+
+
+def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = None) -> int:
+    """Send what is not sent yet; the number of messages of this run.  Raises Spark's StreamingQueryException."""
+    shown = progress or Progress("backfill")
+    stream = _messages(_read(spark, plan, streaming=True), plan)
+    query = (
+        stream.writeStream.format("bruce")
+        .options(**{"fence": "true", **plan.sink})
+        .option("checkpointLocation", plan.checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        return _watch(query, shown)
+    finally:
+        query.stop()
+
+
+def _watch(query: StreamingQuery, progress: Progress) -> int:
+    began, done = time.monotonic(), _Done()
+    while not query.awaitTermination(_POLL_S):
+        done.count(query)
+        progress.show(done.text(began))
+    done.count(query)
+    progress.finish(done.text(began))
+    return done.rows
+
+
+@dataclass
+class _Done:
+    """Chunks that are committed, as the query reports them: the newest hundred, again and again."""
+
+    rows: int = 0
+    chunks: int = 0
+    _last: int = -1
+
+    def count(self, query: StreamingQuery) -> None:
+        for report in query.recentProgress:
+            if report["batchId"] > self._last and report["numInputRows"]:
+                self._last = report["batchId"]
+                self.rows += report["numInputRows"]
+                self.chunks += 1
+
+    def text(self, began: float) -> str:
+        spent = max(time.monotonic() - began, 1e-3)
+        return f"{self.rows:,} messages delivered in {self.chunks} chunks, {self.rows / spent:,.0f}/s, {spent:.0f} s"
+
+
+def dry_run(spark: SparkSession, plan: Backfill) -> DryRun:
+    """Read everything, send nothing, count what would be sent."""
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
+
+    frame = _messages(_read(spark, plan, streaming=False), plan)
+    topic = F.col("topic") if "topic" in frame.columns else F.lit(plan.sink.get("topic"))
+    size = F.octet_length("value") + (
+        F.coalesce(F.octet_length("key"), F.lit(0)) if "key" in frame.columns else F.lit(0)
+    )
+    limit = int(plan.sink.get("maxRecordBytes", str(2 * 1024 * 1024)))
+    problem = (
+        F.when(topic.isNull(), "no topic")
+        .when((F.octet_length(topic) > _TOPIC_MAX) | (F.octet_length(topic) == 0), "a topic that Kafka does not allow")
+        .when(F.coalesce(size, F.lit(0)) + _FRAME_BYTES > limit, "larger than maxRecordBytes")
+    )
+    counted = frame.groupBy(topic.alias("topic"), problem.alias("problem")).agg(
+        F.count("*").alias("rows"), F.coalesce(F.sum(size), F.lit(0)).alias("bytes")
+    )
+    topics: dict[str, tuple[int, int]] = {}
+    bad: dict[str, int] = {}
+    for row in counted.collect():  # a row for each topic
+        if row["problem"] is None:
+            topics[row["topic"]] = (row["rows"], row["bytes"])
+        else:
+            bad[row["problem"]] = bad.get(row["problem"], 0) + row["rows"]
+    return DryRun(topics, bad)
+
+
+def _read(spark: SparkSession, plan: Backfill, *, streaming: bool) -> DataFrame:
+    if plan.format not in FORMATS:
+        raise OptionError(f"Format '{plan.format}' is not known: give one of {', '.join(FORMATS)}.")
+    defaults = {"header": "true"} if plan.format == "csv" else {}
+    batch = spark.read.format(plan.format).options(**{**defaults, **plan.reader}).load(plan.path)
+    if not streaming:
+        return batch
+    place = _StreamPlace.of(plan.path)
+    return (
+        spark.readStream.format(plan.format)
+        .schema(batch.schema)
+        .options(**{**defaults, **plan.reader, **place.options, "maxFilesPerTrigger": str(plan.files_per_chunk)})
+        .load(place.path)
+    )
+
+
+@dataclass(frozen=True)
+class _StreamPlace:
+    """A stream reads folders and globs; a single file is a folder with a filter."""
+
+    path: str
+    options: Mapping[str, str]
+
+    @staticmethod
+    def of(path: str) -> _StreamPlace:
+        local = Path(path.removeprefix("file://"))
+        if local.is_file():
+            return _StreamPlace(str(local.parent), {"pathGlobFilter": local.name})
+        return _StreamPlace(path, {})
+
+
+def _messages(frame: DataFrame, plan: Backfill) -> DataFrame:
+    """The columns that the sink takes."""
+    given = {
+        "topic": plan.topic,
+        "key": plan.key,
+        "value": plan.value,
+        "partition_key": plan.partition_key and f"cast({plan.partition_key} as int)",
+        "timestamp": plan.timestamp and f"cast({plan.timestamp} as timestamp)",
+        "headers": None,
+    }
+    as_table = "value" in frame.columns
+    named = {name: given[name] or (name if as_table and name in frame.columns else None) for name in given}
+    named["value"] = named["value"] or "to_json(struct(*))"
+    return frame.selectExpr(*[f"{expression} as {name}" for name, expression in named.items() if expression])

@@ -1,0 +1,50 @@
+"""Discard files and slab exports as a table: one row a line, parsed by column.
+
+The format of a line is that of `docs/slab.md` and of the ancestors' files.  A line that is none is kept with a null
+`event`, so that it can be counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["discard_table"]
+
+_LINE: Final = (
+    r"^now: ([0-9]+) ts: (-?[0-9]+) event: ([A-Z]+) info: (\\S+) topic: [0-9]+\\[(.*?)\\] "
+    r"key: [0-9]+\\[([A-Za-z0-9+/=]*)\\] msg: [0-9]+\\[([A-Za-z0-9+/=]*)\\](?: pkey: ([0-9]+))?"
+)
+_GROUPS: Final = {
+    "now_ms": "cast(nullif({}, '') as bigint)",
+    "time_ms": "cast(nullif({}, '') as bigint)",
+    "event": "nullif({}, '')",
+    "info": "nullif({}, '')",
+    "topic": "nullif({}, '')",
+    "key": "nullif(unbase64({}), cast('' as binary))",
+    "value": "unbase64({})",
+    "partition_key": "cast(nullif({}, '') as bigint)",
+}
+"""Column: how it is made from its group."""
+_SIGNED: Final = (
+    "cast(if(partition_key >= 2147483648, partition_key - 4294967296, partition_key) as int) as partition_key"
+)
+"""The 32 bits of a partition key, as the column of that name has them."""
+
+
+def discard_table(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """Columns file, line, and those of `_GROUPS`."""
+    lines = spark.read.text(list(paths)).selectExpr("_metadata.file_path as file", "value as line")
+    columns = [
+        f"{expression.format(_group(number))} as {name}" for number, (name, expression) in enumerate(_GROUPS.items(), 1)
+    ]
+    parsed = lines.selectExpr("file", "line", *columns)
+    return parsed.selectExpr(*[name for name in parsed.columns if name != "partition_key"], _SIGNED)
+
+
+def _group(number: int) -> str:
+    return f"regexp_extract(line, '{_LINE}', {number})"

@@ -1,0 +1,41 @@
+"""What a person sees while a pipeline runs: one line, rewritten on a terminal, and a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TextIO
+
+__all__ = ["Progress"]
+
+_TERMINAL_S = 0.5
+_ELSEWHERE_S = 10.0
+
+
+@dataclass
+class Progress:
+    """Shows texts on `out`, at most as often as its kind bears."""
+
+    label: str
+    out: TextIO = field(default_factory=lambda: sys.stderr)
+    _shown_at: float = -_ELSEWHERE_S
+    _width: int = 0
+
+    def show(self, text: str) -> None:
+        """Show `text` unless something was shown just now."""
+        pause = _TERMINAL_S if self.out.isatty() else _ELSEWHERE_S
+        if time.monotonic() - self._shown_at >= pause:
+            self._write(text, end="" if self.out.isatty() else "\n")
+
+    def finish(self, text: str) -> None:
+        """Show the last `text`."""
+        self._write(text, end="\n")
+
+    def _write(self, text: str, end: str) -> None:
+        self._shown_at = time.monotonic()
+        line = f"{self.label}: {text}"
+        start = "\r" if self.out.isatty() else ""
+        self.out.write(f"{start}{line.ljust(self._width) if start else line}{end}")
+        self.out.flush()
+        self._width = len(line) if end == "" else 0

@@ -1,0 +1,205 @@
+"""Replay: what was discarded, or exported from a slab, goes through a daemon again; each message at most once.
+
+Work goes file by file.  For each a *chunk* is written into the state directory before anything is sent: the lines, by
+their hash and their number among equal lines.  When the daemon has answered for all of them, the chunk is marked done
+by one rename.  So the state knows every message that was replayed, whatever its file is called by then; and a run that
+was killed in between leaves a chunk in doubt, about which the user decides: it may or may not be in Kafka.
+
+Messages of a topic are sent in the order in which they were discarded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from pyarrow.fs import FileInfo, FileSelector
+
+from bruce_mp.spark.errors import SinkError
+from bruce_mp.spark.pipelines.discards import discard_table
+from bruce_mp.spark.pipelines.progress import Progress
+from bruce_mp.spark.storage import open_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyarrow.fs import FileSystem
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Doubtful", "DoubtfulError", "Filter", "Replayed", "replay"]
+
+_INTENT: Final = ".intent"
+_DONE: Final = ".done"
+_NO_MESSAGES: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
+"""Infos of lines whose bytes are no message; `API_KEY(n)` and `VERSION(n)` are others."""
+_COLUMNS: Final = ("topic", "key", "value", "partition_key", "timestamp")
+
+
+class DoubtfulError(SinkError):
+    """A run was killed while it sent a chunk."""
+
+    condition = "BRUCE_DOUBTFUL"
+
+
+@unique
+class Doubtful(Enum):
+    """What to do with a chunk that a killed run may or may not have sent."""
+
+    REFUSE = "refuse"
+    SEND = "send"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which lines: empty means all.  Times are the messages' timestamps, in ms, `until` not included."""
+
+    topics: Sequence[str] = ()
+    infos: Sequence[str] = ()
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of the lines of all files."""
+
+    sent: int = 0
+    already: int = 0
+    """Replayed by an earlier run."""
+    filtered: int = 0
+    no_message: int = 0
+    """Lines that are none, duplicates (`DUP`), and bytes that the daemon could not read as a message."""
+
+    def __add__(self, other: Replayed) -> Replayed:
+        return Replayed(
+            self.sent + other.sent, self.already + other.already, self.filtered + other.filtered,
+            self.no_message + other.no_message,
+        )  # fmt: skip
+
+
+def replay(
+    spark: SparkSession,
+    files: Sequence[str],
+    state: str,
+    sink: Mapping[str, str],
+    *,
+    wanted: Filter | None = None,
+    doubtful: Doubtful = Doubtful.REFUSE,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Replayed:
+    """Send what is wanted and was not sent yet.  Raises `DoubtfulError`, and Spark's errors if a chunk fails."""
+    shown = progress or Progress("replay")
+    system, root = open_directory(state)
+    _settle_doubts(system, root, doubtful)
+    total = Replayed()
+    for number, file in enumerate(files, 1):
+        total += _replay_file(_Chunk(spark, system, root, state), file, sink, wanted or Filter(), dry_run=dry_run)
+        shown.show(f"file {number} of {len(files)}, {total.sent:,} messages sent")
+    shown.finish(f"{len(files)} files, {total.sent:,} messages {'to send' if dry_run else 'sent'}")
+    return total
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Where the state is."""
+
+    spark: SparkSession
+    system: FileSystem
+    root: str
+    uri: str
+
+    def done(self) -> DataFrame | None:
+        names = [entry.base_name for entry in _entries(self.system, self.root) if entry.base_name.endswith(_DONE)]
+        if not names:
+            return None
+        return self.spark.read.parquet(*[f"{self.uri}/{name}" for name in names])
+
+
+def _replay_file(chunk: _Chunk, file: str, sink: Mapping[str, str], wanted: Filter, *, dry_run: bool) -> Replayed:
+    lines = _classified(_numbered(discard_table(chunk.spark, [file])), chunk.done(), wanted)
+    name = f"{chunk.uri}/{uuid4().hex}{_INTENT}"
+    counts = {row["fate"]: row["count"] for row in lines.groupBy("fate").count().collect()}  # four rows
+    found = Replayed(*(counts.get(fate, 0) for fate in ("send", "already", "filtered", "no_message")))
+    if found.sent and not dry_run:
+        chosen = lines.where("fate = 'send'").repartition("topic").sortWithinPartitions("topic", "now_ms")
+        chosen.select("hash", "number", *_COLUMNS).write.parquet(name)
+        _send(chunk.spark, name, sink)
+        chunk.system.move(_path(chunk, name), _path(chunk, name).removesuffix(_INTENT) + _DONE)
+    return found
+
+
+def _path(chunk: _Chunk, uri: str) -> str:
+    return f"{chunk.root}/{uri.rpartition('/')[2]}"
+
+
+def _send(spark: SparkSession, chunk: str, sink: Mapping[str, str]) -> None:
+    messages = spark.read.parquet(chunk).select(*_COLUMNS)
+    messages.write.format("bruce").mode("append").options(**{"fence": "true", **sink}).save()
+
+
+def _numbered(lines: DataFrame) -> DataFrame:
+    """With the hash of each line and its number among equal ones."""
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
+
+    hashed = lines.withColumn("hash", F.sha2("line", 256))
+    return hashed.withColumn("number", F.row_number().over(Window.partitionBy("hash").orderBy(F.lit(0))))
+
+
+def _classified(lines: DataFrame, done: DataFrame | None, wanted: Filter) -> DataFrame:
+    """With `fate`: send, already, filtered or no_message; and the columns of the sink."""
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
+
+    known = lines.withColumn("replayed", F.lit(False))
+    if done is not None:
+        marks = done.select("hash", "number").distinct().withColumn("replayed", F.lit(True))
+        known = lines.join(marks, ["hash", "number"], "left").withColumn(
+            "replayed", F.coalesce("replayed", F.lit(False))
+        )
+    message = (F.col("event") == "DISC") & ~F.col("info").isin(*_NO_MESSAGES) & ~F.col("info").contains("(")
+    fate = (
+        F.when(~F.coalesce(message, F.lit(False)), "no_message")
+        .when(~F.expr(_condition(wanted)), "filtered")
+        .when(F.col("replayed"), "already")
+        .otherwise("send")
+    )
+    return known.withColumn("fate", fate).withColumn("timestamp", F.timestamp_millis("time_ms"))
+
+
+def _condition(wanted: Filter) -> str:
+    parts = ["true"]
+    if wanted.topics:
+        parts.append(f"topic in ({', '.join(map(_quoted, wanted.topics))})")
+    if wanted.infos:
+        parts.append(f"info in ({', '.join(map(_quoted, wanted.infos))})")
+    if wanted.since_ms is not None:
+        parts.append(f"time_ms >= {int(wanted.since_ms)}")
+    if wanted.until_ms is not None:
+        parts.append(f"time_ms < {int(wanted.until_ms)}")
+    return " and ".join(parts)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _settle_doubts(system: FileSystem, root: str, doubtful: Doubtful) -> None:
+    left = [entry for entry in _entries(system, root) if entry.base_name.endswith(_INTENT)]
+    if left and doubtful is Doubtful.REFUSE:
+        raise DoubtfulError(
+            f"{root}: a run was killed while it sent {len(left)} chunks ({left[0].base_name}, ...): their messages may "
+            "be in Kafka or not. Look there, then run again with --doubtful send or --doubtful skip."
+        )
+    for entry in left:
+        if doubtful is Doubtful.SKIP:
+            system.move(entry.path, entry.path.removesuffix(_INTENT) + _DONE)
+        else:
+            system.delete_dir(entry.path)
+
+
+def _entries(system: FileSystem, root: str) -> list[FileInfo]:
+    return list(system.get_file_info(FileSelector(root)))

@@ -1,0 +1,38 @@
+"""Chaos on embedded brokers, which answer wrongly in every way that they know while everything is killed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.devbroker.control import DevBroker
+from chaos.runs import Run, run_chaos
+from support.chaos import AT_LEAST_ONCE
+from support.chaos_sites import Embedded, Harm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+BROKERS: Final = 3
+
+
+@pytest.fixture
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(brokers=BROKERS, strict=True) as running:
+        yield running
+
+
+def test_nothing_is_lost_doubled_or_reordered(tmp_path: Path, broker: DevBroker) -> None:
+    run_chaos(Run(129, 25, 200), Embedded(broker, BROKERS), tmp_path)
+
+
+def test_what_trouble_with_sequence_numbers_doubles_is_counted(tmp_path: Path, broker: DevBroker) -> None:
+    """By topic as well: no process is killed."""
+    harms = (Harm.BROKER, Harm.LEADER, Harm.ANSWER)
+    report = run_chaos(Run(40, 20, 200, harms, AT_LEAST_ONCE), Embedded(broker, BROKERS, epochs=True), tmp_path)
+    possible = report.outcome.possible_by_topic
+    assert all(count <= possible[topic] for topic, count in report.account.repeated.items())

@@ -1,0 +1,10 @@
+"""Processes die at stores to the slab's words: that takes the pure kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_compiled_kernels(pure_kernels: None) -> None:
+    pass
