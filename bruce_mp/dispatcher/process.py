@@ -19,7 +19,7 @@ from bruce_mp.pipes.links import DISCARDS, LAST_WORDS_MS, ROUTER_FROM_DISPATCHER
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.pipes.openings import Openings
 from bruce_mp.pipes.resolver import Resolver
-from bruce_mp.protocol.connection_events import Closed, Failed, ProduceAcked
+from bruce_mp.protocol.connection_events import Cause, Closed, Failed, ProduceAcked
 from bruce_mp.protocol.connection_events import Ready as ConnectionReady
 from bruce_mp.tapping import tap_for
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
@@ -43,6 +43,8 @@ __all__ = ["main"]
 _LOG = logging.getLogger(__name__)
 _MESSAGES_A_ROUND: Final = 64
 _REPORT_EVERY_S: Final = 0.5
+_FAULTS: Final = {Cause.SILENT: Counter.ConnectorSocketTimeout, Cause.BAD_DATA: Counter.BadProduceResponse}
+"""What is counted when a connection that was ready fails."""
 LONGEST_REST_S: Final = 60.0
 """Brokers' quota windows are far shorter by default; nothing that one says stops us for longer."""
 
@@ -87,6 +89,7 @@ class _Process:
         self._standing = Standing(start.slot, start.broker, links.sender(DISCARDS), wall_ms)
 
     def run(self) -> None:
+        self._row.add(Counter.StartKafkaDispatcher)
         self._core.say_hello()
         self._loop.watch(self._control, lambda _: self._on_control())
         self._loop.watch(self._parcels.socket, lambda _: self._on_parcels())
@@ -196,6 +199,7 @@ class _Process:
         sent = self._socket.connection.send_produce(
             data, time.monotonic(), acks=acks, timeout_ms=self._kafka.replication_timeout_ms
         )
+        self._row.add(Counter.SerializeProduceRequest)
         self._row.add(Counter.SendProduceRequestOk)
         if acks == 0:
             self._being_written = batches
@@ -250,7 +254,8 @@ class _Process:
     def _on_failed(self, event: Failed) -> None:
         _LOG.warning("%s The partitions that it leads pause; their messages are kept.", event.error)
         self._standing.failed(str(event.error))
-        self._row.add(Counter.ConnectorSocketError if self._is_ready else Counter.ConnectorConnectFail)
+        fault = _FAULTS.get(event.cause, Counter.ConnectorSocketError)
+        self._row.add(fault if self._is_ready else Counter.ConnectorConnectFail)
         self._forget_connection()
         self._pause()
 

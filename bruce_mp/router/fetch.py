@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bruce_mp.pipes.loop import Loop
     from bruce_mp.pipes.openings import Openings
     from bruce_mp.pipes.resolver import Resolver
-    from bruce_mp.protocol.connection_events import Event
+    from bruce_mp.protocol.connection_events import Cause, Event
     from bruce_mp.protocol.kafka_types import ClusterMetadata
     from bruce_mp.router.cluster import Address
 
@@ -43,7 +43,10 @@ class FetchResult(NamedTuple):
 
 
 class Fetcher:
-    """One fetch at a time.  `on_done` gets the result, or None when no broker answered."""
+    """One fetch at a time.  `on_done` gets the result, or None when no broker answered.
+
+    `on_failure` hears of each broker that did not; of the cause, too, unless it just closed the connection.
+    """
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class Fetcher:
         openings: Openings,
         rng: random.Random,
         on_done: Callable[[FetchResult | None], None],
+        on_failure: Callable[[Cause | None], None] = lambda _: None,
     ) -> None:
         self._loop = loop
         self._resolver = resolver
@@ -65,6 +69,7 @@ class Fetcher:
         self._on_done = on_done
         self.last_error = ""
         """Why the last broker that was asked in vain gave no metadata."""
+        self._on_failure = on_failure
         self._left: list[Address] = []
         self._asked: Address | None = None
         self._failed: set[Address] = set()
@@ -119,6 +124,7 @@ class Fetcher:
         elif isinstance(event, Failed | Closed):
             self.last_error = str(event.error) if isinstance(event, Failed) else "The connection was closed."
             _LOG.warning("No metadata: %s", self.last_error)
+            self._on_failure(event.cause if isinstance(event, Failed) else None)
             self._next_after_failure()
 
     def _next_after_failure(self) -> None:

@@ -21,6 +21,7 @@ from bruce_mp.pipes.links import (
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.pipes.openings import Openings
 from bruce_mp.pipes.resolver import Resolver
+from bruce_mp.protocol.connection_events import Cause
 from bruce_mp.protocol.error_actions import action_for
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.cluster import Address, view_of
@@ -98,6 +99,7 @@ class _Process:
             openings=openings,
             rng=rng,
             on_done=self._on_fetched,
+            on_failure=self._on_fetch_failure,
         )
         self._maker = TopicMaker(
             self._loop,
@@ -115,8 +117,8 @@ class _Process:
         self._alarm: Timer | None = None
         self._alarm_ms = 0
         self._periodic: Timer | None = None
-        self._is_refresh = False
-        """Whether the next metadata is a refresh, and no answer to trouble."""
+        self._wants_refresh = self._is_refresh = False
+        """Whether the next fetch, and the one under way, is a refresh and no answer to trouble."""
         self._is_reporting = False
         self._standing = Standing(self._links.sender(DISCARDS), wall_ms, TopicTable(slab).name_of)
 
@@ -223,18 +225,27 @@ class _Process:
         self._row.add(Counter.StartRefreshMetadata)
         self._fetch_started_ms = steady_ms()
         self._core.wish.begun(self._fetch_started_ms)
+        self._is_refresh, self._wants_refresh = self._wants_refresh, False
         bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
         wants_producer = self._config.kafka.required_acks == _ACKS_ALL and not numbering.is_numbering(self._slab)
         self._fetcher.start(self._brokers, bootstrap, wants_producer=wants_producer)
+
+    def _on_fetch_failure(self, cause: Cause | None) -> None:
+        """One broker did not answer; others may."""
+        is_bad = cause is Cause.BAD_DATA
+        self._row.add(Counter.BadMetadataResponse if is_bad else Counter.ConnectFailOnTryGetMetadata)
 
     def _on_fetched(self, result: FetchResult | None) -> None:
         now_ms = steady_ms()
         if result is None:
             self._row.add(Counter.GetMetadataFail)
             self._standing.failed(self._fetcher.last_error)
+            self._wants_refresh = self._wants_refresh or self._is_refresh
             self._core.wish.failed(now_ms, self._retry.next_delay_ms(now_ms))
             return
         self._row.add(Counter.GetMetadataSuccess)
+        self._row.add(Counter.MetadataPartitionHasUnknownBroker, result.metadata.unknown_leaders)
+        self._row.add(Counter.MetadataHasEmptyTopicList, int(not result.metadata.topics))
         self._note_producer(result)
         view = view_of(result.metadata)
         controller = result.metadata.controller
@@ -247,7 +258,6 @@ class _Process:
             self._slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, wall_ms())
         if self._is_refresh and not (changed or self._config.delivery.compare_metadata_on_refresh):
             self._core.dispatching.hand_back_all(now_ms)
-        self._is_refresh = False
         self._schedule_refresh()
 
     def _make_topics(self) -> None:
@@ -292,7 +302,7 @@ class _Process:
             self._periodic = self._loop.call_later(delay, self._refresh)
 
     def _refresh(self) -> None:
-        self._is_refresh = True
+        self._wants_refresh = True
         self._core.wish.want(steady_ms())
 
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
 
 from bruce_mp.client import DatagramClient
+from bruce_mp.devbroker.codes import ApiKey
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.supervisor.run_dir import HTTP_ADDRESS
+from bruce_mp.devbroker.faults import Action, Fault
 from support.daemon import Daemon
+from support.traffic import Load, Seen, assert_all_there, start_senders
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.process
-
-
-def refresh(daemon: Daemon) -> None:
-    address = (daemon.run_dir / HTTP_ADDRESS).read_text().strip()
-    url = address if address.startswith("http") else f"http://{address}"
-    with urllib.request.urlopen(f"{url.rstrip('/')}/metadata_update", data=b"", timeout=10) as answer:
-        assert answer.status == 200
 
 
 def counters(daemon: Daemon) -> dict[str, int]:
@@ -39,7 +33,7 @@ def test_a_refresh_that_brings_nothing_new_changes_nothing(tmp_path: Path) -> No
         daemon.wait_settled(1)
         dispatchers = {name: pid for name, pid in daemon.pids().items() if name.startswith("dispatcher")}
         times, before = daemon.get("/metadata_fetch_time/json"), counters(daemon)
-        refresh(daemon)
+        daemon.refresh_metadata()
         unchanged = before["MetadataUnchangedOnRefresh"]
         daemon.wait_for(lambda: counters(daemon)["MetadataUnchangedOnRefresh"] > unchanged, "the refresh", 20)
         after = daemon.get("/metadata_fetch_time/json")
@@ -63,10 +57,47 @@ def test_a_refresh_shows_a_topic_that_is_new_and_leaders_that_moved(tmp_path: Pa
         broker.move_leader("clicks", 0, 2)
         broker.move_leader("clicks", 1, 1)
         broker.add_topic("news", 1)
-        refresh(daemon)
+        daemon.refresh_metadata()
         changed = before["MetadataChangedOnRefresh"]
         daemon.wait_for(lambda: counters(daemon)["MetadataChangedOnRefresh"] > changed, "the refresh", 20)
         client.send("clicks", b"after", partition_key=0)
         client.send("news", b"first")
         assert daemon.wait_settled(3).delivered == 3
         assert [record.value for record in broker.fetch("clicks")[0]] == [b"before", b"after"]
+
+
+def test_without_comparing_each_refresh_has_everything_sent_out_anew(tmp_path: Path) -> None:
+    """Under load, again and again: nothing is lost, doubled or out of order."""
+    settings = {"input.unix_datagram.when_full": "block", "delivery.compare_metadata_on_refresh": "false"}
+    load = Load(("clicks",), senders=2, messages=3000, largest=300)
+    with DevBroker(brokers=2, topics={"clicks": 4}) as broker, Daemon(tmp_path, broker.bootstrap, settings) as daemon:
+        senders = start_senders(load, daemon.socket_path)
+        for share in range(1, 4):
+            goal = load.total * share // 4
+            daemon.wait_for(lambda: daemon.books().delivered >= goal, f"{goal} to be delivered", 60)  # noqa: B023
+            pauses = counters(daemon)["PauseStarted"]
+            daemon.refresh_metadata()
+            daemon.wait_for(lambda: counters(daemon)["PauseStarted"] > pauses, "a pause", 20)  # noqa: B023
+        for sender in senders:
+            assert sender.wait(60) == 0
+        assert daemon.wait_settled(load.total).delivered == load.total
+        found = [Seen(p, r.key, r.value, r.timestamp) for p, some in enumerate(broker.fetch("clicks")) for r in some]
+    assert_all_there(load, {"clicks": found})
+
+
+@pytest.mark.parametrize(
+    ("action", "counter"),
+    [(Action.GARBAGE_BODY, "BadMetadataResponse"), (Action.CLOSE, "ConnectFailOnTryGetMetadata")],
+)
+def test_a_broker_that_fails_to_answer_is_counted_and_the_next_one_asked(
+    tmp_path: Path, action: Action, counter: str
+) -> None:
+    with DevBroker(brokers=2, topics={"clicks": 2}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
+        daemon.wait_for(lambda: counters(daemon)["GetMetadataSuccess"] > 0, "metadata", 20)
+        before = counters(daemon)
+        broker.inject(Fault(action=action, api=ApiKey.METADATA))
+        daemon.refresh_metadata()
+        succeeded = before["GetMetadataSuccess"]
+        daemon.wait_for(lambda: counters(daemon)["GetMetadataSuccess"] > succeeded, "metadata", 20)
+        after = counters(daemon)
+        assert (after[counter], after["GetMetadataFail"]) == (before[counter] + 1, before["GetMetadataFail"])
