@@ -51,7 +51,8 @@ class Windows:
         window = (at_ms - self._origin_ms) // self._interval_ms
         if window > self._newest:
             self._open(window)
-        window = max(window, self._newest - self._kept + 1)
+        # One that came before the topic's first one, by another input, has no window of its own.
+        window = max(window, self._newest - self._kept + 1, 0)
         before = self._counts.get(window, 0)
         self._counts[window] = before + records
         return min(records, max(0, self._max_count - before))

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.client import DatagramClient
+from bruce_mp.client.stream import StreamClient, TcpClient
 from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.supervisor.run_dir import TCP_ADDRESS
 from support.daemon import Daemon
 
 if TYPE_CHECKING:
@@ -53,3 +55,27 @@ def test_a_limit_holds_and_a_new_router_gives_one_allowance_more(tmp_path: Path)
 
 def values_of(broker: DevBroker, topic: str) -> list[int]:
     return sorted(int(record.value or b"") for records in broker.fetch(topic) for record in records)
+
+
+def test_a_limit_is_for_all_inputs_together(tmp_path: Path) -> None:
+    """A datagram socket and two kinds of streams, each with processes of its own, all at once."""
+    streams = {
+        "input.unix_stream.enable": "true",
+        "input.unix_stream.path": tmp_path / "in.stream",
+        "input.tcp.enable": "true",
+        "input.tcp.port": 0,
+        "input.streams.workers": 2,
+    }
+    with (
+        DevBroker(topics={"noisy": 2}) as broker,
+        Daemon(tmp_path, broker.bootstrap, SETTINGS | streams) as daemon,
+        DatagramClient(daemon.socket_path, timeout=20) as datagrams,
+        StreamClient(tmp_path / "in.stream", timeout=20) as stream,
+        TcpClient(int((daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")[2]), timeout=20) as tcp,
+    ):
+        clients = (datagrams, stream, tcp)
+        for number in range(300):
+            clients[number % 3].send("noisy", b"%d" % number)
+        books = daemon.wait_settled(300)
+        assert (books.delivered, books.discarded) == (100, {"RATE_LIMIT": 200})
+        assert len(set(values_of(broker, "noisy"))) == 100

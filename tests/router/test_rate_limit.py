@@ -38,7 +38,7 @@ class Model:
     def passes(self, at_ms: int) -> bool:
         if self.first_ms is None:
             self.first_ms = at_ms
-        window = (at_ms - self.first_ms) // self.interval_ms
+        window = max(0, (at_ms - self.first_ms) // self.interval_ms)  # the first one is the first that is looked at
         self.seen[window] += 1
         return self.seen[window] <= self.max_count
 
