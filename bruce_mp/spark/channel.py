@@ -2,13 +2,15 @@
 
 Sending blocks while the daemon does not read: that is the back-pressure.  The daemon writes nothing but the answer to a
 barrier, so the connection is read only then.  All waiting ends: with the answer, with the end of the connection, or
-after `timeout_ms` without the least progress.
+after `timeout_ms` without the least progress.  A daemon that is being restarted is waited for.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import time
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.spark.errors import TaskError
@@ -21,6 +23,8 @@ __all__ = ["Channel"]
 
 _SEND_BUFFER: Final = 1 << 20
 _ANSWER_BYTES: Final = 4096
+_NOBODY_LISTENS: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED})
+_RETRY_S: Final = 0.1
 _ANSWER_GRACE_S: Final = 10.0
 """How much longer than the daemon's own time limit we wait for its answer."""
 
@@ -28,11 +32,11 @@ _ANSWER_GRACE_S: Final = 10.0
 class Channel:
     """One stream connection; `address` is the path of a UNIX socket or `host:port`.  Raises `TaskError`."""
 
-    def __init__(self, address: str, timeout_ms: int) -> None:
+    def __init__(self, address: str, timeout_ms: int, connect_timeout_ms: int) -> None:
         self._address = address
         self._timeout_s = timeout_ms / 1000
         try:
-            self._socket = _connect(address, self._timeout_s)
+            self._socket = _connect_in_time(address, self._timeout_s, connect_timeout_ms / 1000)
         except OSError as error:
             raise TaskError(
                 f"{address} on {socket.gethostname()}: no daemon to write to: {_reason(error)}. Each host that runs "
@@ -81,6 +85,18 @@ class Channel:
             f"{self._address}: the daemon went away before it answered for this task's messages: {why}. They may be in "
             "Kafka or not; its log says why it ended the connection."
         )
+
+
+def _connect_in_time(address: str, timeout_s: float, patience_s: float) -> socket.socket:
+    """Try again as long as nobody listens: Spark's own retries follow each other faster than a daemon restarts."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return _connect(address, timeout_s)
+        except OSError as error:
+            if error.errno not in _NOBODY_LISTENS or time.monotonic() >= deadline:
+                raise
+        time.sleep(_RETRY_S)
 
 
 def _connect(address: str, timeout_s: float) -> socket.socket:

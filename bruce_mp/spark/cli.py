@@ -104,6 +104,9 @@ def _backfill(parser: ArgumentParser) -> None:
     parser.add_argument("--topic-column", metavar="SQL", help="expression over the columns for the topic")
     parser.add_argument("--files-per-chunk", metavar="N", type=int, default=8, help="files that are committed together")
     parser.add_argument(
+        "--tasks-per-chunk", metavar="N", type=int, help="split each chunk evenly; a task's messages must fit the slab"
+    )
+    parser.add_argument(
         "--read", metavar="KEY=VALUE", action="append", default=[], type=_pair, help="option of the reader"
     )
     parser.add_argument("--dry-run", action="store_true", help="read and count, send nothing")
@@ -117,7 +120,7 @@ def _run_backfill(args: Namespace) -> int:
         return _fail("backfill needs --checkpoint DIR, so that it can go on after an interruption.", ExitCode.USAGE)
     plan = Backfill(
         args.path, args.format, args.checkpoint or "", _sink(args), args.value, args.key, args.topic_column,
-        args.partition_key, args.timestamp, args.files_per_chunk, dict(args.read),
+        args.partition_key, args.timestamp, args.files_per_chunk, args.tasks_per_chunk, dict(args.read),
     )  # fmt: skip
     spark = start_session("bruce backfill", master=args.master, settings=dict(args.conf))
     if not args.dry_run:

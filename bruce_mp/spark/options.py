@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["Acks", "OnDiscard", "SinkOptions", "parse_options"]
 
 DEFAULT_TIMEOUT_MS: Final = 120_000
+DEFAULT_CONNECT_TIMEOUT_MS: Final = 15_000
+"""Longer than a daemon needs to come back."""
 MAX_TIMEOUT_MS: Final = 2**31 - 1
 DEFAULT_MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
 """The daemon's default `input.max_stream_size`."""
@@ -61,6 +63,7 @@ class SinkOptions:
     fence: bool = True
     ledger: str | None = None
     dead_letter_path: str | None = None
+    connect_timeout_ms: int = DEFAULT_CONNECT_TIMEOUT_MS
 
 
 def _natural(low: int, high: int) -> Callable[[str, str], int]:
@@ -110,6 +113,7 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
     "acks": ("acks", _word(Acks)),
     "onDiscard": ("on_discard", _word(OnDiscard)),
     "timeoutMs": ("timeout_ms", _natural(1, MAX_TIMEOUT_MS)),
+    "connectTimeoutMs": ("connect_timeout_ms", _natural(0, MAX_TIMEOUT_MS)),
     "maxRecordsPerSecond": ("max_records_per_second", _natural(1, 10**9)),
     "maxRecordBytes": ("max_record_bytes", _natural(64, MAX_RECORD_BYTES)),
     "stamp": ("stamp", _flag),

@@ -42,7 +42,10 @@ def run_task(options: SinkOptions, attempt: Attempt, batches: Iterable[pa.Record
     daemon is not there, goes away, discards, or does not deliver in time.
     """
     task = _Task(options, attempt)
-    with Channel(options.socket, options.timeout_ms) as channel, DeadLetters(options.dead_letter_path, attempt) as dead:
+    with (
+        Channel(options.socket, options.timeout_ms, options.connect_timeout_ms) as channel,
+        DeadLetters(options.dead_letter_path, attempt) as dead,
+    ):
         if options.fence:
             channel.send(encode_begin(attempt.writer))
         for batch in batches:

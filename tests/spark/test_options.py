@@ -20,10 +20,10 @@ def test_all_options_in_any_case() -> None:
     given = {
         "BRUCE.SOCKET": "/run/s", "Topic": "t", "ACKS": "Received", "ondiscard": "REPORT", "timeoutMS": "7",
         "maxrecordspersecond": "8", "maxRecordBytes": "100", "stamp": "False", "FENCE": "false", "ledger": "/l",
-        "deadletterpath": "/d", "checkpointLocation": "spark's own",
+        "deadletterpath": "/d", "connectTimeoutMs": "0", "checkpointLocation": "spark's own",
     }  # fmt: skip
     assert parse_options(given) == SinkOptions(
-        "/run/s", "t", Acks.RECEIVED, OnDiscard.REPORT, 7, 8, 100, False, False, "/l", "/d"
+        "/run/s", "t", Acks.RECEIVED, OnDiscard.REPORT, 7, 8, 100, False, False, "/l", "/d", 0
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
-PLAIN: Final = {"topic": "t", "stamp": "false", "timeoutMs": "60000"}
+PLAIN: Final = {"topic": "t", "stamp": "false", "timeoutMs": "60000", "connectTimeoutMs": "100"}
 
 
 def writer(frame: DataFrame, sink: StreamSink | str, **options: Any) -> DataFrameWriter:

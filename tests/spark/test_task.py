@@ -103,9 +103,20 @@ def test_counts_that_do_not_agree_fail_the_task(tmp_path: Path) -> None:
 
 
 def test_no_daemon_is_said_with_the_remedy(tmp_path: Path) -> None:
-    gone = SinkOptions(str(tmp_path / "s"), "t")
+    gone = SinkOptions(str(tmp_path / "s"), "t", connect_timeout_ms=200)
     with pytest.raises(TaskError, match=r"\[BRUCE_TASK\] .*/s on .*: no daemon .*unix_stream"):
         run_task(gone, ATTEMPT, batches(b"v"))
+
+
+def test_a_daemon_that_is_being_restarted_is_waited_for(tmp_path: Path) -> None:
+    done: list[Sent] = []
+    wanted = SinkOptions(str(tmp_path / "s"), "t", stamp=False, connect_timeout_ms=60_000)
+    task = threading.Thread(target=lambda: done.append(run_task(wanted, ATTEMPT, batches(b"v"))))
+    task.start()
+    with StreamSink(tmp_path / "s") as sink:
+        task.join(60)
+    assert values_of(sink) == [b"v"]
+    assert [sent.delivered for sent in done] == [1]
 
 
 def test_a_daemon_that_goes_away_is_said(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Backfill: files into topics, in chunks, each of which is committed when Kafka has all of it.
 
 The files are read as a stream that ends when there are no more (`availableNow`), so that Spark's checkpoint remembers
-which chunks are done.  A run that was killed goes on with the chunk that it was at; its messages may be sent again, so
-the sink is told to fence its attempts, and only a kill between the last answer and the commit can double a chunk.
+which chunks are done.  A run that was killed goes on with the chunk that it was at.  Tasks of this chunk that had not
+ended have left nothing (their attempts are fenced); those that had are sent again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.spark.columns import check_columns
 from bruce_mp.spark.errors import OptionError
+from bruce_mp.spark.options import parse_options
 from bruce_mp.spark.pipelines.progress import Progress
 
 if TYPE_CHECKING:
@@ -26,8 +28,8 @@ __all__ = ["Backfill", "DryRun", "backfill", "dry_run"]
 FORMATS: Final = ("parquet", "csv", "json", "text")
 _POLL_S: Final = 1
 _TOPIC_MAX: Final = 249
-_FRAME_BYTES: Final = 64
-"""An upper bound of what a message has beside topic, key and value, the stamp left out."""
+_FRAME_BYTES: Final = 160
+"""About what a message has beside topic, key and value: its fields and its stamp."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Backfill:
 
     `path` is a file, a folder or a glob of `format`.  Expressions are Spark SQL over the files' columns.  Where there
     is none, a column of that name serves; without a column `value`, all columns as JSON do.  `sink` are options of
-    `format("bruce")`.
+    `format("bruce")`.  `tasks_per_chunk` splits chunks evenly (None: as Spark reads the files): what a fenced task
+    sends must fit into the daemon's slab.
     """
 
     path: str
@@ -49,6 +52,7 @@ class Backfill:
     partition_key: str | None = None
     timestamp: str | None = None
     files_per_chunk: int = 8
+    tasks_per_chunk: int | None = None
     reader: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -68,6 +72,8 @@ def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = No
     """Send what is not sent yet; the number of messages of this run.  Raises Spark's StreamingQueryException."""
     shown = progress or Progress("backfill")
     stream = _messages(_read(spark, plan, streaming=True), plan)
+    if plan.tasks_per_chunk is not None:
+        stream = stream.repartition(plan.tasks_per_chunk)
     query = (
         stream.writeStream.format("bruce")
         .options(**{"fence": "true", **plan.sink})
@@ -112,19 +118,21 @@ class _Done:
 
 
 def dry_run(spark: SparkSession, plan: Backfill) -> DryRun:
-    """Read everything, send nothing, count what would be sent."""
+    """Read everything, send nothing, count what would be sent.  Raises `OptionError` and `SchemaError`."""
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
     frame = _messages(_read(spark, plan, streaming=False), plan)
-    topic = F.col("topic") if "topic" in frame.columns else F.lit(plan.sink.get("topic"))
+    options = parse_options(plan.sink)
+    check_columns([(column.name, column.dataType.simpleString()) for column in frame.schema.fields], options.topic)
+    fallback = F.lit(options.topic).cast("string")
+    topic = F.coalesce("topic", fallback) if "topic" in frame.columns else fallback
     size = F.octet_length("value") + (
         F.coalesce(F.octet_length("key"), F.lit(0)) if "key" in frame.columns else F.lit(0)
     )
-    limit = int(plan.sink.get("maxRecordBytes", str(2 * 1024 * 1024)))
     problem = (
         F.when(topic.isNull(), "no topic")
         .when((F.octet_length(topic) > _TOPIC_MAX) | (F.octet_length(topic) == 0), "a topic that Kafka does not allow")
-        .when(F.coalesce(size, F.lit(0)) + _FRAME_BYTES > limit, "larger than maxRecordBytes")
+        .when(F.coalesce(size, F.lit(0)) + _FRAME_BYTES > options.max_record_bytes, "larger than maxRecordBytes")
     )
     counted = frame.groupBy(topic.alias("topic"), problem.alias("problem")).agg(
         F.count("*").alias("rows"), F.coalesce(F.sum(size), F.lit(0)).alias("bytes")

@@ -37,12 +37,12 @@ _SIGNED: Final = (
 
 
 def discard_table(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Columns file, line, and those of `_GROUPS`."""
-    lines = spark.read.text(list(paths)).selectExpr("_metadata.file_path as file", "value as line")
+    """Columns line, position (rises with the place in the file), and those of `_GROUPS`."""
+    lines = spark.read.text(list(paths)).selectExpr("value as line", "monotonically_increasing_id() as position")
     columns = [
         f"{expression.format(_group(number))} as {name}" for number, (name, expression) in enumerate(_GROUPS.items(), 1)
     ]
-    parsed = lines.selectExpr("file", "line", *columns)
+    parsed = lines.selectExpr("line", "position", *columns)
     return parsed.selectExpr(*[name for name in parsed.columns if name != "partition_key"], _SIGNED)
 
 

@@ -5,7 +5,7 @@ their hash and their number among equal lines.  When the daemon has answered for
 by one rename.  So the state knows every message that was replayed, whatever its file is called by then; and a run that
 was killed in between leaves a chunk in doubt, about which the user decides: it may or may not be in Kafka.
 
-Messages of a topic are sent in the order in which they were discarded.
+Messages of a topic are sent in the order of their lines.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _INTENT: Final = ".intent"
 _DONE: Final = ".done"
 _NO_MESSAGES: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
 """Infos of lines whose bytes are no message; `API_KEY(n)` and `VERSION(n)` are others."""
+_IN_KAFKA: Final = "SLAB_DELIVERED"
+"""Info of an exported line whose message was acknowledged: sent only if it is asked for by this name."""
 _COLUMNS: Final = ("topic", "key", "value", "partition_key", "timestamp")
 
 
@@ -54,7 +56,10 @@ class Doubtful(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which lines: empty means all.  Times are the messages' timestamps, in ms, `until` not included."""
+    """Which lines: empty means all, but those that are known to be in Kafka.
+
+    Times are the messages' timestamps, in ms, `until` not included.
+    """
 
     topics: Sequence[str] = ()
     infos: Sequence[str] = ()
@@ -125,8 +130,7 @@ def _replay_file(chunk: _Chunk, file: str, sink: Mapping[str, str], wanted: Filt
     counts = {row["fate"]: row["count"] for row in lines.groupBy("fate").count().collect()}  # four rows
     found = Replayed(*(counts.get(fate, 0) for fate in ("send", "already", "filtered", "no_message")))
     if found.sent and not dry_run:
-        chosen = lines.where("fate = 'send'").repartition("topic").sortWithinPartitions("topic", "now_ms")
-        chosen.select("hash", "number", *_COLUMNS).write.parquet(name)
+        lines.where("fate = 'send'").select("hash", "number", "position", *_COLUMNS).write.parquet(name)
         _send(chunk.spark, name, sink)
         chunk.system.move(_path(chunk, name), _path(chunk, name).removesuffix(_INTENT) + _DONE)
     return found
@@ -137,7 +141,9 @@ def _path(chunk: _Chunk, uri: str) -> str:
 
 
 def _send(spark: SparkSession, chunk: str, sink: Mapping[str, str]) -> None:
-    messages = spark.read.parquet(chunk).select(*_COLUMNS)
+    """All messages of a topic by one task, because tasks overtake each other."""
+    lanes = spark.read.parquet(chunk).repartition("topic").sortWithinPartitions("position")
+    messages = lanes.select(*_COLUMNS)
     messages.write.format("bruce").mode("append").options(**{"fence": "true", **sink}).save()
 
 
@@ -176,6 +182,8 @@ def _condition(wanted: Filter) -> str:
         parts.append(f"topic in ({', '.join(map(_quoted, wanted.topics))})")
     if wanted.infos:
         parts.append(f"info in ({', '.join(map(_quoted, wanted.infos))})")
+    else:
+        parts.append(f"info <> '{_IN_KAFKA}'")
     if wanted.since_ms is not None:
         parts.append(f"time_ms >= {int(wanted.since_ms)}")
     if wanted.until_ms is not None:

@@ -1,0 +1,131 @@
+"""Backfill on real Spark: every format, expressions, what is left after an interruption, and the dry run."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+
+from bruce_mp.protocol.barrier_wire import Barrier, BarrierAnswer, BarrierStatus
+from bruce_mp.protocol.client_wire import Message, parse_message
+from bruce_mp.spark.errors import OptionError, SchemaError
+from bruce_mp.spark.pipelines.backfill import Backfill, backfill, dry_run
+from bruce_mp.spark.pipelines.progress import Progress
+from support.stream_sink import StreamSink, all_delivered
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+PLAIN: Final = {"topic": "t", "stamp": "false", "connectTimeoutMs": "100"}
+
+
+def messages_of(sink: StreamSink) -> list[Message]:
+    parsed = [parse_message(frame) for frame in sink.messages]
+    return [message for message in parsed if isinstance(message, Message)]
+
+
+def values_of(sink: StreamSink) -> Counter[bytes]:
+    return Counter(message.value for message in messages_of(sink))
+
+
+def plan_for(directory: Path, socket: str, **changed: Any) -> Backfill:
+    given = {"path": str(directory / "in"), "format": "json", "checkpoint": str(directory / "check"), **changed}
+    return Backfill(**{"sink": {**PLAIN, "bruce.socket": socket}, **given})
+
+
+def write_lines(directory: Path, name: str, rows: list[Any]) -> None:
+    (directory / "in").mkdir(exist_ok=True)
+    (directory / "in" / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_rows_become_json_and_expressions_the_other_columns(spark: SparkSession, tmp_path: Path) -> None:
+    write_lines(tmp_path, "a.json", [{"id": number, "at": 1000 * number, "name": "é"} for number in range(20)])
+    with StreamSink(tmp_path / "s") as sink:
+        plan = plan_for(
+            tmp_path, sink.path, key="cast(id as string)", topic="concat('t', id % 2)", partition_key="id",
+            timestamp="timestamp_millis(at)",
+        )  # fmt: skip
+        out = io.StringIO()
+        assert backfill(spark, plan, Progress("backfill", out)) == 20
+    messages = sorted(messages_of(sink), key=lambda message: message.timestamp_ms)
+    for number, message in enumerate(messages):
+        assert json.loads(message.value) == {"id": number, "at": 1000 * number, "name": "é"}
+        assert (message.key, message.topic) == (b"%d" % number, b"t%d" % (number % 2))
+        assert (message.partition_key, message.timestamp_ms) == (number, 1000 * number)
+    assert "backfill: 20 messages delivered in 1 chunks" in out.getvalue()
+
+
+def test_parquet_csv_and_text(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(0, 3, 1, 1).selectExpr("cast(id as string) as value").write.parquet(f"{tmp_path}/parquet")
+    (tmp_path / "c.csv").write_text("a,b\n1,x\n2,\n")
+    (tmp_path / "t.text").write_text("one\ntwo\n")
+    with StreamSink(tmp_path / "s") as sink:
+        for kind, path in (("parquet", "parquet/*.parquet"), ("csv", "c.csv"), ("text", "t.text")):
+            plan = plan_for(
+                tmp_path, sink.path, path=str(tmp_path / path), format=kind, checkpoint=str(tmp_path / f"check-{kind}")
+            )
+            backfill(spark, plan, Progress("backfill", io.StringIO()))
+    expected = [b"0", b"1", b"2", b'{"a":"1","b":"x"}', b'{"a":"2"}', b"one", b"two"]
+    assert values_of(sink) == Counter(expected)
+
+
+def test_it_goes_on_at_the_chunk_that_failed(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(4):
+        write_lines(tmp_path, f"{number}.json", [{"file": number}] * 5)
+    good = 2
+
+    def answer(barrier: Barrier, received: int) -> BarrierAnswer:
+        if len(sink.connections) > good:
+            return BarrierAnswer(barrier.token, BarrierStatus.TIMED_OUT, received, 0, 0)
+        return all_delivered(barrier, received)
+
+    with StreamSink(tmp_path / "s", answer) as sink:
+        plan = plan_for(tmp_path, sink.path, files_per_chunk=1)
+        with pytest.raises(StreamingQueryException) as caught:
+            backfill(spark, plan, Progress("backfill", io.StringIO()))
+        assert "not all messages were delivered in time" in str(caught.value)
+        del sink.connections[good:]
+        first = values_of(sink)
+        sink.connections.clear()
+        good = 100
+        assert backfill(spark, plan, Progress("backfill", io.StringIO())) == 10
+        assert first + values_of(sink) == {b'{"file":%d}' % number: 5 for number in range(4)}
+        assert backfill(spark, plan, Progress("backfill", io.StringIO())) == 0
+        assert len(sink.connections) == 2
+
+
+def test_a_chunk_can_be_split(spark: SparkSession, tmp_path: Path) -> None:
+    write_lines(tmp_path, "a.json", [{"id": number} for number in range(90)])
+    with StreamSink(tmp_path / "s") as sink:
+        backfill(spark, plan_for(tmp_path, sink.path, tasks_per_chunk=3), Progress("backfill", io.StringIO()))
+    assert [len(connection.messages) for connection in sink.connections] == [30, 30, 30]
+
+
+def test_a_dry_run_counts_what_would_be_sent_and_what_could_not(spark: SparkSession, tmp_path: Path) -> None:
+    write_lines(tmp_path, "a.json", [{"to": "a", "text": "x"}] * 3 + [{"to": None, "text": "y"}])
+    write_lines(tmp_path, "b.json", [{"to": "b", "text": "z" * 2000}, {"to": "c" * 250, "text": "x"}])
+    sink = {"bruce.socket": "/nobody", "MAXRECORDBYTES": "1000"}
+    plan = plan_for(tmp_path, "/nobody", topic="to", value="text", sink=sink)
+    found = dry_run(spark, plan)
+    assert found.topics == {"a": (3, 3)}
+    assert found.bad == {"no topic": 1, "larger than maxRecordBytes": 1, "a topic that Kafka does not allow": 1}
+    assert found.rows == 3
+    assert dry_run(spark, plan_for(tmp_path, "/nobody", topic="to", value="text")).topics["t"] == (1, 1)
+
+
+def test_a_dry_run_finds_wrong_options_and_columns(spark: SparkSession, tmp_path: Path) -> None:
+    write_lines(tmp_path, "a.json", [{"id": 1}])
+    with pytest.raises(SchemaError, match="Column 'key' is bigint"):
+        dry_run(spark, plan_for(tmp_path, "/nobody", key="id"))
+    with pytest.raises(OptionError, match=r"Option 'kafka\.acks'"):
+        dry_run(spark, plan_for(tmp_path, "/nobody", sink={"bruce.socket": "/s", "kafka.acks": "1"}))
+    with pytest.raises(OptionError, match="Format 'orc' is not known"):
+        dry_run(spark, plan_for(tmp_path, "/nobody", format="orc"))
+    with pytest.raises(AnalysisException, match="PATH_NOT_FOUND"):
+        dry_run(spark, plan_for(tmp_path, "/nobody", path=str(tmp_path / "none")))

@@ -1,0 +1,118 @@
+"""Replay on real Spark: the daemon's lines, filters, each message at most once, and chunks in doubt."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from pyspark.errors import PythonException
+
+from bruce_mp.protocol.barrier_wire import Barrier, BarrierAnswer, BarrierStatus
+from bruce_mp.protocol.client_wire import Message, parse_message
+from bruce_mp.spark.pipelines.progress import Progress
+from bruce_mp.spark.pipelines.replay import Doubtful, DoubtfulError, Filter, Replayed, replay
+from bruce_mp.telemetry.discard_line import DiscardLine, LineEvent, format_line
+from support.stream_sink import StreamSink, all_delivered
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+PLAIN: Final = {"stamp": "false", "connectTimeoutMs": "100"}
+
+
+def line(number: int, **changed: Any) -> bytes:
+    given = {
+        "now_ms": 5000, "timestamp_ms": 1000 + number, "event": LineEvent.DISCARD, "info": "NO_MEM", "topic": b"a",
+        "key": b"", "value": b"v%d" % number, **changed,
+    }  # fmt: skip
+    return format_line(DiscardLine(**given))
+
+
+def run(spark: SparkSession, sink: StreamSink, file: Path, **options: Any) -> Replayed:
+    target = {**PLAIN, "bruce.socket": sink.path}
+    state = str(file.parent / "state")
+    return replay(spark, [str(file)], state, target, progress=Progress("replay", io.StringIO()), **options)
+
+
+def messages_of(sink: StreamSink) -> list[Message]:
+    parsed = [parse_message(frame) for frame in sink.messages]
+    return [message for message in parsed if isinstance(message, Message)]
+
+
+def test_all_of_a_message_comes_back_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
+    lines = [line(number, topic=b"t%d" % (number % 2)) for number in range(300)]
+    lines.append(line(300, topic=b"k", key=b"\xff", value=b"", partition_key=2**32 - 1))
+    lines.append(line(301, topic=b"k", partition_key=5))
+    (tmp_path / "d").write_bytes(b"".join(lines))
+    with StreamSink(tmp_path / "s") as sink:
+        assert run(spark, sink, tmp_path / "d") == Replayed(sent=302)
+    found = messages_of(sink)
+    for topic in (0, 1):
+        mine = [m for m in found if m.topic == b"t%d" % topic]
+        assert [(m.value, m.timestamp_ms, m.partition_key) for m in mine] == [
+            (b"v%d" % n, 1000 + n, None) for n in range(topic, 300, 2)
+        ]
+    keyed = {(m.key, m.value, m.partition_key and m.partition_key % 2**32) for m in found if m.topic == b"k"}
+    assert keyed == {(b"\xff", b"", 2**32 - 1), (b"", b"v301", 5)}
+
+
+def test_filters_and_what_is_no_message(spark: SparkSession, tmp_path: Path) -> None:
+    lines = [
+        line(0), line(1, topic=b"b"), line(2, info="LONG_MSG"), line(3, timestamp_ms=9), line(4, timestamp_ms=99),
+        line(5, event=LineEvent.DUPLICATE, info="NONE"), line(6, info="MALFORMED"), line(7, info="VERSION(3)"),
+        line(8, info="SLAB_DELIVERED"), b"not a line\n",
+    ]  # fmt: skip
+    (tmp_path / "d").write_bytes(b"".join(lines))
+    wanted = Filter(["a"], ["NO_MEM"], 10, 2000)
+    with StreamSink(tmp_path / "s") as sink:
+        dry = run(spark, sink, tmp_path / "d", wanted=wanted, dry_run=True)
+        assert sink.connections == []
+        assert run(spark, sink, tmp_path / "d", wanted=wanted) == dry == Replayed(2, 0, 4, 4)
+        assert sorted(m.value for m in messages_of(sink)) == [b"v0", b"v4"]
+        assert run(spark, sink, tmp_path / "d") == Replayed(3, 2, 1, 4), "what is in Kafka is not sent unasked"
+
+
+def test_no_message_is_sent_twice_whatever_its_file_is_called(spark: SparkSession, tmp_path: Path) -> None:
+    file, renamed = tmp_path / "d", tmp_path / "d.1"
+    file.write_bytes(line(0) * 2 + line(1))
+    with StreamSink(tmp_path / "s") as sink:
+        assert run(spark, sink, file).sent == 3
+        file.rename(renamed)
+        renamed.write_bytes(renamed.read_bytes() + line(0) + line(2))
+        assert run(spark, sink, renamed) == Replayed(sent=2, already=3)
+        assert run(spark, sink, renamed) == Replayed(already=5)
+    assert sorted(m.value for m in messages_of(sink)) == [b"v0"] * 3 + [b"v1", b"v2"]
+
+
+def test_a_chunk_in_doubt_is_the_users_decision(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "d").write_bytes(line(0))
+    status = BarrierStatus.TIMED_OUT
+
+    def answer(barrier: Barrier, received: int) -> BarrierAnswer:
+        if status is BarrierStatus.DONE:
+            return all_delivered(barrier, received)
+        return BarrierAnswer(barrier.token, status, received, 0, 0)
+
+    with StreamSink(tmp_path / "s", answer) as sink:
+        with pytest.raises(PythonException, match="BRUCE_TASK"):
+            run(spark, sink, tmp_path / "d")
+        with pytest.raises(DoubtfulError, match="--doubtful send or --doubtful skip"):
+            run(spark, sink, tmp_path / "d")
+        status = BarrierStatus.DONE
+        assert run(spark, sink, tmp_path / "d", doubtful=Doubtful.SEND) == Replayed(sent=1)
+        assert run(spark, sink, tmp_path / "d") == Replayed(already=1)
+
+
+def test_a_chunk_in_doubt_may_be_taken_for_sent(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "d").write_bytes(line(0))
+
+    def answer(barrier: Barrier, received: int) -> BarrierAnswer:
+        return BarrierAnswer(barrier.token, BarrierStatus.TIMED_OUT, received, 0, 0)
+
+    with StreamSink(tmp_path / "s", answer) as sink:
+        with pytest.raises(PythonException, match="BRUCE_TASK"):
+            run(spark, sink, tmp_path / "d")
+        assert run(spark, sink, tmp_path / "d", doubtful=Doubtful.SKIP) == Replayed(already=1)
