@@ -1,7 +1,8 @@
-"""A soak by hand: chaos on a real three-broker Kafka for as long as one wants; see `support.chaos`.
+"""A soak by hand: chaos on three brokers, real or embedded, for as long as one wants; see `support.chaos`.
 
     PYTHONPATH=tests python -m chaos --minutes 30 --seeds 23
-    PYTHONPATH=tests python -m chaos --minutes 10 --seeds 1 2 3 --version 0.10.2.2
+    PYTHONPATH=tests python -m chaos --minutes 10 --seeds 1 2 3 --brokers 0.10.2.2
+    PYTHONPATH=tests python -m chaos --minutes 1 --seeds 1 2 3 --brokers embedded
 
 Each seed is a run of its own, with a daemon and topics of its own, on the same brokers.
 """
@@ -11,44 +12,68 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from bruce_mp.devbroker.control import DevBroker
 from chaos.old_brokers import V0_10, old_run
 from chaos.runs import Run, run_chaos
 from support import processes
-from support.chaos_sites import Real
+from support.chaos_sites import Embedded, Real
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from support.chaos_sites import Site
+
+BROKERS: Final = 3
+EMBEDDED_MEMORY: Final = 4 << 30
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    options = argparse.ArgumentParser(prog="python -m chaos", description="Chaos on real brokers.")
+    options = argparse.ArgumentParser(prog="python -m chaos", description="Chaos on three brokers.")
     add = options.add_argument
     add("--minutes", type=float, default=30, help="how long each run lasts (30)")
     add("--rate", type=float, default=100, help="messages a second of each of three senders (100)")
     add("--seeds", type=int, nargs="+", default=[1], help="one run for each (1)")
-    add("--version", choices=(NEWEST, V0_10.version), default=NEWEST, help=f"of Kafka ({NEWEST})")
+    add("--brokers", choices=SITES, default=NEWEST, help=f"which release of Kafka, or the embedded ones ({NEWEST})")
     return options.parse_args(arguments)
+
+
+@contextmanager
+def _real() -> Iterator[Site]:
+    with KafkaCluster(NEWEST, brokers=BROKERS) as cluster:
+        yield Real(cluster)
+
+
+@contextmanager
+def _old() -> Iterator[Site]:
+    with KafkaCluster(V0_10.version, brokers=BROKERS, config=V0_10.config) as cluster:
+        yield Real(cluster)
+
+
+@contextmanager
+def _embedded() -> Iterator[Site]:
+    with DevBroker(brokers=BROKERS, strict=True, max_bytes=EMBEDDED_MEMORY) as broker:
+        yield Embedded(broker, BROKERS)
+
+
+SITES: Final = {NEWEST: _real, V0_10.version: _old, "embedded": _embedded}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run it; the exit code."""
     given = _parse(arguments)
-    is_old = given.version == V0_10.version
+    make = old_run if given.brokers == V0_10.version else Run
     processes.become_subreaper()
-    with (
-        tempfile.TemporaryDirectory(prefix="bruce-chaos-") as directory,
-        KafkaCluster(given.version, brokers=3, config=V0_10.config if is_old else None) as cluster,
-    ):
+    with tempfile.TemporaryDirectory(prefix="bruce-chaos-") as directory, SITES[given.brokers]() as site:
         for seed in given.seeds:
             place = Path(directory) / f"seed-{seed}"
             place.mkdir()
-            make = old_run if is_old else Run
-            print(run_chaos(make(seed, given.minutes * 60, given.rate), Real(cluster), place), flush=True)
+            print(run_chaos(make(seed, given.minutes * 60, given.rate), site, place), flush=True)
     return 0
 
 

@@ -74,9 +74,9 @@ class Stage:
         records = self.read_back(load)
         if missing:
             with pytest.raises(AssertionError, match=rf"^{missing} of {load.total} messages were not read"):
-                assert_all_there(load, records)
+                assert_all_there(load, records, partitions=PARTITIONS)
         else:
-            assert_all_there(load, records)
+            assert_all_there(load, records, partitions=PARTITIONS)
         assert self.grown(Counter.MsgDelivered) == load.total - missing
 
     def read_back(self, load: Load) -> dict[str, list[Seen]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from support.traffic import Seen, digest_of, messages_of
+from support.traffic import Seen, digest_of, home_of, messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -88,8 +88,7 @@ def compare(load: Load, sent: Mapping[int, int], records: Mapping[str, list[Seen
 def _messages(load: Load, sent: Mapping[int, int], partitions: int) -> Iterator[tuple[Name, _Sent]]:
     for sender, count in sent.items():
         for number, message in enumerate(islice(messages_of(load, sender), count)):
-            key = message.partition_key
-            home = None if key is None else (key & 0xFFFFFFFF) % partitions
+            home = home_of(message, partitions)
             digest = digest_of(message.value)
             yield Name(sender, number), _Sent(message.topic, message.key, digest, message.timestamp_ms, home)
 
