@@ -205,7 +205,8 @@ class Drive:
 
     def _note_discards(self) -> None:
         self.report.discarded = sum(self._daemon.books().discarded.values())
-        self._daemon.wait_for(self._is_reported, "the discard report", 30)
+        if not self._outage.kills:  # a report ends with its daemon
+            self._daemon.wait_for(self._is_reported, "the discard report", 30)
 
     def _is_reported(self) -> bool:
         topics: list[dict[str, Any]] = self._daemon.get("/discards/json")["unfinished_report"]["discard_topic"]

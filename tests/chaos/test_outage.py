@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from chaos.outage import Outage, live_through
+from support.chaos import QUEUE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,10 +16,16 @@ pytestmark = pytest.mark.process
 
 
 def test_at_a_trickle_nothing_is_discarded_although_the_daemon_is_killed(tmp_path: Path) -> None:
-    report = live_through(Outage(seconds=6, rate=20, kills=1, slab="8m"), tmp_path)
+    report = live_through(Outage(seconds=5, rate=20, kills=1, slab="8m"), tmp_path)
     assert report.discarded == 0
     assert report.lost_with_socket <= report.outage.senders  # each had at most one in the kernel's queue at that pace
     assert report.held_at_return > 100
+
+
+@pytest.mark.parametrize("when_full", ["discard", "block"])
+def test_a_full_daemon_that_is_killed_goes_on_where_it_was(tmp_path: Path, when_full: str) -> None:
+    report = live_through(Outage(seconds=4, rate=0, kills=1, slab="8m", when_full=when_full), tmp_path)
+    assert report.lost_with_socket <= QUEUE
 
 
 def test_at_full_load_the_newest_are_discarded_and_counted(tmp_path: Path) -> None:
