@@ -113,6 +113,13 @@ def test_a_scripted_6_for_a_partition_that_does_not_exist(desk: Desk) -> None:
     assert send(desk, make_batch(), partition=9, struck=error, version=10).current_leader.leader_id == -1
 
 
+def test_a_scripted_6_names_the_leader_although_it_was_appended(desk: Desk) -> None:
+    error = Struck((Fault(action=Action.ERROR_APPENDED, code=6),))
+    answer = send(desk, make_batch(), struck=error, version=10)
+    assert answer.current_leader.leader_id == desk.cluster.partition("hits", 0).leader
+    assert desk.statistics.records == 1
+
+
 @pytest.mark.parametrize("version", range(6))
 def test_producer_ids_are_fresh(desk: Desk, version: int) -> None:
     request = InitProducerIdRequest(version=version, transactional_id=None, transaction_timeout_ms=1)

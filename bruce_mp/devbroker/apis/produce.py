@@ -61,11 +61,10 @@ def answer(topic: str, part: Any, acks: int, context: Context) -> Any:
     try:
         placed = append(topic, part, acks, context)
     except RefusedError as refusal:
-        return refused(topic, part.index, refusal, context)
+        return refused(topic, part.index, refusal.code, str(refusal), context)
     code = context.struck.error(Action.ERROR_APPENDED, topic, part.index)
     if code:
-        count_error(code, context)
-        return failure(part.index, code, "A scripted fault wants this error; the batch was appended.")
+        return refused(topic, part.index, code, "A scripted fault wants this error; the batch was appended.", context)
     start = context.cluster.partition(topic, part.index).log.start
     return PartitionResponse(
         index=part.index,
@@ -93,10 +92,10 @@ def append(topic: str, part: Any, acks: int, context: Context) -> Placed:
     return placed
 
 
-def refused(topic: str, index: int, refusal: RefusedError, context: Context) -> Any:
-    count_error(refusal.code, context)
-    response = failure(index, refusal.code, str(refusal))
-    if refusal.code == Code.NOT_LEADER_OR_FOLLOWER:
+def refused(topic: str, index: int, code: int, text: str, context: Context) -> Any:
+    count_error(code, context)
+    response = failure(index, code, text)
+    if code == Code.NOT_LEADER_OR_FOLLOWER:
         response.current_leader = leader_of(topic, index, context.cluster)
     return response
 
