@@ -3,21 +3,28 @@
 They are optional: where they cannot be compiled, the package is installed without them, and works on the pure ones.
 """
 
+import hashlib
 from pathlib import Path
 
 from setuptools import Extension, setup
 
-SOURCES = sorted(Path("bruce_mp/kernels/compiled").glob("*.pyx"))
+DIRECTORY = Path("bruce_mp/kernels/compiled")
+MODULES = sorted(DIRECTORY.glob("*.pyx"))
+HEADERS = sorted(DIRECTORY.glob("*.pxd"))
+DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in (*MODULES, *HEADERS))).hexdigest()
 
-setup(
-    ext_modules=[
-        Extension(
-            ".".join(source.with_suffix("").parts),
-            [str(source)],
-            depends=[str(header) for header in source.parent.glob("*.pxd")],
-            extra_compile_args=["-O3", "-g0", "-Wno-maybe-uninitialized"],
-            optional=True,
-        )
-        for source in SOURCES
-    ]
-)
+
+def extension(module: Path) -> Extension:
+    """One kernel module; `stamp` says which sources all of them were made from, see kernels/choice.py."""
+    is_stamp = module.stem == "stamp"
+    return Extension(
+        ".".join(module.with_suffix("").parts),
+        [str(module)],
+        depends=[str(path) for path in (*HEADERS, *(MODULES if is_stamp else ()))],
+        define_macros=[("BRUCE_SOURCES", f'"{DIGEST}"')] if is_stamp else [],
+        extra_compile_args=["-O3", "-g0", "-Wno-maybe-uninitialized"],
+        optional=True,
+    )
+
+
+setup(ext_modules=[extension(module) for module in MODULES])

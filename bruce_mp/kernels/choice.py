@@ -1,18 +1,24 @@
 """Which kernels there are to use: the compiled ones, or, where there are none, the pure ones.
 
-They are not used when one of them is older than its source: that is a checkout whose kernels were not built again.
+They are not used when they were built from other sources than lie beside them: that is a checkout whose kernels were
+not built again.
 BRUCE_KERNELS=pure in the environment chooses the pure ones; BRUCE_KERNELS=compiled makes it an error not to have the
 compiled ones.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["CHOICE", "COMPILED", "Choice"]
 
@@ -31,15 +37,22 @@ class Choice(NamedTuple):
 
 def _find_fault(directory: Path) -> str | None:
     """Why the compiled kernels cannot be used; None if they can."""
-    headers = [path.stat().st_mtime for path in directory.glob("*.pxd")]
-    for name in COMPILED:
-        built = next((path for suffix in EXTENSION_SUFFIXES if (path := directory / (name + suffix)).exists()), None)
-        if built is None:
-            return "were not built: install the package where there is a C compiler, or a wheel"
-        source = directory / f"{name}.pyx"
-        if source.exists() and built.stat().st_mtime < max(source.stat().st_mtime, *headers):
-            return f"are older than their source ({source.name}): run scripts/build-kernels"
+    files = {path.name for path in directory.iterdir()}
+    if any(files.isdisjoint(name + suffix for suffix in EXTENSION_SUFFIXES) for name in (*COMPILED, "stamp")):
+        return "were not built: install the package where there is a C compiler, or a wheel"
+    sources = [*sorted(directory.glob("*.pyx")), *sorted(directory.glob("*.pxd"))]
+    if sources and _digest(sources) != _digest_when_built():
+        return "were built from other sources than are here: run scripts/build-kernels"
     return None
+
+
+def _digest(sources: Iterable[Path]) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+
+
+def _digest_when_built() -> str:
+    stamp = import_module("bruce_mp.kernels.compiled.stamp")
+    return str(stamp.SOURCES)
 
 
 def _choose(wish: str) -> Choice:
