@@ -10,9 +10,10 @@ right.  For the parser it has no bytes at all.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.tallies import RECOGNISED, refused, report, report_no_room, tally_ingested
+from bruce_mp.kernels import Intake, PlainCounters, Receiver
 from bruce_mp.slab import landing
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.recovery import arrivals_from, close_open_runs, sweep
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
 __all__ = ["Admission"]
 
 
+_PLAIN: Final = PlainCounters(
+    Counter.MsgReceived,
+    Counter.UnixDgInputAgentForwardMsg,
+    Counter.InputAgentProcessAnyPartitionMsg,
+    Counter.InputAgentProcessPartitionKeyMsg,
+)
+
+
 class Admission:
     """Takes what is in the landing zone in.  `longest` is how long a datagram may be."""
 
@@ -39,11 +48,25 @@ class Admission:
         self._lanes = lanes
         self._reporter = reporter
         self._longest = min(longest, slab.geometry.landing_slot_size)
+        self._intake = Intake(Receiver(slab), lanes, row, self._longest, _PLAIN)
+
+    def take(self, descriptor: int, limit: int, batches: int, now_ms: int) -> int:
+        """Take in what waits at a socket, at most so many batches of `limit` messages; how many messages.
+
+        Raises OSError when the socket is broken.
+        """
+        landed, count, ingested = self._intake.run(descriptor, limit, batches, now_ms)
+        if ingested is not None:
+            self._land(count, ingested)
+        return landed + count
 
     def admit(self, count: int, now_ms: int, skip: frozenset[int] = frozenset()) -> None:
         """Take the first `count` datagrams of the landing zone in; the arrivals in `skip` are in lanes already."""
         self._row.open_books()
-        ingested = self._lanes.ingest_landed(count, self._longest, now_ms, skip)
+        self._land(count, self._lanes.ingest_landed(count, self._longest, now_ms, skip), skip)
+
+    def _land(self, count: int, ingested: Ingested, skip: frozenset[int] = frozenset()) -> None:
+        """Report what has to be reported, and count the batch."""
         landed = landing.landed_places(self._slab) if refused(ingested) or skip else []
         for rejection in ingested.rejections:
             report(self._reporter, rejection, self._slab.view, landed[rejection.slot])

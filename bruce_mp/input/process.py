@@ -20,7 +20,7 @@ from bruce_mp.input.datagrams import Admission
 from bruce_mp.input.linger import linger_ms
 from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.pressure import Pressure
-from bruce_mp.kernels import Lanes, Receiver, Row
+from bruce_mp.kernels import Lanes, Row
 from bruce_mp.pipes.control import Drain, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _LOG: Final = logging.getLogger(__name__)
-_BATCHES_A_ROUND: Final = 32
-"""After so many batches the loop looks at its other sources, however much waits at the socket."""
+_TURNS_A_ROUND: Final = 8
+"""After so many turns the loop looks at its other sources, however much waits at the socket."""
+_BATCHES_A_TURN: Final = 4
+"""So many batches are taken in between two looks at the slab's room; one where senders are blocked."""
 _FLUSH_MS: Final = 2000
 _AFTER_ERROR_S: Final = 1.0
 _LOOK: Final = MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT
@@ -63,13 +65,14 @@ class _Input:
         config = start.config
         pool = ChunkPool(slab, start.row, start.inputs)
         self._lanes = Lanes(slab, pool, TopicTable(slab), lambda topic: linger_ms(config.batching_for(topic)))
+        self._blocks = config.input.unix_datagram.when_full == "block"
+        self._batches_a_turn = 1 if self._blocks else _BATCHES_A_TURN
         self._pressure = Pressure(
             pool,
             largest=slab.geometry.landing_slot_size,
             batch=slab.geometry.landing_slots,
-            blocks=config.input.unix_datagram.when_full == "block",
+            blocks=self._blocks,
         )
-        self._receiver = Receiver(slab)
         self._admission = Admission(
             slab,
             self._row,
@@ -104,15 +107,13 @@ class _Input:
 
     def _on_datagrams(self) -> None:
         """Take in what waits, a bounded number of batches; rest when the slab fills up."""
-        for _ in range(_BATCHES_A_ROUND):
-            size = self._next_size()
-            if size is None:
+        for _ in range(_TURNS_A_ROUND):
+            size = self._next_size() if self._blocks else 0
+            messages, rest_s = (0, 0.0) if size is None else self._pressure.allowance(size)
+            if size is None or (messages and not self._receive(messages)):
                 if self._draining:
                     self._finish()
                 return
-            messages, rest_s = self._pressure.allowance(size)
-            if messages:
-                self._receive(messages)
             if rest_s:
                 self._rest(rest_s)
                 return
@@ -135,15 +136,13 @@ class _Input:
             return None
 
     def _receive(self, limit: int) -> bool:
-        """Take in one batch of at most `limit` messages; False when nothing waited."""
+        """Take in a few batches of at most `limit` messages; False when nothing waited."""
         try:
-            count = self._receiver.receive(self._socket.fileno(), limit)
+            count = self._admission.take(self._socket.fileno(), limit, self._batches_a_turn, steady_ms())
         except OSError as error:
             self._on_socket_error(error)
             return False
-        if count:
-            self._admission.admit(count, steady_ms())
-            self._outlet.hand_on_closed()
+        self._outlet.hand_on_closed()
         return count > 0
 
     def _on_socket_error(self, error: OSError) -> None:
@@ -152,7 +151,7 @@ class _Input:
 
     def _take_the_rest(self) -> None:
         """Take in what waits; not for ever, because senders may go on."""
-        for _ in range(_BATCHES_A_ROUND):
+        for _ in range(_TURNS_A_ROUND * _BATCHES_A_TURN):
             if not self._receive(self._slab.geometry.landing_slots):
                 return
 

@@ -6,6 +6,7 @@ per batch.  The names below are the interface.  `pure` implements it in Python a
 
     Receiver       a batch of datagrams into the landing zone
     cut            the messages in what came on a stream
+    Intake         datagrams from a socket into lanes, batch by batch
     Lanes          parse and validate a batch, append it to lanes as runs
     take           keep those segments of a frame whose words say that they are ours, and make them so
     mark           store a word for segments
@@ -22,6 +23,7 @@ per batch.  The names below are the interface.  `pure` implements it in Python a
 from bruce_mp.kernels.choice import CHOICE
 from bruce_mp.kernels.pure.cut import Cut, Stop, cut
 from bruce_mp.kernels.pure.encode import Encoded
+from bruce_mp.kernels.pure.intake import PlainCounters
 from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
 from bruce_mp.kernels.pure.look import TimeSpan, messages
 from bruce_mp.kernels.pure.message_set import EncodedSet
@@ -29,7 +31,7 @@ from bruce_mp.kernels.pure.parse import Batch, Failure, Rejection
 
 if CHOICE.compiled:
     from bruce_mp.kernels.compiled.encode import encode
-    from bruce_mp.kernels.compiled.lanes import Lanes
+    from bruce_mp.kernels.compiled.lanes import Intake, Lanes
     from bruce_mp.kernels.compiled.look import time_span
     from bruce_mp.kernels.compiled.message_set import encode_message_set
     from bruce_mp.kernels.compiled.receive import Receiver
@@ -44,6 +46,7 @@ if CHOICE.compiled:
     )
 else:
     from bruce_mp.kernels.pure.encode import encode
+    from bruce_mp.kernels.pure.intake import Intake
     from bruce_mp.kernels.pure.lanes import Lanes
     from bruce_mp.kernels.pure.look import by_size, time_span
     from bruce_mp.kernels.pure.message_set import encode_message_set
@@ -59,8 +62,10 @@ __all__ = [
     "EncodedSet",
     "Failure",
     "Ingested",
+    "Intake",
     "Lanes",
     "NoRoom",
+    "PlainCounters",
     "Receiver",
     "Rejection",
     "Row",

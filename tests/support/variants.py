@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 VARIANTS: Final = ("pure", "compiled") if CHOICE.compiled else ("pure",)
-_PURE: Final = ("pure.encode", "pure.lanes", "pure.look", "pure.message_set", "pure.receive", "pure.segments")
+_MODULES: Final = ("encode", "intake", "lanes", "look", "message_set", "receive", "segments")
+_PURE: Final = tuple(f"bruce_mp.kernels.pure.{name}" for name in _MODULES)
 _USERS: Final = ("bruce_mp.", "tests.", "support.", "test_")
 _OWN: Final = ("bruce_mp.kernels.pure", "bruce_mp.kernels.compiled", "bruce_mp.slab.")
 
@@ -30,7 +31,7 @@ def _interface(modules: Iterable[str]) -> dict[str, Any]:
 
 def replacements(variant: str) -> dict[int, Any]:
     """For the id of each kernel of the other variant the one of this."""
-    pure = _interface(["bruce_mp.slab.rows", *(f"bruce_mp.kernels.{name}" for name in _PURE)])
+    pure = _interface(["bruce_mp.slab.rows", *_PURE])
     compiled = _interface([f"bruce_mp.kernels.compiled.{name}" for name in COMPILED])
     wanted, other = (pure, compiled) if variant == "pure" else (compiled, pure)
     both = pure.keys() & compiled.keys()

@@ -1,1 +1,2 @@
+from bruce_mp.kernels.pure.intake import Intake as Intake
 from bruce_mp.kernels.pure.lanes import Lanes as Lanes

@@ -8,16 +8,35 @@ appended without a Python object.  What needs a decision goes through the method
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport PyObject
+from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from bruce_mp.kernels.compiled.memory cimport *
+from bruce_mp.kernels.compiled.rows cimport land_plain
 
-from bruce_mp.kernels.pure.lanes import IDLE_MS, Ingested, NoRoom
+import os
+
+from bruce_mp.kernels.pure.intake import Intake as PureIntake
+from bruce_mp.kernels.pure.intake import Taken
+from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
 from bruce_mp.kernels.pure.parse import Failure, Rejection
 from bruce_mp.slab.layout import stream_arrival
 from bruce_mp.slab.runs import Segment
+
+
+cdef extern from *:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <sys/socket.h>
+    """
+    struct mmsghdr:
+        pass
+    int MSG_DONTWAIT
+    int recvmmsg(int, mmsghdr *, unsigned int, int, void *) nogil
 
 
 cdef enum:
@@ -25,7 +44,7 @@ cdef enum:
     PARTITION_KEY = 257
     GENERIC_HEADER = 8   # size, API key, version
     MMSGHDR_FLAGS = 48   # where the kernel says what it did to the datagram
-    MSG_TRUNC = 0x20
+    CUT = 0x20           # MSG_TRUNC
     NONE = -1
 
 
@@ -278,6 +297,7 @@ cdef class Work:
     cdef Group *groups
     cdef int room, count, group_count, any_partition, partition_key
     cdef list rejections
+    cdef uint32_t topics_version
     cdef uint64_t batch
     cdef PyObject **table    # targets by hash, open addressing
     cdef uint64_t mask
@@ -425,6 +445,7 @@ class Lanes(PureLanes):
     def __init__(self, slab, pool, topics, linger_ms):
         super().__init__(slab, pool, topics, linger_ms)
         self._work = Work()
+        (<Work>self._work).topics_version = self._topics_version
 
     def _notice_topics(self):
         before = self._topics_version
@@ -465,32 +486,36 @@ class Lanes(PureLanes):
             PyBuffer_Release(&source)
 
     def ingest_landed(self, int count, uint32_t longest, int64_t now_ms, skip=frozenset()):
-        cdef Work work = self._work
         cdef Memory memory
-        cdef uint8_t *header
-        cdef uint8_t *data
-        cdef uint64_t first_arrival, size = self._slab.geometry.landing_slot_size
-        cdef uint64_t headers_at = self._slab.geometry.landing_at, slots_at = self._slab.geometry.landing_slots_at
-        cdef uint32_t length
-        cdef int slot
-        if count > self._slab.geometry.landing_slots or longest > size:
+        if count > self._slab.geometry.landing_slots or longest > self._slab.geometry.landing_slot_size:
             raise ValueError("The landing zone has no such slots.")
         self._notice_topics()
-        work.begin(count)
         attach(self._slab, &memory)
         try:
-            first_arrival = load64(<uint8_t *>memory.buffer.buf + headers_at + LANDING_BASE_ARRIVAL)
-            for slot in range(count):
-                header = <uint8_t *>memory.buffer.buf + headers_at + LANDING_HEADERS + slot * MMSGHDR_BYTES
-                data = <uint8_t *>memory.buffer.buf + slots_at + slot * size
-                length = load32(header + MMSGHDR_LENGTH)
-                if length > longest or (length == longest and load32(header + MMSGHDR_FLAGS) & MSG_TRUNC):
-                    length = 0
-                if not skip or first_arrival + slot not in skip:
-                    work.add(slot, data, length, first_arrival + slot)
-            return put_all(self, work, now_ms)
+            read_landed(self._slab.geometry, self._work, <uint8_t *>memory.buffer.buf, count, longest, skip)
+            return put_all(self, self._work, now_ms)
         finally:
             release(&memory)
+
+
+cdef int read_landed(geometry, Work work, uint8_t *base, int count, uint32_t longest, skip) except -1:
+    """Parse the first `count` datagrams of the landing zone."""
+    cdef uint64_t size = geometry.landing_slot_size
+    cdef uint8_t *headers = base + <uint64_t>geometry.landing_at + LANDING_HEADERS
+    cdef uint8_t *data = base + <uint64_t>geometry.landing_slots_at
+    cdef uint64_t first_arrival = load64(headers - LANDING_HEADERS + LANDING_BASE_ARRIVAL)
+    cdef uint32_t length
+    cdef int slot
+    work.begin(count)
+    for slot in range(count):
+        length = load32(headers + MMSGHDR_LENGTH)
+        if length > longest or (length == longest and load32(headers + MMSGHDR_FLAGS) & CUT):
+            length = 0
+        if not skip or first_arrival + slot not in skip:
+            work.add(slot, data, length, first_arrival + slot)
+        headers += MMSGHDR_BYTES
+        data += size
+    return 0
 
 
 cdef object put_all(lanes, Work work, int64_t now_ms):
@@ -582,3 +607,64 @@ cdef int put_chain(
         return 0
     lanes._after_append(lane, topic, now_ms)
     return 0
+
+
+# --- from the socket -------------------------------------------------------------------------------------------------
+class Intake(PureIntake):
+    """`kernels.pure.intake.Intake`."""
+
+    def __init__(self, receiver, lanes, row, longest, counters):
+        super().__init__(receiver, lanes, row, longest, counters)
+        if longest > lanes._slab.geometry.landing_slot_size or max(counters) >= ROW_COUNTER_CAPACITY:
+            raise ValueError("The slab has no such slots or counters.")
+
+    def run(self, int descriptor, int limit, int batches, int64_t now_ms):
+        lanes, geometry = self._lanes, self._lanes._slab.geometry
+        cdef Work work = lanes._work
+        cdef Memory memory
+        cdef uint64_t row_at = self._row._at, landing_at = geometry.landing_at
+        cdef uint32_t longest = self._longest
+        cdef uint64_t counters[4]
+        cdef uint64_t amounts[4]
+        cdef uint8_t *base
+        cdef uint8_t *row
+        cdef int64_t landed = 0
+        cdef int count, _
+        counters[0], counters[1], counters[2], counters[3] = self._counters
+        limit = min(limit, geometry.landing_slots)
+        attach(lanes._slab, &memory)
+        try:
+            base = <uint8_t *>memory.buffer.buf
+            row = base + row_at
+            for _ in range(batches):
+                count = receive(descriptor, base + landing_at + LANDING_HEADERS, limit)
+                if count == 0:
+                    break
+                store64(row + ROW_VERSION, load64(row + ROW_VERSION) | 1)
+                if load32(base + SUPER_TOPICS_VERSION) != work.topics_version:
+                    lanes._notice_topics()
+                    work.topics_version = lanes._topics_version
+                read_landed(geometry, work, base, count, longest, None)
+                ingested = put_all(lanes, work, now_ms)
+                if work.rejections or ingested.no_room:
+                    return Taken(landed, count, ingested)
+                amounts[0] = amounts[1] = count
+                amounts[2], amounts[3] = work.any_partition, work.partition_key
+                land_plain(&memory, row, base + landing_at, counters, amounts, count)
+                landed += count
+            return Taken(landed, 0, None)
+        finally:
+            release(&memory)
+
+
+cdef int receive(int descriptor, uint8_t *headers, unsigned int limit) except -1:
+    """Datagrams into the landing zone; how many.  Raises OSError when the socket is broken."""
+    cdef int count, error
+    with nogil:
+        count = recvmmsg(descriptor, <mmsghdr *>headers, limit, MSG_DONTWAIT, NULL)
+    if count >= 0:
+        return count
+    error = errno
+    if error == EAGAIN or error == EINTR:
+        return 0
+    raise OSError(error, os.strerror(error))

@@ -1,6 +1,7 @@
 # The offsets of slab/layout.py that the kernels use.  tests/kernels/test_compiled.py compares the two.
 
 cdef enum:
+    SUPER_TOPICS_VERSION = 104
     ROW_VERSION = 16
     ROW_TICKET = 40
     ROW_COUNTERS = 64

@@ -100,6 +100,25 @@ cdef void commit(
     store32(redo, 0)
 
 
+cdef void land_plain(
+    Memory *memory, uint8_t *row, uint8_t *landing, uint64_t *counters, uint64_t *amounts, uint64_t landed
+) noexcept nogil:
+    """Land a batch that raises four counters."""
+    cdef uint8_t *redo = row + ROW_REDO
+    cdef int index
+    store32(redo, 0)
+    store32(redo + REDO_OUTCOME, DELIVERED)
+    store32(redo + REDO_REASON, 0)
+    store32(redo + REDO_COUNTERS, 4)
+    store32(redo + REDO_SEGMENTS, 0)
+    store32(redo + REDO_LANDED, <uint32_t>landed)
+    store64(redo + REDO_BASE, load64(landing + LANDING_BASE_ARRIVAL) + landed)
+    for index in range(4):
+        store64(redo + REDO_PAIRS + index * PAIR, counters[index])
+        store64(redo + REDO_PAIRS + index * PAIR + 8, load64(row + ROW_COUNTERS + 8 * counters[index]) + amounts[index])
+    commit(memory, row, landing, NULL, 0, 4, DELIVERED, 0, landed)
+
+
 class Row(PureRow):
     """`slab.rows.Row`."""
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Receiver"]
 
 _MSG_DONTWAIT: Final = 0x40
-_HEADER: Final = Struct("<QIIQQQQiI")
-"""struct msghdr of 64-bit Linux: name, its length, padding, iovec, their count, control, its length, flags, padding"""
+_HEADER: Final = Struct("<QIIQQQQ")
+"""struct msghdr of 64-bit Linux up to its flags: name, length, padding, iovec, their count, control, its length"""
 _IOVEC: Final = Struct("<QQ")
 
 
@@ -40,12 +40,12 @@ class Receiver:
 
     @staticmethod
     def _point(slab: Slab, base: int, slot: int) -> None:
-        """Point a message header at its slot.  The length behind it is left alone: it may tell of a datagram."""
+        """Point a message header at its slot.  Flags and length are left alone: they may tell of a datagram."""
         geometry = slab.geometry
         iovec = geometry.landing_iovecs_at + slot * lay.IOVEC_BYTES
         _IOVEC.pack_into(slab.view, iovec, base + landing.slot_at(slab, slot), geometry.landing_slot_size)
         header = geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES
-        _HEADER.pack_into(slab.view, header, 0, 0, 0, base + iovec, 1, 0, 0, 0, 0)
+        _HEADER.pack_into(slab.view, header, 0, 0, 0, base + iovec, 1, 0, 0)
 
     def receive(self, descriptor: int, limit: int) -> int:
         """Receive at most `limit` datagrams that wait at a socket; how many, 0 when none.
