@@ -20,11 +20,10 @@ from bruce_mp.input.datagrams import Admission
 from bruce_mp.input.linger import linger_ms
 from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.pressure import Pressure
-from bruce_mp.kernels import Lanes, Row
+from bruce_mp.kernels import ChunkPool, Lanes, Row
 from bruce_mp.pipes.control import Drain, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
-from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 

@@ -25,11 +25,10 @@ from bruce_mp.input.clients import TCP, UNIX, Client, Peer, Section
 from bruce_mp.input.linger import linger_ms
 from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.streams import Portion, StreamAdmission
-from bruce_mp.kernels import Lanes, Row
+from bruce_mp.kernels import ChunkPool, Lanes, Row
 from bruce_mp.pipes.control import Drain, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
-from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.tables import TopicTable

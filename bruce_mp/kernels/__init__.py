@@ -11,6 +11,7 @@ per batch.  The names below are the interface.  `pure` implements it in Python a
     take           keep those segments of a frame whose words say that they are ours, and make them so
     mark           store a word for segments
     place          write partition and sequence numbers of segments
+    ChunkPool      the chunks of an input, reclaimed when all their records are settled
     Row            a process row whose transactions settle segments
     by_partition   split PartitionKey runs by the partition that each key designates
     by_size        cut a segment where its records stop fitting a limit
@@ -30,6 +31,7 @@ from bruce_mp.kernels.pure.message_set import EncodedSet
 from bruce_mp.kernels.pure.parse import Batch, Failure, Rejection
 
 if CHOICE.compiled:
+    from bruce_mp.kernels.compiled.chunks import ChunkPool
     from bruce_mp.kernels.compiled.encode import encode
     from bruce_mp.kernels.compiled.lanes import Intake, Lanes
     from bruce_mp.kernels.compiled.look import time_span
@@ -52,11 +54,13 @@ else:
     from bruce_mp.kernels.pure.message_set import encode_message_set
     from bruce_mp.kernels.pure.receive import Receiver
     from bruce_mp.kernels.pure.segments import by_partition, head_of, mark, place, take
+    from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import Row
 
 __all__ = [
     "CHOICE",
     "Batch",
+    "ChunkPool",
     "Cut",
     "Encoded",
     "EncodedSet",

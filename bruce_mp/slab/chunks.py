@@ -242,13 +242,17 @@ class ChunkPool:
         for body in range(at + lay.CHUNK_BYTES, at + span * lay.CHUNK_BYTES, lay.CHUNK_BYTES):
             self._slab.view[body : body + lay.CHUNK_HEADER] = bytes(lay.CHUNK_HEADER)
         self._slab.view[at + lay.CHUNK_STATE] = ChunkState.FREE
+        self._give_up(chunk, span)
+        return span
+
+    def _give_up(self, chunk: int, span: int) -> None:
+        """Chunks that were released are free."""
         self._mark(chunk, span, used=0)
         if span == 1:
             self._free.append(chunk)
         if self._shares.are_scarce:
             for share in range(chunk // self._shares.size, (chunk + span - 1) // self._shares.size + 1):
                 self._leave(share)
-        return span
 
     def _generation_after(self, generation: int) -> int:
         """The next one that is this input's own."""

@@ -31,7 +31,7 @@ def _interface(modules: Iterable[str]) -> dict[str, Any]:
 
 def replacements(variant: str) -> dict[int, Any]:
     """For the id of each kernel of the other variant the one of this."""
-    pure = _interface(["bruce_mp.slab.rows", *_PURE])
+    pure = _interface(["bruce_mp.slab.chunks", "bruce_mp.slab.rows", *_PURE])
     compiled = _interface([f"bruce_mp.kernels.compiled.{name}" for name in COMPILED])
     wanted, other = (pure, compiled) if variant == "pure" else (compiled, pure)
     both = pure.keys() & compiled.keys()

@@ -1,0 +1,1 @@
+from bruce_mp.slab.chunks import ChunkPool as ChunkPool

@@ -1,0 +1,102 @@
+"""Opening, looking at and releasing chunks: see `slab/chunks.py`, of whose `ChunkPool` this one is a subclass."""
+
+from libc.string cimport memset
+
+from bruce_mp.kernels.compiled.memory cimport *
+
+from bruce_mp.slab.chunks import ChunkPool as PureChunkPool
+
+
+cdef bint is_settled(Memory *memory, uint64_t chunk) noexcept nogil:
+    """See `slab.chunks.is_settled`."""
+    cdef uint8_t *limit = memory.chunks + memory.count * CHUNK_BYTES
+    cdef uint8_t *base = memory.chunks + chunk * CHUNK_BYTES
+    cdef uint8_t *end = base + <uint64_t>load32(base + CHUNK_SPAN) * CHUNK_BYTES
+    cdef uint8_t *at = base + CHUNK_HEADER
+    cdef uint64_t size
+    cdef uint8_t state
+    cdef uint32_t _
+    if end > limit:
+        return False
+    for _ in range(load32(base + CHUNK_RUNS)):
+        if at + RUN_HEADER > end or load32(at + RUN_MAGIC_AT) != RUN_MAGIC:
+            return False
+        state, size = load8(at), load32(at + RUN_SIZE)
+        if state != DELIVERED and state != DISCARDED and not (state == SPLIT and is_split_settled(at, size, end)):
+            return False
+        if size < RUN_HEADER or size & 7:
+            return False
+        at += size
+    return True
+
+
+cdef bint is_split_settled(uint8_t *run, uint64_t size, uint8_t *end) noexcept nogil:
+    """Whether each record of a split run is delivered or discarded; a damaged one never is."""
+    cdef uint64_t body = RUN_HEADER + ((<uint64_t>load16(run + RUN_NAME_LENGTH) + 7) & <uint64_t>~7)
+    cdef uint8_t *at = run + body
+    cdef uint8_t state
+    cdef Look look
+    cdef uint32_t _
+    if size > <uint64_t>(end - run) or size < body:
+        return False
+    for _ in range(load32(run + RUN_COUNT)):
+        if look_at(at, run + size, &look):
+            return False
+        state = load8(at)
+        if state != DELIVERED and state != DISCARDED:
+            return False
+        at = look.next
+    return True
+
+
+class ChunkPool(PureChunkPool):
+    """`slab.chunks.ChunkPool`."""
+
+    def _reclaim(self, looks):
+        cdef Memory memory
+        cdef int freed = 0, _
+        sealed = self._sealed
+        looks = min(looks, len(sealed))
+        if not looks:
+            return 0
+        attach(self._slab, &memory)
+        try:
+            for _ in range(looks):
+                chunk = sealed.popleft()
+                if is_settled(&memory, chunk):
+                    freed += release_chunk(self, &memory, chunk)
+                else:
+                    sealed.append(chunk)
+        finally:
+            release(&memory)
+        return freed
+
+    def _open(self, chunk, span, now_ms):
+        cdef Memory memory
+        cdef uint8_t *at
+        cdef uint32_t generation = self._next_generation
+        self._next_generation = self._generation_after(generation)
+        attach(self._slab, &memory)
+        at = memory.chunks + <uint64_t>chunk * CHUNK_BYTES
+        store32(at, CHUNK_MAGIC)
+        store32(at + CHUNK_GENERATION, generation)
+        store32(at + CHUNK_STATE, CHUNK_FREE | <uint32_t>self.owner << 8)
+        store32(at + CHUNK_SPAN, span)
+        store64(at + CHUNK_RUNS, 0)
+        store64(at + CHUNK_OPENED_MS, now_ms)
+        store64(at + CHUNK_LAST_ARRIVAL, 0)
+        store8(at + CHUNK_STATE, CHUNK_OPEN)
+        release(&memory)
+
+
+cdef int release_chunk(pool, Memory *memory, uint64_t chunk) except -1:
+    """See `ChunkPool._release`."""
+    cdef uint8_t *at = memory.chunks + chunk * CHUNK_BYTES
+    cdef uint32_t span = load32(at + CHUNK_SPAN)
+    cdef uint32_t body
+    store32(at + CHUNK_RUNS, 0)
+    for body in range(1, span):
+        memset(at + <uint64_t>body * CHUNK_BYTES, 0, CHUNK_HEADER)
+    store8(at + CHUNK_STATE, CHUNK_FREE)
+    pool._give_up(chunk, span)
+    return span
