@@ -22,7 +22,7 @@ from bruce_mp.kernels.pure.intake import Taken
 from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
 from bruce_mp.kernels.pure.parse import Failure, Rejection
-from bruce_mp.slab.layout import stream_arrival
+from bruce_mp.slab import layout
 from bruce_mp.slab.runs import Segment
 
 
@@ -46,6 +46,10 @@ cdef enum:
     MMSGHDR_FLAGS = 48   # where the kernel says what it did to the datagram
     CUT = 0x20           # MSG_TRUNC
     NONE = -1
+
+
+cdef uint64_t ARRIVAL_STREAM = layout.ARRIVAL_STREAM
+cdef int ARRIVAL_SOURCE_BITS = layout.ARRIVAL_SOURCE_BITS
 
 
 cdef struct Item:        # a message that was found sound
@@ -465,8 +469,8 @@ class Lanes(PureLanes):
 
     def ingest(self, buffer, places, uint64_t first_arrival, int64_t now_ms, skip=frozenset(), *, sources=None):
         cdef Work work = self._work
-        cdef Py_buffer source
         cdef uint64_t arrival
+        cdef Py_buffer source
         cdef int64_t at, length
         cdef int slot
         self._notice_topics()
@@ -478,7 +482,7 @@ class Lanes(PureLanes):
                     raise ValueError(f"Message {slot} lies outside of the buffer.")
                 arrival = first_arrival + slot
                 if sources is not None:
-                    arrival = stream_arrival(arrival, sources[slot])
+                    arrival = ARRIVAL_STREAM | arrival << ARRIVAL_SOURCE_BITS | <uint64_t>sources[slot]
                 if not skip or arrival not in skip:
                     work.add(slot, <uint8_t *>source.buf + at, length, arrival)
             return put_all(self, work, now_ms)

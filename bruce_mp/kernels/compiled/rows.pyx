@@ -96,6 +96,8 @@ cdef void commit(
         store32(landing + LANDING_HEADERS + index * MMSGHDR_BYTES + MMSGHDR_LENGTH, <uint32_t>LANDING_EMPTY)
     if landed:
         store64(landing + LANDING_BASE_ARRIVAL, load64(redo + REDO_BASE))
+    elif load64(redo + REDO_BASE):
+        store64(row + ROW_COUNTED, load64(redo + REDO_BASE))
     store64(row + ROW_VERSION, load64(row + ROW_VERSION) + 1)
     store32(redo, 0)
 
