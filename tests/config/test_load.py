@@ -92,7 +92,7 @@ def test_the_slab_is_named_after_the_run_directory(load: Load) -> None:
     [
         ("[slab]\nsizes = 1\n", "slab.sizes is not a setting; did you mean size?"),
         ("[slap]\n", "slap is not a setting; did you mean slab?"),
-        ("[input.tcp]\nxyz = 1\n", "input.tcp.xyz is not a setting; known here: enable, host, loopback_only, port."),
+        ("[input.tcp]\nxyz = 1\n", "input.tcp.xyz is not a setting; known here: enable, host, port, loopback_only."),
         ("[slab]\nsize = true\n", "slab.size = true is not allowed (it is neither an integer nor a string of digits"),
         ('[slab]\nsize = "12q"\n', 'slab.size = "12q" is not allowed'),
         ("[slab]\nsize = 1.5\n", "slab.size = 1.5 is not allowed"),
