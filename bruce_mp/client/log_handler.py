@@ -6,9 +6,11 @@ It does not wait, it does not raise, and it counts what it could not send.  Like
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from bruce_mp.client.datagram import DatagramClient
+from bruce_mp.client.failures import SendError
 
 if TYPE_CHECKING:
     import os
@@ -28,8 +30,7 @@ class BruceHandler(logging.Handler):
         topic: topic of the messages.
         path: the daemon's `input.unix_datagram.path`.
         key: Kafka key of the messages, or what makes one of a record.
-        client: another client than one of datagrams. It must not wait (`timeout=0`) and should count
-            (`errors="count"`); the handler closes it.
+        client: another client than one of datagrams. It must not wait (`timeout=0`); the handler closes it.
         level: as in `logging`.
 
     Raises ValueError for a client that waits.
@@ -58,6 +59,8 @@ class BruceHandler(logging.Handler):
             self._client.send(
                 self._topic, _bytes(self.format(record)), _bytes(key), timestamp_ms=int(record.created * 1000)
             )
+        except SendError:
+            pass  # the client has counted it
         except Exception:  # noqa: BLE001  # whatever it is, it is not for the program that logs
             self.handleError(record)
 
@@ -66,11 +69,10 @@ class BruceHandler(logging.Handler):
         return self._client.stats()
 
     def close(self) -> None:
-        """Close the client."""
-        try:
+        """Close the client; what it could not send it has counted."""
+        with suppress(SendError):
             self._client.close()
-        finally:
-            super().close()
+        super().close()
 
 
 def _bytes(text: Text) -> bytes:

@@ -75,8 +75,9 @@ class _Connected(Client):
         self._send_buffer = send_buffer
         self._closed = False
         advice = "Send less at once. If the daemon's input.max_stream_size is larger, tell the client with max_message."
-        super().__init__(place, errors, max_message, advice)
+        self._place = place
         self._begin()
+        super().__init__(place, errors, max_message, advice)
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
@@ -98,12 +99,15 @@ class _Connected(Client):
     def _hand_over(self, message: Buffer) -> None:
         deadline = Deadline(self.timeout)
         with self._locked(self._lock, deadline):
-            if self._closed:
-                raise ClientClosedError(f"{self._place}: the client is closed. Make a new one.")
+            self._check_open()
             if self._linger:
                 self._keep(message, deadline)
             else:
                 self._write_through(message, deadline)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError(f"{self._place}: the client is closed. Make a new one.")
 
     def _keep(self, message: Buffer, deadline: Deadline) -> None:
         if self._outgoing and len(self._outgoing) + len(message) > self._buffer:
@@ -216,6 +220,7 @@ class _Connected(Client):
             return self._ledger.settle(mark, answer)
 
     def _ask(self, question: Question, deadline: Deadline) -> Mark:
+        self._check_open()
         self._outgoing.append(question.encode(), counts=False)
         try:
             self._write(deadline)

@@ -95,6 +95,15 @@ def test_a_client_that_waits_is_refused(path: Path) -> None:
         BruceHandler("logs", client=client)
 
 
+def test_what_it_could_not_send_is_no_error_at_the_end(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    handler = BruceHandler("logs", client=StreamClient(path, timeout=0, linger=60))
+    handler.handle(logging.makeLogRecord({"msg": "m"}))
+    handler.close()
+    handler.handle(logging.makeLogRecord({"msg": "m"}))
+    assert dict(handler.stats().dropped) == {"closed": 2}
+    assert capsys.readouterr().err == ""
+
+
 def test_by_stream_from_many_threads(path: Path, logger: logging.Logger) -> None:
     with StreamDaemon(path) as daemon:
         handler = BruceHandler("logs", client=StreamClient(path, timeout=0, linger=0.01, errors="count"))

@@ -19,6 +19,7 @@ from bruce_mp.client import (
     DaemonUnreachableError,
     FlushError,
     MessageTooLargeError,
+    Outcome,
     SendError,
     SendTimeoutError,
     StreamClient,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from bruce_mp.client.deadline import Deadline
 
 LARGE = bytes(1 << 20)
+FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+"""Python 3.12 and later warn of forks where there are threads; that is what is tested."""
 
 
 @pytest.fixture
@@ -321,6 +324,19 @@ def test_threads_share_a_client(daemon: StreamDaemon, path: Path, linger: float)
         ]
 
 
+def test_even_a_client_that_must_not_wait_lets_another_thread_finish(
+    daemon: StreamDaemon, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bruce_mp.client.stream.LEAST_LOCK_S", 20.0)
+    with StreamClient(path, timeout=0) as client:
+        with client._lock:
+            sender = threading.Thread(target=lambda: client.send("t", b"v"))
+            sender.start()
+        sender.join(20)
+        assert client.stats().sent == 1
+
+
+@FORKS
 def test_a_forked_child_has_a_connection_of_its_own_and_sends_nothing_of_its_parents(
     daemon: StreamDaemon, path: Path
 ) -> None:
@@ -343,14 +359,17 @@ def test_a_forked_child_has_a_connection_of_its_own_and_sends_nothing_of_its_par
     assert client.stats().connections == 1
 
 
+@FORKS
 def test_a_closed_client_stays_closed_in_a_child(daemon: StreamDaemon, path: Path) -> None:
     client = StreamClient(path)
     client.close()
     pid = os.fork()
     if pid == 0:
         try:
-            client.send("t", b"")
-        except ClientClosedError:
+            with pytest.raises(ClientClosedError):
+                client.send("t", b"")
+            with pytest.raises(FlushError, match="closed"):
+                client.flush(1)
             os._exit(0)
         finally:
             os._exit(1)
@@ -439,9 +458,7 @@ def test_flush_while_others_send(daemon: StreamDaemon, path: Path) -> None:
         client.send("t", b"1")
         flushing = threading.Thread(target=fails_with(FlushError, lambda: client.flush(20)))
         flushing.start()
-        daemon.wait(1)
-        while not daemon.barriers:
-            time.sleep(0.001)
+        daemon.wait_barrier()
         client.send("t", b"2")
         assert values(daemon.wait(2)) == [b"1", b"2"]
         with pytest.raises(FlushError, match="other threads"):
@@ -449,6 +466,24 @@ def test_flush_while_others_send(daemon: StreamDaemon, path: Path) -> None:
         daemon.cut()
         flushing.join(20)
         assert not flushing.is_alive()
+
+
+def test_what_is_sent_while_a_flush_waits_is_not_settled_by_it(daemon: StreamDaemon, path: Path) -> None:
+    with StreamClient(path, timeout=10) as client:
+        daemon.answering = False
+        client.send("t", b"1")
+        outcomes: list[Outcome] = []
+        flushing = threading.Thread(target=lambda: outcomes.append(client.flush(20)))
+        flushing.start()
+        daemon.wait_barrier()
+        client.send("t", b"2")
+        daemon.wait(2)
+        daemon.answer_late()
+        flushing.join(20)
+        assert [outcome.received for outcome in outcomes] == [1]
+        daemon.cut()
+        with pytest.raises(FlushError, match=r"connection broke\. 1 messages"):
+            client.flush(10)
 
 
 def test_flush_without_a_daemon(path: Path) -> None:

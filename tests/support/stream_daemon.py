@@ -93,6 +93,11 @@ class StreamDaemon:
             assert self._changed.wait_for(lambda: len(self.messages) >= messages, WAIT_S), len(self.messages)
             return list(self.messages)
 
+    def wait_barrier(self) -> None:
+        """Wait until a barrier came."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.barriers, WAIT_S)
+
     def wait_connections(self, count: int) -> None:
         """Wait until so many connections are open."""
         with self._changed:
@@ -135,7 +140,6 @@ class StreamDaemon:
             return 1
         barrier = decode_barrier(frame)
         assert isinstance(barrier, Barrier)
-        self.barriers.append(barrier)
         discarded = sum(self.discards.values())
         counts = (received, received - discarded, discarded, dict(self.discards))
         answer = encode_answer(BarrierAnswer(barrier.token, self.status, *counts))
@@ -143,6 +147,9 @@ class StreamDaemon:
             connection.sendall(answer)
         else:
             self._late.append((connection, answer))
+        with self._changed:
+            self.barriers.append(barrier)
+            self._changed.notify_all()
         return 0
 
     def answer_late(self) -> None:
