@@ -231,23 +231,17 @@ def test_every_setting_in_the_table_is_in_that_file() -> None:
     assert {setting.key for setting in SETTINGS if not has(setting.key)} == left_out
 
 
-def test_the_result_is_a_configuration(tmp_path: Path) -> None:
-    file = tmp_path / "bruce.toml"
-    file.write_text(convert(EVERYTHING.encode(), "old.xml", None))
-    config = load_config(file)
-    assert config.batching_for(b"clicks").limits.time_ms == 500
-    assert config.compression_for(b"pictures").type == "none"
-
-
-def test_check_config_likes_it(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("data", [EVERYTHING.encode(), dory(DATAGRAM, BROKERS)], ids=["everything", "the least"])
+def test_the_result_is_a_good_configuration(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes
 ) -> None:
-    status, made, _ = run(dory(DATAGRAM, BROKERS))
+    status, made, _ = run(data)
     assert status == 0
     file = tmp_path / "bruce.toml"
     file.write_text(made)
     assert main(["check-config", str(file)]) == 0
-    assert "OK" in capsys.readouterr().out
+    assert f"{file}: OK" in capsys.readouterr().out
+    assert load_config(file).kafka.servers[0] == ("kafka-1", 9092)
 
 
 def test_what_dory_did_by_default_is_said_outright() -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client_wire import Message, parse_message
+from bruce_mp.supervisor.run_dir import TCP_ADDRESS
 from support.daemon import Daemon
 from support.stream_daemon import StreamDaemon
 
@@ -174,15 +175,23 @@ def test_an_example_says_when_nobody_is_there(
 
 @pytest.mark.process
 def test_messages_of_all_examples_reach_kafka(built: Callable[[str], list[str]], tmp_path: Path) -> None:
-    names = [name for name, way in WAYS if way == "datagram"]
+    settings = {
+        "input.unix_stream.enable": "true",
+        "input.unix_stream.path": tmp_path / "in.stream",
+        "input.tcp.enable": "true",
+        "input.tcp.port": 0,
+        "input.streams.workers": 1,
+    }
     with (
         DevBroker(brokers=1, topics={"clicks": 2}) as broker,
-        Daemon(tmp_path, broker.bootstrap) as daemon,
+        Daemon(tmp_path, broker.bootstrap, settings) as daemon,
     ):
-        for name in names:
-            where = arguments(name, "datagram", str(daemon.socket_path))
-            finish([*built(name), *where, "clicks", "key", f"from {name}"])
-        daemon.wait_settled(len(names))
+        port = (daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")[2]
+        addresses = {"datagram": daemon.socket_path, "stream": tmp_path / "in.stream", "tcp": port}
+        for name, way in WAYS:
+            where = arguments(name, way, str(addresses[way]))
+            finish([*built(name), *where, "clicks", "key", f"from {name} by {way}"])
+        daemon.wait_settled(len(WAYS))
         records = [record for partition in broker.fetch("clicks") for record in partition]
-    assert sorted(record.value or b"" for record in records) == sorted(f"from {name}".encode() for name in names)
+    assert sorted(record.value or b"" for record in records) == sorted(f"from {n} by {w}".encode() for n, w in WAYS)
     assert {record.key for record in records} == {b"key"}

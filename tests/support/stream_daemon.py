@@ -143,13 +143,14 @@ class StreamDaemon:
         discarded = sum(self.discards.values())
         counts = (received, received - discarded, discarded, dict(self.discards))
         answer = encode_answer(BarrierAnswer(barrier.token, self.status, *counts))
-        if self.answering:
-            connection.sendall(answer)
-        else:
+        at_once = self.answering
+        if not at_once:
             self._late.append((connection, answer))
         with self._changed:
             self.barriers.append(barrier)
             self._changed.notify_all()
+        if at_once:
+            connection.sendall(answer)
         return 0
 
     def answer_late(self) -> None:

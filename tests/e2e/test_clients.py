@@ -1,0 +1,82 @@
+"""The Python clients against the whole daemon."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.client import Client, DatagramClient, StreamClient, TcpClient
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.supervisor.run_dir import TCP_ADDRESS
+from support.daemon import Daemon
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+MESSAGES = 3000
+FILLER = bytes(200)
+
+
+def daemon_in(directory: Path, broker: DevBroker) -> Daemon:
+    settings = {
+        "input.unix_datagram.when_full": "block",
+        "input.unix_stream.enable": "true",
+        "input.unix_stream.path": directory / "in.stream",
+        "input.tcp.enable": "true",
+        "input.tcp.port": 0,
+        "input.streams.workers": 1,
+    }
+    return Daemon(directory, broker.bootstrap, settings)
+
+
+def send(client: Client, name: bytes, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        client.send("clicks", b"%s:%d:" % (name, number) + FILLER, partition_key=0)
+
+
+def received(broker: DevBroker, name: bytes) -> list[int]:
+    """The numbers of a sender's messages, in the order of their partition."""
+    values = [record.value or b"" for record in broker.fetch("clicks")[0]]
+    return [int(value.split(b":")[1]) for value in values if value.startswith(name + b":")]
+
+
+def test_every_client_gets_everything_through_in_order(tmp_path: Path) -> None:
+    with DevBroker(brokers=1, topics={"clicks": 2}) as broker, daemon_in(tmp_path, broker) as daemon:
+        port = int((daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")[2])
+        clients: dict[bytes, Client] = {
+            b"datagram": DatagramClient(daemon.socket_path, timeout=60),
+            b"stream": StreamClient(tmp_path / "in.stream", timeout=60),
+            b"lingering": StreamClient(tmp_path / "in.stream", timeout=60, linger=0.01),
+            b"tcp": TcpClient(port, timeout=60, linger=0.01),
+        }
+        threads = [threading.Thread(target=send, args=(each, name, 0, MESSAGES)) for name, each in clients.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        for client in clients.values():
+            client.close()
+            assert (client.stats().sent, dict(client.stats().dropped)) == (MESSAGES, {})
+        daemon.wait_settled(len(clients) * MESSAGES)
+        for name in clients:
+            assert received(broker, name) == list(range(MESSAGES))
+
+
+def test_a_stream_client_outlives_the_daemon(tmp_path: Path) -> None:
+    with DevBroker(brokers=1, topics={"clicks": 2}) as broker:
+        with StreamClient(tmp_path / "in.stream", timeout=60) as client:
+            with daemon_in(tmp_path, broker) as daemon:
+                send(client, b"s", 0, 100)
+                daemon.wait_settled(100)
+                assert daemon.terminate() == 0
+            later = threading.Thread(target=send, args=(client, b"s", 100, 100))
+            later.start()  # waits for the daemon to come back
+            with daemon_in(tmp_path, broker) as daemon:
+                later.join(60)
+                assert client.stats().connections == 2
+                daemon.wait_settled(100)
+        assert received(broker, b"s") == list(range(200))
