@@ -54,6 +54,12 @@ __all__ = ["main"]
 _LOG = logging.getLogger(__name__)
 _INPUT: Final = "input"
 _MESSAGES_A_ROUND: Final = 64
+_FETCH_FAULTS: Final = {
+    Cause.BAD_DATA: Counter.BadMetadataResponse,
+    Cause.SILENT: Counter.MetadataResponseReadTimeout,
+    None: Counter.MetadataResponseReadLostTcpConnection,
+}
+"""What is counted when one broker gives no metadata; None = it closed the connection without a fault."""
 _REPORT_EVERY_S: Final = 0.5
 _ACKS_ALL: Final = -1
 
@@ -232,8 +238,7 @@ class _Process:
 
     def _on_fetch_failure(self, cause: Cause | None) -> None:
         """One broker did not answer; others may."""
-        is_bad = cause is Cause.BAD_DATA
-        self._row.add(Counter.BadMetadataResponse if is_bad else Counter.ConnectFailOnTryGetMetadata)
+        self._row.add(_FETCH_FAULTS.get(cause, Counter.ConnectFailOnTryGetMetadata))
 
     def _on_fetched(self, result: FetchResult | None) -> None:
         now_ms = steady_ms()

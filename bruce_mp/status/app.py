@@ -96,9 +96,9 @@ def create_app(daemon: Daemon) -> Flask:
     app.add_url_rule("/", "overview", lambda: _overview(daemon))
     app.add_url_rule("/metadata_update", "metadata_update", lambda: _metadata_update(daemon), methods=["POST"])
     add_debug_pages(app, daemon.debug)
-    app.before_request(lambda: daemon.count(Counter.HttpRequest))
+    app.before_request(lambda: daemon.count(Counter.MongooseHttpRequest))
     app.after_request(_finish)
-    app.register_error_handler(HTTPException, _http_error)
+    app.register_error_handler(HTTPException, lambda error: _http_error(daemon, error))
     app.register_error_handler(SlabError, _slab_error)
     app.register_error_handler(FileTroubleError, lambda error: _text(f"{error}\n", 500))
     return app
@@ -165,14 +165,17 @@ def _finish(response: Response) -> Response:
     return response
 
 
+_OUR_FAULT: Final = 500
 _EXPLAINED: Final = {
     404: "There is no such page here; / lists those that there are.",
     405: "This page does not take this method; only /metadata_update takes POST, all others GET.",
 }
 
 
-def _http_error(error: HTTPException) -> Response:
+def _http_error(daemon: Daemon, error: HTTPException) -> Response:
     code = error.code or 500
+    if code >= _OUR_FAULT:
+        daemon.count(Counter.MongooseStdException)
     response = _text(_EXPLAINED.get(code) or str(error.description), code)
     response.content_type = "text/plain; charset=utf-8"
     for name, value in error.get_headers():

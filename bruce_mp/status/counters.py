@@ -1,7 +1,7 @@
 """The page `/counters`: every counter of the daemon, summed over its processes.
 
-All counters are there, also those that are zero, so that a page has the same names for the whole life of a version.
-Only answers with error codes that the old daemons had no name for appear when there are any.
+All counters are there, also those that are zero: a page has the same names for the whole life of a version, since
+monitors compare two readings name by name.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.error_actions import ERROR_TABLE
 from bruce_mp.slab import layout as lay
 from bruce_mp.status.header import Page, header_lines, read_header
+from bruce_mp.status.old_names import DERIVED, NEVER
 from bruce_mp.status.rows import row_name
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from bruce_mp.slab.file import Slab
 
 __all__ = ["CounterLine", "CountersPage", "counters_plain", "read_counters"]
 
-_NAMED_BEFORE: Final = range(-1, 44)
-"""Error codes whose counters are always there."""
 _OLD_NAMES: Final = {
     -1: "AckErrorUnknown",
     0: "AckOk",
@@ -45,6 +44,9 @@ _LOCATIONS: Final = (
     (352, "[supervisor, status]"),
 )
 """From which counter on a part of the daemon has its counters."""
+_OLD: Final = "[old names]"
+_NO_COUNTERS: Final = frozenset({Counter.AckErrorFirst, Counter.StreamConnections})
+"""A number to count from, and one that falls: monitors take a counter that falls for an error."""
 
 
 class CounterLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,7 +67,6 @@ class CountersPage(Page, frozen=True, kw_only=True):
 class _Listed(NamedTuple):
     number: int
     name: str
-    always: bool = True
 
 
 def _camel(name: str) -> str:
@@ -74,25 +75,28 @@ def _camel(name: str) -> str:
 
 def _listed() -> Iterator[_Listed]:
     for counter in Counter:
-        if counter is not Counter.AckErrorFirst:
+        if counter not in _NO_COUNTERS:
             yield _Listed(counter, counter.name)
     for reason in DiscardReason:
         yield _Listed(discarded(reason), "MsgDiscarded" + _camel(reason.name))
     for code, row in ERROR_TABLE.items():
-        name = _OLD_NAMES.get(code) or "AckError" + _camel(row.name)
-        yield _Listed(Counter.AckErrorFirst + 1 + code, name, code in _NAMED_BEFORE)
+        yield _Listed(Counter.AckErrorFirst + 1 + code, _OLD_NAMES.get(code) or "AckError" + _camel(row.name))
     yield _Listed(_ACK_ANY_OTHER, "AckErrorUndocumented")
 
 
 _COUNTERS: Final = tuple(sorted(_listed()))
+_INPUTS: Final = range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_DISPATCHER)
+_IN_ORDER: Final = (*(row for row in range(lay.ROW_COUNT) if row not in _INPUTS), *_INPUTS)
+"""Inputs are read last: no message may seem to be done with before it was received."""
 
 
 def read_counters(slab: Slab, now_ms: int, *, by_process: bool = False) -> CountersPage:
     """The page as of now; `by_process` says to show the parts too."""
-    rows = [_row_counters(slab, row) for row in range(lay.ROW_COUNT)]
-    lines = (_line(listed, rows, by_process=by_process) for listed in _COUNTERS)
-    shown = [line for line, listed in zip(lines, _COUNTERS, strict=True) if line.value or listed.always]
-    return CountersPage(**read_header(slab, now_ms), counters=shown)
+    rows = {row: _row_counters(slab, row) for row in _IN_ORDER}
+    lines = [_line(_location(number), name, (number,), rows, by_process=by_process) for number, name in _COUNTERS]
+    lines += [_line(_OLD, name, numbers, rows, by_process=by_process) for name, numbers in DERIVED.items()]
+    lines += [CounterLine(_OLD, name, 0) for name in NEVER]
+    return CountersPage(**read_header(slab, now_ms), counters=lines)
 
 
 def _row_counters(slab: Slab, row: int) -> list[int]:
@@ -100,10 +104,16 @@ def _row_counters(slab: Slab, row: int) -> list[int]:
     return slab.longs[start : start + lay.ROW_COUNTER_CAPACITY].tolist()
 
 
-def _line(listed: _Listed, rows: list[list[int]], *, by_process: bool) -> CounterLine:
-    location = [text for first, text in _LOCATIONS if listed.number >= first][-1]
-    parts = {row_name(row): counters[listed.number] for row, counters in enumerate(rows) if counters[listed.number]}
-    return CounterLine(location, listed.name, sum(parts.values()), parts if by_process else {})
+def _location(number: int) -> str:
+    return [text for first, text in _LOCATIONS if number >= first][-1]
+
+
+def _line(
+    location: str, name: str, numbers: tuple[int, ...], rows: Mapping[int, list[int]], *, by_process: bool
+) -> CounterLine:
+    sums = {row: sum(counters[number] for number in numbers) for row, counters in rows.items()}
+    parts = {row_name(row): value for row, value in sums.items() if value} if by_process else {}
+    return CounterLine(location, name, sum(sums.values()), parts)
 
 
 def counters_plain(page: CountersPage) -> str:

@@ -9,6 +9,7 @@ import psutil
 
 from bruce_mp.slab import layout as lay
 from bruce_mp.status.header import Page, read_header
+from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
@@ -18,6 +19,7 @@ __all__ = ["STALLED_MS", "ProcessLine", "ProcessesPage", "read_processes", "row_
 STALLED_MS: Final = 15_000
 """A process that beats once a second and was silent for so long does not do its work."""
 
+_FIRST_STREAM_INPUT: Final = lay.ROW_FIRST_INPUT + 1
 _SINGLE: Final = {
     lay.ROW_SUPERVISOR: "supervisor",
     lay.ROW_ROUTER: "router",
@@ -40,7 +42,7 @@ class ProcessLine(msgspec.Struct, frozen=True):
 
     `state`: `running`, `stalled` (it lives, but its last heartbeat is old), `dead` (it should live), or `stopped` (on
     purpose).  Memory in bytes: `pss` is what it needs itself plus its share of what it shares, `uss` what ending it
-    would free; None where the kernel does not say.
+    would free; None where the kernel does not say.  `connections`: of a stream worker, those that are open.
     """
 
     name: str
@@ -52,6 +54,7 @@ class ProcessLine(msgspec.Struct, frozen=True):
     pss: int | None = None
     uss: int | None = None
     cpu_seconds: float | None = None
+    connections: int | None = None
 
 
 class ProcessesPage(Page, frozen=True, kw_only=True):
@@ -73,6 +76,9 @@ def _read_row(slab: Slab, row: int, now_ms: int) -> ProcessLine:
     age_ms = max(0, now_ms - last_sign)
     process = _living(pid)
     line = ProcessLine(row_name(row), pid, _state(pid, process, age_ms), incarnation, incarnation - 1, age_ms)
+    if _FIRST_STREAM_INPUT <= row < lay.ROW_FIRST_DISPATCHER and process is not None:
+        connections = slab.longs[((at + lay.ROW_COUNTERS) >> 3) + Counter.StreamConnections]
+        line = msgspec.structs.replace(line, connections=connections)
     return line if process is None else _with_usage(line, process)
 
 

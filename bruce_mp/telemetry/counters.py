@@ -68,7 +68,6 @@ class Counter(IntEnum):
     DiscardBadTopicOnReroute = 100
     DiscardLongMsg = 101
     DiscardNoAvailablePartition = 102
-    DiscardNoAvailablePartitionOnReroute = 103
     PauseStarted = 104
     PauseFinished = 105
     GetMetadataSuccess = 106
@@ -87,6 +86,8 @@ class Counter(IntEnum):
     TopicAutocreateGotErrorResponse = 119
     ConnectFailOnTopicAutocreate = 120
     RefusedDamagedPlace = 121
+    MetadataResponseReadTimeout = 122
+    MetadataResponseReadLostTcpConnection = 123
 
     # dispatcher
     ConnectorStartConnect = 160
@@ -123,7 +124,8 @@ class Counter(IntEnum):
     GotShutdownRequest = 352
     GotLogfileReopenRequest = 353
     ProcessRestarted = 354
-    HttpRequest = 355
+    MongooseHttpRequest = 355
+    MongooseStdException = 357
     NoDiscardQuery = 356
 
     # files that status writes: the first by whoever has the message, too

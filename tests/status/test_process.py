@@ -88,7 +88,9 @@ def test_it_serves_pages_and_marks_its_row(filled: FilledSlab, status: StatusPro
     assert ask_json(listener, "/books/json")["held"]["queued"] == 3
     (line,) = ask_json(listener, "/processes/json")["processes"]
     assert (line["name"], line["pid"], line["state"]) == ("status", status.process.pid, "running")
-    wait_until(lambda: Row(filled.slab, lay.ROW_STATUS).counters[Counter.HttpRequest] == 2, "both requests counted")
+    wait_until(
+        lambda: Row(filled.slab, lay.ROW_STATUS).counters[Counter.MongooseHttpRequest] == 2, "both requests counted"
+    )
 
 
 def test_its_heart_beats(filled: FilledSlab, status: StatusProcess) -> None:
@@ -149,7 +151,7 @@ def test_a_second_one_goes_on_where_a_killed_one_was(
         (line,) = ask_json(listener, "/processes/json")["processes"]
         assert (line["pid"], line["restarts"]) == (second.process.pid, 1)
         counters = {line["name"]: line["value"] for line in ask_json(listener, "/counters/json")["counters"]}
-        assert counters["HttpRequest"] >= 2
+        assert counters["MongooseHttpRequest"] >= 2
 
 
 def test_it_serves_a_unix_socket(filled: FilledSlab, tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""Names of counters that monitors of the old daemons read, where this one counts in another way, or cannot count.
+
+Their checks compare two readings name by name and alarm on a name that is missing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.telemetry.counters import Counter, discarded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["DERIVED", "NEVER"]
+
+DERIVED: Final[Mapping[str, tuple[int, ...]]] = {
+    "MsgCreate": (Counter.MsgReceived,),
+    "MsgDestroy": (Counter.MsgDelivered, *map(discarded, DiscardReason)),
+    "MsgUnprocessedDestroy": (discarded(DiscardReason.BUG),),
+    "RouteSingleAnyPartitionMsg": (Counter.RouteAnyPartitionMsg,),
+    "RouteSinglePartitionKeyMsg": (Counter.RoutePartitionKeyMsg,),
+    "TopicHasNoAvailablePartitions": (Counter.DiscardNoAvailablePartition,),
+    "RefreshMetadataSuccess": (Counter.MetadataChangedOnRefresh, Counter.MetadataUnchangedOnRefresh),
+    "MetadataUpdated": (Counter.MetadataChangedOnRefresh,),
+}
+"""The sums that they are."""
+
+_METADATA_FAULTS: Final = (
+    *("NegativeBrokerCount", "NegativeBrokerNodeId", "BadBrokerHostLen", "BadBrokerPort", "NegativeTopicCount"),
+    *("BadTopicNameLen", "NegativePartitionCount", "NegativePartitionId", "InvalidLeaderNodeId"),
+    *("NegativePartitionReplicaCount", "NegativeReplicaNodeId", "NegativePartitionCaughtUpReplicaCount"),
+    "NegativeCaughtUpReplicaNodeId",
+)
+
+NEVER: Final = (
+    *(f"MetadataResponse{fault}" for fault in _METADATA_FAULTS),
+    *("ShortMetadataResponse", "BadMetadataResponseSize", "BadKafkaResponseSize", "BadProduceResponseSize"),
+    *("MetadataHasEmptyBrokerList", "MetadataSanityCheckFail", "CorrelationIdMismatch"),
+    *("ProduceResponseBadPartitionCount", "ProduceResponseBadTopicNameLength", "ProduceResponseBadTopicCount"),
+    *("ProduceResponseUnexpectedTopic", "ProduceResponseUnexpectedPartition"),
+    *("ProduceResponseShortPartitionList", "ProduceResponseShortTopicList"),
+    *("SendMetadataRequestFail", "SendMetadataRequestLostTcpConnection"),
+    *("StreamClientWorkerStdException", "StreamClientWorkerUnknownException"),
+    *("BugDispatchBatchOutOfRangeIndex", "BugDispatchMsgOutOfRangeIndex", "BugGetAckWaitQueueOutOfRangeIndex"),
+    *("BugAllTopicsEmpty", "BugMsgListMultipleTopics", "BugMsgSetEmpty", "BugMultiPartitionGroupEmpty"),
+    *("BugProduceRequestEmpty", "ConnectorTruncateLongTimeout"),
+    *("MongooseUrlDecodeError", "MongooseUnknownException"),
+)
+"""Always 0: another counter here has it (BadMetadataResponse, BadProduceResponse), or it cannot happen."""
