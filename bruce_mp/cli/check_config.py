@@ -13,8 +13,9 @@ from bruce_mp.cli.configuration import add_overrides
 from bruce_mp.config.addresses import HostPort
 from bruce_mp.config.features import remarks
 from bruce_mp.config.load import load_config
-from bruce_mp.config.sizes import format_size
+from bruce_mp.config.sizes import MIB, format_size
 from bruce_mp.errors import ExitCode
+from bruce_mp.slab.file import Geometry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,10 +44,15 @@ def _summary(config: Config) -> dict[str, str]:
     return {
         "brokers": ", ".join(config.kafka.bootstrap_servers),
         **_inputs(config),
-        "slab": f"{config.slab_path}, {format_size(config.slab.size)}",
+        "slab": f"{config.slab_path}, {format_size(config.slab.size)} for messages, {_file_mib(config)} MiB in all",
         "run directory": config.daemon.run_dir,
         "status pages": config.http.listen,
     }
+
+
+def _file_mib(config: Config) -> int:
+    """MiB of the slab file, tables and landing zone included."""
+    return -(-Geometry.for_size(config.slab.size, config.input.max_datagram_size).file_size // MIB)
 
 
 def _inputs(config: Config) -> dict[str, str]:

@@ -38,10 +38,28 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         apply(override, tree)
     decoder = Decoder()
     decoded = decoder.table(Config, tree)
-    _raise_any(decoder.problems, path, parsed)
-    config = msgspec.convert(decoded, Config)
-    _raise_any(check(config), path, parsed)
-    return config
+    problems = [*decoder.problems, *_misfits(decoded, decoder.problems)]
+    _raise_any(problems, path, parsed)
+    return msgspec.convert(decoded, Config)
+
+
+def _misfits(decoded: dict[str, Any], problems: Sequence[Problem]) -> list[Problem]:
+    """What does not fit together, as far as values that are wrong by themselves (`problems`) let us see it.
+
+    All problems should be told at once.  So defaults stand for wrong values meanwhile, and what is said of these, or of
+    what they are in, is passed over.
+    """
+    kafka = {"bootstrap_servers": ["stand-in:1"], **decoded.get("kafka", {})}
+    try:
+        config = msgspec.convert({**decoded, "kafka": kafka}, Config)
+    except msgspec.ValidationError:
+        return []  # an entry of a map without something that it needs
+    wrong = [problem.path for problem in problems]
+    return [found for found in check(config) if not any(_overlap(found.path, path) for path in wrong)]
+
+
+def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    return all(ours == theirs for ours, theirs in zip(one, other, strict=False))
 
 
 def _read(path: Path) -> dict[str, Any]:

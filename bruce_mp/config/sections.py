@@ -192,7 +192,10 @@ class Slab(Section, frozen=True):
     size: Annotated[
         int,
         fields.size(
-            "All the memory for messages. When it is full, new messages are discarded and counted.", 8 * MIB, 64 * GIB
+            "All the memory for messages. When it is full, new messages are discarded and counted. The file is up to "
+            "10 MiB larger.",
+            8 * MIB,
+            64 * GIB,
         ),
     ] = 128 * MIB
 

@@ -42,7 +42,7 @@ from bruce_mp.supervisor.sockets import bind_http
 from bruce_mp.telemetry.books import balance_line, read_books
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.logs import NOTICE, printable, set_up_logging
+from bruce_mp.telemetry.logs import NOTICE, is_on_stderr, printable, set_up_logging
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,8 @@ log = logging.getLogger(__name__)
 def run(config: Config, config_path: Path, programs: Programs = PROGRAMS) -> int:
     """Be the daemon until a signal ends it; the exit code.
 
-    Raises BruceError when it cannot start.  Must be called in the main thread: the processes die with it.
+    When it cannot start it raises BruceError, unless the log has told it on standard error already.  Must be
+    called in the main thread: the processes die with it.
     """
     setproctitle("bruce: supervisor")
     set_up_logging(config.logging, "supervisor")
@@ -73,6 +74,8 @@ def run(config: Config, config_path: Path, programs: Programs = PROGRAMS) -> int
         equipment = _equip(config)
     except BruceError as error:
         log.error("%s", error)  # noqa: TRY400 - we foresaw it: a traceback would only hide the sentence
+        if is_on_stderr(config.logging):
+            return error.exit_code
         raise
     row = Row(equipment.slab, lay.ROW_SUPERVISOR)
     row.begin(os.getpid(), wall_ms())

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.sections import LogFile, Logging
 
-__all__ = ["NOTICE", "RepeatFilter", "printable", "set_up_logging"]
+__all__ = ["NOTICE", "RepeatFilter", "is_on_stderr", "printable", "set_up_logging"]
 
 NOTICE: Final = 25
 """Worth a line in normal operation: starts, stops, changes."""
@@ -69,11 +69,16 @@ def set_up_logging(config: Logging, process: str) -> None:
         root.warning("There is no syslog at %s: until it comes, what is to go there is lost.", _SYSLOG)
 
 
+def is_on_stderr(config: Logging) -> bool:
+    """Whether warnings and worse go to standard error, among other places."""
+    return config.stdout_stderr or not (config.file.enable or config.syslog)
+
+
 def _outlets(config: Logging, process: str) -> Iterator[logging.Handler]:
     line = _LineFormatter(process)
     if config.stdout_stderr:
         yield _stream(sys.stdout, line, highest=logging.WARNING - 1)
-    if config.stdout_stderr or not (config.file.enable or config.syslog):
+    if is_on_stderr(config):
         yield _stream(sys.stderr, line, lowest=logging.WARNING)
     if config.file.enable:
         yield _file(config.file, line)

@@ -246,3 +246,34 @@ def test_a_bad_override_is_named_instead_of_the_file(load: Load, override: str, 
         load("", override)
     assert words in str(caught.value)
     assert "bruce.toml" not in str(caught.value)
+
+
+def test_problems_of_all_kinds_are_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "bruce.toml"
+    path.write_text(
+        '[input]\nmax_datagram_size = "big"\n[input.unix_datagram]\nenable = false\n'
+        '[batching.default]\naction = "per_topic"\nconfig = "fast"\n[slab]\nsise = "64m"\n'
+    )
+    with pytest.raises(ConfigError) as told:
+        load_config(path)
+    lines = str(told.value).splitlines()
+    expected = (
+        "kafka.bootstrap_servers is missing",
+        'input.max_datagram_size = "big" is not allowed',
+        "slab.sise is not a setting",
+        'batching.default.config = "fast" is not allowed',
+        "No input is enabled",
+    )
+    assert len(lines) == len(expected)
+    assert all(any(text in line for line in lines) for text in expected)
+
+
+def test_what_follows_from_a_wrong_value_is_not_told(load: Load) -> None:
+    with pytest.raises(ConfigError) as told:
+        load('[batching.default]\naction = "per_topik"\nconfig = "standard"\n')
+    assert str(told.value).count("\n") == 0
+
+
+def test_entries_without_what_they_need_do_not_hide_the_rest(load: Load) -> None:
+    with pytest.raises(ConfigError, match="interval_ms is missing"):
+        load("[rate_limit.configs.slow]\nmax_count = 1\n")

@@ -275,8 +275,10 @@ def test_a_second_daemon_with_the_same_slab_is_refused(tmp_path: Path) -> None:
         with FakeDaemon(tmp_path / "other") as second:
             second.config.write_text(second.config.read_text().replace(str(second.slab_path), str(daemon.slab_path)))
             second.start()
+            second.wait_for("It has 5 s to end.")  # long before it gives up
             assert second.wait() == 1
-            assert f"The slab {daemon.slab_path} belongs to a daemon that is running" in second.text()
+            sentence = f"The slab {daemon.slab_path} belongs to a daemon that is running"
+            assert second.text().count(sentence) == 2, "once when it begins to wait, once when it gives up"
         assert daemon.end() == 0
 
 
