@@ -59,7 +59,8 @@ def _misfits(decoded: dict[str, Any], problems: Sequence[Problem]) -> list[Probl
 
 
 def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    return all(ours == theirs for ours, theirs in zip(one, other, strict=False))
+    """Whether two settings stand in one section, or one of them in the other."""
+    return one[:-1] == other[:-1] or all(ours == theirs for ours, theirs in zip(one, other, strict=False))
 
 
 def _read(path: Path) -> dict[str, Any]:

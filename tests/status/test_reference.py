@@ -1,0 +1,212 @@
+"""Every path and field that the monitors of the old daemons read, plain and JSON, whatever bytes clients send."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.slab.layout import State
+from bruce_mp.status.text import topic_bytes, topic_text
+from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent
+from support.examples import examples
+from support.filled_slab import NOW_MS
+
+if TYPE_CHECKING:
+    from support.status_pages import PagesOfNoDaemon
+
+HEADER: Final = {"pid": int, "version": str, "since": int, "now": int}
+TOPIC_RANGE: Final = {"topic": str, "min_timestamp": int, "max_timestamp": int, "count": int}
+REPORT: Final[dict[str, object]] = {
+    "id": int,
+    "start_time": int,
+    "malformed_msg_count": int,
+    "unix_stream_unclean_disconnect_count": int,
+    "tcp_unclean_disconnect_count": int,
+    "unsupported_api_key_msg_count": int,
+    "unsupported_version_msg_count": int,
+    "bad_topic_msg_count": int,
+    "recent_malformed": [str],
+    "unix_stream_unclean_disconnect": [str],
+    "tcp_unclean_disconnect": [str],
+    "unsupported_msg_version": [{"version": int, "count": int}],
+    "recent_bad_topic": [str],
+    "recent_too_long_msg": [str],
+    "rate_limit_discard": [{"topic": str, "count": int}],
+    "discard_topic": [TOPIC_RANGE],
+    "possible_duplicate_topic": [TOPIC_RANGE],
+}
+PAGES: Final[dict[str, dict[str, object]]] = {
+    "server_info": {},
+    "counters": {"counters": [{"location": str, "name": str, "value": int}]},
+    "discards": {"interval": int, "unfinished_report": REPORT, "finished_report": REPORT},
+    "queues": {"sending": [{"topic": str, "batch": int, "send_wait": int, "ack_wait": int}], "new": int},
+    "metadata_fetch_time": {"last_updated": int, "last_modified": int},
+}
+"""The JSON by path: types, lists of what each entry has, objects."""
+
+PLAIN: Final[dict[str, tuple[str, ...]]] = {
+    "server_info": ("pid: ", "version: ", "since: ", "now: "),
+    "counters": ("[books].MsgReceived=", "[old names].MsgCreate="),
+    "discards": (
+        "report interval in seconds: ",
+        "current (unfinished) reporting period:",
+        "latest finished reporting period:",
+        "    report ID: ",
+        "    start time: ",
+        "    malformed msg count: ",
+        "    UNIX stream unclean disconnect count: ",
+        "    TCP unclean disconnect count: ",
+        "    unsupported API key msg count: ",
+        "    unsupported version msg count: ",
+        "    bad topic msg count: ",
+        "    recent malformed msg: 4[",
+        "    recent UNIX stream unclean disconnect msg: 4[",
+        "    recent TCP unclean disconnect msg: 4[",
+        "    unsupported msg version: 7 count: 1",
+        "    recent bad topic: 1[",
+        "    recent too long msg: 4[",
+        "    rate limit discard topic: 1[t] count 1",
+        "    discard topic: 1[t] begin [5] end [6] count ",
+        "    possible duplicate topic: 1[t] begin [5] end [6] count 1",
+    ),
+    "queues": ("batch:          1  send_wait:          0  ack_wait:          0  topic: [news]", "new: ", "total: "),
+    "metadata_fetch_time": ("pid: ", "version: ", "since: ", "now: ", "last_updated: ", "last_modified: "),
+}
+
+# Counters that status_monitoring/check_dory_counters.py reads, by what it makes of them.
+CRITICAL: Final = """MsgUnprocessedDestroy NoDiscardQuery MetadataHasEmptyTopicList MetadataHasEmptyBrokerList
+    BugDispatchBatchOutOfRangeIndex BugDispatchMsgOutOfRangeIndex TopicHasNoAvailablePartitions MetadataSanityCheckFail
+    GetMetadataFail StreamClientWorkerStdException StreamClientWorkerUnknownException"""
+WARNING: Final = """MetadataResponseNegativeBrokerCount MetadataResponseNegativeBrokerNodeId
+    MetadataResponseBadBrokerHostLen MetadataResponseBadBrokerPort MetadataResponseNegativeTopicCount
+    MetadataResponseBadTopicNameLen MetadataResponseNegativePartitionCount MetadataResponseNegativePartitionId
+    MetadataResponseInvalidLeaderNodeId MetadataResponseNegativePartitionReplicaCount
+    MetadataResponseNegativeReplicaNodeId MetadataResponseNegativePartitionCaughtUpReplicaCount
+    MetadataResponseNegativeCaughtUpReplicaNodeId ShortMetadataResponse BadMetadataResponse BadMetadataResponseSize
+    BadKafkaResponseSize ProduceResponseBadPartitionCount ProduceResponseBadTopicNameLength
+    ProduceResponseBadTopicCount ProduceResponseUnexpectedTopic ProduceResponseUnexpectedPartition
+    ProduceResponseShortPartitionList ProduceResponseShortTopicList CorrelationIdMismatch BadProduceResponse
+    BadProduceResponseSize BugGetAckWaitQueueOutOfRangeIndex BugAllTopicsEmpty BugMsgListMultipleTopics BugMsgSetEmpty
+    BugMultiPartitionGroupEmpty BugProduceRequestEmpty MsgSetCompressionError ConnectorTruncateLongTimeout
+    UnixStreamInputUncleanDisconnect UnixStreamInputInvalidSizeField UnixStreamInputMsgBodyTooLarge
+    TcpInputUncleanDisconnect TcpInputInvalidSizeField TcpInputMsgBodyTooLarge"""
+SOCKETS: Final = """ConnectFailOnTryGetMetadata ConnectorConnectFail ConnectorSocketBrokerClose ConnectorSocketError
+    ConnectorSocketTimeout MetadataResponseReadLostTcpConnection MetadataResponseReadTimeout SendMetadataRequestFail
+    SendMetadataRequestLostTcpConnection UnixStreamInputSocketError TcpInputSocketError"""
+OTHER: Final = """MongooseUrlDecodeError MongooseStdException MongooseUnknownException MsgCreate MsgDestroy
+    GetMetadataSuccess"""
+
+
+@pytest.fixture
+def full(daemon: PagesOfNoDaemon) -> PagesOfNoDaemon:
+    """With something in every list of every page, in a finished report too."""
+    events = [
+        DiscardEvent(
+            reason, b"t", 1, 5, 6, (b"abc",), version=7 if reason is DiscardReason.UNSUPPORTED_VERSION else None
+        )
+        for reason in DiscardReason
+    ]
+    tcp = DiscardEvent(DiscardReason.UNCLEAN_DISCONNECT, b"", 1, 0, 0, (b"abc",), is_tcp=True)
+    daemon.filled.receive(b"news", 1, State.ROUTED)
+    for _ in range(2):
+        daemon.reports.record(
+            [*events[:1], *[e for e in events if e.version], tcp, DuplicateEvent(b"t", 1, 5, 6)], daemon.now_ms
+        )
+        daemon.now_ms += 600_000
+    return daemon
+
+
+def assert_shape(value: Any, shape: object, where: str) -> None:
+    if isinstance(shape, dict):
+        for name, inner in shape.items():
+            assert_shape(value[name], inner, f"{where}.{name}")
+    elif isinstance(shape, list):
+        assert value, f"{where} is empty: nothing is shown of it"
+        for each in value:
+            assert_shape(each, shape[0], f"{where}[]")
+    else:
+        assert type(value) is shape, f"{where} = {value!r}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_json_has_every_field(full: PagesOfNoDaemon, page: str) -> None:
+    full.now_ms -= 600_000
+    assert_shape(full.json(f"/{page}/json"), HEADER | PAGES[page], page)
+
+
+@pytest.mark.parametrize("page", PLAIN)
+def test_the_plain_page_has_every_line(full: PagesOfNoDaemon, page: str) -> None:
+    full.now_ms -= 600_000
+    text = full.text(f"/{page}/plain")
+    for line in PLAIN[page]:
+        assert any(found.startswith(line) for found in text.splitlines()), f"no line {line!r} in {text}"
+
+
+@pytest.mark.parametrize("names", [CRITICAL, WARNING, SOCKETS, OTHER], ids=["critical", "warning", "sockets", "other"])
+def test_every_counter_that_monitors_read_is_there(daemon: PagesOfNoDaemon, names: str) -> None:
+    found = {line["name"]: line["value"] for line in daemon.json("/counters/json")["counters"]}
+    assert {name: found.get(name) for name in names.split()} == dict.fromkeys(names.split(), 0)
+
+
+ANSWERS: Final = (
+    ("get_topics", "No message debug topics are currently enabled\n"),
+    ("add_topic/a%2Fb", "Enabled debug topic [a/b]\n"),
+    ("add_topic/a/b", "Failed to enable debug topic [a/b]\n"),
+    ("add_topic/%5Cxff", "Enabled debug topic [\\xff]\n"),
+    ("get_topics", "topic: [a/b]\ntopic: [\\xff]\n"),
+    ("del_topic/a%2Fb", "Disabled debug topic [a/b]\n"),
+    ("del_topic/a%2Fb", "Failed to disable debug topic [a/b]\n"),
+    ("add_all_topics", "All message debug topics enabled\n"),
+    ("get_topics", "All message debug topics are currently enabled\n"),
+    ("add_topic/c", "Failed to enable debug topic [c]\n"),
+    ("truncate_files", "Message debug files truncated\n"),
+    ("del_all_topics", "All message debug topics disabled\n"),
+)
+
+
+def test_message_debugging_answers_in_the_old_words(daemon: PagesOfNoDaemon) -> None:
+    assert [daemon.text(f"/msg_debug/{path}") for path, _ in ANSWERS] == [text for _, text in ANSWERS]
+
+
+def test_message_debugging_may_be_asked_by_post_and_not_by_another_site(daemon: PagesOfNoDaemon) -> None:
+    assert daemon.client.post("/msg_debug/add_topic/a").get_data(as_text=True) == "Enabled debug topic [a]\n"
+    for method in ("GET", "POST"):
+        asked = daemon.client.open("/msg_debug/add_all_topics", method=method, headers={"Sec-Fetch-Site": "cross-site"})
+        assert asked.status_code == 403
+    assert daemon.client.post("/msg_debug/get_topics").status_code == 405
+    assert [chosen.topics for chosen in daemon.announced] == [(b"a",)]
+
+
+# --- whatever bytes clients send --------------------------------------------------------------------------------------
+nasty = st.binary(min_size=1, max_size=40)
+
+
+@given(topic=nasty)
+@examples(200)
+def test_a_topic_is_shown_reversibly(topic: bytes) -> None:
+    assert topic_bytes(topic_text(topic)) == topic
+    assert json.loads(json.dumps(topic_text(topic))) == topic_text(topic)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> PagesOfNoDaemon:
+    from support.status_pages import PagesOfNoDaemon  # noqa: PLC0415
+
+    return PagesOfNoDaemon(tmp_path_factory.mktemp("pages") / "slab")
+
+
+@given(topic=nasty, data=st.binary(max_size=40))
+@examples(50)
+def test_pages_are_valid_whatever_clients_send(shared: PagesOfNoDaemon, topic: bytes, data: bytes) -> None:
+    events = [DiscardEvent(reason, topic, 1, -(2**63), 2**63 - 1, (data,), -1, -1) for reason in DiscardReason]
+    shared.reports.record([*events, DuplicateEvent(topic, 1, 0, 0)], NOW_MS)
+    page = shared.json("/discards/json")["unfinished_report"]
+    assert topic_text(topic) in [each["topic"] for each in page["discard_topic"]]
+    text = shared.text("/discards/plain")
+    assert f"{len(topic_text(topic))}[{topic_text(topic)}]" in text
+    assert shared.client.get("/").status_code == 200
