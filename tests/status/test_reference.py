@@ -105,18 +105,12 @@ OTHER: Final = """MongooseUrlDecodeError MongooseStdException MongooseUnknownExc
 @pytest.fixture
 def full(daemon: PagesOfNoDaemon) -> PagesOfNoDaemon:
     """With something in every list of every page, in a finished report too."""
-    events = [
-        DiscardEvent(
-            reason, b"t", 1, 5, 6, (b"abc",), version=7 if reason is DiscardReason.UNSUPPORTED_VERSION else None
-        )
-        for reason in DiscardReason
-    ]
+    versions = {DiscardReason.UNSUPPORTED_VERSION: 7}
+    events = [DiscardEvent(reason, b"t", 1, 5, 6, (b"abc",), versions.get(reason)) for reason in DiscardReason]
     tcp = DiscardEvent(DiscardReason.UNCLEAN_DISCONNECT, b"", 1, 0, 0, (b"abc",), is_tcp=True)
     daemon.filled.receive(b"news", 1, State.ROUTED)
     for _ in range(2):
-        daemon.reports.record(
-            [*events[:1], *[e for e in events if e.version], tcp, DuplicateEvent(b"t", 1, 5, 6)], daemon.now_ms
-        )
+        daemon.reports.record([*events, tcp, DuplicateEvent(b"t", 1, 5, 6)], daemon.now_ms)
         daemon.now_ms += 600_000
     return daemon
 
