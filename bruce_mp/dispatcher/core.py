@@ -164,6 +164,8 @@ class Dispatcher:
         for kind, topic, partition, segments in parcels:
             if kind is Kind.HAND_BACK:
                 self._hand_back(topic, partition, now_ms)
+            elif kind is Kind.FLUSH:
+                self._end_gathering_of(topic)
             elif kind is Kind.SENT:
                 self._take_over(batches_of(find(self._slab, segment) for segment in self._take_sent(segments)))
             else:
@@ -173,13 +175,16 @@ class Dispatcher:
         assigned, queued = word(State.ASSIGNED, self._slot), word(State.QUEUED, self._slot)
         taken = kernels.take(self._slab, segments, assigned, queued)
         if kind is Kind.HELD:
-            for segment in self._gathering.flush_of(topic):
-                self._sort_in(segment)
+            self._end_gathering_of(topic)
         if kind is not Kind.QUEUE:
             self._make_ready(topic, partition, taken)
             return
         self._count(topic, taken)
         for segment in self._gathering.add(topic, taken, now_ms):
+            self._sort_in(segment)
+
+    def _end_gathering_of(self, topic: int) -> None:
+        for segment in self._gathering.flush_of(topic):
             self._sort_in(segment)
 
     def _count(self, topic: int, segments: list[Segment]) -> None:

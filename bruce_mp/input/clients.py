@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from bruce_mp.errors import DiscardReason
 
 __all__ = ["TCP", "UNIX", "Client", "Kind", "Peer", "Section"]
@@ -70,6 +68,8 @@ class Section:
     received: int = 0
     delivered: int = 0
     discards: Tally[DiscardReason] = field(default_factory=Tally)
+    is_left: bool = False
+    """The connection has ended, or has gone on to its next section."""
 
     @property
     def outstanding(self) -> int:
@@ -94,11 +94,7 @@ class Client:
     """What `rest` begins with is whole, and waits for room."""
     is_refused: bool = False
     """It sent what cannot be understood: nothing more is read from it."""
-
-
-def counts_of(sections: list[Section]) -> tuple[int, int, Mapping[DiscardReason, int]]:
-    """Received, delivered, and discards by reason, of sections together."""
-    discards: Tally[DiscardReason] = Tally()
-    for section in sections:
-        discards.update(section.discards)
-    return sum(section.received for section in sections), sum(section.delivered for section in sections), discards
+    earlier: list[Section] = field(default_factory=list)
+    """Sections before the present one that are not finished, or stand behind such a one."""
+    past: Section = field(default_factory=lambda: Section(0))
+    """All sections before those together."""

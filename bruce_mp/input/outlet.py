@@ -8,6 +8,8 @@ from bruce_mp.pipes.frames import Kind, Parcel
 from bruce_mp.telemetry.clock import steady_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from bruce_mp.kernels import Lanes
     from bruce_mp.pipes.links import Sender
     from bruce_mp.pipes.loop import Loop, Timer
@@ -43,6 +45,10 @@ class Outlet:
         """Tell the router of runs."""
         if segments:
             self._router.send([Parcel(Kind.RUNS, segments=segments)])
+
+    def flush(self, topics: Iterable[int]) -> None:
+        """Have what is batched of some topics sent, behind everything handed on so far."""
+        self._router.send([Parcel(Kind.FLUSH, topic) for topic in topics])
 
     def hand_on_closed(self) -> None:
         """Tell it of those that are closed; the batch before must have been landed or counted."""

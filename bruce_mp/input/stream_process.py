@@ -16,13 +16,16 @@ import os
 import resource
 import select
 import socket
+import time
 from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discarding import reporter_for
-from bruce_mp.input.clients import TCP, UNIX, Client, Peer, Section
+from bruce_mp.input.barriers import Barriers
+from bruce_mp.input.clients import TCP, UNIX, Client, Peer
 from bruce_mp.input.linger import linger_ms
+from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.streams import Portion, StreamAdmission
 from bruce_mp.kernels import ChunkPool, Lanes, Row
@@ -38,6 +41,7 @@ from bruce_mp.telemetry.receipts import finish_stream_input
 
 if TYPE_CHECKING:
     from bruce_mp.pipes.control import Control
+    from bruce_mp.pipes.loop import Timer
     from bruce_mp.pipes.start import Start
     from bruce_mp.slab.file import Slab
 
@@ -54,6 +58,14 @@ _EVENTS: Final = 512
 _FLUSH_MS: Final = 2000
 _RETRY_S: Final = 0.005
 _AFTER_ERROR_S: Final = 1.0
+_LOOK_FIRST_MS: Final = 1
+_LOOK_LAST_MS: Final = 20
+_LOOK_SHARE: Final = 4
+"""Looking may take 1 of so many parts of the time."""
+_FLUSH_AGAIN_MS: Final = 100
+_MOST_OUTGOING: Final = 64 << 10
+_DRAIN_S: Final = 1.5
+"""Less than the supervisor waits for inputs to end."""
 _EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
 _PEER: Final = Struct("iII")
 
@@ -66,13 +78,20 @@ def main(start: Start, slab: Slab, control: Control) -> None:
 
 
 class _Connection:
-    """A client and its socket."""
+    """A client and its socket.  `outgoing` are answers that it has not taken yet; it may have left, but for those."""
 
-    __slots__ = ("client", "socket")
+    __slots__ = ("client", "has_left", "outgoing", "socket")
 
     def __init__(self, connection: socket.socket, client: Client) -> None:
         self.socket = connection
         self.client = client
+        self.outgoing = bytearray()
+        self.has_left = False
+
+    @property
+    def events(self) -> int:
+        """What to wait for."""
+        return (0 if self.has_left else select.EPOLLIN) | (select.EPOLLOUT if self.outgoing else 0)
 
 
 class _Worker:
@@ -85,7 +104,10 @@ class _Worker:
         self._links = Links(start.run_dir)
         config = start.config
         self._reporter = reporter_for(config, self._links, self._row)
-        self._pool = ChunkPool(slab, start.row, start.inputs)
+        self._sections = Sections()
+        self._outcomes = Outcomes(slab, self._sections)
+        self._barriers = Barriers(self._outcomes, self._sections, self._answer)
+        self._pool = ChunkPool(slab, start.row, start.inputs, self._outcomes)
         self._lanes = Lanes(slab, self._pool, TopicTable(slab), lambda topic: linger_ms(config.batching_for(topic)))
         self._admission = StreamAdmission(
             self._row,
@@ -99,7 +121,12 @@ class _Worker:
         self._listeners = {each.fileno(): each for each in (start.unix_stream, start.tcp) if each is not None}
         self._connections: dict[int, _Connection] = {}
         self._blocked: dict[int, _Connection] = {}
-        self._next_section = 0
+        self._descriptors: dict[Client, int] = {}
+        self._leaving: set[int] = set()
+        self._look_timer: Timer | None = None
+        self._look_after_ms = _LOOK_FIRST_MS
+        self._flush_again_ms = 0
+        self._drain_until = 0.0
         self._buffer = memoryview(bytearray(_BUFFER))
         self._epoll = select.epoll()
         self._loop = Loop()
@@ -126,12 +153,29 @@ class _Worker:
         word = self._control.receive()
         if isinstance(word, Drain):
             self._on_ready()  # what had come before is still taken
-            self._finish()
+            self._drain()
         elif word is None or isinstance(word, Stop):
+            self._finish()
+
+    def _drain(self) -> None:
+        """Read no more; who waits for a barrier may still get a better answer than that we end."""
+        self._outlet.hand_on_all()
+        self._loop.forget(self._epoll)
+        if len(self._barriers):
+            self._drain_until = time.monotonic() + _DRAIN_S
+            self._loop.call_later(_LOOK_LAST_MS / 1000, self._drained)
+        else:
+            self._finish()
+
+    def _drained(self) -> None:
+        if len(self._barriers) and time.monotonic() < self._drain_until:
+            self._loop.call_later(_LOOK_LAST_MS / 1000, self._drained)
+        else:
             self._finish()
 
     def _finish(self) -> None:
         """Hand everything on, and end: the connections end with the process."""
+        self._barriers.end()
         self._outlet.hand_on_all()
         self._loop.stop()
 
@@ -162,28 +206,113 @@ class _Worker:
             self._loop.call_later(_AFTER_ERROR_S, self._listen)
 
     def _welcome(self, connection: socket.socket) -> None:
+        if self._sections.are_exhausted:  # a million connections' messages are outstanding
+            connection.close()
+            return
         connection.setblocking(False)
         is_unix = connection.family == socket.AF_UNIX
-        client = Client(UNIX if is_unix else TCP, self._new_section(), _peer_of(connection) if is_unix else None)
+        if not is_unix:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client = Client(UNIX if is_unix else TCP, self._sections.begin(), _peer_of(connection) if is_unix else None)
         self._connections[connection.fileno()] = _Connection(connection, client)
+        self._descriptors[client] = connection.fileno()
         self._epoll.register(connection, select.EPOLLIN)
         self._note_connections()
-
-    def _new_section(self) -> Section:
-        self._next_section += 1
-        return Section(self._next_section)
 
     def _close(self, descriptor: int) -> None:
         connection = self._connections.pop(descriptor)
         self._blocked.pop(descriptor, None)
+        self._leaving.discard(descriptor)
+        del self._descriptors[connection.client]
+        self._barriers.forget(connection.client)
         connection.socket.close()
         self._note_connections()
 
     def _note_connections(self) -> None:
         self._row.counters[Counter.StreamConnections] = len(self._connections)
 
-    def _on_barrier(self, client: Client, _data: bytes) -> None:
-        client.is_refused = True
+    # --- barriers ----------------------------------------------------------------------------------------------------
+
+    def _on_barrier(self, client: Client, data: bytes) -> None:
+        self._row.add(Counter.StreamBarriers)
+        self._barriers.ask(client, data, steady_ms())
+
+    def _see_to_barriers(self) -> None:
+        """Somebody waits who did not wait before: have everything sent, and look soon and often."""
+        self._barriers.are_new = False
+        self._lanes.close_runs()
+        self._outlet.hand_on_closed()
+        self._flush()
+        self._look_after_ms = _LOOK_FIRST_MS
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        self._look_timer = self._loop.call_later(_LOOK_FIRST_MS / 1000, self._look)
+
+    def _flush(self) -> None:
+        """Have what is batched of these messages sent; once more now and then, in case that it was not heard."""
+        self._flush_again_ms = steady_ms() + _FLUSH_AGAIN_MS
+        self._outlet.flush(self._outcomes.topics())
+
+    def _look(self) -> None:
+        """Look at the outcomes: while there is news at once again, else less and less often."""
+        began = time.monotonic()
+        news = self._barriers.look(steady_ms())
+        self._close_those_who_left()
+        self._look_timer = None
+        if not len(self._barriers):
+            return
+        if steady_ms() >= self._flush_again_ms:
+            self._flush()
+        took_ms = (time.monotonic() - began) * 1000
+        self._look_after_ms = _LOOK_FIRST_MS if news else min(2 * self._look_after_ms, _LOOK_LAST_MS)
+        after_ms = max(self._look_after_ms, _LOOK_SHARE * took_ms)
+        due_ms = self._barriers.due_ms
+        if due_ms is not None:
+            after_ms = min(after_ms, max(1, due_ms - steady_ms()))
+        self._look_timer = self._loop.call_later(after_ms / 1000, self._look)
+
+    def _answer(self, client: Client, data: bytes) -> None:
+        descriptor = self._descriptors.get(client)
+        if descriptor is not None:
+            connection = self._connections[descriptor]
+            connection.outgoing += data
+            self._write(descriptor)
+
+    def _write(self, descriptor: int) -> None:
+        """Send what there is of answers; what a client does not read waits, up to a limit."""
+        connection = self._connections[descriptor]
+        try:
+            sent = connection.socket.send(connection.outgoing, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            del connection.outgoing[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            connection.outgoing.clear()  # who does not hear the answer will be noticed when he is read
+        if len(connection.outgoing) > _MOST_OUTGOING:
+            _LOG.warning("A client asks for barriers and does not read the answers: its connection is closed.")
+            connection.outgoing.clear()
+            self._let_leave(descriptor)
+        self._set_events(descriptor)
+
+    def _let_leave(self, descriptor: int) -> None:
+        """Read the connection no more, and close it when its client has been told everything."""
+        self._connections[descriptor].has_left = True
+        self._leaving.add(descriptor)
+        self._set_events(descriptor)
+
+    def _set_events(self, descriptor: int) -> None:
+        if descriptor not in self._blocked:
+            self._epoll.modify(descriptor, self._connections[descriptor].events)
+
+    def _close_those_who_left(self) -> None:
+        """Connections whose clients send nothing more, and have been told everything."""
+        if not self._leaving:
+            return
+        waiting = self._barriers.clients
+        for descriptor in list(self._leaving):
+            connection = self._connections[descriptor]
+            if not connection.outgoing and connection.client not in waiting:
+                self._close(descriptor)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -192,9 +321,11 @@ class _Worker:
         portions: list[Portion] = []
         read: list[int] = []
         fill = 0
-        for descriptor, _ in self._epoll.poll(0, _EVENTS):
+        for descriptor, events in self._epoll.poll(0, _EVENTS):
             if descriptor in self._listeners:
                 self._accept(self._listeners[descriptor])
+                continue
+            if not self._wants_to_be_read(descriptor, events):
                 continue
             if fill + _LEAST_READ + len(self._connections[descriptor].client.rest) > _BUFFER:
                 self._admit(self._buffer, portions, read)
@@ -205,6 +336,18 @@ class _Worker:
                 read.append(descriptor)
                 fill = portion.end
         self._admit(self._buffer, portions, read)
+
+    def _wants_to_be_read(self, descriptor: int, events: int) -> bool:
+        """Deal with everything else that can be the matter with a connection."""
+        if events & select.EPOLLOUT:
+            self._write(descriptor)
+        if not self._connections[descriptor].has_left:
+            return bool(events & ~select.EPOLLOUT)
+        if events & (select.EPOLLHUP | select.EPOLLERR):
+            self._close(descriptor)
+        else:
+            self._close_those_who_left()
+        return False
 
     def _read(self, descriptor: int, fill: int) -> Portion | None:
         """Read a connection once, behind what is left of the last time; None if that is dealt with already."""
@@ -246,9 +389,17 @@ class _Worker:
         if count:
             self._row.add(client.kind.got_data)
         else:
-            self._admission.hang_up(client)
-            self._close(descriptor)
+            self._hang_up(descriptor)
         return count
+
+    def _hang_up(self, descriptor: int) -> None:
+        """The client sends nothing more; it may still wait for answers."""
+        connection = self._connections[descriptor]
+        self._admission.hang_up(connection.client)
+        if connection.outgoing or connection.client in self._barriers.clients:
+            self._let_leave(descriptor)
+        else:
+            self._close(descriptor)
 
     def _admit(self, buffer: memoryview, portions: list[Portion], read: list[int]) -> None:
         if not portions:
@@ -257,6 +408,8 @@ class _Worker:
         self._outlet.hand_on_closed()
         for descriptor in read:
             self._look_after(descriptor)
+        if self._barriers.are_new:
+            self._see_to_barriers()
 
     def _admit_rest(self, descriptor: int) -> None:
         """Take in what a client sent before."""
@@ -275,7 +428,7 @@ class _Worker:
             self._pause()
         elif not connection.client.is_blocked and descriptor in self._blocked:
             del self._blocked[descriptor]
-            self._epoll.register(descriptor, select.EPOLLIN)
+            self._epoll.register(descriptor, connection.events)
 
     # --- without room ------------------------------------------------------------------------------------------------
 
@@ -289,6 +442,8 @@ class _Worker:
 
     def _retry(self) -> None:
         self._is_paused = False
+        if self._drain_until:
+            return
         for descriptor in list(self._blocked):
             self._admit_rest(descriptor)
         if self._blocked:

@@ -8,6 +8,7 @@ per batch.  The names below are the interface.  `pure` implements it in Python a
     cut            the messages in what came on a stream
     Intake         datagrams from a socket into lanes, batch by batch
     Lanes          parse and validate a batch, append it to lanes as runs
+    tally          what became of the messages of stream connections in a chunk
     take           keep those segments of a frame whose words say that they are ours, and make them so
     mark           store a word for segments
     place          write partition and sequence numbers of segments
@@ -29,6 +30,7 @@ from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
 from bruce_mp.kernels.pure.look import TimeSpan, messages
 from bruce_mp.kernels.pure.message_set import EncodedSet
 from bruce_mp.kernels.pure.parse import Batch, Failure, Rejection
+from bruce_mp.kernels.pure.tally import Place, tally
 
 if CHOICE.compiled:
     from bruce_mp.kernels.compiled.chunks import ChunkPool
@@ -69,6 +71,7 @@ __all__ = [
     "Intake",
     "Lanes",
     "NoRoom",
+    "Place",
     "PlainCounters",
     "Receiver",
     "Rejection",
@@ -85,5 +88,6 @@ __all__ = [
     "messages",
     "place",
     "take",
+    "tally",
     "time_span",
 ]

@@ -58,6 +58,9 @@ class Kind(IntEnum):
     returned.  `topic` numbers the word.  All that was said before is void."""
     HELD = 14
     """Router to dispatcher: records that have waited long enough elsewhere; they go right behind what gathers here."""
+    FLUSH = 15
+    """Input to router, router to dispatchers: somebody waits for the messages of this topic; what is batched of it
+    goes now.  One that is lost costs the time that the batch may take anyway."""
     SYNCED = 13
     """Dispatcher to router: said; from now on I take what comes.  `topic` is the number of the RESYNC,
     `partition` the incarnation of the router that said it."""

@@ -253,6 +253,13 @@ class Router:
             if topic is not None and batch is not None and batch.due_ms is not None and batch.due_ms <= now_ms:
                 self._send_any(topic, batch.flush(), Kind.BATCH, now_ms)
 
+    def flush(self, number: int, now_ms: int) -> None:
+        """Send what is batched of a topic, here and at the dispatchers."""
+        topic = self._topics.get(number)
+        if topic is not None and topic.batch is not None:
+            self._send_any(topic, topic.batch.flush(), Kind.BATCH, now_ms)
+        self.dispatching.flush(number)
+
     def drain(self, now_ms: int) -> None:
         """From now on nothing waits for company."""
         self._draining = True

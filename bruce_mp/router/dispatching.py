@@ -161,6 +161,11 @@ class Dispatching:
         self._give(route, slot)
         self._post(slot, Parcel(kind, topic, partition, segments))
 
+    def flush(self, topic: int) -> None:
+        """Have the dispatchers send what they gather of a topic."""
+        for slot in self._peers:
+            self._post(slot, Parcel(Kind.FLUSH, topic))
+
     def want_leader(self, started_ms: int, now_ms: int) -> None:
         """Somebody waits for a leader, whom metadata that was asked for at `started_ms` did not name."""
         self._wish.want(self._drought.until(started_ms, now_ms))

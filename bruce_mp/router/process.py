@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.discarding import reporter_for
 from bruce_mp.kernels import Row
 from bruce_mp.pipes.control import Broker, DebugTopics, Dispatchers, Drain, PeerDied, Ready, RefreshMetadata, Stop
+from bruce_mp.pipes.frames import Kind
 from bruce_mp.pipes.links import (
     DISCARDS,
     LAST_WORDS_MS,
@@ -162,7 +163,10 @@ class _Process:
         now_ms = steady_ms()
         for parcels in _messages(self._runs):
             for parcel in parcels:
-                self._core.on_runs(parcel.segments, now_ms)
+                if parcel.kind is Kind.FLUSH:
+                    self._core.flush(parcel.topic, now_ms)
+                else:
+                    self._core.on_runs(parcel.segments, now_ms)
 
     def _on_events(self) -> None:
         now_ms = steady_ms()

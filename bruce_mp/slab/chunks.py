@@ -10,7 +10,7 @@ its own), so that a place kept from before is recognised as stale.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing
@@ -38,15 +38,27 @@ DRY_MS: Final = 5
 _GENERATION_STEP: Final = 32  # more than there are inputs
 
 
+class ChunkWatcher(Protocol):
+    """Who wants to know of the lives of chunks."""
+
+    def opened(self, chunk: int) -> None:
+        """A life begins."""
+
+    def released(self, chunk: int) -> None:
+        """It is about to end."""
+
+
 class ChunkPool:
     """The chunks of input row `owner`, rebuilt from their headers; `allocate` and `seal` work in constant time.
 
-    `peers` are the rows of all inputs among whom the slab is shared.
+    `peers` are the rows of all inputs among whom the slab is shared.  A `watcher` hears of each chunk that is opened,
+    and of each that is about to be free again, whose messages are all settled.
     """
 
-    def __init__(self, slab: Slab, owner: int, peers: Sequence[int] = ()) -> None:
+    def __init__(self, slab: Slab, owner: int, peers: Sequence[int] = (), watcher: ChunkWatcher | None = None) -> None:
         self._slab = slab
         self.owner = owner
+        self._watcher = watcher
         self._shares = Shares(slab, owner, peers)
         self._used = bytearray(b"\1" * slab.geometry.chunks)  # 0 = free, and ours
         self._free: list[int] = []
@@ -142,6 +154,8 @@ class ChunkPool:
         if chunk is not None:
             self._mark(chunk, span, used=1)
             self._open(chunk, span, now_ms)
+            if self._watcher is not None:
+                self._watcher.opened(chunk)
         return chunk
 
     def _find_after_a_look(self, span: int, now_ms: int) -> int | None:
@@ -235,6 +249,8 @@ class ChunkPool:
         return freed
 
     def _release(self, chunk: int) -> int:
+        if self._watcher is not None:
+            self._watcher.released(chunk)
         # A crash in between leaves a whole span without runs, which is settled: it is released again.
         at = self._slab.chunk_at(chunk)
         span = self._slab.words[(at + lay.CHUNK_SPAN) >> 2]

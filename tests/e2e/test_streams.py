@@ -14,22 +14,19 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client_wire import encode_any_partition
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.file import Slab
-from bruce_mp.supervisor.run_dir import TCP_ADDRESS
-from bruce_mp.telemetry.counters import Counter
-from support.daemon import Daemon
+from support.stream_inputs import TOPICS, connect, connections_of, daemon_in, message, names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from support.daemon import Daemon
+
 pytestmark = pytest.mark.process
 
-TOPICS: Final = tuple(f"topic-{number}" for number in range(4))
 CONNECTIONS: Final = 2000
-WORKERS: Final = 2
 FUZZ_S: Final = 6.0
 
 
@@ -57,48 +54,6 @@ def read_back(broker: DevBroker) -> list[bytes]:
         for start, records in zip(broker_starts[topic], broker.fetch(topic), strict=True)
         for record in records[start:]
     ]
-
-
-def daemon_in(directory: Path, broker: DevBroker, **more: object) -> Daemon:
-    settings: dict[str, object] = {
-        "input.unix_stream.enable": "true",
-        "input.unix_stream.path": directory / "in.stream",
-        "input.tcp.enable": "true",
-        "input.tcp.port": 0,
-        "input.streams.workers": WORKERS,
-        "input.unix_datagram.when_full": "block",
-    }
-    return Daemon(directory, broker.bootstrap, settings | more)
-
-
-def connect(daemon: Daemon, kind: str = "unix") -> socket.socket:
-    if kind == "unix":
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(30)
-        connection.connect(str(daemon.directory / "in.stream"))
-        return connection
-    host, _, port = (daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")
-    return socket.create_connection((host, int(port)), 30)
-
-
-def message(who: int, number: int, size: int = 0) -> bytes:
-    topic, value = TOPICS[who % len(TOPICS)], b"%d:%d:" % (who, number) + bytes(size)
-    if who % 3:
-        return encode_any_partition(topic, value, timestamp_ms=number)
-    return encode_partition_key(who, topic, value, timestamp_ms=number)
-
-
-def names(values: list[bytes]) -> list[tuple[int, int]]:
-    return [(int(who), int(number)) for who, number, *_ in (value.split(b":", 2) for value in values)]
-
-
-def connections_of(daemon: Daemon) -> list[int]:
-    """How many connections each worker has."""
-    slab = Slab(daemon.slab_path)
-    rows = [slab.geometry.rows_at + (lay.ROW_FIRST_INPUT + 1 + i) * lay.ROW_BYTES for i in range(WORKERS)]
-    found = [slab.longs[(row + lay.ROW_COUNTERS >> 3) + Counter.StreamConnections] for row in rows]
-    slab.close()
-    return found
 
 
 def test_two_thousand_connections_at_once_are_served_each(tmp_path: Path, broker: DevBroker) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.input.clients import UNIX, Client, Kind, Section
+from bruce_mp.input.barriers import Barriers
+from bruce_mp.input.clients import UNIX, Client, Kind
+from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.streams import Portion, StreamAdmission
 from bruce_mp.kernels import Lanes
+from bruce_mp.protocol.barrier_wire import BarrierAnswer, decode_answer
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.rows import Row
@@ -49,7 +52,11 @@ class StreamInput:
         for name, partitions in topics:
             table.add(name, partitions)
         self.row = Row(slab, WORKER_ROW)
-        self.pool = ChunkPool(slab, WORKER_ROW, [WORKER_ROW])
+        self.sections = Sections()
+        self.outcomes = Outcomes(slab, self.sections)
+        self.waiting = Barriers(self.outcomes, self.sections, self._answer)
+        self.answers: list[tuple[Client, BarrierAnswer]] = []
+        self.pool = ChunkPool(slab, WORKER_ROW, [WORKER_ROW], self.outcomes)
         self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms)
         self.reporter = DiscardReporter(_Sent(), 100)
         self.barriers: list[tuple[Client, bytes]] = []
@@ -57,21 +64,19 @@ class StreamInput:
             self.row, self.lanes, self.pool, self.reporter, self._on_barrier, longest=longest, blocks=blocks
         )
         self.now_ms = 1
-        self._sections = 0
         finish_stream_input(slab, self.row, WORKER_ROW)
         self.pool.release_seals()
 
     def _on_barrier(self, client: Client, data: bytes) -> None:
         self.barriers.append((client, data))
-        client.section = self._section()
+        self.waiting.ask(client, data, self.now_ms)
 
-    def _section(self) -> Section:
-        self._sections += 1
-        return Section(self._sections)
+    def _answer(self, client: Client, data: bytes) -> None:
+        self.answers.append((client, decode_answer(data)))
 
     def connect(self, kind: Kind = UNIX) -> Client:
         """A new client."""
-        return Client(kind, self._section())
+        return Client(kind, self.sections.begin())
 
     def feed(self, *sent: tuple[Client, bytes]) -> None:
         """What each of these clients sent comes in one batch."""

@@ -127,8 +127,7 @@ class Lanes:
             self._topics_version = self._topics.version
             self._topics.refresh()
             self._partitions.clear()
-            for lane in self._all():
-                self._close_run(lane)
+            self.close_runs()
 
     def _assign(self, topic: bytes, items: list[Item], *, keyed: bool) -> list[tuple[Lane, list[Item]]]:
         """Which lane each message of a group goes to."""
@@ -264,6 +263,11 @@ class Lanes:
     def _wake_by(self, due_ms: int) -> None:
         if self._next_due_ms is None or due_ms < self._next_due_ms:
             self._next_due_ms = due_ms
+
+    def close_runs(self) -> None:
+        """Close every run; the lanes keep their chunks."""
+        for lane in self._all():
+            self._close_run(lane)
 
     def close_all(self) -> None:
         """Close every run and give up every chunk."""

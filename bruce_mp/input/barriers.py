@@ -1,0 +1,152 @@
+"""The barriers that clients wait for: which, until when, and what they are answered.
+
+A barrier parts the messages of a connection into sections, so that an answer counts those before it and no others.
+What is waited for is read from the worker's own chunks (`outcomes.py`), so a barrier outlives router and dispatchers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bruce_mp.protocol.barrier_wire import (
+    Barrier,
+    BarrierAnswer,
+    BarrierStatus,
+    Level,
+    decode_barrier,
+    encode_answer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bruce_mp.errors import DiscardReason
+    from bruce_mp.input.clients import Client, Section
+    from bruce_mp.input.outcomes import Outcomes, Sections
+
+__all__ = ["Barriers"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pending:
+    client: Client
+    token: bytes
+    due_ms: int
+    last: Section
+    """The last section that it waits for."""
+
+
+class Barriers:
+    """The barriers of one worker.  `answer(client, data)` sends an answer; times in ms on a steady clock."""
+
+    def __init__(self, outcomes: Outcomes, sections: Sections, answer: Callable[[Client, bytes], None]) -> None:
+        self._outcomes = outcomes
+        self._sections = sections
+        self._answer = answer
+        self._pending: list[_Pending] = []
+        self.are_new = False
+        """Set when somebody begins to wait; whoever has things sent then clears it."""
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the time of a barrier is over next."""
+        return min((each.due_ms for each in self._pending), default=None)
+
+    @property
+    def clients(self) -> set[Client]:
+        """Who waits for an answer."""
+        return {each.client for each in self._pending}
+
+    def ask(self, client: Client, data: bytes, now_ms: int) -> None:
+        """A client sent a barrier; everything before it is taken in."""
+        request = decode_barrier(data)
+        if isinstance(request, BarrierAnswer):
+            self._tell(client, request.token, request.status, client.section)
+        elif request.level is Level.RECEIVED:
+            self._tell(client, request.token, BarrierStatus.DONE, client.section)
+        else:
+            self._await(client, request, now_ms)
+
+    def _await(self, client: Client, request: Barrier, now_ms: int) -> None:
+        if not _outstanding(client, client.section):
+            self._tell(client, request.token, BarrierStatus.DONE, client.section)
+            return
+        if client.section.received:
+            client.earlier.append(client.section)
+            client.section = self._sections.begin()
+        self._pending.append(_Pending(client, request.token, now_ms + request.limit_ms, client.earlier[-1]))
+        self.are_new = True
+
+    def look(self, now_ms: int) -> bool:
+        """Answer what can be answered, and what waited long enough; whether there was news of any message."""
+        news = self._outcomes.look()
+        waiting = []
+        for each in self._pending:
+            if not _outstanding(each.client, each.last):
+                self._tell(each.client, each.token, BarrierStatus.DONE, each.last)
+            elif each.due_ms <= now_ms:
+                self._tell(each.client, each.token, BarrierStatus.TIMED_OUT, each.last)
+            else:
+                waiting.append(each)
+        waited, self._pending = self.clients, waiting
+        for client in waited:
+            self._settle(client)
+        return news
+
+    def end(self) -> None:
+        """The daemon ends: answer everyone."""
+        self._outcomes.look()
+        for each in self._pending:
+            done = not _outstanding(each.client, each.last)
+            status = BarrierStatus.DONE if done else BarrierStatus.SHUTTING_DOWN
+            self._tell(each.client, each.token, status, each.last)
+        self._pending = []
+
+    def forget(self, client: Client) -> None:
+        """The client is gone."""
+        self._pending = [each for each in self._pending if each.client is not client]
+        for section in (*client.earlier, client.section):
+            self._sections.leave(section)
+
+    def _settle(self, client: Client) -> None:
+        """Put together what is finished, so that a connection with many barriers has not as many sections.
+
+        Whoever waited for them has been answered.
+        """
+        while client.earlier and not client.earlier[0].outstanding:
+            section = client.earlier.pop(0)
+            client.past.received += section.received
+            client.past.delivered += section.delivered
+            client.past.discards.update(section.discards)
+            self._sections.leave(section)
+
+    def _tell(self, client: Client, token: bytes, status: BarrierStatus, last: Section) -> None:
+        """Answer, with the counts of all sections up to `last`."""
+        sections = list(_sections_of(client, last))
+        discards: Tally[DiscardReason | int] = Tally()
+        for section in sections:
+            discards.update(section.discards)
+        received = sum(section.received for section in sections)
+        delivered = sum(section.delivered for section in sections)
+        self._answer(
+            client, encode_answer(BarrierAnswer(token, status, received, delivered, discards.total(), discards))
+        )
+
+
+def _sections_of(client: Client, last: Section) -> Iterator[Section]:
+    """The sections of a client from its first one to `last`."""
+    yield client.past
+    for section in client.earlier:
+        yield section
+        if section is last:
+            return
+    yield client.section
+
+
+def _outstanding(client: Client, last: Section) -> int:
+    return sum(section.outstanding for section in _sections_of(client, last))

@@ -1,0 +1,98 @@
+"""A daemon with stream inputs, and connections to it."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.protocol.barrier_wire import Level, decode_answer, encode_barrier
+from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Slab
+from bruce_mp.supervisor.run_dir import TCP_ADDRESS
+from bruce_mp.telemetry.counters import Counter
+from support.daemon import Daemon
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bruce_mp.devbroker.control import DevBroker
+    from bruce_mp.protocol.barrier_wire import BarrierAnswer
+
+__all__ = ["TOPICS", "WORKERS", "ask", "connect", "connections_of", "daemon_in", "message", "names", "read_answer"]
+
+TOPICS: Final = tuple(f"topic-{number}" for number in range(4))
+WORKERS: Final = 2
+PATIENCE_S: Final = 60
+
+
+def daemon_in(directory: Path, broker: DevBroker, **more: object) -> Daemon:
+    """Not started yet."""
+    settings: dict[str, object] = {
+        "input.unix_stream.enable": "true",
+        "input.unix_stream.path": directory / "in.stream",
+        "input.tcp.enable": "true",
+        "input.tcp.port": 0,
+        "input.streams.workers": WORKERS,
+        "input.unix_datagram.when_full": "block",
+    }
+    return Daemon(directory, broker.bootstrap, settings | more)
+
+
+def connect(daemon: Daemon, kind: str = "unix") -> socket.socket:
+    """A connection of that kind: `unix` or `tcp`."""
+    if kind == "unix":
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(PATIENCE_S)
+        connection.connect(str(daemon.directory / "in.stream"))
+        return connection
+    host, _, port = (daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")
+    return socket.create_connection((host, int(port)), PATIENCE_S)
+
+
+def message(who: int, number: int, size: int = 0) -> bytes:
+    """Message `number` of client `who`."""
+    topic, value = TOPICS[who % len(TOPICS)], b"%d:%d:" % (who, number) + bytes(size)
+    if who % 3:
+        return encode_any_partition(topic, value, timestamp_ms=number)
+    return encode_partition_key(who, topic, value, timestamp_ms=number)
+
+
+def names(values: list[bytes]) -> list[tuple[int, int]]:
+    """Client and number of each."""
+    return [(int(who), int(number)) for who, number, *_ in (value.split(b":", 2) for value in values)]
+
+
+def ask(
+    connection: socket.socket, token: int = 1, level: Level = Level.DELIVERED, limit_ms: int = 60_000
+) -> BarrierAnswer:
+    """Send a barrier and wait for its answer, which must be the next one."""
+    connection.sendall(encode_barrier(token.to_bytes(8, "big"), level, limit_ms))
+    answer = read_answer(connection)
+    assert answer.token == token.to_bytes(8, "big")
+    return answer
+
+
+def read_answer(connection: socket.socket) -> BarrierAnswer:
+    """The next answer on a connection; ConnectionError when it ends."""
+    size = int.from_bytes(_read(connection, 4), "big")
+    return decode_answer(size.to_bytes(4, "big") + _read(connection, size - 4))
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        if not more:
+            raise ConnectionError("The daemon closed the connection.")
+        data += more
+    return data
+
+
+def connections_of(daemon: Daemon) -> list[int]:
+    """How many connections each worker has."""
+    slab = Slab(daemon.slab_path)
+    rows = [slab.geometry.rows_at + (lay.ROW_FIRST_INPUT + 1 + i) * lay.ROW_BYTES for i in range(WORKERS)]
+    found = [slab.longs[(row + lay.ROW_COUNTERS >> 3) + Counter.StreamConnections] for row in rows]
+    slab.close()
+    return found
