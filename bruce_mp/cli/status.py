@@ -13,6 +13,7 @@ import msgspec
 
 from bruce_mp.cli.pages import add_address, pages_of
 from bruce_mp.errors import ExitCode
+from bruce_mp.status.brokers import BrokersPage
 from bruce_mp.status.queues import QueuesPage
 from bruce_mp.status.rows import ProcessesPage
 from bruce_mp.telemetry.books import Books, balance_line
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from bruce_mp.cli.pages import Pages
+    from bruce_mp.status.brokers import BrokerLine
     from bruce_mp.status.header import Page
     from bruce_mp.status.rows import ProcessLine
 
 __all__ = ["main"]
 
-PAGES = ("server_info", "books", "processes", "queues")
+PAGES = ("server_info", "books", "processes", "brokers", "queues")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,6 +53,14 @@ def _tables(pages: Pages) -> Iterator[str]:
     yield balance_line(pages.get("books", Books))
     yield ""
     yield from _table(("PROCESS", "PID", "STATE", "RESTARTS", "MEMORY", "CPU"), map(_process, processes.processes))
+    brokers = pages.get("brokers", BrokersPage)
+    if brokers.metadata_failing_since is not None:
+        yield f"\nNo broker can be reached: {brokers.metadata_error}"
+    if brokers.brokers:
+        yield ""
+        yield from _table(("BROKER", "ADDRESS", "CONNECTION", "QUEUED", "IN FLIGHT"), map(_broker, brokers.brokers))
+    if brokers.paused_count:
+        yield f"\nPaused: {', '.join(each.scope for each in brokers.paused)}"
     if queues.new:
         yield f"\nNot yet taken by the router: {queues.new}"
     if queues.sending:
@@ -68,6 +78,10 @@ def _process(line: ProcessLine) -> tuple[str, ...]:
     memory = "-" if line.pss is None else f"{line.pss / 2**20:.1f} MiB"
     cpu = "-" if line.cpu_seconds is None else f"{line.cpu_seconds:.1f} s"
     return (line.name, str(line.pid), line.state, str(line.restarts), memory, cpu)
+
+
+def _broker(line: BrokerLine) -> tuple[str, ...]:
+    return (str(line.node), line.address, line.connection, str(line.queued), str(line.in_flight))
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

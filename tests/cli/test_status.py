@@ -48,6 +48,14 @@ PAGES = {
             },
         ]
     },
+    "/brokers/json": HEAD
+    | {
+        "metadata_failing_since": 7,
+        "metadata_error": "Connection refused.",
+        "brokers": [{"node": 1, "address": "kafka1:9092", "connection": "failed", "queued": 20, "in_flight": 3}],
+        "paused": [{"scope": "broker 1", "state": "waiting", "since": 7, "reason": "Connection refused."}],
+        "paused_count": 1,
+    },
     "/queues/json": HEAD | {"sending": [{"topic": "clicks", "batch": 1, "send_wait": 20, "ack_wait": 3}], "new": 4},
 }
 EXPECTED = """\
@@ -57,6 +65,13 @@ received 8 = delivered 1 + discarded 0 + held 7 (queued 7)
 PROCESS        PID    STATE  RESTARTS   MEMORY    CPU
 router        4712  running         2  3.0 MiB  1.2 s
 dispatcher-0     0  stopped         0        -      -
+
+No broker can be reached: Connection refused.
+
+BROKER      ADDRESS  CONNECTION  QUEUED  IN FLIGHT
+1       kafka1:9092      failed      20          3
+
+Paused: broker 1
 
 Not yet taken by the router: 4
 
