@@ -27,12 +27,12 @@ def broker() -> Iterator[DevBroker]:
 
 
 def test_nothing_is_lost_doubled_or_reordered(tmp_path: Path, broker: DevBroker) -> None:
-    run_chaos(Run(129, 25, 200), Embedded(broker, BROKERS), tmp_path)
+    run_chaos(Run(129, 20, 200), Embedded(broker, BROKERS), tmp_path)
 
 
 def test_what_trouble_with_sequence_numbers_doubles_is_counted(tmp_path: Path, broker: DevBroker) -> None:
     """By topic as well: no process is killed."""
     harms = (Harm.BROKER, Harm.LEADER, Harm.ANSWER)
-    report = run_chaos(Run(40, 20, 200, harms, AT_LEAST_ONCE), Embedded(broker, BROKERS, epochs=True), tmp_path)
+    report = run_chaos(Run(40, 15, 200, harms, AT_LEAST_ONCE), Embedded(broker, BROKERS, epochs=True), tmp_path)
     possible = report.outcome.possible_by_topic
     assert all(count <= possible[topic] for topic, count in report.account.repeated.items())

@@ -22,9 +22,9 @@ def test_at_a_trickle_nothing_is_discarded_although_the_daemon_is_killed(tmp_pat
     assert report.held_at_return > 100
 
 
-@pytest.mark.parametrize("when_full", ["discard", "block"])
-def test_a_full_daemon_that_is_killed_goes_on_where_it_was(tmp_path: Path, when_full: str) -> None:
-    report = live_through(Outage(seconds=4, rate=0, kills=1, slab="8m", when_full=when_full), tmp_path)
+def test_a_full_daemon_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    report = live_through(Outage(seconds=4, rate=0, kills=1, slab="8m"), tmp_path)
+    assert report.discarded > 100
     assert report.lost_with_socket <= QUEUE
 
 
