@@ -378,7 +378,10 @@ class Dispatcher:
     # --- pauses ------------------------------------------------------------------------------------------------------
 
     def on_lost(self) -> None:
-        """The connection failed: what was in flight is in doubt, and the router decides where all of it goes."""
+        """The connection failed: what was in flight is in doubt, and the router decides where all of it goes.
+
+        Where there is nothing to decide, nothing pauses: the next message opens another connection.
+        """
         for queue in self._queues.values():
             doubtful = queue.lose()
             self._answers.doubt(doubtful, self.topic_name(queue.topic) if doubtful else b"")
@@ -386,10 +389,12 @@ class Dispatcher:
                 self._answers.renumber(queue, self.topic_name(queue.topic))
                 queue.state = QueueState.FLOWING
             self._schedule(queue)
-        self._paused = True
         self._awaiting_since_ms = None
-        self._outbox.append(Parcel(Kind.PAUSED, 0, EVERYTHING))
-        self._finish_handing_back()
+        if self._handing_back:
+            self._finish_handing_back()
+        elif any(queue.has_work for queue in self._queues.values()):
+            self._paused = True
+            self._outbox.append(Parcel(Kind.PAUSED, 0, EVERYTHING))
 
     def remind(self) -> bool:
         """Say again what is paused; False when nothing is."""

@@ -318,7 +318,8 @@ class Dispatching:
         scope = peer if partition == EVERYTHING else self._route(topic, partition)
         if kind is Kind.PAUSED and scope.pause(now_ms):
             self._row.add(Counter.PauseStarted)
-            self._post(slot, Parcel(Kind.HAND_BACK, topic, partition))
+            if scope is peer or peer.flowing:  # else it was told to hand everything back, and this with it
+                self._post(slot, Parcel(Kind.HAND_BACK, topic, partition))
         elif kind is Kind.HANDED_BACK:
             self._handed_back(slot, scope, now_ms)
 

@@ -110,6 +110,7 @@ ACTIONS: Final[list[Callable[[World, Step], None]]] = [
     move_leader,
     take_down,
     fail,
+    lambda world, step: world.refresh(kill_at=step.kill_at),
 ]
 RARE: Final = (kill_router, kill_peer, kill_all, move_leader, take_down, fail)
 

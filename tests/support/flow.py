@@ -62,6 +62,10 @@ class World(Machine):
         if started is not None:
             self._as_router(lambda: self.router.on_metadata(self.view(), started, self.now_ms), kill_at=kill_at)
 
+    def refresh(self, *, kill_at: int | None = None) -> None:
+        """A refresh has everything handed back."""
+        self._as_router(lambda: self.router.dispatching.hand_back_all(self.now_ms), kill_at=kill_at)
+
     def view(self) -> ClusterView:
         """The metadata of this moment."""
         leaders = {place: node for place, node in self.cluster.leaders.items() if node is not None}

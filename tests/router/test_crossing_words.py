@@ -1,0 +1,63 @@
+"""Words of router and dispatcher that cross: a hand-back of everything, and what happens meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.slab.file import Geometry
+from support.flow import World
+from support.flow_parts import a_config
+from support.slabs import new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SLOT = 0
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """One topic with one partition, whose dispatcher has sent a first message."""
+    with new_slab(Geometry(chunks=64, topics=16, partitions=16, landing_slots=16, landing_slot_size=4096)) as slab:
+        world = World(slab, {b"t": [1]}, a_config(action="none"))
+        world.boot()
+        world.send_one(b"t")
+        world.run_dry()
+        yield world
+        world.close()
+
+
+def send(world: World) -> None:
+    world.send_one(b"t")
+    world.ring()
+    world.peer_hears(SLOT)
+    world.peer_sends(SLOT)
+
+
+def hear_all(world: World) -> None:
+    while any(world.to_router):
+        world.router_hears()
+
+
+def test_a_partition_pauses_while_everything_is_handed_back(world: World) -> None:
+    send(world)
+    world.refresh()
+    world.peer_hears(SLOT)
+    world.errors.append((6, False))
+    world.answer(SLOT)
+    hear_all(world)
+    world.run_dry()
+    world.check()
+
+
+def test_an_idle_connection_fails_after_everything_was_handed_back(world: World) -> None:
+    world.refresh()
+    world.peer_hears(SLOT)
+    hear_all(world)
+    world.lose(SLOT)
+    hear_all(world)
+    send(world)
+    world.run_dry()
+    world.check()
