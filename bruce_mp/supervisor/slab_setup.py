@@ -11,7 +11,7 @@ import logging
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError, StartError
 from bruce_mp.slab import layout as lay
@@ -31,7 +31,7 @@ from bruce_mp.telemetry.logs import NOTICE
 from bruce_mp.telemetry.receipts import finish_stream_input
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 __all__ = ["OwnSlab", "join_inputs", "retire_row", "take_slab"]
@@ -158,18 +158,31 @@ def join_inputs(slab: Slab, rows: Sequence[int]) -> None:
     """
     heads = [(chunk, span) for chunk, state, span, _ in chunk_heads(slab) if state is not ChunkState.FREE]
     owners = {slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] for chunk, _ in heads}
-    for index in range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER):
+    for index in _STREAM_ROWS:
         row = Row(slab, index)
         if index in owners or row.version & 1:
             finish_stream_input(slab, row, index)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)
-    tickets = last_tickets(slab)
-    for chunk, _ in heads:
-        owner_at = slab.chunk_at(chunk) + lay.CHUNK_OWNER
-        if slab.view[owner_at] not in rows:
-            TicketOffice(slab, rows[0]).catch_up(tickets.get(slab.view[owner_at], 0))
-            slab.view[owner_at] = rows[0]
+    if not owners.issubset(rows):
+        _bequeath(slab, [chunk for chunk, _ in heads], rows)
     note_owners(slab, heads)
+
+
+_STREAM_ROWS: Final = range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER)
+
+
+def _bequeath(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
+    """Give the chunks of all other inputs to the first of these rows.
+
+    Its tickets and its arrivals go on behind those of all whom it succeeds: theirs are handed over and counted.
+    """
+    heir, tickets = rows[0], last_tickets(slab)
+    for owner_at in (slab.chunk_at(chunk) + lay.CHUNK_OWNER for chunk in chunks):
+        if slab.view[owner_at] not in rows:
+            TicketOffice(slab, heir).catch_up(tickets.get(slab.view[owner_at], 0))
+            slab.view[owner_at] = heir
+    if heir in _STREAM_ROWS:
+        Row(slab, heir).count(max(Row(slab, index).counted for index in _STREAM_ROWS), {})
 
 
 def _check_chunks(slab: Slab) -> None:

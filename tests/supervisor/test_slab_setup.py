@@ -15,9 +15,12 @@ from bruce_mp.slab.rows import Row
 from bruce_mp.slab.runs import runs_of
 from bruce_mp.supervisor import locks
 from bruce_mp.supervisor.remains import held_messages
-from bruce_mp.supervisor.slab_setup import take_slab
+from bruce_mp.supervisor.slab_setup import join_inputs, take_slab
+from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
 from support.filled_slab import FilledSlab
+from support.slabs import datagram, new_slab
+from support.streams import WORKER_ROW, StreamInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -211,3 +214,16 @@ def test_a_slab_of_somebody_else_is_not_touched(path: Path, monkeypatch: pytest.
 def test_a_slab_without_a_directory_says_so(path: Path) -> None:
     with pytest.raises(SlabError, match="cannot be made"):
         take(path.parent / "nowhere" / "slab")
+
+
+def test_what_a_worker_left_is_counted_once_though_another_has_it_now() -> None:
+    """There were two workers, of which the second had received more; now there is one."""
+    with new_slab(Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=4096)) as slab:
+        for row, messages in ((WORKER_ROW, 1), (WORKER_ROW + 1, 5)):
+            worker = StreamInput(slab, row=row)
+            worker.feed((worker.connect(), datagram() * messages))
+        join_inputs(slab, (WORKER_ROW,))
+        for _ in range(2):
+            StreamInput(slab)
+        books = read_books(slab)
+        assert (books.received, books.balanced) == (6, True)

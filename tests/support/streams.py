@@ -46,17 +46,18 @@ class StreamInput:
         blocks: bool = True,
         topics: Sequence[tuple[bytes, int]] = (),
         linger_ms: int = 1000,
+        row: int = WORKER_ROW,
     ) -> None:
         self.slab = slab
         table = TopicTable(slab)
         for name, partitions in topics:
             table.add(name, partitions)
-        self.row = Row(slab, WORKER_ROW)
+        self.row = Row(slab, row)
         self.sections = Sections()
         self.outcomes = Outcomes(slab, self.sections)
         self.waiting = Barriers(self.outcomes, self.sections, self._answer)
         self.answers: list[tuple[Client, BarrierAnswer]] = []
-        self.pool = ChunkPool(slab, WORKER_ROW, [WORKER_ROW], self.outcomes)
+        self.pool = ChunkPool(slab, row, [row], self.outcomes)
         self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms)
         self.reporter = DiscardReporter(_Sent(), 100)
         self.barriers: list[tuple[Client, bytes]] = []
@@ -64,7 +65,7 @@ class StreamInput:
             self.row, self.lanes, self.pool, self.reporter, self._on_barrier, longest=longest, blocks=blocks
         )
         self.now_ms = 1
-        finish_stream_input(slab, self.row, WORKER_ROW)
+        finish_stream_input(slab, self.row, row)
         self.pool.release_seals()
 
     def _on_barrier(self, client: Client, data: bytes) -> None:
