@@ -179,8 +179,7 @@ ARRIVAL_SOURCES: Final = 1 << ARRIVAL_SOURCE_BITS
 
 FLAG_PARTITION_KEY: Final = 1  # the record is a PartitionKey message; on a run: all its records are
 FLAG_BATCH_START: Final = 2  # the first record of this run or record opens a record batch that was sent
-FLAG_IN_DOUBT: Final = 4  # sent at least once without an answer: a duplicate is possible without idempotence
-FLAG_ADMITTED: Final = 8  # on a run: the router has counted its records against the topic's rate limit
+FLAG_ADMITTED: Final = 4  # on a run: the router has counted its records against the topic's rate limit
 
 
 @unique

@@ -263,14 +263,14 @@ def split(slab: Slab, chunk: int, offset: int) -> None:
         return
     base = slab.chunks_at + chunk * lay.CHUNK_BYTES
     sequence = run.sequence
-    flags = run.flags & (lay.FLAG_IN_DOUBT | lay.FLAG_BATCH_START)
+    flags = run.flags & lay.FLAG_BATCH_START
     for at, record in records_of(slab, chunk, offset, run):
         slab.words[(base + at) >> 2] = run.word
         slab.view[base + at + lay.RECORD_FLAGS] = record.flags & lay.FLAG_PARTITION_KEY | flags
         slab.view[base + at + lay.RECORD_ATTEMPTS] = run.attempts
         _PLACEMENT.pack_into(slab.view, base + at + lay.RECORD_PARTITION, run.partition, sequence, run.epoch)
         sequence = next_sequence(sequence, 1)
-        flags &= ~lay.FLAG_BATCH_START
+        flags = 0
     slab.words[(base + offset) >> 2] = State.SPLIT
 
 

@@ -81,7 +81,6 @@ def test_splitting_keeps_what_the_run_said(slab: Slab, first: int) -> None:
     place(slab, whole, 2, first, 9, opens_batch=True)
     mark(slab, [whole], word(State.IN_FLIGHT, 6))
     run_at = slab.chunk_at(whole.chunk) + whole.run
-    slab.view[run_at + lay.RUN_FLAGS] |= lay.FLAG_IN_DOUBT
     slab.view[run_at + lay.RUN_ATTEMPTS] = 3
     for _ in range(2):
         split(slab, whole.chunk, whole.run)
@@ -89,8 +88,8 @@ def test_splitting_keeps_what_the_run_said(slab: Slab, first: int) -> None:
         assert {record.word for record in records} == {word(State.IN_FLIGHT, 6)}
         assert {(record.partition, record.epoch, record.attempts) for record in records} == {(2, 9, 3)}
         assert [record.sequence for record in records] == [(first + index) % 2**31 for index in range(3)]
-        rest = lay.FLAG_PARTITION_KEY | lay.FLAG_IN_DOUBT
-        assert [record.flags for record in records] == [rest | lay.FLAG_BATCH_START, rest, rest]
+        key = lay.FLAG_PARTITION_KEY
+        assert [record.flags for record in records] == [key | lay.FLAG_BATCH_START, key, key]
         assert read_run(slab, whole.chunk, whole.run).state is State.SPLIT
 
 

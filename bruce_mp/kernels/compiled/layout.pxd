@@ -68,7 +68,6 @@ cdef enum:
 
     FLAG_PARTITION_KEY = 1
     FLAG_BATCH_START = 2
-    FLAG_IN_DOUBT = 4
 
 cdef enum State:
     OPEN = 0

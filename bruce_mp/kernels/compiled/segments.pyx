@@ -209,7 +209,7 @@ cdef int split_run(Memory *memory, Part *part) noexcept nogil:
     if is_split(&whole):
         return 0
     cdef uint32_t word = load32(whole.run)
-    cdef int flags = load8(whole.run + RUN_FLAGS) & (FLAG_IN_DOUBT | FLAG_BATCH_START)
+    cdef int flags = load8(whole.run + RUN_FLAGS) & FLAG_BATCH_START
     cdef uint8_t attempts = load8(whole.run + RUN_ATTEMPTS)
     cdef int partition = <int>load32(whole.run + RUN_PARTITION)
     cdef int64_t sequence = <int>load32(whole.run + RUN_SEQUENCE)
@@ -223,7 +223,7 @@ cdef int split_run(Memory *memory, Part *part) noexcept nogil:
         store8(at + RECORD_FLAGS, load8(at + RECORD_FLAGS) & FLAG_PARTITION_KEY | flags)
         store8(at + RECORD_ATTEMPTS, attempts)
         store_placement(at + RECORD_PARTITION, partition, sequence, epoch)
-        sequence, flags, at = following(sequence, 1), flags & ~FLAG_BATCH_START, look.next
+        sequence, flags, at = following(sequence, 1), 0, look.next
     store32(whole.run, SPLIT)
     return 0
 
