@@ -165,7 +165,8 @@ class Answers:
         rest, culprits = self._maker.without(batch, named) if named else (None, [])
         if batch.records == 1:
             rest, culprits = None, list(batch.segments)
-        if len(culprits) > MAX_SETTLED_SEGMENTS or not culprits:
+        most = max(len(culprits), len(rest.segments) if rest is not None else 0)  # cutting makes more of them
+        if most > MAX_SETTLED_SEGMENTS or not culprits:
             queue.failed += self._maker.halve(batch)
             queue.drain()
             return

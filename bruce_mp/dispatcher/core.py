@@ -448,7 +448,8 @@ class Dispatcher:
 
     def _return(self, queue: PartitionQueue) -> None:
         """Hand a queue back: batches that were built first, in order."""
-        self.troubles.over(self.topic_name(queue.topic), queue.partition)
+        if self._topics.has(queue.topic):  # a topic that is gone may have left an empty queue
+            self.troubles.over(self.topic_name(queue.topic), queue.partition)
         sent, fresh = queue.release()
         self._give(Kind.RETURNED_SENT, State.RETURNED_SENT, queue, [part for batch in sent for part in batch.segments])
         self._give(Kind.RETURNED, State.RETURNED, queue, fresh)

@@ -484,6 +484,22 @@ def test_records_that_the_answer_names_are_given_up_at_once(make: MakeWorld) -> 
     assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 4}
 
 
+def test_what_is_left_of_a_batch_is_settled_at_once(make: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each culprit cuts a segment in two, and a transaction has room for so many."""
+    for module in ("slab.rows", "dispatcher.batches", "dispatcher.answers"):
+        monkeypatch.setattr(f"bruce_mp.{module}.MAX_SETTLED_SEGMENTS", 3)
+    world = make()
+    world.names_culprits = True
+    for _ in range(3):
+        world.send([(b"t", datagram(b"t"), None)] * 3)
+        world.ring()
+    for _ in range(3):
+        world.peer_hears(SLOT)
+    world.cluster.poison = {2, 5, 8}
+    settle(world)
+    assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 3}
+
+
 @examples(60)
 @given(
     batches=st.lists(st.integers(1, 12), min_size=1, max_size=8),

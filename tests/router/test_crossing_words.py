@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.slab.file import Geometry
+from support.fake_broker import Partition
 from support.flow import World
 from support.flow_parts import a_config
 from support.slabs import new_slab
@@ -61,3 +62,19 @@ def test_an_idle_connection_fails_after_everything_was_handed_back(world: World)
     send(world)
     world.run_dry()
     world.check()
+
+
+def test_everything_is_handed_back_though_a_topic_is_gone(world: World) -> None:
+    """Its entry in the slab's table went to another topic, which the dispatcher knows."""
+    table = world.router._tables.topics
+    gone = table.id_of(b"t")
+    table.remove([gone])
+    world.topics[b"u"], world.cluster.leaders[b"u", 0] = 1, 1
+    world.cluster.partitions[b"u", 0] = Partition()
+    world.peers[SLOT].core._topics.refresh()
+    world.refresh()
+    world.peer_hears(SLOT)
+    hear_all(world)
+    world.send_one(b"u")
+    world.run_dry()
+    assert len(world.cluster.partitions[b"u", 0].log) == 1
