@@ -6,8 +6,10 @@ together; 3 `audit`: something is missing, doubled or out of order; `backfill --
 
 from __future__ import annotations
 
+import signal
 import sys
 from argparse import ArgumentParser, Namespace
+from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import BruceError, ExitCode
@@ -16,7 +18,14 @@ from bruce_mp.spark.session import start_session
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pyspark.sql import SparkSession
+
+    from bruce_mp.spark.audit.follow import Follow
+
 __all__ = ["main"]
+
+_SHUFFLE_PARTITIONS: Final = "8"
+"""The audit's tables are small: Spark's 200 would cost more than they save."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -181,13 +190,41 @@ def _audit(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--kafka", metavar="KEY=VALUE", action="append", default=[], type=_pair, help="option of the reader"
     )
+    parser.add_argument("--follow", action="store_true", help="go on, and report each minute when it is closed")
+    for name, (default, text) in _FOLLOW.items():
+        parser.add_argument(f"--{name}", metavar="S", type=int, default=default, help=f"with --follow: {text}")
+    parser.add_argument("--stop-when-bad", action="store_true", help="with --follow: end with status 3 at once")
+
+
+_FOLLOW: Final = {
+    "every": (30, "read Kafka so often (default 30)"),
+    "lateness": (120, "how late a message may come (default 120)"),
+    "window": (7200, "how far back each report goes (default 7200)"),
+    "until-idle": (None, "end when nothing came for so long"),
+}
 
 
 def _run_audit(args: Namespace) -> int:
-    from bruce_mp.spark.audit.run import Audit, audit  # noqa: PLC0415 - PySpark is slow
+    from bruce_mp.spark.audit.follow import Follow  # noqa: PLC0415 - PySpark is slow
+    from bruce_mp.spark.audit.run import Audit, audit  # noqa: PLC0415
 
     plan = Audit(
         args.bootstrap, args.topic, args.ledger, args.output, args.discards, dict(args.kafka), args.table_format
     )
-    spark = start_session("bruce audit", master=args.master, kafka=True, settings=dict(args.conf))
+    settings = {"spark.sql.shuffle.partitions": _SHUFFLE_PARTITIONS, **dict(args.conf)}
+    spark = start_session("bruce audit", master=args.master, kafka=True, settings=settings)
+    if args.follow:
+        following = Follow(plan, args.every, args.lateness, args.window, args.until_idle, args.stop_when_bad)
+        return _run_follow(spark, following)
     return ExitCode.OK if audit(spark, plan).good else ExitCode.UNBALANCED
+
+
+def _run_follow(spark: SparkSession, plan: Follow) -> int:
+    """Until SIGTERM or SIGINT; bad if one report was."""
+    from bruce_mp.spark.audit.follow import follow  # noqa: PLC0415 - PySpark is slow
+
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    good = [verdict.good for verdict in follow(spark, plan, stop)]
+    return ExitCode.OK if all(good) else ExitCode.UNBALANCED

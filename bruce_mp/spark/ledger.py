@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from bruce_mp.spark.storage import open_directory
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -47,6 +49,7 @@ class Sent:
     host: str
     rows: Mapping[tuple[str, int], int]
     acks: str
+    stamped: bool = False
     delivered: int | None = None
     discarded: Mapping[str, int] = field(default_factory=dict)
     dead_letters: int = 0
@@ -61,8 +64,6 @@ def write_ledger(uri: str, commits: Iterable[Sent], *, name: str | None = None) 
     rows = [row for commit in commits for row in _rows(commit)]
     if not rows:
         return None
-    from bruce_mp.spark.storage import open_directory  # noqa: PLC0415 - Arrow is slow to import; drivers without ledger
-
     system, root = open_directory(uri)
     final = f"{root}/{name or uuid4().hex}.json"
     part = f"{final}.{uuid4().hex}.part"
@@ -73,7 +74,13 @@ def write_ledger(uri: str, commits: Iterable[Sent], *, name: str | None = None) 
 
 
 def _rows(sent: Sent) -> list[dict[str, Any]]:
-    shared = {**asdict(sent.attempt), "host": sent.host, "acks": sent.acks, "attempt_rows": sent.total}
+    shared = {
+        **asdict(sent.attempt),
+        "host": sent.host,
+        "acks": sent.acks,
+        "stamped": sent.stamped,
+        "attempt_rows": sent.total,
+    }
     outcome = {"delivered": sent.delivered, "discarded": dict(sent.discarded), "dead_letters": sent.dead_letters}
     return [
         {**shared, "topic": topic, "minute": minute, "rows": rows, **outcome}

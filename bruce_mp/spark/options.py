@@ -11,6 +11,7 @@ from enum import Enum, unique
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.spark.errors import OptionError
+from bruce_mp.spark.storage import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -97,6 +98,11 @@ def _text(name: str, text: str) -> str:
     return text
 
 
+def _place(name: str, text: str) -> str:
+    """A directory or URI; a path is meant from where the driver runs."""
+    return absolute(_text(name, text))
+
+
 def _topic(name: str, text: str) -> str:
     if not 0 < len(text.encode()) <= 249:
         raise OptionError(f"Option '{name}' has {len(text.encode())} bytes: a topic of Kafka has 1 to 249.")
@@ -118,8 +124,8 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
     "maxRecordBytes": ("max_record_bytes", _natural(64, MAX_RECORD_BYTES)),
     "stamp": ("stamp", _flag),
     "fence": ("fence", _flag),
-    "ledger": ("ledger", _text),
-    "deadLetterPath": ("dead_letter_path", _text),
+    "ledger": ("ledger", _place),
+    "deadLetterPath": ("dead_letter_path", _place),
 }
 """Name as documented: the field of SinkOptions and the parser of its value."""
 _BY_LOWER: Final = {name.lower(): name for name in _OPTIONS}

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pyarrow.fs import FileSystem
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
-__all__ = ["open_directory"]
+__all__ = ["absolute", "empty_directory", "open_directory"]
+
+
+def absolute(place: str) -> str:
+    """A path as it is from every working directory: executors have others than the driver.  A URI stays."""
+    return place if "://" in place else str(Path(place).absolute())
 
 
 def open_directory(uri: str) -> tuple[FileSystem, str]:
     """The file system and the directory in it, which is made if it is not there.  Raises OSError or ValueError."""
-    system, root = FileSystem.from_uri(uri if "://" in uri else Path(uri).absolute().as_uri())
+    from pyarrow.fs import FileSystem  # noqa: PLC0415 - slow to import, and not needed where paths are only checked
+
+    system, root = FileSystem.from_uri(uri if "://" in uri else Path(absolute(uri)).as_uri())
     system.create_dir(root, recursive=True)
     return system, root.rstrip("/")
+
+
+def empty_directory(uri: str) -> None:
+    """Make the directory, or remove what is in it."""
+    system, root = open_directory(uri)
+    system.delete_dir_contents(root)

@@ -79,7 +79,7 @@ class _Task:
 
     def close(self, answer: BarrierAnswer | None, dead_letters: int) -> Sent:
         """The task's result; raises `TaskError` if the daemon's answer is not what the user wants."""
-        shared = (self._attempt, socket.gethostname(), dict(self._rows), self._options.acks.value)
+        shared = (self._attempt, socket.gethostname(), dict(self._rows), self._options.acks.value, self._options.stamp)
         if answer is None:
             return Sent(*shared, dead_letters=dead_letters)
         reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}

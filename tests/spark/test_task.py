@@ -178,7 +178,7 @@ def test_the_ledger_counts_by_topic_and_minute(tmp_path: Path) -> None:
 
 
 def test_a_ledger_is_written_whole_and_once(tmp_path: Path) -> None:
-    sent = Sent(ATTEMPT, "host", {("a", 0): 2, ("b", 60_000): 1}, "delivered", 3)
+    sent = Sent(ATTEMPT, "host", {("a", 0): 2, ("b", 60_000): 1}, "delivered", delivered=3)
     for _ in range(2):
         assert write_ledger(str(tmp_path / "ledger"), [sent, sent], name="commit") == f"{tmp_path}/ledger/commit.json"
     (file,) = (tmp_path / "ledger").iterdir()

@@ -1,146 +1,208 @@
-"""The audit's tables: what was sent, what was discarded, what is in Kafka, and what that makes together.
+"""The audit's arithmetic: what was sent, what became of it, for each topic and minute.
 
-All of them are DataFrames with `topic` and `minute`; nothing is collected.  A message counts once for the law
+    sent = delivered + discarded + missing
 
-    sent = in Kafka once + discarded + missing
+Delivered are different messages, so copies are `doubled`; `unknown` is what nobody entered into a ledger.  All tables
+here are as small as the ledgers and the facts; none is collected.
 
-so `doubled` counts the copies beyond the first, and `unknown` what nobody entered into a ledger: messages of other
-programs, and of attempts that Spark gave up.
+A ledger says how many messages of each topic and minute an attempt sent (a *cell*), and of the whole attempt what was
+discarded.  So what a cell lacks is first found elsewhere (`stray`: another attempt or another minute brought it to
+Kafka), then discarded, then missing: `_allot` deals out one after the other.  Attempts whose fate the daemon was not
+asked about share, topic by topic, what discard files say; messages without a stamp share what is in the topic.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import UTC
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
+    from typing import Self
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["balance", "discarded", "found", "latencies", "out_of_order", "read_ledger", "sent"]
+__all__ = ["CELL", "Books", "discard_lines", "fill_books", "read_ledger"]
 
 _LEDGER: Final = (
-    "query string, batch long, partition int, attempt int, host string, acks string, attempt_rows long, topic string, "
-    "minute long, rows long, delivered long, discarded map<string, long>, dead_letters long"
+    "query string, batch long, partition int, attempt int, host string, acks string, stamped boolean, "
+    "attempt_rows long, topic string, minute long, rows long, delivered long, discarded map<string, long>, "
+    "dead_letters long"
 )
-_KEY: Final = ["topic", "minute"]
-_MINUTE_MS: Final = 60_000
+CELL: Final = ["topic", "minute"]
+_STRAY: Final = "(stray)"
 
 
-def read_ledger(spark: SparkSession, directories: Sequence[str]) -> DataFrame:
-    """The rows of ledgers, with `writer` as the stamps name it."""
-    rows = spark.read.schema(_LEDGER).json(list(directories))
-    return rows.selectExpr("*", "concat_ws('/', query, batch, partition) as writer")
+@dataclass(frozen=True)
+class Books:
+    """`balance`: topic, minute, sent, delivered, discarded, missing, doubled, out_of_order, unknown, reasons, problems.
 
-
-def sent(ledger: DataFrame) -> DataFrame:
-    """topic, minute, sent: what committed attempts sent."""
-    return ledger.groupBy(_KEY).agg({"rows": "sum"}).withColumnRenamed("sum(rows)", "sent")
-
-
-def discarded(lines: DataFrame) -> DataFrame:
-    """topic, minute, discarded, reasons (map): what discard files say, duplicates left out."""
-    counted = (
-        lines.where("event = 'DISC' and topic is not null")
-        .selectExpr("topic", f"time_ms - pmod(time_ms, {_MINUTE_MS}) as minute", "info")
-        .groupBy([*_KEY, "info"])
-        .count()
-    )
-    return counted.groupBy(_KEY).agg(
-        *_expressions("sum(count) as discarded", "map_from_entries(collect_list(struct(info, count))) as reasons")
-    )
-
-
-def found(messages: DataFrame, ledger: DataFrame) -> DataFrame:
-    """topic, minute, in_kafka, delivered, doubled, unknown.
-
-    `delivered`: different messages of known writers; `doubled`: their copies beyond the first, attempts included.
-    Messages without a stamp cannot be told apart: each counts as delivered.
+    `numbers` has for each known writer and bucket the sequence numbers that came: writer, bucket, copies, bits.
     """
-    known = ledger.select("writer").distinct().selectExpr("writer", "true as known")
-    joined = messages.join(known, "writer", "left")
-    plain = "sum(if(writer is null, 1, 0))"
-    others = joined.groupBy(_KEY).agg(
-        *_expressions(
-            "count(*) as in_kafka",
-            f"{plain} as plain",
-            "sum(if(writer is not null and known is null, 1, 0)) as unknown",
+
+    balance: DataFrame
+    numbers: DataFrame
+    _kept: Sequence[DataFrame]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """What was kept in memory for the tables is let go."""
+        for table in self._kept:
+            table.unpersist()
+
+
+def read_ledger(
+    spark: SparkSession, directories: Sequence[str], topics: Sequence[str], changed_after: datetime | None = None
+) -> DataFrame:
+    """The rows of ledgers about these topics, from files that changed after a moment (None: from all).
+
+    `writer` is as the stamps name it, and `pool` names who shares the unaccounted: the writer, or its topic.
+    """
+    files = {} if changed_after is None else {"modifiedAfter": f"{changed_after.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"}
+    rows = spark.read.options(timeZone="UTC", **files).schema(_LEDGER).json(list(directories))
+    rows = rows.where(rows["topic"].isin(*topics))
+    alone = "stamped and acks = 'delivered'"
+    named = rows.selectExpr("*", "concat_ws('/', query, batch, partition) as writer")
+    return named.selectExpr("*", f"if({alone}, writer, concat(if(stamped, 'topic ', 'plain '), topic)) as pool")
+
+
+def discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
+    """topic, reason, count: what discard files say, without possible duplicates."""
+    wanted = lines.where("event = 'DISC'").where(lines["topic"].isin(*topics))
+    return wanted.groupBy("topic", wanted["info"].alias("reason")).count()
+
+
+def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> Books:
+    """Compare `facts` (see `tally.FACTS`) with a ledger and the counts of `discard_lines`."""
+    writers = ledger.where("stamped").groupBy("writer").agg(*_expressions("max(attempt_rows) as attempt_rows"))
+    known = facts.join(writers.select("writer"), "writer")
+    numbers = (
+        known.groupBy("writer", "bucket")
+        .agg(
+            *_expressions(
+                "max(struct(minute, topic)) as last", "sum(copies) as copies", "bitmap_or_agg(bits) as bits",
+                "bitmap_count(bitmap_or_agg(bits)) as different",
+            )
         )
-    )
-    apart = _told_apart(joined.where("known"))
-    return (
-        others.join(apart, _KEY, "left")
-        .fillna(0, ["different", "doubled"])
-        .selectExpr(*_KEY, "in_kafka", "plain + different as delivered", "doubled", "unknown")
-    )
+        .cache()
+    )  # fmt: skip
+    cells = _cells(ledger, known, facts).cache()
+    shares = _allot(cells, _covers(cells, numbers, facts, ledger, lines))
+    parts = [
+        cells.groupBy(CELL).agg(*_expressions("sum(rows) as sent", "sum(have) as have", "sum(lack) as lack")),
+        _dealt(shares), _doubled(numbers), _unknown(facts, writers, cells), _late(facts),
+    ]  # fmt: skip
+    return Books(_balance(parts), numbers, (numbers, cells))
 
 
-def _told_apart(stamped: DataFrame) -> DataFrame:
-    """topic, minute, different, doubled: by one bitmap for each writer's 32,768 sequence numbers and minute.
-
-    A copy that came in another minute is found by joining a writer's bitmaps; it counts in the last of the minutes.
-    """
-    bucket = ["topic", "writer", "bucket"]
-    numbered = stamped.selectExpr(
-        *_KEY, "writer", "bitmap_bucket_number(sequence) as bucket", "bitmap_bit_position(sequence) as bit"
+def _cells(ledger: DataFrame, known: DataFrame, facts: DataFrame) -> DataFrame:
+    """pool, topic, minute, rows, have (found in the cell itself), lack."""
+    sent = ledger.groupBy("pool", "writer", "attempt", "stamped", *CELL).agg(*_expressions("sum(rows) as rows"))
+    by_bucket = known.groupBy("writer", "attempt", *CELL, "bucket").agg(
+        *_expressions("bitmap_count(bitmap_or_agg(bits)) as different")
     )
-    by_minute = (
-        numbered.groupBy([*bucket, "minute"])
-        .agg(*_expressions("count(*) as copies", "bitmap_construct_agg(bit) as bits"))
-        .selectExpr("*", "bitmap_count(bits) as different")
-    )
-    across = by_minute.groupBy(bucket).agg(
-        *_expressions("max(minute) as minute", "sum(different) - bitmap_count(bitmap_or_agg(bits)) as again")
-    )
-    corrected = by_minute.join(across, [*bucket, "minute"], "left").fillna(0, ["again"])
-    return corrected.groupBy(_KEY).agg(
-        *_expressions("sum(different - again) as different", "sum(copies - different + again) as doubled")
-    )
+    found = by_bucket.groupBy("writer", "attempt", *CELL).agg(*_expressions("sum(different) as found"))
+    stamped = sent.where("stamped").join(found, ["writer", "attempt", *CELL], "left")
+    plain = sent.where("not stamped").groupBy("pool", *CELL).agg(*_expressions("sum(rows) as rows"))
+    plain = plain.join(_plain(facts), CELL, "left")
+    wanted = ["pool", *CELL, "rows", "least(rows, coalesce(found, 0)) as have"]
+    both = stamped.selectExpr(*wanted).unionByName(plain.selectExpr(*wanted))
+    return both.selectExpr("*", "rows - have as lack")
 
 
-def out_of_order(messages: DataFrame) -> DataFrame:
-    """topic, minute, out_of_order: messages that stand behind a later one of their writer in the same partition.
+def _plain(facts: DataFrame) -> DataFrame:
+    """topic, minute, found: messages without a stamp."""
+    return facts.where("writer is null").groupBy(CELL).agg(*_expressions("sum(copies) as found"))
 
-    Copies of a message do not count: the first of each does.
-    """
+
+def _covers(cells: DataFrame, numbers: DataFrame, facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> DataFrame:
+    """pool, rank, reason, count: what may account for what the cells of a pool lack, in the order of rank."""
+    pools = ledger.where("stamped").select("pool", "writer").distinct()
+    came = numbers.join(pools, "writer").groupBy("pool").agg(*_expressions("sum(different) as came"))
+    plain = _plain(facts).groupBy("topic").agg(*_expressions("sum(found) as came"))
+    came = came.unionByName(plain.selectExpr("concat('plain ', topic) as pool", "came"))
+    have = cells.groupBy("pool").agg(*_expressions("sum(have) as have"))
+    stray = came.join(have, "pool").selectExpr("pool", "0 as rank", f"'{_STRAY}' as reason", "came - have as count")
+    answered = ledger.where("acks = 'delivered'").groupBy("pool", "writer", "attempt")
+    attempts = answered.agg(*_expressions("first(discarded) as discarded"))  # each of its rows says the same
+    told = attempts.selectExpr("pool", "1 as rank", "explode(discarded) as (reason, count)")
+    told = told.groupBy("pool", "rank", "reason").agg(*_expressions("sum(count) as count"))
+    named = lines.selectExpr("explode(array('topic ', 'plain ')) as kind", "*")
+    filed = named.selectExpr("concat(kind, topic) as pool", "2 as rank", "reason", "count")
+    filed = filed.join(attempts.select("pool"), "pool", "left_anti")  # what was answered is not counted again
+    return stray.unionByName(told).unionByName(filed).where("count > 0")
+
+
+def _allot(cells: DataFrame, covers: DataFrame) -> DataFrame:
+    """topic, minute, reason, count: what the cells of a pool lack, dealt out to its covers one after the other."""
+    lacking = _intervals(cells.where("lack > 0").select("pool", *CELL, "lack"), "lack", ["minute", "topic"], "lack")
+    covering = _intervals(covers, "count", ["rank", "reason"], "cover")
+    overlap = "least(lack_to, cover_to) - greatest(lack_from, cover_from) as count"
+    return lacking.join(covering.drop("count"), "pool").selectExpr(*CELL, "reason", overlap).where("count > 0")
+
+
+def _intervals(table: DataFrame, amount: str, order: Sequence[str], name: str) -> DataFrame:
+    """With {name}_from and {name}_to: where each row's amount lies when those of its pool are laid end to end."""
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
-    lane = Window.partitionBy("topic", "partition", "writer", "attempt").orderBy("offset")
-    before = F.max("sequence").over(lane.rowsBetween(Window.unboundedPreceding, -1))
-    first = F.row_number().over(
-        Window.partitionBy("topic", "partition", "writer", "attempt", "sequence").orderBy("offset")
-    )
-    late = messages.where("writer is not null").withColumn("before", before).withColumn("copy", first)
-    counted = late.where("copy = 1 and sequence < before").groupBy(_KEY).count()
-    return counted.withColumnRenamed("count", "out_of_order")
+    line = Window.partitionBy("pool").orderBy(*order).rowsBetween(Window.unboundedPreceding, 0)
+    ends = table.withColumn(f"{name}_to", F.sum(amount).over(line))
+    return ends.withColumn(f"{name}_from", F.expr(f"{name}_to - {amount}"))
 
 
-def latencies(messages: DataFrame) -> DataFrame:
-    """topic, minute, p50_ms, p99_ms: from the stamp to the broker's append; only where the broker stamps its time."""
-    return (
-        messages.where("appended and sent_ms is not null")
-        .groupBy(_KEY)
-        .agg(
-            *_expressions(
-                "percentile_approx(kafka_ms - sent_ms, 0.5) as p50_ms",
-                "percentile_approx(kafka_ms - sent_ms, 0.99) as p99_ms",
-            )
+def _dealt(shares: DataFrame) -> DataFrame:
+    """topic, minute, stray, discarded, reasons."""
+    by_reason = shares.groupBy(*CELL, "reason").agg(*_expressions("sum(count) as count"))
+    ours = f"reason <> '{_STRAY}'"
+    return by_reason.groupBy(CELL).agg(
+        *_expressions(
+            f"coalesce(sum(count) filter (where not {ours}), 0) as stray",
+            f"coalesce(sum(count) filter (where {ours}), 0) as discarded",
+            f"map_from_entries(collect_list(struct(reason, count)) filter (where {ours})) as reasons",
         )
     )
 
 
-def balance(parts: Sequence[DataFrame]) -> DataFrame:
-    """All tables side by side, with `missing` (never below 0) and `verdict`: balanced, lost, doubled or disordered."""
-    joined = reduce(lambda left, right: left.join(right, _KEY, "full"), parts)
-    zeros = joined.fillna(0, ["sent", "in_kafka", "delivered", "doubled", "unknown", "discarded", "out_of_order"])
-    missing = "greatest(sent - delivered - discarded, 0) as missing"
-    verdict = """
+def _doubled(numbers: DataFrame) -> DataFrame:
+    """topic, minute, doubled: a bucket's copies count in its last minute."""
+    twice = numbers.where("copies > different").selectExpr("last.topic", "last.minute", "copies - different as doubled")
+    return twice.groupBy(CELL).agg(*_expressions("sum(doubled) as doubled"))
+
+
+def _unknown(facts: DataFrame, writers: DataFrame, cells: DataFrame) -> DataFrame:
+    """topic, minute, unknown: of writers without a ledger, and plain messages beyond what ledgers have sent."""
+    strangers = facts.where("writer is not null").join(writers, "writer", "left_anti")
+    stamped = strangers.groupBy(CELL).agg(*_expressions("sum(copies) as unknown"))
+    sent = cells.where("startswith(pool, 'plain ')").groupBy("topic").agg(*_expressions("sum(rows) as rows"))
+    plain = _plain(facts).groupBy("topic").agg(*_expressions("sum(found) as found", "max(minute) as minute"))
+    beyond = plain.join(sent, "topic", "left").selectExpr(*CELL, "found - coalesce(rows, 0) as unknown")
+    both = stamped.unionByName(beyond.where("unknown > 0"))
+    return both.groupBy(CELL).agg(*_expressions("sum(unknown) as unknown"))
+
+
+def _late(facts: DataFrame) -> DataFrame:
+    """topic, minute, out_of_order."""
+    late = facts.where("late is not null").groupBy(CELL)
+    return late.agg(*_expressions("sum(bitmap_count(late)) as out_of_order"))
+
+
+def _balance(parts: Sequence[DataFrame]) -> DataFrame:
+    joined = reduce(lambda left, right: left.join(right, CELL, "full"), parts)
+    zeros = joined.fillna(0, ["sent", "have", "lack", "stray", "discarded", "doubled", "unknown", "out_of_order"])
+    problems = """
         concat_ws(', ', if(missing > 0, 'lost', null), if(doubled > 0, 'doubled', null),
                   if(out_of_order > 0, 'out of order', null)) as problems
     """
-    return zeros.selectExpr("*", missing).selectExpr("*", verdict)
+    return zeros.selectExpr(
+        *CELL, "sent", "have + stray as delivered", "discarded", "lack - stray - discarded as missing", "doubled",
+        "out_of_order", "unknown", "reasons",
+    ).selectExpr("*", problems)  # fmt: skip
 
 
 def _expressions(*texts: str) -> list[Column]:

@@ -1,8 +1,7 @@
-"""What is in Kafka, as a table: one row a message, with what its stamp says.
+"""Reading topics, with no more of each message than the audit needs.
 
-Columns: topic, partition, offset, kafka_ms (the broker's or the producer's timestamp, by the topic's setting), appended
-(whether it is the broker's), writer (query/batch/partition, null without a stamp), attempt, sequence, sent_ms, and
-minute: of sent_ms, or of kafka_ms for messages without a stamp; in ms since the epoch.
+Columns: topic, partition, kafka_ms (the broker's or the producer's timestamp, by the topic's setting), appended
+(whether it is the broker's), and stamp (null without one).
 """
 
 from __future__ import annotations
@@ -14,51 +13,43 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["land", "parsed", "read_topics"]
+__all__ = ["columns", "read_topics", "stream_topics"]
 
-_READER: Final = {
+READER: Final = {
     "includeHeaders": "true",
     "failOnDataLoss": "false",
     "kafka.max.partition.fetch.bytes": str(4 << 20),
     "kafka.max.poll.records": "5000",
 }
 """Twice as fast as the consumer's defaults; what retention has deleted meanwhile is no error of the audit's."""
-_STAMP: Final = "filter(headers, h -> h.key = 'bruce.stamp')[0].value"
 _LOG_APPEND_TIME: Final = 1
-_LONG: Final = "cast(conv(hex(substring(stamp, {}, 8)), 16, -10) as bigint)"
-_MINUTE_MS: Final = 60_000
+_LAST: Final = "try_element_at(headers, -1)"
+"""The stamp is a message's last header."""
 
 
 def read_topics(
     spark: SparkSession, bootstrap: str, topics: Sequence[str], options: Mapping[str, str] | None = None
 ) -> DataFrame:
     """Everything in the topics, or what `options` of Spark's Kafka source choose (`startingOffsets`, ...)."""
-    reader = spark.read.format("kafka").options(**_READER).option("kafka.bootstrap.servers", bootstrap)
-    return reader.option("subscribe", ",".join(topics)).options(**(options or {})).load()
+    return spark.read.format("kafka").options(**_options(bootstrap, topics, options)).load()
 
 
-def parsed(messages: DataFrame) -> DataFrame:
+def stream_topics(
+    spark: SparkSession, bootstrap: str, topics: Sequence[str], options: Mapping[str, str] | None = None
+) -> DataFrame:
+    """The same as a stream, from the beginning of the topics unless `options` say otherwise."""
+    start = {"startingOffsets": "earliest"}
+    return spark.readStream.format("kafka").options(**start, **_options(bootstrap, topics, options)).load()
+
+
+def _options(bootstrap: str, topics: Sequence[str], options: Mapping[str, str] | None) -> dict[str, str]:
+    places = {"kafka.bootstrap.servers": bootstrap, "subscribe": ",".join(topics)}
+    return {**READER, **places, **(options or {})}
+
+
+def columns(messages: DataFrame) -> DataFrame:
     """The columns above, from those of Spark's Kafka source, batch or stream."""
-    raw = messages.selectExpr(
-        "topic", "partition", "offset", "unix_millis(timestamp) as kafka_ms",
-        f"timestampType = {_LOG_APPEND_TIME} as appended", f"{_STAMP} as stamp",
+    return messages.selectExpr(
+        "topic", "partition", "unix_millis(timestamp) as kafka_ms", f"timestampType = {_LOG_APPEND_TIME} as appended",
+        f"if({_LAST}.key = 'bruce.stamp', {_LAST}.value, null) as stamp",
     )  # fmt: skip
-    stamped = raw.selectExpr(
-        "topic", "partition", "offset", "kafka_ms", "appended", f"{_LONG.format(1)} as sequence",
-        f"{_LONG.format(9)} as sent_ms", "split(cast(substring(stamp, 17) as string), '/') as parts",
-    )  # fmt: skip
-    named = stamped.selectExpr(
-        "topic", "partition", "offset", "kafka_ms", "appended", "sequence", "sent_ms",
-        "concat_ws('/', slice(parts, 1, 3)) as writer", "cast(get(parts, 3) as int) as attempt",
-    )  # fmt: skip
-    minute = f"coalesce(sent_ms, kafka_ms) - pmod(coalesce(sent_ms, kafka_ms), {_MINUTE_MS})"
-    return named.selectExpr(
-        "topic", "partition", "offset", "kafka_ms", "appended", "if(sequence is null, null, writer) as writer",
-        "attempt", "sequence", "sent_ms", f"{minute} as minute",
-    )  # fmt: skip
-
-
-def land(messages: DataFrame, directory: str) -> DataFrame:
-    """Write the parsed messages as Parquet, and read them from there: each report then costs a fraction of Kafka's."""
-    parsed(messages).write.mode("overwrite").option("compression", "zstd").parquet(directory)
-    return messages.sparkSession.read.parquet(directory)

@@ -1,30 +1,36 @@
 """The audit as one call: read, compare, write the tables, say what is wrong.
 
-OUTPUT/messages   what is in Kafka, landed once
-OUTPUT/balance    one row for each topic and minute
-OUTPUT/gaps       which sequence numbers of which writers are missing
+OUTPUT/facts, OUTPUT/latencies   what is in Kafka, landed once
+OUTPUT/balance                   one row for each topic and minute
+OUTPUT/problems                  which sequence numbers of which writers are missing, doubled, out of order
 OUTPUT/report.html
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bruce_mp.spark.audit import books
-from bruce_mp.spark.audit.gaps import gaps
-from bruce_mp.spark.audit.messages import land, read_topics
+from bruce_mp.spark.audit.books import CELL, discard_lines, fill_books, read_ledger
+from bruce_mp.spark.audit.landing import FACTS_DIRECTORY, FORMAT, LATENCIES_DIRECTORY, LandingSource
+from bruce_mp.spark.audit.latency import percentiles
+from bruce_mp.spark.audit.messages import columns, read_topics
+from bruce_mp.spark.audit.problems import find_problems
 from bruce_mp.spark.audit.report import write_report
 from bruce_mp.spark.pipelines.discards import discard_table
 from bruce_mp.spark.pipelines.progress import Progress
+from bruce_mp.spark.storage import absolute, empty_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Audit", "Verdict", "audit"]
+__all__ = ["Audit", "Verdict", "audit", "compare", "land"]
+
+_NO_LINES = "event string, topic string, info string"
+_PROBLEMS = "problem string, writer string, first long, last long"
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,11 @@ class Verdict:
     unknown: int
 
     @property
+    def to_name(self) -> bool:
+        """Whether there are sequence numbers to name."""
+        return bool(self.missing or self.doubled or self.out_of_order or self.discarded)
+
+    @property
     def good(self) -> bool:
         """Nothing is missing, doubled or out of order.  Discards are no fault of the books: they are accounted for."""
         return not (self.missing or self.doubled or self.out_of_order)
@@ -66,38 +77,53 @@ class Verdict:
 
 
 def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) -> Verdict:
-    """Compare, write the tables and the page, and return the sums.  Raises Spark's errors."""
+    """Land what is in the topics now, compare, and return the sums.  Raises Spark's errors."""
     shown = progress or Progress("audit")
     shown.show(f"reading {', '.join(plan.topics)} from {plan.bootstrap}")
-    messages = land(read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), f"{plan.output}/messages")
-    ledger = books.read_ledger(spark, plan.ledgers).where(_is_one_of(plan.topics))
+    land(spark, read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), plan.output)
     shown.show("comparing")
-    _balance(spark, plan, messages, ledger).write.format(plan.table_format).mode("overwrite").save(
-        f"{plan.output}/balance"
-    )
-    balance = spark.read.format(plan.table_format).load(f"{plan.output}/balance")
-    gaps(messages, ledger).write.format(plan.table_format).mode("overwrite").save(f"{plan.output}/gaps")
-    verdict = _sums(balance)
-    write_report(balance, spark.read.format(plan.table_format).load(f"{plan.output}/gaps"), verdict, Path(plan.output))
+    verdict = compare(spark, plan)
     shown.finish(str(verdict))
     return verdict
 
 
-def _balance(spark: SparkSession, plan: Audit, messages: DataFrame, ledger: DataFrame) -> DataFrame:
-    if plan.discards:
-        lines = discard_table(spark, plan.discards).where(_is_one_of(plan.topics))
-    else:
-        lines = spark.createDataFrame([], "event string, topic string, time_ms long, info string")
-    return books.balance(
-        [
-            books.sent(ledger), books.discarded(lines), books.found(messages, ledger), books.out_of_order(messages),
-            books.latencies(messages),
-        ]
-    )  # fmt: skip
+def land(spark: SparkSession, messages: DataFrame, output: str) -> None:
+    """Write the facts about `messages`, which have the columns of Spark's Kafka source; older facts go."""
+    for directory in (FACTS_DIRECTORY, LATENCIES_DIRECTORY):
+        empty_directory(f"{absolute(output)}/{directory}")
+    spark.dataSource.register(LandingSource)
+    columns(messages).write.format(FORMAT).mode("append").save(absolute(output))
 
 
-def _is_one_of(topics: Sequence[str]) -> str:
-    return f"topic in ({', '.join(repr(topic) for topic in topics)})"
+def compare(spark: SparkSession, plan: Audit, minutes: str = "true", changed_after: datetime | None = None) -> Verdict:
+    """Compare what has been landed with the ledgers.
+
+    `minutes` is a condition on the column `minute`; ledger files that were last written before `changed_after` are not
+    read.
+    """
+    output = absolute(plan.output)
+    facts = spark.read.parquet(f"{output}/{FACTS_DIRECTORY}")
+    latencies = spark.read.parquet(f"{output}/{LATENCIES_DIRECTORY}").where(minutes)
+    ledger = read_ledger(spark, plan.ledgers, plan.topics, changed_after)
+    with fill_books(facts, ledger, discard_lines(_lines(spark, plan.discards), plan.topics)) as books:
+        cells = books.balance.where(minutes).join(percentiles(latencies, CELL), CELL, "left")
+        balance = _written(cells, plan, "balance")
+        verdict = _sums(balance)
+        named = find_problems(facts, ledger, books.numbers) if verdict.to_name else spark.createDataFrame([], _PROBLEMS)
+        problems = _written(named, plan, "problems")
+    write_report(balance, percentiles(latencies, ["topic"]), problems, verdict, output)
+    return verdict
+
+
+def _lines(spark: SparkSession, discards: Sequence[str]) -> DataFrame:
+    return discard_table(spark, discards) if discards else spark.createDataFrame([], _NO_LINES)
+
+
+def _written(table: DataFrame, plan: Audit, name: str) -> DataFrame:
+    """The table as it was written; small, so in one file."""
+    path = f"{absolute(plan.output)}/{name}"
+    table.coalesce(1).write.format(plan.table_format).mode("overwrite").save(path)
+    return table.sparkSession.read.format(plan.table_format).load(path)
 
 
 def _sums(balance: DataFrame) -> Verdict:

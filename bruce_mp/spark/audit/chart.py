@@ -1,0 +1,111 @@
+"""A topic over time as SVG: bars for how many messages, and below them a mark wherever something is wrong.
+
+The marks have a size of their own, so that one lost message among a million is seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["PROBLEMS", "STYLE", "VOLUMES", "Bar", "chart"]
+
+VOLUMES: Final = ("delivered", "discarded")
+PROBLEMS: Final = ("missing", "doubled", "out_of_order")
+STYLE: Final = """
+figure { margin: 0 } svg.chart { width: 100%; height: auto; background: #f6f8fa; border-radius: .4rem }
+.delivered { fill: #3a8f5c } .discarded { fill: #d9a400 } .missing { fill: #c0392b } .doubled { fill: #7d4cc2 }
+.out_of_order { fill: #2f7dc1 } .axis { font-size: 11px; fill: #57606a } .line { stroke: #d9dee3 }
+figcaption { color: #57606a } figcaption span { margin-right: 1rem; white-space: nowrap }
+figcaption svg { width: .7rem; height: .7rem; margin-right: .3rem }
+@media (prefers-color-scheme: dark) { svg.chart { background: #161b22 } .axis { fill: #9aa4ae }
+  .line { stroke: #30363d } figcaption { color: #9aa4ae } }
+"""
+_LEFT: Final = 90.0
+_RIGHT: Final = 945.0
+_TOP: Final = 15.0
+_BASE: Final = 150.0
+_MARKS: Final = 160.0
+_MARK: Final = 9.0
+_HEIGHT: Final = 215
+_WIDEST: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A span of time of one topic: the number of the span, its beginning and length in ms, and its counts."""
+
+    number: int
+    start_ms: int
+    length_ms: int
+    counts: Mapping[str, int]
+
+
+def chart(bars: Sequence[Bar]) -> str:
+    """The figure; `bars` are in the order of time, spans without messages left out."""
+    if not bars:
+        return "<p>Nothing was sent.</p>"
+    first, last = bars[0].number, bars[-1].number
+    width = min((_RIGHT - _LEFT) / (last - first + 1), _WIDEST)
+    tallest = max(1, *(sum(bar.counts[name] for name in VOLUMES) for bar in bars))
+    scale = (_BASE - _TOP) / tallest
+    body = "".join(_bar(bar, _LEFT + (bar.number - first) * width, width, scale) for bar in bars)
+    right = _LEFT + (last - first + 1) * width
+    return (
+        f"<figure><svg class=chart viewBox='0 0 960 {_HEIGHT}' role=img aria-label='messages over time'>"
+        f"{_axes(bars, tallest, right)}{body}</svg><figcaption>{_KEY}</figcaption></figure>"
+    )
+
+
+def _axes(bars: Sequence[Bar], tallest: int, right: float) -> str:
+    end = _moment(bars[-1].start_ms + bars[-1].length_ms)
+    labels = [
+        (_LEFT - 6, _TOP + 4, "end", f"{tallest:,}"), (_LEFT - 6, _BASE, "end", "0"),
+        (_LEFT, _HEIGHT - 8, "start", _moment(bars[0].start_ms)),
+        (max(right, _LEFT + 260), _HEIGHT - 8, "end", end), (_LEFT - 6, _MARKS + 18, "end", "problems"),
+    ]  # fmt: skip
+    texts = (
+        f"<text class=axis x={x:.0f} y={y:.0f} text-anchor={anchor}>{text}</text>" for x, y, anchor, text in labels
+    )
+    lines = (f"<line class=line x1={_LEFT:.0f} x2={_RIGHT:.0f} y1={y:.0f} y2={y:.0f} />" for y in (_TOP, _BASE))
+    return "".join((*lines, *texts))
+
+
+def _bar(bar: Bar, x: float, width: float, scale: float) -> str:
+    parts, y = [], _BASE
+    inner = max(width - 1, 1.0)
+    for name in VOLUMES:
+        if bar.counts[name]:
+            height = max(bar.counts[name] * scale, 1.0)
+            y -= height
+            parts.append(_rectangle(bar, name, (x, y, inner, height)))
+    for row, name in enumerate(PROBLEMS):
+        if bar.counts[name]:
+            wide = min(max(inner, 4.0), _MARK)
+            middle = x + (inner - wide) / 2
+            parts.append(_rectangle(bar, name, (middle, _MARKS + row * (_MARK + 2), wide, _MARK)))
+    return "".join(parts)
+
+
+def _rectangle(bar: Bar, name: str, place: tuple[float, float, float, float]) -> str:
+    x, y, width, height = place
+    title = f"{_moment(bar.start_ms)}: {bar.counts[name]:,} {_named(name)}"
+    return f"<rect class={name} x={x:.1f} y={y:.1f} width={width:.1f} height={height:.1f}><title>{title}</title></rect>"
+
+
+def _moment(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _named(name: str) -> str:
+    return name.replace("_", " ")
+
+
+_KEY: Final = "".join(
+    f"<span><svg viewBox='0 0 1 1'><rect class={name} width=1 height=1 /></svg>{_named(name)}</span>"
+    for name in (*VOLUMES, *PROBLEMS)
+)

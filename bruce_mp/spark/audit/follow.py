@@ -1,0 +1,140 @@
+"""The audit as a service: lands what comes into the topics, and reports each minute when it is closed.
+
+A minute is closed when nothing of it is expected any more: the watermark of the stream has passed it, or all that is in
+Kafka was read and it is older than the lateness allowed.  The second makes a silent topic reportable, where the first
+stands still.  Each report covers the closed minutes of the window again, so that what came very late still counts.
+
+Where it was is in OUTPUT/checkpoint; facts older than two windows are removed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from threading import Event
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.spark.audit.landing import FACTS_DIRECTORY, FORMAT, LATENCIES_DIRECTORY, LandingSource
+from bruce_mp.spark.audit.messages import columns, stream_topics
+from bruce_mp.spark.audit.run import Audit, Verdict, compare
+from bruce_mp.spark.pipelines.progress import Progress
+from bruce_mp.spark.storage import absolute, open_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["Follow", "follow"]
+
+_MINUTE_MS: Final = 60_000
+_POLL_S: Final = 1
+_BEGINNING_MS: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Times in seconds.  `until_idle_s`: end when nothing came for so long (None: go on until told to stop)."""
+
+    audit: Audit
+    every_s: int = 30
+    lateness_s: int = 120
+    window_s: int = 2 * 3600
+    until_idle_s: int | None = None
+    stop_when_bad: bool = False
+
+
+def follow(
+    spark: SparkSession, plan: Follow, stop: Event | None = None, progress: Progress | None = None
+) -> Iterator[Verdict]:
+    """The verdict of each report.  Ends when `stop` is set or the plan says so; raises what stops the stream."""
+    shown = progress or Progress("audit")
+    query = _start(spark, plan)
+    try:
+        for closed_ms in _closings(query, plan, stop or Event(), shown):
+            _prune(plan)
+            verdict = compare(spark, plan.audit, _condition(plan, closed_ms), changed_after=_oldest(plan))
+            shown.finish(f"up to {_moment(closed_ms)}: {verdict}")
+            yield verdict
+            if plan.stop_when_bad and not verdict.good:
+                return
+    finally:
+        query.stop()
+
+
+def _start(spark: SparkSession, plan: Follow) -> StreamingQuery:
+    spark.dataSource.register(LandingSource)
+    output = absolute(plan.audit.output)
+    for directory in (FACTS_DIRECTORY, LATENCIES_DIRECTORY):
+        open_directory(f"{output}/{directory}")
+    messages = stream_topics(spark, plan.audit.bootstrap, plan.audit.topics, plan.audit.kafka)
+    watched = columns(messages.withWatermark("timestamp", f"{plan.lateness_s} seconds"))
+    writer = watched.writeStream.format(FORMAT).option("checkpointLocation", f"{output}/checkpoint")
+    return writer.trigger(processingTime=f"{plan.every_s} seconds").start(output)
+
+
+def _closings(query: StreamingQuery, plan: Follow, stop: Event, shown: Progress) -> Iterator[int]:
+    """Whenever further minutes are closed, and once more at the end: up to which moment, in ms."""
+    closed, came_at, rows = _BEGINNING_MS, time.monotonic(), 0
+    while not stop.is_set() and not query.awaitTermination(_POLL_S):  # raises what stopped the query
+        landed = sum(report["numInputRows"] for report in query.recentProgress)
+        if landed != rows:
+            rows, came_at = landed, time.monotonic()
+            shown.show(f"{rows:,} messages in the last {len(query.recentProgress)} batches")
+        now_closed = _closed(query, plan)
+        if now_closed > closed:
+            closed = now_closed
+            yield closed
+        if plan.until_idle_s is not None and time.monotonic() - came_at > plan.until_idle_s and _has_read_all(query):
+            break
+    query.stop()
+    yield max(closed, _now_ms() if _has_read_all(query) else closed)
+
+
+def _closed(query: StreamingQuery, plan: Follow) -> int:
+    """Up to which moment minutes are closed."""
+    report = query.lastProgress
+    said = report["eventTime"].get("watermark") if report else None
+    passed = _parsed_ms(said) if said else _BEGINNING_MS
+    if _has_read_all(query):
+        passed = max(passed, _now_ms() - (plan.every_s + plan.lateness_s) * 1000)
+    return passed - passed % _MINUTE_MS if passed > 0 else _BEGINNING_MS
+
+
+def _has_read_all(query: StreamingQuery) -> bool:
+    """Whether the last look found nothing new."""
+    status = query.status
+    return query.lastProgress is not None and not status["isDataAvailable"] and not status["isTriggerActive"]
+
+
+def _condition(plan: Follow, closed_ms: int) -> str:
+    return f"minute >= {closed_ms - plan.window_s * 1000} and minute < {closed_ms}"
+
+
+def _oldest(plan: Follow) -> datetime:
+    """Files that were written before this are not read."""
+    return datetime.now(UTC) - timedelta(seconds=2 * plan.window_s)
+
+
+def _prune(plan: Follow) -> None:
+    from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
+
+    for directory in (FACTS_DIRECTORY, LATENCIES_DIRECTORY):
+        system, root = open_directory(f"{absolute(plan.audit.output)}/{directory}")
+        for entry in system.get_file_info(FileSelector(root)):
+            if entry.mtime is not None and entry.mtime < _oldest(plan):
+                system.delete_file(entry.path)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _parsed_ms(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def _moment(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")

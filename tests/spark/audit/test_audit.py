@@ -1,0 +1,206 @@
+"""The audit on real Spark: one topic for each thing that can be wrong, planted, and each of them named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from struct import pack
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from bruce_mp.spark.audit.run import Audit, Verdict, compare, land
+from bruce_mp.spark.ledger import Attempt, Sent, write_ledger
+from bruce_mp.telemetry.discard_line import DiscardLine, LineEvent, format_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+M1: Final = 1_700_000_040_000
+M2: Final = M1 + 60_000
+KAFKA: Final = (
+    "topic string, partition int, kafka_ms long, timestampType int, headers array<struct<key:string,value:binary>>"
+)
+
+
+@dataclass
+class Planted:
+    """Messages as Spark's Kafka source shows them, and the ledger of who sent them."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    ledger: list[Sent] = field(default_factory=list)
+
+    def put(
+        self,
+        topic: str,
+        sequence: Iterable[int],
+        *,
+        ms: int = M1,
+        attempt: int = 0,
+        partition: int = 0,
+    ) -> None:
+        for number in sequence:
+            stamp = {"key": "bruce.stamp", "value": pack(">qq", number, ms) + f"{topic}-query/3/0/{attempt}".encode()}
+            headers = [{"key": "own", "value": b"x"}, stamp]
+            self.rows.append(
+                {"topic": topic, "partition": partition, "kafka_ms": ms + 12, "timestampType": 1, "headers": headers}
+            )
+
+    def put_plain(self, topic: str, count: int, ms: int = M1) -> None:
+        row = {"topic": topic, "partition": 0, "kafka_ms": ms, "timestampType": 0, "headers": None}
+        self.rows += [row] * count
+
+    def enter(
+        self, topic: str, rows: dict[int, int], *, attempt: int = 0, acks: str = "delivered", **more: Any
+    ) -> None:
+        stamped = more.pop("stamped", True)
+        counts = {(topic, minute): count for minute, count in rows.items()}
+        self.ledger.append(Sent(Attempt(f"{topic}-query", 3, 0, attempt), "host", counts, acks, stamped, **more))
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        rows = spark.createDataFrame(self.rows, KAFKA).coalesce(1)
+        return rows.selectExpr("*", "timestamp_millis(kafka_ms) as timestamp")
+
+
+@pytest.fixture(scope="module")
+def planted() -> Planted:
+    it = Planted()
+    it.enter("good", {M1: 40_000, M2: 2})
+    it.put("good", range(40_000), partition=0)
+    it.put("good", range(40_000, 40_002), ms=M2, partition=1)
+    it.enter("lost", {M1: 10})
+    it.put("lost", [n for n in range(10) if n not in {4, 5, 9}])
+    it.enter("doubled", {M1: 10})
+    it.put("doubled", [0, 1, 2, 3, 3, 4, 5, 6, 7, 8, 9])
+    it.put("doubled", [1], partition=1)
+    it.enter("late", {M1: 10})
+    it.put("late", [0, 1, 2, 4, 3, 5, 6, 7, 8, 9])
+    it.enter("discarded", {M1: 10}, delivered=7, discarded={"LONG_MSG": 1, "NO_MEM": 2})
+    it.put("discarded", range(7))
+    it.enter("silent", {M1: 5, M2: 5}, acks="none")
+    it.put("silent", range(4))
+    it.put("silent", range(5, 8), ms=M2)
+    it.enter("retried", {M2: 10}, attempt=1)
+    it.put("retried", range(4), attempt=0)
+    it.put("retried", [n for n in range(10) if n != 2], ms=M2, attempt=1)
+    it.enter("rerun", {M2: 10})
+    it.put("rerun", range(4))
+    it.put("rerun", range(10), ms=M2)
+    it.enter("plain", {M1: 6, M2: 4}, stamped=False)
+    it.put_plain("plain", 5)
+    it.put_plain("plain", 4, M2)
+    it.put("strange", range(3))
+    it.put_plain("strange", 2)
+    it.enter("gone", {M1: 70_000})
+    return it
+
+
+TOPICS: Final = (
+    "good lost doubled late discarded silent retried rerun plain strange gone".split()  # and no others
+)
+
+
+@pytest.fixture(scope="module")
+def audited(spark: SparkSession, planted: Planted, tmp_path_factory: pytest.TempPathFactory) -> tuple[Verdict, Path]:
+    directory = tmp_path_factory.mktemp("audit")
+    half = len(planted.ledger) // 2
+    for number, part in enumerate((planted.ledger[:half], planted.ledger[half:])):
+        write_ledger(f"{directory}/ledger-{number}", part)
+    lines = [
+        DiscardLine(M2 + n, 5, event, "NO_MEM", b"silent", b"", b"v")
+        for n, event in enumerate([LineEvent.DISCARD, LineEvent.DUPLICATE, LineEvent.DISCARD])
+    ]
+    (directory / "discards").write_bytes(b"".join(map(format_line, lines)))
+    ledgers = [f"{directory}/ledger-0", f"{directory}/ledger-1"]
+    plan = Audit("nowhere", TOPICS, ledgers, f"{directory}/out", [f"{directory}/discards"])
+    land(spark, planted.frame(spark), plan.output)
+    land(spark, planted.frame(spark), plan.output)  # a second time: what was landed before goes
+    return compare(spark, plan), directory / "out"
+
+
+def balance_of(spark: SparkSession, output: Path, topic: str) -> dict[int, dict[str, Any]]:
+    rows = spark.read.parquet(f"{output}/balance").where(f"topic = '{topic}'").collect()
+    assert len({row["minute"] for row in rows}) == len(rows)
+    return {
+        row["minute"]: {k: v for k, v in row.asDict().items() if v and k not in {"topic", "minute"}} for row in rows
+    }
+
+
+LATENCY: Final = {"p50_ms": 12, "p99_ms": 12}
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("good", {M1: {"sent": 40_000, "delivered": 40_000, **LATENCY}, M2: {"sent": 2, "delivered": 2, **LATENCY}}),
+        ("lost", {M1: {"sent": 10, "delivered": 7, "missing": 3, "problems": "lost", **LATENCY}}),
+        ("doubled", {M1: {"sent": 10, "delivered": 10, "doubled": 2, "problems": "doubled", **LATENCY}}),
+        ("late", {M1: {"sent": 10, "delivered": 10, "out_of_order": 1, "problems": "out of order", **LATENCY}}),
+        (
+            "discarded",
+            {M1: {"sent": 10, "delivered": 7, "discarded": 3, "reasons": {"LONG_MSG": 1, "NO_MEM": 2}, **LATENCY}},
+        ),
+        (
+            "silent",
+            {
+                M1: {"sent": 5, "delivered": 4, "discarded": 1, "reasons": {"NO_MEM": 1}, **LATENCY},
+                M2: {
+                    "sent": 5, "delivered": 3, "discarded": 1, "reasons": {"NO_MEM": 1}, "missing": 1,
+                    "problems": "lost", **LATENCY,
+                },
+            },
+        ),
+        (
+            "retried",
+            {M1: LATENCY, M2: {"sent": 10, "delivered": 10, "doubled": 3, "problems": "doubled", **LATENCY}},
+        ),
+        ("rerun", {M1: LATENCY, M2: {"sent": 10, "delivered": 10, "doubled": 4, "problems": "doubled", **LATENCY}}),
+        ("plain", {M1: {"sent": 6, "delivered": 5, "missing": 1, "problems": "lost"}, M2: {"sent": 4, "delivered": 4}}),
+        ("strange", {M1: {"unknown": 5, **LATENCY}}),
+        ("gone", {M1: {"sent": 70_000, "missing": 70_000, "problems": "lost"}}),
+    ],
+)  # fmt: skip
+def test_each_topic_has_its_verdict(
+    spark: SparkSession, audited: tuple[Verdict, Path], topic: str, expected: dict[int, dict[str, Any]]
+) -> None:
+    found = balance_of(spark, audited[1], topic)
+    assert {minute: row for minute, row in found.items() if row.keys() - LATENCY.keys() or minute in expected} == {
+        minute: row for minute, row in expected.items() if minute in found or row.keys() - LATENCY.keys()
+    }
+
+
+def test_the_sums_are_those_of_all(audited: tuple[Verdict, Path]) -> None:
+    verdict, _ = audited
+    assert not verdict.good
+    assert verdict.sent == verdict.delivered + verdict.discarded + verdict.missing
+    expected = Verdict(110_102 - 20, 40_069, 5, 70_005 + 3, 9, 1, 5)
+    assert (verdict.missing, verdict.doubled, verdict.out_of_order) == (70_005, 9, 1)
+    assert (verdict.discarded, verdict.unknown) == (expected.discarded, expected.unknown)
+
+
+def test_each_message_is_named(spark: SparkSession, audited: tuple[Verdict, Path]) -> None:
+    rows = spark.read.parquet(f"{audited[1]}/problems").collect()
+    named: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for row in rows:
+        named.setdefault((row["writer"].split("-")[0], row["problem"]), []).append((row["first"], row["last"]))
+    assert {key: sorted(ranges) for key, ranges in named.items()} == {
+        ("lost", "missing"): [(4, 5), (9, 9)],
+        ("doubled", "doubled"): [(1, 1), (3, 3)],
+        ("late", "out of order"): [(3, 3)],
+        ("discarded", "missing"): [(7, 9)],
+        ("silent", "missing"): [(4, 4), (8, 9)],
+        ("retried", "doubled"): [(0, 1), (3, 3)],
+        ("rerun", "doubled"): [(0, 3)],
+        ("gone", "missing"): [(0, 32_767), (32_768, 65_535), (65_536, 69_999)],
+    }
+
+
+def test_the_page_says_it_all_and_loads_nothing(audited: tuple[Verdict, Path]) -> None:
+    page = (audited[1] / "report.html").read_text()
+    assert "The books do not balance." in page
+    for text in ("gone", "70,000", "out of order", "LONG_MSG", "lost-query/3/0", "12 ms"):
+        assert text in page
+    for loading in ("http://", "https://", "<script", "<link", "src=", "url("):
+        assert loading not in page
