@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
-from bruce_mp.errors import DiscardReason
+from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.pipes.links import COPIES, DISCARDS
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
@@ -68,7 +68,7 @@ class Discards:
             self._row.settle(some, State.DISCARDED, reason, raises)
 
     def _report(self, segment: Segment, reason: DiscardReason, topic: bytes) -> None:
-        span = kernels.time_span(self._slab, segment)
+        span = self._span(segment)
         self._reporter.note(reason, topic, span.earliest, count=segment.records, max_timestamp=span.latest)
         if reason is DiscardReason.LONG_MSG:
             shown = kernels.messages(self._slab, segment, topic, self._reporter.sample_size)
@@ -76,13 +76,23 @@ class Discards:
         if self._reporter.keeps_copies:
             self._reporter.copy(reason, self._messages(segment, topic))
 
+    def _span(self, segment: Segment) -> kernels.TimeSpan:
+        """The timestamps; none of records that are damaged: they are counted all the same."""
+        try:
+            return kernels.time_span(self._slab, segment)
+        except SlabError:
+            return kernels.TimeSpan(0, 0)
+
     def _messages(self, segment: Segment, topic: bytes) -> list[Message]:
-        return kernels.messages(self._slab, segment, topic, self._reporter.copy_size)
+        try:
+            return kernels.messages(self._slab, segment, topic, self._reporter.copy_size)
+        except SlabError:
+            return []
 
     def note_duplicates(self, segments: Iterable[Segment], topic: bytes) -> None:
         """Note segments that are sent again although the broker may have kept them."""
         for segment in segments:
-            span = kernels.time_span(self._slab, segment)
+            span = self._span(segment)
             self._row.add(Counter.PossibleDuplicateMsg, segment.records)
             self._reporter.note_duplicates(topic, segment.records, span.earliest, span.latest)
             if self._reporter.keeps_copies:

@@ -16,6 +16,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.damage import is_sound
 from bruce_mp.discarding import Discards
 from bruce_mp.dispatcher.culprits import describe
 from bruce_mp.dispatcher.troubles import Troubles
@@ -189,6 +190,18 @@ class Answers:
         else:
             queue.is_torn = queue.in_doubt = True
         self._discard(batch.segments, reason, topic)
+
+    def leave_damaged(self, queue: PartitionQueue, batch: SentBatch) -> None:
+        """Send a batch, which was not sent now, without what is damaged in it; that stays ours, without numbers."""
+        self._note_gap(queue, batch)
+        sound = [segment for segment in batch.segments if is_sound(self._slab, segment)]
+        for segment in batch.segments:
+            if segment not in sound:
+                self._maker.forget_numbers(segment, batch.partition)
+        if sound:
+            rest = batch._replace(segments=tuple(sound))
+            self._maker.close_up(rest)
+            queue.resend.appendleft(rest)
 
     def _note_gap(self, queue: PartitionQueue, batch: SentBatch) -> None:
         """Numbers of a batch that was not written become free, if nothing before it is in doubt."""

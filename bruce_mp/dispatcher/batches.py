@@ -8,9 +8,11 @@ numbered anew.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
+from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.recovery import SentBatch
@@ -130,6 +132,11 @@ class BatchMaker:
             at = stop
         kept += rest
         return (batch._replace(segments=tuple(kept)) if kept else None), out
+
+    def forget_numbers(self, segment: Segment, partition: int) -> None:
+        """Take the numbers from a damaged segment, so that nobody takes them for numbers in use."""
+        with suppress(SlabError):  # in a split run its damaged records keep theirs
+            kernels.place(self._slab, [segment], partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=True)
 
     def close_up(self, batch: SentBatch) -> None:
         """Number the records of a batch without a gap, from its base."""

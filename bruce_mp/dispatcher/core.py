@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp import kernels
 from bruce_mp.config.topics import BatchingKind
+from bruce_mp.damage import refuse
 from bruce_mp.dispatcher.answers import Answers
 from bruce_mp.dispatcher.batches import BatchMaker
 from bruce_mp.dispatcher.gather import Gathering
 from bruce_mp.dispatcher.queues import PartitionQueue, QueueState
+from bruce_mp.errors import SlabError
 from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
@@ -180,8 +182,17 @@ class Dispatcher:
             self._make_ready(topic, partition, taken)
             return
         self._count(topic, taken)
-        for segment in self._gathering.add(topic, taken, now_ms):
-            self._sort_in(segment)
+        for segment in taken:
+            self._gather(topic, segment, now_ms)
+
+    def _gather(self, topic: int, segment: Segment, now_ms: int) -> None:
+        try:
+            gathered = self._gathering.add(topic, [segment], now_ms)
+        except SlabError as error:
+            refuse(self._row, error)
+            return
+        for ready in gathered:
+            self._sort_in(ready)
 
     def _end_gathering_of(self, topic: int) -> None:
         for segment in self._gathering.flush_of(topic):
@@ -310,7 +321,11 @@ class Dispatcher:
             if not queue.may_send(now, recognised=self.maker.recognised):
                 self._retire(key, queue)
                 continue
-            batch = self._next_batch(queue, room, first=not batches)
+            try:
+                batch = self._next_batch(queue, room, first=not batches)
+            except SlabError as error:
+                refuse(self._row, error)  # it has left the queue
+                continue
             if batch is None:
                 break
             queue.not_before = 0.0
@@ -353,6 +368,18 @@ class Dispatcher:
         queue = self._queue(batch.topic, batch.partition)
         queue.answered(batch)
         self._answers.answer(queue, batch, ack, self.topic_name(batch.topic))
+        self._go_on(queue, now)
+
+    def refuse(self, batch: SentBatch, error: SlabError, now: float) -> None:
+        """The last batch of `next_request` for its partition cannot be read: leave out what is damaged."""
+        refuse(self._row, error)
+        queue = self._queue(batch.topic, batch.partition)
+        queue.answered(batch)
+        self._answers.leave_damaged(queue, batch)
+        self._go_on(queue, now)
+
+    def _go_on(self, queue: PartitionQueue, now: float) -> None:
+        """A batch is not in flight any more."""
         if queue.state is QueueState.DRAINING and not queue.in_flight:
             self._drained(queue, now)
         self._schedule(queue)

@@ -12,6 +12,7 @@ from bruce_mp.dispatcher.compressing import Compressor
 from bruce_mp.dispatcher.core import REMIND_S, Dispatcher
 from bruce_mp.dispatcher.encode import Encoder
 from bruce_mp.dispatcher.standing import PUBLISH_EVERY_S, Standing
+from bruce_mp.errors import SlabError
 from bruce_mp.kernels import Row
 from bruce_mp.pipes.broker_socket import BrokerSocket
 from bruce_mp.pipes.control import DebugTopics, Drain, Ready, Stop
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
     from bruce_mp.pipes.control import Control
     from bruce_mp.pipes.loop import Timer
     from bruce_mp.pipes.start import Start
+    from bruce_mp.protocol.api_versions import BrokerAbilities
     from bruce_mp.protocol.connection_events import Event
-    from bruce_mp.protocol.kafka_types import ProduceResponse
+    from bruce_mp.protocol.kafka_types import PartitionData, ProduceResponse
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
 
@@ -192,9 +194,10 @@ class _Process:
 
     def _send(self, batches: list[SentBatch]) -> None:
         assert self._socket is not None
+        batches, data = self._encode(batches, self._socket.connection.abilities)
+        if not batches:
+            return
         self._copy(Target.MSG_SEND, batches)
-        abilities = self._socket.connection.abilities
-        data = [self._encoder.encode(self._core.topic_name(batch.topic), batch, abilities) for batch in batches]
         acks = self._kafka.required_acks
         sent = self._socket.connection.send_produce(
             data, time.monotonic(), acks=acks, timeout_ms=self._kafka.replication_timeout_ms
@@ -206,6 +209,20 @@ class _Process:
         else:
             self._requests[sent.correlation_id] = batches
         self._socket.send(sent.buffers)
+
+    def _encode(
+        self, batches: Iterable[SentBatch], abilities: BrokerAbilities
+    ) -> tuple[list[SentBatch], list[PartitionData]]:
+        """The batches that can be read, and their bytes."""
+        sound: list[SentBatch] = []
+        data: list[PartitionData] = []
+        for batch in batches:
+            try:
+                data.append(self._encoder.encode(self._core.topic_name(batch.topic), batch, abilities))
+                sound.append(batch)
+            except SlabError as error:
+                self._core.refuse(batch, error, time.monotonic())
+        return sound, data
 
     def _copy(self, target: Target, batches: Iterable[SentBatch]) -> None:
         """For message debugging, while the messages are still ours."""

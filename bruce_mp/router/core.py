@@ -7,11 +7,11 @@ through every reroute.  (The reference lets the dispatcher choose; then rerouted
 
 from __future__ import annotations
 
-import logging
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
+from bruce_mp.damage import refuse
 from bruce_mp.discarding import Discards
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.pipes.frames import Kind
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Router"]
 
-_LOG = logging.getLogger(__name__)
 OVERHEAD: Final = 26
 """What a message counts beyond key and value where sizes are limited: the overhead of message format 0."""
 PATIENCE_MS: Final = 2_000
@@ -120,14 +119,7 @@ class Router:
             try:
                 self._route(segment, now_ms)
             except SlabError as error:
-                self._refuse(error)
-
-    def _refuse(self, error: SlabError) -> None:
-        """What is damaged stays where it is, held by us: nobody can say what it was, and the others go on."""
-        self._row.add(Counter.RefusedDamagedPlace)
-        _LOG.error(
-            "%s What is there is not delivered; `bruce slab inspect` shows more.", error, extra={"about": "damage"}
-        )
+                refuse(self._row, error)
 
     def _route(self, segment: Segment, now_ms: int) -> None:
         run = read_run(self._slab, segment.chunk, segment.run)
@@ -321,7 +313,10 @@ class Router:
     def _unpark_keyed(self, topic: Topic, now_ms: int) -> None:
         keyed, topic.parked_keyed = topic.parked_keyed, []
         for segment in keyed:
-            self._route_keyed(topic, segment, read_run(self._slab, segment.chunk, segment.run), now_ms)
+            try:
+                self._route_keyed(topic, segment, read_run(self._slab, segment.chunk, segment.run), now_ms)
+            except SlabError as error:
+                refuse(self._row, error)
 
     def _unpark_any(self, topic: Topic, now_ms: int) -> None:
         if self._awaits_dispatchers(topic, now_ms):
@@ -354,7 +349,7 @@ class Router:
             try:
                 self._adopt(found, now_ms)
             except SlabError as error:
-                self._refuse(error)
+                refuse(self._row, error)
         self.dispatching.recover()
 
     def _adopt(self, found: Found, now_ms: int) -> None:

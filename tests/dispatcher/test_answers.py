@@ -15,8 +15,11 @@ from bruce_mp.dispatcher.batches import LAST_EPOCH, OVERHEAD
 from bruce_mp.dispatcher.queues import PER_PARTITION
 from bruce_mp.errors import DiscardReason
 from bruce_mp.pipes.frames import Kind, Parcel
+from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.tables import PartitionTable, TopicTable
+from bruce_mp.telemetry.books import read_books
+from bruce_mp.telemetry.counters import Counter
 from support.examples import examples
 from support.flow import World
 from support.flow_parts import a_config
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bruce_mp.config.model import Config
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
     from support.fake_broker import Written
 
 GEOMETRY: Final = Geometry(chunks=320, topics=16, partitions=32, landing_slots=64, landing_slot_size=4096)
@@ -527,6 +532,49 @@ def test_all_but_the_culprits_are_delivered_once_and_in_order(
         settle(world)
         assert sum(world.reporter.discarded.values()) == len(world.cluster.poison)
         world.close()
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+def damage(slab: Slab, segment: Segment) -> None:
+    slab.words[(slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_VALUE_LENGTH) >> 2] = 2**31
+
+
+def deliver(world: World, messages: int) -> None:
+    for _ in range(100):
+        if len(log_of(world)) == messages:
+            return
+        world.step_all()
+    raise AssertionError(f"{log_of(world)} after 100 rounds")
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_what_is_damaged_is_left_out_and_the_rest_goes_on(make: MakeWorld, damaged: int, acks: int) -> None:
+    world = make(a_config(action="none", acks=acks))
+    for number in range(3):
+        world.send([(b"t", datagram(b"t"), None)] * 2)
+        if number == damaged:
+            damage(world.slab, world.doorbells[-1][0])
+        world.ring()
+    for _ in range(3):
+        world.peer_hears(SLOT)
+    hand_over(world, 2)
+    deliver(world, 1 + 2 + 2 + 2)
+    world.kill_peer(SLOT)
+    world.send_one(b"t")
+    deliver(world, 1 + 2 + 2 + 2 + 1)
+    assert log_of(world) == sorted(log_of(world))
+    assert read_books(world.slab).held["in_flight"] == 2
+    assert world.peers[SLOT].core._row.counters[Counter.RefusedDamagedPlace] >= 2
+
+
+def test_what_is_damaged_and_has_to_be_cut_is_left_out(make: MakeWorld) -> None:
+    world = make(a_config(action="none", batching=Batching(message_max_bytes=100)))
+    world.send([(b"t", datagram(b"t", b"v" * 30), None)] * 3)
+    damage(world.slab, world.doorbells[-1][0])
+    world.ring()
+    hand_over(world, 2)
+    deliver(world, 3)
 
 
 # --- brokers that do not recognise a batch ----------------------------------------------------------------------------

@@ -179,6 +179,23 @@ def test_what_is_damaged_is_refused_and_the_rest_goes_on(make: MakeWorld) -> Non
     world.boot()
 
 
+def test_what_is_damaged_while_it_waits_for_a_leader_is_refused(make: MakeWorld) -> None:
+    world = make({b"t": [1, 2]}, a_config(action="none"))
+    world.boot()
+    for partition in (0, 1):
+        world.cluster.leaders[b"t", partition] = None
+    world.router.on_metadata(world.view(), world.now_ms, world.now_ms)
+    for _ in range(2):
+        world.send([(b"t", datagram(b"t", partition_key=key), key) for key in (0, 1)])
+    with_a_damaged_record(world.slab, world.doorbells[0][0])
+    world.ring()
+    world.ring()
+    world.calm()
+    while sum(len(world.cluster.log(*place)) for place in world.cluster.leaders) < 2:
+        world.step_all()
+    assert world.router._row.counters[Counter.RefusedDamagedPlace] == 1
+
+
 def of_no_topic(slab: Slab, segment: Segment) -> None:
     slab.words[(slab.chunk_at(segment.chunk) + segment.run + lay.RUN_TOPIC) >> 2] = 15
 

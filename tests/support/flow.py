@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.errors import SlabError
 from bruce_mp.pipes.frames import unpack_parcels
 from bruce_mp.protocol.kafka_types import PartitionAck
 from bruce_mp.router.cluster import Address, ClusterView, TopicView
@@ -105,9 +106,21 @@ class World(Machine):
                 return
             peer.connection = Connection()
         batches = peer.core.next_request(len(peer.connection.requests), self.now_ms / 1000)
-        if batches:
-            self.requests.append([self._written(batch) for batch in batches])
-            peer.connection.requests.append(Request(batches, self.requests[-1]))
+        sound = self._encode(peer, batches)
+        if sound:
+            self.requests.append([self._written(batch) for batch in sound])
+            peer.connection.requests.append(Request(sound, self.requests[-1]))
+
+    def _encode(self, peer: Peer, batches: Sequence[SentBatch]) -> list[SentBatch]:
+        """The batches that can be read."""
+        sound = []
+        for batch in batches:
+            try:
+                self._written(batch)
+                sound.append(batch)
+            except SlabError as error:
+                peer.core.refuse(batch, error, self.now_ms / 1000)
+        return sound
 
     def _written(self, batch: SentBatch) -> Written:
         topic = self.router._table.name_of(batch.topic)

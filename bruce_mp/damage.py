@@ -1,0 +1,37 @@
+"""Places of the slab whose memory is damaged: they are refused.
+
+What is damaged stays where it is, held by whoever has it: nobody can say what it was.  Everything else goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from bruce_mp import kernels
+from bruce_mp.errors import SlabError
+from bruce_mp.telemetry.counters import Counter
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["is_sound", "refuse"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def refuse(row: Row, error: SlabError) -> None:
+    """Count and log a place that is left alone."""
+    row.add(Counter.RefusedDamagedPlace)
+    _LOG.error("%s What is there is not delivered; `bruce slab inspect` shows more.", error, extra={"about": "damage"})
+
+
+def is_sound(slab: Slab, segment: Segment) -> bool:
+    """Whether all records of a segment can be read."""
+    try:
+        kernels.time_span(slab, segment)
+    except SlabError:
+        return False
+    return True
