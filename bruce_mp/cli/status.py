@@ -53,6 +53,9 @@ def _tables(pages: Pages) -> Iterator[str]:
     yield balance_line(pages.get("books", Books))
     yield ""
     yield from _table(("PROCESS", "PID", "STATE", "RESTARTS", "MEMORY", "CPU"), map(_process, processes.processes))
+    served = [line for line in processes.processes if line.connections is not None]
+    if served:
+        yield "\nStream connections: " + ", ".join(f"{line.name} {line.connections}" for line in served)
     brokers = pages.get("brokers", BrokersPage)
     if brokers.metadata_failing_since is not None:
         yield f"\nNo broker can be reached: {brokers.metadata_error}"

@@ -14,8 +14,9 @@ from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
     from bruce_mp.errors import DiscardReason
+    from bruce_mp.telemetry.discards import Peer
 
-__all__ = ["TCP", "UNIX", "Client", "Kind", "Peer", "Section"]
+__all__ = ["TCP", "UNIX", "Client", "Kind", "Section"]
 
 
 class Kind(NamedTuple):
@@ -51,13 +52,6 @@ TCP: Final = Kind(
     Counter.TcpInputSocketRead,
     Counter.TcpInputSocketGotData,
 )
-
-
-class Peer(NamedTuple):
-    """Who is at the other end, if the kernel says so: process and user."""
-
-    pid: int
-    uid: int
 
 
 @dataclass(slots=True, eq=False)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discarding import reporter_for
 from bruce_mp.input.barriers import Barriers
-from bruce_mp.input.clients import TCP, UNIX, Client, Peer
+from bruce_mp.input.clients import TCP, UNIX, Client
 from bruce_mp.input.linger import linger_ms
 from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.outlet import Outlet
@@ -37,6 +37,7 @@ from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.discards import Peer
 from bruce_mp.telemetry.receipts import finish_stream_input
 
 if TYPE_CHECKING:

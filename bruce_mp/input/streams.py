@@ -125,6 +125,8 @@ class StreamAdmission:
             at += found.size
         client.rest = bytearray(buffer[at:end])
         if not client.is_blocked and found.stop is not Stop.MORE:
+            self._take(buffer, batch, now_ms)
+            batch = _Batch()
             self._refuse(client, found.stop)
         return batch
 
@@ -183,7 +185,7 @@ class StreamAdmission:
             return
         for rejection in ingested.rejections:
             client, section = batch.sender(rejection.slot)
-            report(self._reporter, rejection, buffer, batch.places[rejection.slot])
+            report(self._reporter, rejection, buffer, batch.places[rejection.slot], client.peer)
             section.discard(DiscardReason(rejection.failure))
             raises[client.kind.forwarded] -= 1
         for dropped in ingested.no_room:
@@ -208,7 +210,7 @@ class StreamAdmission:
 
     def _discard_rest(self, client: Client, reason: DiscardReason, counter: Counter) -> None:
         sample = bytes(client.rest[: self._reporter.sample_size])
-        self._reporter.note(reason, sample=sample, is_tcp=client.kind is TCP)
+        self._reporter.note(reason, sample=sample, is_tcp=client.kind is TCP, peer=client.peer)
         client.rest = bytearray()
         client.section.received += 1
         client.section.discard(reason)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bruce_mp.kernels import Ingested, NoRoom, Rejection
-    from bruce_mp.telemetry.discards import DiscardReporter
+    from bruce_mp.telemetry.discards import DiscardReporter, Peer
 
 __all__ = ["RECOGNISED", "refused", "report", "report_no_room", "tally_ingested"]
 
@@ -40,14 +40,20 @@ def refused(ingested: Ingested) -> int:
     return len(ingested.rejections) + len(ingested.no_room)
 
 
-def report(reporter: DiscardReporter, rejection: Rejection, buffer: memoryview, place: tuple[int, int]) -> None:
+def report(
+    reporter: DiscardReporter,
+    rejection: Rejection,
+    buffer: memoryview,
+    place: tuple[int, int],
+    peer: Peer | None = None,
+) -> None:
     """Tell the discard report of a message that was not taken, which is at `place`: offset and length."""
     at, length = place
     size = reporter.sample_size
     sample = bytes(buffer[at : at + (length if size is None else min(length, size))])
     version = rejection.version if rejection.failure is Failure.UNSUPPORTED_VERSION else None
     api_key = rejection.api_key if rejection.failure is Failure.UNSUPPORTED_API_KEY else None
-    reporter.note(DiscardReason(rejection.failure), sample=sample, version=version, api_key=api_key)
+    reporter.note(DiscardReason(rejection.failure), sample=sample, version=version, api_key=api_key, peer=peer)
 
 
 def report_no_room(reporter: DiscardReporter, dropped: NoRoom, buffer: memoryview, place: tuple[int, int]) -> None:

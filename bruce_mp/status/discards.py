@@ -1,7 +1,7 @@
 """The page `/discards`: what was discarded in this period and the last ones.
 
-The names of fields and lines are those of the old daemons; `finished_reports`, `unsupported_msg_api_key` and the
-`reasons` of a topic are new.  Lists are newest first.
+The names of fields and lines are those of the old daemons; `finished_reports`, `unsupported_msg_api_key`, `culprits`
+and the `reasons` of a topic are new.  Lists are newest first.
 """
 
 from __future__ import annotations
@@ -58,6 +58,17 @@ class DiscardTopic(DuplicateTopic, frozen=True, kw_only=True):
     reasons: dict[str, int]
 
 
+class Culprit(msgspec.Struct, frozen=True):
+    """A local process that sent bad messages on a UNIX stream connection; `msg` is the beginning of the last."""
+
+    reason: str
+    pid: int
+    uid: int
+    command: str
+    count: int
+    msg: str
+
+
 class Report(msgspec.Struct, frozen=True):
     """The report of one period.  Samples are base64, `start_time` is in seconds since the epoch."""
 
@@ -79,6 +90,7 @@ class Report(msgspec.Struct, frozen=True):
     rate_limit_discard: list[TopicCount]
     discard_topic: list[DiscardTopic]
     possible_duplicate_topic: list[DuplicateTopic]
+    culprits: list[Culprit]
 
 
 class DiscardsPage(Page, frozen=True, kw_only=True, omit_defaults=True):
@@ -117,6 +129,7 @@ def show_report(report: DiscardReport) -> Report:
         rate_limit_discard=[TopicCount(topic_text(topic), count) for topic, count in sorted(rate_limited.items())],
         discard_topic=_discard_topics(report),
         possible_duplicate_topic=_duplicate_topics(report),
+        culprits=_culprits(report),
     )
 
 
@@ -141,6 +154,13 @@ def _duplicate_topics(report: DiscardReport) -> list[DuplicateTopic]:
     return [
         DuplicateTopic(topic_text(topic), span.min_timestamp, span.max_timestamp, span.count)
         for topic, span in sorted(report.duplicates.items())
+    ]
+
+
+def _culprits(report: DiscardReport) -> list[Culprit]:
+    return [
+        Culprit(each.reason.name, each.pid, each.uid, each.command, each.count, base64_text(each.sample))
+        for each in reversed(report.culprits.values())
     ]
 
 
@@ -183,7 +203,13 @@ def _groups(report: Report) -> tuple[list[str], ...]:
         [f"rate limit discard topic: {bracketed(item.topic)} count {item.count}" for item in report.rate_limit_discard],
         [f"discard topic: {_topic_line(item)}{_reasons(item)}" for item in report.discard_topic],
         [f"possible duplicate topic: {_topic_line(item)}" for item in report.possible_duplicate_topic],
+        [_culprit_line(item) for item in report.culprits],
     )
+
+
+def _culprit_line(item: Culprit) -> str:
+    who = f"process {item.pid} {bracketed(item.command)} of user {item.uid}"
+    return f"sent by {who}: {item.reason} count {item.count} msg {bracketed(item.msg)}"
 
 
 def _topic_line(item: DuplicateTopic) -> str:

@@ -29,7 +29,7 @@ from bruce_mp.status.server import HttpServer
 from bruce_mp.status.standings import Standings
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.events import CompressionEvent, DiscardEvent, DuplicateEvent, decode_events
+from bruce_mp.telemetry.events import CompressionEvent, Event, decode_events
 from bruce_mp.telemetry.standings import BrokerStanding, RouterStanding
 
 if TYPE_CHECKING:
@@ -152,6 +152,6 @@ class _Status:
             _LOG.error("%s  It is left out of the pages.", error)
             return
         now_ms = wall_ms()
-        self._reports.record([item for item in news if isinstance(item, DiscardEvent | DuplicateEvent)], now_ms)
+        self._reports.record([item for item in news if isinstance(item, Event)], now_ms)
         self._compression.record([item for item in news if isinstance(item, CompressionEvent)])
         self._standings.take([item for item in news if isinstance(item, BrokerStanding | RouterStanding)], now_ms)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter as Tally
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bruce_mp.errors import DiscardReason
@@ -17,9 +18,9 @@ from bruce_mp.slab.layout import TOPIC_NAME_MAX
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.copies import Copy, Target
 from bruce_mp.telemetry.discard_line import info_of
-from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent, encode_events
+from bruce_mp.telemetry.events import CulpritEvent, DiscardEvent, DuplicateEvent, encode_events
 from bruce_mp.telemetry.reasons import ABOUT_UNDERSTOOD, EXPLAINED, SAMPLED
-from bruce_mp.telemetry.spans import MAX_TOPICS, Recent, Span, entry
+from bruce_mp.telemetry.spans import MAX_TOPICS, RECENT, Recent, Span, entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,12 +29,19 @@ if TYPE_CHECKING:
     from bruce_mp.telemetry.copies import ByteSender, Copies
     from bruce_mp.telemetry.events import Event
 
-__all__ = ["DiscardReporter", "FileCopies"]
+__all__ = ["DiscardReporter", "FileCopies", "Peer"]
 
 _LOG = logging.getLogger(__name__)
 
 _Kind = tuple[DiscardReason, bytes, int | None, int | None, bool]
 """Reason, topic, version, API key, whether over TCP: what one sum is kept for."""
+
+
+class Peer(NamedTuple):
+    """Who is at the other end of a UNIX connection: process and user, as the kernel says."""
+
+    pid: int
+    uid: int
 
 
 class FileCopies(NamedTuple):
@@ -60,6 +68,7 @@ class DiscardReporter:
         self._discards: dict[_Kind, Span] = {}
         self._samples: dict[tuple[DiscardReason, bool], Recent] = {}
         self._duplicates: dict[bytes, Span] = {}
+        self._culprits: dict[tuple[DiscardReason, Peer], CulpritEvent] = {}
         self._unlogged: Tally[tuple[DiscardReason, bytes]] = Tally()
 
     @property
@@ -96,13 +105,16 @@ class DiscardReporter:
         count: int = 1,
         max_timestamp: int | None = None,
         is_tcp: bool = False,
+        peer: Peer | None = None,
     ) -> None:
         """Note `count` discarded messages.
 
         `timestamp` is the client's, in ms; of several messages the smallest, with `max_timestamp` the largest.
         `sample` is the beginning of what was received and not understood, `sample_size` bytes of it.  `is_tcp`: an
-        unclean disconnect was one of TCP.
+        unclean disconnect was one of TCP.  `peer` sent it, if that is known.
         """
+        if peer is not None:
+            self._accuse(reason, peer, count, sample)
         kind = (reason, topic[:TOPIC_NAME_MAX], version, api_key, is_tcp)
         total = entry(self._discards, kind, (reason, b"", None, None, is_tcp), Span)
         total.add(count, timestamp, timestamp if max_timestamp is None else max_timestamp)
@@ -114,6 +126,14 @@ class DiscardReporter:
             info = info_of(reason, version or api_key or 0, is_tcp=is_tcp)
             now_ms = wall_ms()
             self._file.copies.add(Copy(Target.DISCARDS, now_ms, now_ms, info, b"", b"", sample[: self._file.longest]))
+
+    def _accuse(self, reason: DiscardReason, peer: Peer, count: int, sample: bytes) -> None:
+        """Remember who sent bad messages; not everybody, if there are many."""
+        before = self._culprits.pop((reason, peer), None)
+        if before is None and len(self._culprits) >= RECENT:
+            del self._culprits[next(iter(self._culprits))]
+        command, total = (_command_of(peer.pid), 0) if before is None else (before.command, before.count)
+        self._culprits[reason, peer] = CulpritEvent(reason, *peer, command, total + count, sample[: self._prefix_size])
 
     def _show(self, reason: DiscardReason, sample: bytes, *, is_tcp: bool = False) -> None:
         self._samples.setdefault((reason, is_tcp), Recent()).see(sample[: self._prefix_size])
@@ -151,6 +171,7 @@ class DiscardReporter:
             self._discards.clear()
             self._samples.clear()
             self._duplicates.clear()
+            self._culprits.clear()
         if self._file is not None:
             self._file.copies.flush()
 
@@ -171,3 +192,12 @@ class DiscardReporter:
             yield DiscardEvent(reason, topic, *span, shown, version, api_key, is_tcp)
         for topic, span_ in self._duplicates.items():
             yield DuplicateEvent(topic, span_.count, span_.min_timestamp, span_.max_timestamp)
+        yield from self._culprits.values()
+
+
+def _command_of(pid: int) -> str:
+    """The name of a process; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text("utf-8", "backslashreplace").strip()
+    except OSError:
+        return ""

@@ -14,7 +14,16 @@ import msgspec
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
 from bruce_mp.telemetry.standings import BrokerStanding, RouterStanding
 
-__all__ = ["CompressionEvent", "DiscardEvent", "DuplicateEvent", "Event", "News", "decode_events", "encode_events"]
+__all__ = [
+    "CompressionEvent",
+    "CulpritEvent",
+    "DiscardEvent",
+    "DuplicateEvent",
+    "Event",
+    "News",
+    "decode_events",
+    "encode_events",
+]
 
 
 class DiscardEvent(msgspec.Struct, frozen=True, tag=True):
@@ -45,6 +54,20 @@ class DuplicateEvent(msgspec.Struct, frozen=True, tag=True):
     max_timestamp: int
 
 
+class CulpritEvent(msgspec.Struct, frozen=True, tag=True):
+    """A local process sent `count` messages that were discarded for a reason; `sample` is the beginning of the last.
+
+    `command` is its name, empty if it was gone already.
+    """
+
+    reason: DiscardReason
+    pid: int
+    uid: int
+    command: str
+    count: int
+    sample: bytes
+
+
 class CompressionEvent(msgspec.Struct, frozen=True, tag=True):
     """What compressing batches of a topic with a codec brought, and what it cost.
 
@@ -68,7 +91,7 @@ class CompressionEvent(msgspec.Struct, frozen=True, tag=True):
         return CompressionEvent(topic, codec, *map(sum, zip(numbers, others, strict=True)))
 
 
-Event = DiscardEvent | DuplicateEvent
+Event = DiscardEvent | DuplicateEvent | CulpritEvent
 """What discard reports are made of."""
 News = Event | CompressionEvent | BrokerStanding | RouterStanding
 _DECODER: Final[msgspec.msgpack.Decoder[list[News]]] = msgspec.msgpack.Decoder(list[News])

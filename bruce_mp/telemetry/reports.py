@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from bruce_mp.errors import DiscardReason
-from bruce_mp.telemetry.events import DuplicateEvent
+from bruce_mp.telemetry.events import CulpritEvent, DuplicateEvent
 from bruce_mp.telemetry.reasons import BY_TOPIC, SAMPLED
-from bruce_mp.telemetry.spans import Recent, Span, entry
+from bruce_mp.telemetry.spans import RECENT, Recent, Span, entry
 
 if TYPE_CHECKING:
     from bruce_mp.telemetry.events import DiscardEvent, Event
@@ -38,8 +40,8 @@ class DiscardReport:
 
     `counts` has all reasons.  `tcp_disconnects` and `recent_tcp` are UNCLEAN_DISCONNECT over TCP, which is in neither
     `counts` nor `recent`.  `recent` has the samples by reason, and for BAD_TOPIC the names.  `topics` has the
-    reasons of BY_TOPIC; topic b"" stands for all those beyond MAX_TOPICS.  `was_read`: somebody asked for
-    it while its period ran.
+    reasons of BY_TOPIC; topic b"" stands for all those beyond MAX_TOPICS.  `culprits`: who
+    sent bad messages, the latest last.  `was_read`: somebody asked for it while its period ran.
     """
 
     def __init__(self, number: int, start_time: int) -> None:
@@ -54,14 +56,25 @@ class DiscardReport:
         self.api_keys: dict[int, int] = {}
         self.topics: dict[bytes, TopicDiscards] = {}
         self.duplicates: dict[bytes, Span] = {}
+        self.culprits: dict[tuple[DiscardReason, int, int], CulpritEvent] = {}
 
     def add(self, event: Event) -> None:
         """Take an event in."""
         if isinstance(event, DuplicateEvent):
             span = entry(self.duplicates, event.topic, b"", Span)
             span.add(event.count, event.min_timestamp, event.max_timestamp)
+        elif isinstance(event, CulpritEvent):
+            self._add_culprit(event)
         else:
             self._add_discard(event)
+
+    def _add_culprit(self, event: CulpritEvent) -> None:
+        key = (event.reason, event.pid, event.uid)
+        before = self.culprits.pop(key, None)
+        if before is None and len(self.culprits) >= RECENT:
+            del self.culprits[next(iter(self.culprits))]
+        count = event.count + (before.count if before else 0)
+        self.culprits[key] = msgspec.structs.replace(event, count=count)
 
     def _add_discard(self, event: DiscardEvent) -> None:
         if event.is_tcp:

@@ -46,6 +46,10 @@ if TYPE_CHECKING:
             '[input.unix_stream]\nenable = true\npath = "/run/bruce.dgram"\n',
             'input.unix_stream.path = "/run/bruce.dgram" is not allowed: input.unix_datagram.path is there already',
         ),
+        (
+            '[input.tcp]\nenable = true\nhost = "0.0.0.0"\n',
+            'input.tcp.host = "0.0.0.0" is not allowed: other hosts could reach it; give 127.0.0.1, or set',
+        ),
         ('[http]\nlisten = "unix:/run/bruce.dgram"\n', 'http.listen = "/run/bruce.dgram" is not allowed'),
         (
             '[discard_log]\nenable = true\nmax_file_size = "3m"\n',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import resource
 import socket
@@ -202,3 +203,23 @@ def test_damaged_bytes_on_all_inputs_harm_no_good_message(tmp_path: Path, broker
 def good_ones(values: list[bytes]) -> list[bytes]:
     """Without damaged messages that are still sound: theirs is sender 1, or nobody."""
     return [value for value in values if value.split(b":")[0] in {b"10", b"11", b"12"} and value.endswith(b":")]
+
+
+def test_who_sent_bad_messages_is_in_the_report(tmp_path: Path, broker: DevBroker) -> None:
+    with daemon_in(tmp_path, broker) as daemon, connect(daemon) as client, connect(daemon, "tcp") as other:
+        client.sendall(bytes.fromhex("00000004") * 3 + bytes.fromhex("ffffffff"))
+        other.sendall(bytes.fromhex("00000004"))
+        books = daemon.wait_settled(5)
+        assert books.discarded == {"MALFORMED": 5}
+
+        def culprits() -> list[dict[str, object]]:
+            found: list[dict[str, object]] = daemon.get("/discards/json")["unfinished_report"]["culprits"]
+            return found
+
+        daemon.wait_for(lambda: bool(culprits()), "the report", 20)
+        (culprit,) = culprits()
+        assert (culprit["pid"], culprit["uid"], culprit["reason"]) == (os.getpid(), os.getuid(), "MALFORMED")
+        assert culprit["command"]
+        assert (culprit["count"], culprit["msg"]) == (4, "/////w==")
+        processes = daemon.get("/processes/json")["processes"]
+        assert sum(line.get("connections") or 0 for line in processes) == 1

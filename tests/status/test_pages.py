@@ -205,6 +205,7 @@ def test_a_new_daemon_has_no_finished_report(daemon: PagesOfNoDaemon) -> None:
         "rate_limit_discard": [],
         "discard_topic": [],
         "possible_duplicate_topic": [],
+        "culprits": [],
     }
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.config.addresses import HostPort, UnixPath
-from bruce_mp.config.sections import UnixDatagram
+from bruce_mp.config.sections import Tcp, UnixDatagram, UnixStream
 from bruce_mp.errors import StartError
-from bruce_mp.supervisor.sockets import bind_datagrams, bind_http
+from bruce_mp.supervisor.sockets import bind_datagrams, bind_http, bind_tcp, bind_unix_stream
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,3 +108,51 @@ def test_the_pages_can_be_served_on_a_unix_socket(path: Path) -> None:
         client.connect(str(path))
         bound.remove_file()
     assert not path.exists()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o662, None])
+def test_a_file_can_be_given_away_before_anybody_can_use_it(
+    path: Path, mode: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    chown = os.chown
+
+    def look_and_chown(itself: Path, user: int, group: int) -> None:
+        seen.append(stat.S_IMODE(path.stat().st_mode))
+        chown(itself, user, group)
+
+    monkeypatch.setattr(os, "chown", look_and_chown)
+    umask = os.umask(0o022)
+    user, group = (str(os.getuid() or 65534), str(os.getgid() or 65534))
+    with bind_unix_stream(UnixStream(path=str(path), mode=mode, user=user, group=group)).socket:
+        found = path.stat()
+    os.umask(umask)
+    assert seen == [0]
+    assert (str(found.st_uid), str(found.st_gid)) == (user, group)
+    assert stat.S_IMODE(found.st_mode) == (0o755 if mode is None else mode)
+
+
+def test_users_and_groups_have_to_exist(path: Path) -> None:
+    with pytest.raises(StartError, match=r"input.unix_stream: there is no such user or group: .*nobody-at-all"):
+        bind_unix_stream(UnixStream(path=str(path), user="nobody-at-all"))
+    assert not path.exists()
+
+
+def test_a_living_stream_socket_is_not_stolen(path: Path) -> None:
+    config = UnixStream(path=str(path))
+    with (
+        bind_unix_stream(config).socket,
+        pytest.raises(StartError, match=r"input.unix_stream.path = .*another program"),
+    ):
+        bind_unix_stream(config)
+    with bind_unix_stream(config).socket as again, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        again.accept()[0].close()
+
+
+def test_a_tcp_port_that_is_taken_is_named() -> None:
+    with bind_tcp(Tcp(port=0)).socket as first:
+        host, port = first.getsockname()
+        assert host == "127.0.0.1"
+        with pytest.raises(StartError, match=f'input.tcp = "127.0.0.1:{port}" cannot be used: another program listens'):
+            bind_tcp(Tcp(port=port))
