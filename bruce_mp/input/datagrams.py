@@ -50,12 +50,12 @@ class Admission:
         self._longest = min(longest, slab.geometry.landing_slot_size)
         self._intake = Intake(Receiver(slab), lanes, row, self._longest, _PLAIN)
 
-    def take(self, descriptor: int, limit: int, batches: int, now_ms: int) -> int:
+    def take(self, descriptor: int, limit: int, batches: int, now_ms: int, until_ms: int = 0) -> int:
         """Take in what waits at a socket, at most so many batches of `limit` messages; how many messages.
 
-        Raises OSError when the socket is broken.
+        Up to `until_ms` it may wait for more, see `Intake`.  Raises OSError when the socket is broken.
         """
-        landed, count, ingested = self._intake.run(descriptor, limit, batches, now_ms)
+        landed, count, ingested = self._intake.run(descriptor, limit, batches, now_ms, until_ms)
         if ingested is not None:
             self._land(count, ingested)
         return landed + count

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discarding import reporter_for
 from bruce_mp.input.datagrams import Admission
-from bruce_mp.input.linger import linger_ms
+from bruce_mp.input.linger import LONGEST_MS, linger_ms
 from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.pressure import Pressure
 from bruce_mp.kernels import ChunkPool, Lanes, Row
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _LOG: Final = logging.getLogger(__name__)
-_TURNS_A_ROUND: Final = 8
+_TURNS_A_ROUND: Final = 4
 """After so many turns the loop looks at its other sources, however much waits at the socket."""
-_BATCHES_A_TURN: Final = 4
+_BATCHES_A_TURN: Final = 64
 """So many batches are taken in between two looks at the slab's room; one where senders are blocked."""
 _FLUSH_MS: Final = 2000
 _AFTER_ERROR_S: Final = 1.0
@@ -135,12 +135,15 @@ class _Input:
             return None
 
     def _receive(self, limit: int) -> bool:
-        """Take in a few batches of at most `limit` messages; False when nothing waited."""
+        """Take in some batches of at most `limit` messages; False when nothing waited."""
+        now_ms = steady_ms()
+        until_ms = now_ms + (0 if self._draining or self._blocks else LONGEST_MS)
         try:
-            count = self._admission.take(self._socket.fileno(), limit, self._batches_a_turn, steady_ms())
+            count = self._admission.take(self._socket.fileno(), limit, self._batches_a_turn, now_ms, until_ms)
         except OSError as error:
             self._on_socket_error(error)
             return False
+        self._lanes.close_due(steady_ms())
         self._outlet.hand_on_closed()
         return count > 0
 

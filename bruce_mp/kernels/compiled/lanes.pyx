@@ -31,11 +31,23 @@ cdef extern from *:
     #ifndef _GNU_SOURCE
     #define _GNU_SOURCE
     #endif
+    #include <poll.h>
     #include <sys/socket.h>
+    #include <time.h>
     """
     struct mmsghdr:
         pass
+    struct pollfd:
+        int fd
+        short events
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    int CLOCK_MONOTONIC
     int MSG_DONTWAIT
+    int POLLIN
+    int clock_gettime(int, timespec *) nogil
+    int poll(pollfd *, unsigned long, int) nogil
     int recvmmsg(int, mmsghdr *, unsigned int, int, void *) nogil
 
 
@@ -45,6 +57,7 @@ cdef enum:
     GENERIC_HEADER = 8   # size, API key, version
     MMSGHDR_FLAGS = 48   # where the kernel says what it did to the datagram
     CUT = 0x20           # MSG_TRUNC
+    PATIENCE_MS = 1      # for company of a run that is closed, so that a frame names several
     NONE = -1
 
 
@@ -301,6 +314,7 @@ cdef class Work:
     cdef Group *groups
     cdef int room, count, group_count, any_partition, partition_key
     cdef list rejections
+    cdef bint is_urgent      # a run was closed that must not wait
     cdef uint32_t topics_version
     cdef uint64_t batch
     cdef PyObject **table    # targets by hash, open addressing
@@ -371,6 +385,7 @@ cdef class Work:
         self.batch += 1
         self.count = self.group_count = self.any_partition = self.partition_key = 0
         self.rejections = []
+        self.is_urgent = False
         if most <= self.room:
             return 0
         free(self.items)
@@ -610,6 +625,7 @@ cdef int put_chain(
         lane.used_ms = now_ms  # it lingers already
         return 0
     lanes._after_append(lane, topic, now_ms)
+    work.is_urgent = work.is_urgent or lane.records == 0
     return 0
 
 
@@ -622,7 +638,7 @@ class Intake(PureIntake):
         if longest > lanes._slab.geometry.landing_slot_size or max(counters) >= ROW_COUNTER_CAPACITY:
             raise ValueError("The slab has no such slots or counters.")
 
-    def run(self, int descriptor, int limit, int batches, int64_t now_ms):
+    def run(self, int descriptor, int limit, int batches, int64_t now_ms, int64_t until_ms):
         lanes, geometry = self._lanes, self._lanes._slab.geometry
         cdef Work work = lanes._work
         cdef Memory memory
@@ -632,7 +648,7 @@ class Intake(PureIntake):
         cdef uint64_t amounts[4]
         cdef uint8_t *base
         cdef uint8_t *row
-        cdef int64_t landed = 0
+        cdef int64_t landed = 0, offset_ms = now_ms - monotonic_ms(), closed_ms = 0
         cdef int count, _
         counters[0], counters[1], counters[2], counters[3] = self._counters
         limit = min(limit, geometry.landing_slots)
@@ -643,6 +659,9 @@ class Intake(PureIntake):
             for _ in range(batches):
                 count = receive(descriptor, base + landing_at + LANDING_HEADERS, limit)
                 if count == 0:
+                    if landed and wait_for_more(descriptor, lanes, now_ms, until_ms):
+                        now_ms = monotonic_ms() + offset_ms
+                        continue
                     break
                 store64(row + ROW_VERSION, load64(row + ROW_VERSION) | 1)
                 if load32(base + SUPER_TOPICS_VERSION) != work.topics_version:
@@ -656,9 +675,36 @@ class Intake(PureIntake):
                 amounts[2], amounts[3] = work.any_partition, work.partition_key
                 land_plain(&memory, row, base + landing_at, counters, amounts, count)
                 landed += count
+                now_ms = monotonic_ms() + offset_ms
+                if lanes._closed:
+                    closed_ms = closed_ms or now_ms
+                    if work.is_urgent or now_ms > closed_ms + PATIENCE_MS:
+                        break
             return Taken(landed, 0, None)
         finally:
             release(&memory)
+
+
+cdef int64_t monotonic_ms() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+
+
+cdef bint wait_for_more(int descriptor, lanes, int64_t now_ms, int64_t until_ms):
+    """Wait until a message comes; False when nobody should wait, or none came."""
+    cdef pollfd waiting
+    cdef int found, left
+    due_ms = lanes._next_due_ms
+    if lanes._closed or due_ms is None:
+        return False
+    left = min(until_ms, due_ms) - now_ms
+    if left <= 0:
+        return False
+    waiting.fd, waiting.events = descriptor, POLLIN
+    with nogil:
+        found = poll(&waiting, 1, left)
+    return found > 0
 
 
 cdef int receive(int descriptor, uint8_t *headers, unsigned int limit) except -1:

@@ -37,7 +37,8 @@ IDLE_MS: Final = 1000
 """A lane that nothing was appended to for so long gives its chunk up, once its messages are settled."""
 MOST_SHARED: Final = 64
 """Shared lanes; fewer in a small slab, of which their open chunks take no more than a 64th."""
-_WAKE_SLACK_MS: Final = 2
+_WAKE_SLACK_MS: Final = 12
+"""Who closes one lane closes those that would be due so soon: each frame wakes the router up."""
 
 LaneKey = tuple[int, int, int]
 """Topic id, partition index (-1 = AnyPartition), partition count (0 = AnyPartition)."""
