@@ -38,6 +38,9 @@ class BatchBuilder:
 
     def add(self, segment: Segment, now_ms: int) -> list[list[Segment]]:
         """Add a segment; the batches that this completes, in order."""
+        if self._segments and self._has_room_behind(segment) and not self._is_due(now_ms):
+            self._join(segment, now_ms)
+            return []
         done: list[list[Segment]] = []
         rest: Segment | None = segment
         while rest is not None:
@@ -49,6 +52,10 @@ class BatchBuilder:
             if self._is_full() or self._is_due(now_ms):
                 done.append(self.flush())
         return done
+
+    def _has_room_behind(self, segment: Segment) -> bool:
+        """Whether a segment fits and does not complete the batch."""
+        return self._records + segment.records < self._max_records and self._bytes + segment.payload < self._max_bytes
 
     def _fits(self, segment: Segment) -> bool:
         return self._records + segment.records <= self._max_records and self._bytes + segment.payload <= self._max_bytes

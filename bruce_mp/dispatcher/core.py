@@ -24,7 +24,6 @@ from bruce_mp.dispatcher.gather import Gathering
 from bruce_mp.dispatcher.queues import PartitionQueue, QueueState
 from bruce_mp.errors import SlabError
 from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
-from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.numbering import is_numbering
 from bruce_mp.slab.recovery import SentBatch, batches_of, find, sweep
@@ -182,32 +181,28 @@ class Dispatcher:
             self._make_ready(topic, partition, taken)
             return
         self._count(topic, taken)
+        ready: list[Segment] = []
         for segment in taken:
-            self._gather(topic, segment, now_ms)
-
-    def _gather(self, topic: int, segment: Segment, now_ms: int) -> None:
-        try:
-            gathered = self._gathering.add(topic, [segment], now_ms)
-        except SlabError as error:
-            refuse(self._row, error)
-            return
-        for ready in gathered:
-            self._sort_in(ready)
+            try:
+                ready += self._gathering.add(topic, [segment], now_ms)
+            except SlabError as error:
+                refuse(self._row, error)
+        self._sort_in(ready)
 
     def _end_gathering_of(self, topic: int) -> None:
-        for segment in self._gathering.flush_of(topic):
-            self._sort_in(segment)
+        self._sort_in(self._gathering.flush_of(topic))
 
     def _count(self, topic: int, segments: list[Segment]) -> None:
-        for segment in segments:
-            flags = self._slab.view[self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_FLAGS]
-            counter = _COUNTED.get((self._gathering.kind_of(topic), bool(flags & lay.FLAG_PARTITION_KEY)))
-            if counter is not None:
-                self._row.add(counter, segment.records)
+        kind, keyed = self._gathering.kind_of(topic), kernels.keyed_records(self._slab, segments)
+        for is_keyed, records in ((True, keyed), (False, sum([segment.records for segment in segments]) - keyed)):
+            counter = _COUNTED.get((kind, is_keyed))
+            if counter is not None and records:
+                self._row.add(counter, records)
 
-    def _sort_in(self, segment: Segment) -> None:
-        found = find(self._slab, segment)
-        self._make_ready(found.topic, found.partition, [segment])
+    def _sort_in(self, segments: Sequence[Segment]) -> None:
+        """Make segments ready, each in the queue of its partition."""
+        for (topic, partition), some in kernels.by_place(self._slab, segments).items():
+            self._make_ready(topic, partition, some)
 
     def _make_ready(self, topic: int, partition: int, segments: list[Segment]) -> None:
         queue = self._queue(topic, partition)
@@ -302,8 +297,7 @@ class Dispatcher:
 
     def flush_due(self, now_ms: int) -> None:
         """Make ready what has gathered long enough."""
-        for segment in self._gathering.flush_due(now_ms):
-            self._sort_in(segment)
+        self._sort_in(self._gathering.flush_due(now_ms))
 
     def drain(self) -> None:
         """From now on nothing waits for company."""
@@ -460,8 +454,7 @@ class Dispatcher:
 
     def _end_gathering(self) -> None:
         """Make everything that gathers ready, so that it is found in its partition's queue."""
-        for segment in self._gathering.flush():
-            self._sort_in(segment)
+        self._sort_in(self._gathering.flush())
 
     def _finish_handing_back(self) -> None:
         """Give everything back once no answer is awaited any more."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHOICE", "COMPILED", "Choice"]
 
-COMPILED: Final = ("chunks", "encode", "lanes", "look", "message_set", "receive", "rows", "segments")
+COMPILED: Final = ("chunks", "encode", "heads", "lanes", "look", "message_set", "receive", "rows", "segments")
 """The modules of `bruce_mp.kernels.compiled`."""
 _VARIABLE: Final = "BRUCE_KERNELS"
 _COST: Final = "a message costs several times as much CPU"

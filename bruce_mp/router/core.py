@@ -31,9 +31,10 @@ from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from bruce_mp.config.model import Config
+    from bruce_mp.kernels import RunHead
     from bruce_mp.pipes.frames import Parcel
     from bruce_mp.router.cluster import ClusterView, TopicView
     from bruce_mp.slab.file import Slab
@@ -115,11 +116,52 @@ class Router:
         if self._view is None:
             self._early += segments
             return
-        for segment in segments:
+        segments = list(segments)
+        plain: dict[tuple[int, int, int], list[Segment]] = {}
+        for segment, head in zip(segments, kernels.heads(self._slab, segments), strict=True):
+            place = self._plain_place(segment, head, now_ms)
+            if place is not None:
+                plain.setdefault(place, []).append(segment)
+                continue
+            self._send_plain(plain, now_ms)
             try:
                 self._route(segment, now_ms)
             except SlabError as error:
                 refuse(self._row, error)
+        self._send_plain(plain, now_ms)
+
+    def _plain_place(self, segment: Segment, head: RunHead | None, now_ms: int) -> tuple[int, int, int] | None:
+        """Topic, partition and type of a run about which there is nothing else to decide; None for any other."""
+        topic = self._topics.get(head.topic) if head is not None else None
+        if head is None or topic is None or topic.holds_any or topic.view is None or not self._is_plain(topic, head):
+            return None
+        keyed = head.flags & lay.FLAG_PARTITION_KEY
+        if not keyed:
+            partition = self._next_partition(topic, [segment], now_ms) if topic.batch is None else None
+        elif head.partition_index >= 0 and head.partition_count == len(topic.targets):
+            partition = topic.targets[head.partition_index]
+        else:
+            partition = None
+        return None if partition is None else (head.topic, partition, keyed)
+
+    def _next_partition(self, topic: Topic, segments: Sequence[Segment], now_ms: int) -> int | None:
+        return topic.next_partition(segments, lambda number: self.dispatching.is_open(topic.number, number), now_ms)
+
+    def _is_plain(self, topic: Topic, head: RunHead) -> bool:
+        is_tapped = self._tap is not None and self._tap.is_open
+        is_long = head.largest + OVERHEAD > self._config.batching.message_max_bytes
+        return not is_tapped and not is_long and not self._limits.has_limit(topic.number, topic.name)
+
+    def _send_plain(self, plain: dict[tuple[int, int, int], list[Segment]], now_ms: int) -> None:
+        """Send runs by topic and partition, all at once."""
+        for (number, partition, keyed), segments in plain.items():
+            counter = Counter.RoutePartitionKeyMsg if keyed else Counter.RouteAnyPartitionMsg
+            self._row.add(counter, sum([segment.records for segment in segments]))
+            try:
+                self._send(self._topics[number], partition, segments, Kind.QUEUE, now_ms)
+            except SlabError as error:
+                refuse(self._row, error)
+        plain.clear()
 
     def _route(self, segment: Segment, now_ms: int) -> None:
         run = read_run(self._slab, segment.chunk, segment.run)
@@ -208,9 +250,7 @@ class Router:
             return
         partition = None
         if not topic.parked:
-            partition = topic.next_partition(
-                segments, lambda number: self.dispatching.is_open(topic.number, number), now_ms
-            )
+            partition = self._next_partition(topic, segments, now_ms)
         if partition is None:
             if not topic.parked:
                 topic.parked_since_ms = now_ms

@@ -88,6 +88,10 @@ class RateLimits:
             self._slab.view[self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_FLAGS] |= lay.FLAG_ADMITTED
         return passed
 
+    def has_limit(self, topic: int, name: bytes) -> bool:
+        """Whether there is a limit for a topic."""
+        return self._windows_of(topic, name) is not None
+
     def _windows_of(self, topic: int, name: bytes) -> Windows | None:
         if topic not in self._windows:
             rule = self._rule_of(name)

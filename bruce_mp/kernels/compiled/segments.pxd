@@ -4,3 +4,4 @@ cdef object refuse(object slab, object segment)
 cdef int own_words(Memory *memory, Part *part, Bounds *place) noexcept nogil
 cdef bint any_unsettled(Bounds *place, uint64_t records) noexcept nogil
 cdef void settle_one(Bounds *place, uint64_t records, uint32_t outcome, uint8_t reason) noexcept nogil
+cdef bint is_sound_run(Memory *memory, Part *part, Bounds *place) noexcept nogil

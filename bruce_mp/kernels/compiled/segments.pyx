@@ -183,21 +183,27 @@ cdef void settle_one(Bounds *place, uint64_t records, uint32_t outcome, uint8_t 
 
 
 # --- cuts ------------------------------------------------------------------------------------------------------------
+cdef inline uint64_t body_of(uint8_t *run) noexcept nogil:
+    """Bytes from the start of a run to its first record."""
+    return RUN_HEADER + ((<uint64_t>load16(run + RUN_NAME_LENGTH) + 7) & <uint64_t>~7)
+
+
+cdef bint is_sound_run(Memory *memory, Part *part, Bounds *place) noexcept nogil:
+    """Whether the header of a segment's run is sound: see `slab.runs.read_run`."""
+    cdef uint8_t *limit = run_limit(memory, part.chunk)
+    cdef uint64_t size = load32(place.run + RUN_SIZE)
+    cdef uint64_t body = body_of(place.run)
+    if limit == NULL or load8(place.run) >= UNKNOWN_STATE or size & 7 or size > <uint64_t>(limit - place.run):
+        return False
+    return size >= body and <uint64_t>load32(place.run + RUN_COUNT) * RECORD_HEADER <= size - body
+
+
 cdef int whole_run(Memory *memory, Part *part, Bounds *whole) noexcept nogil:
-    """The bounds of all records of a segment's run, if that is sound; see `slab.runs.read_run`."""
-    cdef uint8_t *limit
-    if bounds_of(memory, part, whole):
+    """The bounds of all records of a segment's run, if that is sound; else -1."""
+    if bounds_of(memory, part, whole) or not is_sound_run(memory, part, whole):
         return -1
-    limit = run_limit(memory, part.chunk)
-    cdef uint64_t size = load32(whole.run + RUN_SIZE)
-    cdef uint64_t body = RUN_HEADER + ((<uint64_t>load16(whole.run + RUN_NAME_LENGTH) + 7) & <uint64_t>~7)
-    cdef uint64_t records = load32(whole.run + RUN_COUNT)
-    if limit == NULL or load8(whole.run) >= UNKNOWN_STATE or size & 7 or size > <uint64_t>(limit - whole.run):
-        return -1
-    if size < body or records * RECORD_HEADER > size - body:
-        return -1
-    whole.first = whole.run + body
-    return walk(whole, records)
+    whole.first = whole.run + body_of(whole.run)
+    return walk(whole, load32(whole.run + RUN_COUNT))
 
 
 cdef int split_run(Memory *memory, Part *part) noexcept nogil:

@@ -1,0 +1,67 @@
+"""What the headers of many segments say, for those who decide by it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from bruce_mp.errors import SlabError
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.runs import read_run, segment_bounds, segment_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["RunHead", "by_place", "heads", "keyed_records"]
+
+
+class RunHead(NamedTuple):
+    """What the header of a segment's run says; `largest` is the size of its largest key and value."""
+
+    topic: int
+    flags: int
+    partition_index: int
+    partition_count: int
+    largest: int
+
+
+def heads(slab: Slab, segments: Iterable[Segment]) -> list[RunHead | None]:
+    """The head of each segment's run; None where there is no sound one."""
+    return [_head(slab, segment) for segment in segments]
+
+
+def _head(slab: Slab, segment: Segment) -> RunHead | None:
+    try:
+        segment_bounds(slab, segment)
+        run = read_run(slab, segment.chunk, segment.run)
+    except SlabError:
+        return None
+    return RunHead(run.topic, run.flags, run.partition_index, run.partition_count, run.largest)
+
+
+def keyed_records(slab: Slab, segments: Iterable[Segment]) -> int:
+    """How many records of segments are PartitionKey messages."""
+    keyed = (segment for segment, head in zip(segments, heads(slab, segments), strict=True) if _is_keyed(head))
+    return sum(segment.records for segment in keyed)
+
+
+def _is_keyed(head: RunHead | None) -> bool:
+    return head is not None and bool(head.flags & lay.FLAG_PARTITION_KEY)
+
+
+def by_place(slab: Slab, segments: Sequence[Segment]) -> dict[tuple[int, int], list[Segment]]:
+    """Segments by topic and partition, which they were bound to; in order.
+
+    Raises SlabError for a segment that is not what it claims.
+    """
+    places: dict[tuple[int, int], list[Segment]] = {}
+    for segment in segments:
+        segment_bounds(slab, segment)
+        run = read_run(slab, segment.chunk, segment.run)
+        is_split = run.state is State.SPLIT
+        partition = next(segment_records(slab, segment))[1].partition if is_split else run.partition
+        places.setdefault((run.topic, partition), []).append(segment)
+    return places

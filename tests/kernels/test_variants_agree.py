@@ -1,0 +1,169 @@
+"""The same random bytes into both variants: the same results, and the same slab to the last byte."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.errors import SlabError
+from bruce_mp.kernels import CHOICE
+from bruce_mp.protocol.message_set import MessageFormat
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.tables import TopicTable
+from support.examples import examples
+from support.slabs import INPUT_ROW, datagram, new_slab, put_in_landing_zone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
+
+pytestmark = pytest.mark.skipif(not CHOICE.compiled, reason=CHOICE.sentence)
+GEOMETRY: Final = Geometry(chunks=24, topics=8, partitions=8, landing_slots=12, landing_slot_size=9000)
+MINE: Final = word(State.ROUTED, 7)
+MODULES: Final = ("heads", "lanes", "look", "message_set", "encode", "segments")
+
+
+class Variant:
+    """One variant of the kernels, with an input of its own."""
+
+    def __init__(self, package: str, slab: Slab, linger_ms: int) -> None:
+        self.slab = slab
+        modules = [vars(import_module(f"bruce_mp.kernels.{package}.{name}")) for name in MODULES]
+        self.kernels: dict[str, Any] = {name: value for module in modules for name, value in module.items()}
+        if package == "pure":
+            self.kernels |= vars(import_module("bruce_mp.slab.chunks")) | vars(import_module("bruce_mp.slab.rows"))
+        else:
+            for name in ("chunks", "rows"):
+                self.kernels |= vars(import_module(f"bruce_mp.kernels.compiled.{name}"))
+        table = TopicTable(slab)
+        table.add(b"t1", 3)
+        table.add(b"t2", 1)
+        self.row = self.kernels["Row"](slab, INPUT_ROW)
+        self.pool = self.kernels["ChunkPool"](slab, INPUT_ROW)
+        self.lanes = self.kernels["Lanes"](slab, self.pool, table, lambda _: linger_ms)
+
+    def receive(self, datagrams: Sequence[bytes], now_ms: int) -> tuple[Any, list[Segment]]:
+        put_in_landing_zone(self.slab, datagrams)
+        self.row.open_books()
+        ingested = self.lanes.ingest_landed(len(datagrams), 8000, now_ms)
+        self.row.land(len(datagrams), {0: len(datagrams), 5: len(ingested.rejections), 6: ingested.any_partition})
+        self.lanes.close_due(now_ms)
+        return ingested, self.lanes.drain_closed()
+
+    def call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """What a kernel returns, or that it refuses."""
+        try:
+            return self.kernels[name](self.slab, *arguments, **options)
+        except SlabError:
+            return SlabError
+
+
+messages = st.builds(
+    datagram,
+    st.sampled_from([b"t1", b"t2", b"new", b"x" * 260]),
+    st.binary(max_size=40) | st.integers(0, 8500).map(bytes),
+    st.binary(max_size=6),
+    st.none() | st.integers(0, 2**32 - 1),
+    st.integers(-(2**63), 2**63 - 1),
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    data = bytearray(draw(messages))
+    for _ in range(draw(st.integers(1, 4))):
+        data[draw(st.integers(0, min(40, len(data) - 1)))] = draw(st.integers(0, 255))
+    return bytes(data[: draw(st.integers(0, len(data)) | st.just(len(data)))])
+
+
+batches = st.lists(st.lists(messages | damaged() | st.binary(max_size=60), min_size=1, max_size=12), max_size=6)
+Action = tuple[str, int, int]
+actions = st.lists(
+    st.tuples(
+        st.sampled_from("cut partition size span encode set heads place_of mark place settle".split()),
+        st.integers(0, 2**16),
+        st.integers(0, 2**16),
+    ),
+    max_size=12,
+)
+
+
+def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, list[Segment]]:
+    """What an action on one of the segments yields, and the segments that there are behind it."""
+    what, which, amount = action
+    segment = segments[which % len(segments)]
+    rest = [other for other in segments if other is not segment]
+    if what == "cut":
+        found = it.call("head_of", segment, amount % 5, amount)
+        return found, rest + ([segment] if found is SlabError else [part for part in found if part])
+    if what in {"partition", "size"}:
+        found = it.call("by_partition", segment, [3, 1, 4]) if what == "partition" else it.call("by_size", segment, 20)
+        return found, rest + ([segment] if found is SlabError else [part for _, part in found])
+    calls: dict[str, Callable[[], Any]] = {
+        "span": lambda: it.call("time_span", segment),
+        "encode": lambda: it.call("encode", segments, keeps_empty=bool(amount & 1)),
+        "set": lambda: it.call("encode_message_set", segments, MessageFormat(amount & 1), keeps_empty=bool(amount & 2)),
+        "heads": lambda: (it.call("heads", segments), it.call("keyed_records", segments)),
+        "place_of": lambda: it.call("by_place", segments),
+        "mark": lambda: it.call("mark", [segment], MINE),
+        "place": lambda: it.call("place", segments, amount, amount, 3, opens_batch=True),
+        "settle": lambda: _settle(it, segment, amount),
+    }
+    return calls[what](), segments
+
+
+def _settle(it: Variant, segment: Segment, amount: int) -> Any:
+    try:
+        it.row.settle([segment], State.DISCARDED, amount & 0xFF, {7: segment.records})
+    except SlabError:
+        return SlabError
+    return None
+
+
+@examples(60)
+@given(sent=batches, todo=actions, linger_ms=st.sampled_from([0, 25]), damage=st.none() | st.integers(0, 2**32))
+def test_both_do_the_same(sent: list[list[bytes]], todo: list[Action], linger_ms: int, damage: int | None) -> None:
+    with new_slab(GEOMETRY) as first, new_slab(GEOMETRY) as second:
+        pure, compiled = Variant("pure", first, linger_ms), Variant("compiled", second, linger_ms)
+        segments: list[Segment] = []
+        for number, batch in enumerate(sent):
+            said, closed = pure.receive(batch, 100 + number * 10)
+            assert compiled.receive(batch, 100 + number * 10) == (said, closed)
+            segments += closed
+        for it in (pure, compiled):
+            it.lanes.close_all()
+        segments += pure.lanes.drain_closed()
+        compiled.lanes.drain_closed()
+        assert pure.call("take", segments, State.FILLED, MINE) == compiled.call("take", segments, State.FILLED, MINE)
+        assert _without_pointers(first) == _without_pointers(second)
+        if damage is not None and segments:
+            _damage(segments, damage, first, second)
+        for action in todo if segments else ():
+            found, after = results(pure, segments, action)
+            assert results(compiled, segments, action) == (found, after)
+            assert _without_pointers(first) == _without_pointers(second)
+            segments = after
+            if found is SlabError:
+                return  # where something is damaged, what was done before it was noticed may differ
+
+
+def _without_pointers(slab: Slab) -> bytes:
+    """The slab without the message headers, which have addresses, and the time when it was made."""
+    geometry = slab.geometry
+    return bytes(slab.view[128 : geometry.landing_at]) + bytes(slab.view[geometry.landing_slots_at :])
+
+
+def _damage(segments: list[Segment], damage: int, *slabs: Slab) -> None:
+    """Another length in the header of a record, or another word."""
+    segment = segments[damage % len(segments)]
+    field = (lay.RECORD_KEY_LENGTH, lay.RECORD_VALUE_LENGTH)[damage & 1]
+    for slab in slabs:
+        slab.words[(slab.chunk_at(segment.chunk) + segment.first + field) >> 2] = damage >> 3 & 0xFFFF
