@@ -326,6 +326,8 @@ class _Worker:
             if descriptor in self._listeners:
                 self._accept(self._listeners[descriptor])
                 continue
+            if descriptor not in self._connections:
+                continue  # what came before it let its client go
             if not self._wants_to_be_read(descriptor, events):
                 continue
             if fill + _LEAST_READ + len(self._connections[descriptor].client.rest) > _BUFFER:
@@ -447,6 +449,8 @@ class _Worker:
             return
         for descriptor in list(self._blocked):
             self._admit_rest(descriptor)
+            if descriptor in self._blocked and not self._pool.own_free:
+                break  # nor is there room for anybody else, and a look for it costs time
         if self._blocked:
             self._pause()
         if not self._blocked or self._pool.own_free:

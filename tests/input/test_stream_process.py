@@ -1,0 +1,88 @@
+"""A stream worker between its sockets and the slab, without its loop."""
+
+from __future__ import annotations
+
+import select
+import socket
+from multiprocessing import Pipe
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.config.model import Config
+from bruce_mp.config.sections import Input, Kafka, Streams
+from bruce_mp.input.stream_process import _Worker
+from bruce_mp.pipes.control import Control
+from bruce_mp.pipes.start import Start
+from bruce_mp.slab.file import Geometry
+from support.slabs import datagram, new_slab
+from support.streams import WORKER_ROW
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+GEOMETRY: Final = Geometry(chunks=16, topics=16, partitions=16, landing_slots=4, landing_slot_size=4096)
+CONFIG: Final = Config(kafka=Kafka(bootstrap_servers=("broker:9092",)), input=Input(streams=Streams(when_full="block")))
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as found:
+        found.bind(str(tmp_path / "s"))
+        found.listen()
+        yield found
+
+
+@pytest.fixture
+def worker(tmp_path: Path, listener: socket.socket) -> Iterator[_Worker]:
+    ours, theirs = Pipe()
+    with new_slab(GEOMETRY) as slab, ours, theirs:
+        start = Start("input-1", WORKER_ROW, CONFIG, tmp_path, slab.path, inputs=(WORKER_ROW,), unix_stream=listener)
+        made = _Worker(start, slab, Control(theirs))
+        made._listen()
+        yield made
+        for descriptor in list(made._connections):
+            made._close(descriptor)
+        made._epoll.close()
+        made._links.close()
+
+
+def connect(worker: _Worker, listener: socket.socket) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.connect(listener.getsockname())
+    worker._on_ready()
+    return client
+
+
+def test_clients_that_wait_for_room_are_not_all_looked_at_while_there_is_none(
+    worker: _Worker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [connect(worker, listener) for _ in range(3)]
+    for client in clients:
+        client.sendall(datagram(value=bytes(4000)) * 40)
+        worker._on_ready()
+    assert len(worker._blocked) == 3
+    looked: list[int] = []
+    monkeypatch.setattr(worker, "_admit_rest", looked.append)
+    worker._retry()
+    assert looked == list(worker._blocked)[:1]
+    for client in clients:
+        client.close()
+
+
+def test_an_event_of_a_connection_that_was_just_closed_is_passed_over(
+    worker: _Worker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect(worker, listener)
+    (descriptor,) = worker._connections
+    worker._close(descriptor)
+    client.close()
+
+    class Epoll:
+        def poll(self, *_: object) -> list[tuple[int, int]]:
+            return [(descriptor, select.EPOLLHUP)]
+
+    with monkeypatch.context() as context:
+        context.setattr(worker, "_epoll", Epoll())
+        worker._on_ready()
