@@ -177,10 +177,10 @@ class Answers:
                 "Topic %s, partition %d: discarded %s.", _text(topic), batch.partition, words, extra={"about": topic}
             )
         self._note_gap(queue, batch)
-        self._discard(culprits, DiscardReason.KAFKA_ERROR_ACK, topic)
-        if rest is not None:
+        if rest is not None:  # first: one that died without its beginning would be taken for a part of the batch before
             self._maker.close_up(rest)
             queue.failed.append(rest)
+        self._discard(culprits, DiscardReason.KAFKA_ERROR_ACK, topic)
 
     def _give_up(
         self, queue: PartitionQueue, batch: SentBatch, reason: DiscardReason, topic: bytes, *, for_sure: bool

@@ -119,7 +119,7 @@ class BatchMaker:
     def without(self, batch: SentBatch, indices: Iterable[int]) -> tuple[SentBatch | None, list[Segment]]:
         """Cut the records with these places out of a batch: (the others, if there are any, and those).
 
-        The others are to be `close_up`ed once those are settled.
+        The others are to be `close_up`ed before those are settled.
         """
         kept: list[Segment] = []
         out: list[Segment] = []

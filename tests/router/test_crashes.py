@@ -63,7 +63,21 @@ def a_culprit(world: World) -> None:
     world.cluster.poison = {7}
 
 
-STORIES: Final = [a_lost_answer, a_leader_that_moves, a_leader_that_moves_without_an_error, a_culprit]
+def culprits_behind_what_is_in_doubt(world: World) -> None:
+    """The first batch is written, though the answer does not say so; in the next the first record is a culprit."""
+    world.names_culprits = True
+    world.errors.append((7, True))
+    world.cluster.poison = {12, 16}
+    several_batches(world)
+
+
+STORIES: Final = [
+    a_lost_answer,
+    a_leader_that_moves,
+    a_leader_that_moves_without_an_error,
+    a_culprit,
+    culprits_behind_what_is_in_doubt,
+]
 
 
 def tell(story: Story, who: int, stores: int) -> bool:
