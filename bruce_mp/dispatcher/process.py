@@ -123,13 +123,14 @@ class _Process:
     # --- once a round ------------------------------------------------------------------------------------------------
 
     def _after_round(self) -> None:
+        began = time.monotonic()
         self._core.flush_due(steady_ms())
         ends = self._core.patience_ends_ms
         if ends is not None and ends <= steady_ms():
             self._give_up_waiting()
         self._send_requests()
         self._router.send(self._core.drain_outbox())
-        self._set_alarm()
+        self._set_alarm(began)
         if (self._reporter.pending or self._tap.pending or self._compressor.sums) and not self._is_reporting:
             self._is_reporting = True
             self._loop.call_later(_REPORT_EVERY_S, self._report)
@@ -146,11 +147,14 @@ class _Process:
         if sums and self._news.send_bytes(encode_events(sums.rows())):
             sums.clear()
 
-    def _set_alarm(self) -> None:
-        """Wake up for the next batch or retry; a timer that is there already and early enough serves."""
+    def _set_alarm(self, began: float) -> None:
+        """Wake up for the next batch or retry; a timer that is there already and early enough serves.
+
+        What was due when the round began has had its chance: it waits for something else.
+        """
         dues_ms = (self._core.gather_due_ms, self._core.patience_ends_ms)
         dues = [time.monotonic() + (due - steady_ms()) / 1000 for due in dues_ms if due is not None]
-        if (retry := self._core.retry_at) is not None and retry > time.monotonic():
+        if (retry := self._core.retry_at) is not None and retry > began:
             dues.append(retry)
         if not dues or (self._alarm is not None and self._alarm_at <= min(dues)):
             return
