@@ -25,8 +25,9 @@ from bruce_mp.protocol.error_actions import ERROR_TABLE, Action, ErrorRow, actio
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.slab.runs import next_sequence
-from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.delays import ack_delays
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -155,7 +156,8 @@ class Answers:
         """The broker has the batch."""
         if self._topics.refusal_of(batch.topic):
             self._topics.note_refusal(batch.topic, 0)
-        self._row.settle(batch.segments, State.DELIVERED, 0, {Counter.MsgDelivered: batch.records})
+        delays = ack_delays(self._slab, batch.segments, steady_ms())
+        self._row.settle(batch.segments, State.DELIVERED, 0, {Counter.MsgDelivered: batch.records, **delays})
         self._row.add(Counter.ConnectorGotSuccessfulAck)
 
     # --- giving up ---------------------------------------------------------------------------------------------------

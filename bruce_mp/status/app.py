@@ -20,9 +20,12 @@ from bruce_mp.status.compression import compression_plain
 from bruce_mp.status.counters import counters_plain, read_counters
 from bruce_mp.status.debug_pages import add_debug_pages, refuse_other_sites
 from bruce_mp.status.discards import discards_plain
+from bruce_mp.status.exposition import CONTENT_TYPE, expose
 from bruce_mp.status.header import Page, read_header, read_server_info, server_info_plain
 from bruce_mp.status.health import gather, judge
+from bruce_mp.status.held import read_held
 from bruce_mp.status.metadata import metadata_plain, read_metadata
+from bruce_mp.status.metrics import read_metrics
 from bruce_mp.status.overview import read_overview
 from bruce_mp.status.queues import queues_plain, read_queues
 from bruce_mp.status.rolling_file import FileTroubleError
@@ -93,6 +96,7 @@ def create_app(daemon: Daemon) -> Flask:
     for name, (read, plain) in _pages(daemon).items():
         _add_page(app, name, read, plain)
     app.add_url_rule("/healthz", "healthz", lambda: _healthz(daemon))
+    app.add_url_rule("/metrics", "metrics", lambda: _metrics(daemon))
     app.add_url_rule("/", "overview", lambda: _overview(daemon))
     app.add_url_rule("/metadata_update", "metadata_update", lambda: _metadata_update(daemon), methods=["POST"])
     add_debug_pages(app, daemon.debug)
@@ -117,6 +121,7 @@ def _pages(daemon: Daemon) -> Mapping[str, tuple[Callable[[], Page], Callable[[A
         "brokers": (lambda: read_brokers(slab, daemon.standings.heard(now_ms()), now_ms()), brokers_plain),
         "processes": (lambda: read_processes(slab, now_ms()), None),
         "books": (lambda: _read_books(daemon), None),
+        "held": (lambda: read_held(slab, now_ms()), None),
     }
 
 
@@ -147,6 +152,12 @@ def _healthz(daemon: Daemon) -> Response:
     page = judge(daemon.evidence())
     well = page.live if _wants("probe", "live") else page.ready
     return _json(page, 200 if well else 503)
+
+
+def _metrics(daemon: Daemon) -> Response:
+    now_ms = daemon.now_ms()
+    families = read_metrics(daemon.slab, daemon.evidence(), daemon.compression.page(now_ms), now_ms)
+    return Response(expose(families), content_type=CONTENT_TYPE)
 
 
 def _overview(daemon: Daemon) -> str:

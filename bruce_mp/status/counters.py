@@ -17,6 +17,7 @@ from bruce_mp.status.header import Page, header_lines, read_header
 from bruce_mp.status.old_names import DERIVED, NEVER
 from bruce_mp.status.rows import row_name
 from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.telemetry.delays import BOUNDS_MS, bucket_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,11 +43,12 @@ _LOCATIONS: Final = (
     (96, "[router]"),
     (160, "[dispatcher]"),
     (352, "[supervisor, status]"),
+    (368, "[dispatcher]"),
 )
 """From which counter on a part of the daemon has its counters."""
 _OLD: Final = "[old names]"
-_NO_COUNTERS: Final = frozenset({Counter.AckErrorFirst, Counter.StreamConnections})
-"""A number to count from, and one that falls: monitors take a counter that falls for an error."""
+_NO_COUNTERS: Final = frozenset({Counter.AckErrorFirst, Counter.AckDelayFirst, Counter.StreamConnections})
+"""Numbers to count from, and one that falls: monitors take a counter that falls for an error."""
 
 
 class CounterLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -77,6 +79,8 @@ def _listed() -> Iterator[_Listed]:
     for counter in Counter:
         if counter not in _NO_COUNTERS:
             yield _Listed(counter, counter.name)
+    for index in range(len(BOUNDS_MS) + 1):
+        yield _Listed(Counter.AckDelayFirst + index, bucket_name(index))
     for reason in DiscardReason:
         yield _Listed(discarded(reason), "MsgDiscarded" + _camel(reason.name))
     for code, row in ERROR_TABLE.items():

@@ -131,3 +131,9 @@ class Counter(IntEnum):
     # files that status writes: the first by whoever has the message, too
     MsgCopyLost = 360
     DiscardLogLine = 361
+
+    # dispatcher: the time from the receipt of messages to their ack, see telemetry/delays.py
+    AckDelayFirst = 368
+    """AckDelayFirst + i counts the messages of bucket i."""
+    AckDelayMs = 384
+    """The sum over all messages."""

@@ -118,7 +118,7 @@ def test_every_counter_is_there_once_and_at_first_zero(daemon: PagesOfNoDaemon) 
     names = [line["name"] for line in lines]
     assert len(set(names)) == len(names)
     assert {line["value"] for line in lines} == {0}
-    assert set(names) >= {counter.name for counter in Counter} - {"AckErrorFirst", "StreamConnections"}
+    assert set(names) >= {counter.name for counter in Counter} - {"AckErrorFirst", "AckDelayFirst", "StreamConnections"}
     assert "processes" not in lines[0]
 
 

@@ -1,0 +1,193 @@
+"""The page `/metrics`: what Prometheus reads.
+
+Everything comes from what all processes share and from what dispatchers and router said last; nothing is counted here.
+Series are bounded: topics by MOST_TOPICS, all else by the tables of the slab.  A counter goes on over restarts of
+single processes, and of the daemon while its slab lives.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.protocol.error_actions import ERROR_TABLE
+from bruce_mp.status.exposition import Family, Sample, bounded, histogram
+from bruce_mp.status.health import judge
+from bruce_mp.status.held import read_held
+from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.delays import BOUNDS_MS, read_delays
+from bruce_mp.telemetry.standings import CONNECTED, FAILED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.status.compression import CompressionPage
+    from bruce_mp.status.exposition import Kind
+    from bruce_mp.status.health import Evidence
+    from bruce_mp.status.held import HeldPage
+    from bruce_mp.status.rows import ProcessLine
+    from bruce_mp.status.standings import Heard
+    from bruce_mp.telemetry.books import Books
+
+__all__ = ["MOST_TOPICS", "read_metrics"]
+
+MOST_TOPICS: Final = 100
+
+SIMPLE: Final[Mapping[str, tuple[Counter, str]]] = {
+    "bruce_pauses_total": (Counter.PauseStarted, "Pauses of a partition or of a broker's dispatcher that began."),
+    "bruce_metadata_fetches_total": (Counter.GetMetadataSuccess, "Fetches of the metadata that worked."),
+    "bruce_produce_requests_total": (Counter.SendProduceRequestOk, "Requests with messages that were sent."),
+    "bruce_record_batches_total": (Counter.SerializeMsgSet, "Record batches that were built."),
+    "bruce_process_restarts_total": (Counter.ProcessRestarted, "Processes of the daemon that died and came back."),
+    "bruce_http_requests_total": (Counter.MongooseHttpRequest, "Requests to the status pages."),
+    "bruce_unread_discard_reports_total": (Counter.NoDiscardQuery, "Periods in which nobody read /discards."),
+    "bruce_copies_lost_total": (Counter.MsgCopyLost, "Copies of messages that a file was too slow for."),
+}
+"""Families with one counter."""
+
+LABELLED: Final[Mapping[str, tuple[str, str, Mapping[str, Counter]]]] = {
+    "bruce_input_messages_total": (
+        "input",
+        "Messages that an input took in and handed on.",
+        {
+            "unix_datagram": Counter.UnixDgInputAgentForwardMsg,
+            "unix_stream": Counter.UnixStreamInputForwardMsg,
+            "tcp": Counter.TcpInputForwardMsg,
+        },
+    ),
+    "bruce_broker_failures_total": (
+        "kind",
+        "Failures of connections to brokers, by what failed.",
+        {
+            "connect": Counter.ConnectorConnectFail,
+            "closed": Counter.ConnectorSocketBrokerClose,
+            "error": Counter.ConnectorSocketError,
+            "timeout": Counter.ConnectorSocketTimeout,
+            "bad_response": Counter.BadProduceResponse,
+            "metadata": Counter.ConnectFailOnTryGetMetadata,
+            "bad_metadata": Counter.BadMetadataResponse,
+        },
+    ),
+    "bruce_batch_compression_total": (
+        "outcome",
+        "Record batches, by what came of compressing them.",
+        {
+            "compressed": Counter.MsgSetCompressionYes,
+            "off": Counter.MsgSetCompressionNo,
+            "not_worth_it": Counter.MsgSetNotCompressible,
+            "failed": Counter.MsgSetCompressionError,
+        },
+    ),
+}
+"""Families with a counter for each value of a label."""
+
+
+def read_metrics(slab: Slab, evidence: Evidence, compression: CompressionPage, now_ms: int) -> Iterator[Family]:
+    """All families as of now."""
+    yield from _daemon(evidence)
+    yield from _books(evidence.books)
+    yield from _held(read_held(slab, now_ms))
+    yield _delays(slab)
+    yield from _processes(evidence.processes.processes)
+    yield from _brokers(evidence.heard)
+    yield _answers(slab)
+    yield from _compression(compression)
+    for name, (counter, meaning) in SIMPLE.items():
+        yield Family(name, "counter", meaning, [Sample(total(slab, counter))])
+    for name, (label, meaning, parts) in LABELLED.items():
+        samples = [Sample(total(slab, counter), {label: value}) for value, counter in parts.items()]
+        yield Family(name, "counter", meaning, samples)
+
+
+def _gauge(name: str, meaning: str, value: float) -> Family:
+    return Family(name, "gauge", meaning, [Sample(value)])
+
+
+def _daemon(evidence: Evidence) -> Iterator[Family]:
+    health = judge(evidence)
+    updated_s = evidence.metadata.last_updated / 1000
+    yield Family("bruce_build_info", "gauge", "Always 1; the version.", [Sample(1, {"version": health.version})])
+    yield _gauge("bruce_start_time_seconds", "When the daemon was started, since the epoch.", health.since)
+    yield _gauge("bruce_live", "1 if all processes do their work, as /healthz?probe=live says.", int(health.live))
+    yield _gauge("bruce_ready", "1 if messages get to Kafka, as /healthz says.", int(health.ready))
+    yield _gauge("bruce_problems", "Problems that /healthz names.", len(health.problems))
+    yield _gauge("bruce_warnings", "Warnings that /healthz names.", len(health.warnings))
+    yield _gauge("bruce_metadata_updated_timestamp_seconds", "Last fetch of the metadata; 0 = never.", updated_s)
+
+
+def _books(books: Books) -> Iterator[Family]:
+    balanced = books.balanced or not books.consistent
+    reasons = {reason.name: books.discarded.get(reason.name, 0) for reason in DiscardReason}
+    yield _counter("bruce_messages_received_total", "Messages that were received.", books.received)
+    yield _counter("bruce_messages_delivered_total", "Messages that Kafka has.", books.delivered)
+    yield _labelled("bruce_messages_discarded_total", "counter", "Messages that were given up.", "reason", reasons)
+    yield _counter(
+        "bruce_possible_duplicates_total", "Messages that Kafka may have more than once.", books.possible_duplicates
+    )
+    yield _labelled("bruce_messages_held", "gauge", "Messages that are held, by stage.", "stage", books.held)
+    yield _gauge("bruce_books_balanced", "0 if received is not delivered + discarded + held.", int(balanced))
+
+
+def _counter(name: str, meaning: str, value: float) -> Family:
+    return Family(name, "counter", meaning, [Sample(value)])
+
+
+def _labelled(name: str, kind: Kind, meaning: str, label: str, values: Mapping[str, float]) -> Family:
+    return Family(name, kind, meaning, [Sample(value, {label: text}) for text, value in values.items()])
+
+
+def _held(page: HeldPage) -> Iterator[Family]:
+    messages = bounded(((held.topic, held.messages) for held in page.topics), MOST_TOPICS, together="sum")
+    ages = bounded(((held.topic, held.oldest_ms / 1000) for held in page.topics), MOST_TOPICS, together="max")
+    yield Family("bruce_topic_messages_held", "gauge", "Messages held, of the topics that hold most.", messages)
+    yield Family("bruce_topic_oldest_held_seconds", "gauge", "Age of the topic's oldest held message.", ages)
+    yield _gauge("bruce_oldest_held_seconds", "Age of the oldest held message; 0 if none is.", page.oldest_ms / 1000)
+    yield _gauge("bruce_slab_in_use_ratio", "Share of the slab that cannot be reclaimed now.", page.slab_in_use)
+
+
+def _delays(slab: Slab) -> Family:
+    buckets, sum_ms = read_delays(slab)
+    meaning = "Time from the receipt of messages to their ack."
+    return histogram("bruce_ack_delay_seconds", meaning, (ms / 1000 for ms in BOUNDS_MS), buckets, sum_ms / 1000)
+
+
+def _processes(lines: Iterable[ProcessLine]) -> Iterator[Family]:
+    wanted = [line for line in lines if line.state != "stopped"]
+    up = {line.name: int(line.state == "running") for line in wanted}
+    silent = {line.name: line.heartbeat_age_ms / 1000 for line in wanted}
+    memory = {line.name: line.pss for line in wanted if line.pss is not None}
+    cpu = {line.name: line.cpu_seconds for line in wanted if line.cpu_seconds is not None}
+    yield _labelled("bruce_process_up", "gauge", "1 if the process lives and is not stalled.", "process", up)
+    yield _labelled("bruce_process_silent_seconds", "gauge", "Time since the last sign of life.", "process", silent)
+    yield _labelled("bruce_process_memory_bytes", "gauge", "Memory, shared memory by its share.", "process", memory)
+    yield _labelled("bruce_process_cpu_seconds_total", "counter", "CPU time of the process.", "process", cpu)
+
+
+def _brokers(heard: Heard) -> Iterator[Family]:
+    said = {str(standing.node): standing for standing in heard.brokers.values()}
+    connected = {node: int(standing.connection == CONNECTED) for node, standing in said.items()}
+    failed = {node: int(bool(standing.troubles) or standing.connection == FAILED) for node, standing in said.items()}
+    flying = {node: standing.requests_in_flight for node, standing in said.items()}
+    paused = heard.router.paused_count if heard.router is not None else 0
+    yield _labelled("bruce_broker_connected", "gauge", "1 if there is a connection.", "broker", connected)
+    yield _labelled("bruce_broker_in_trouble", "gauge", "1 if it failed, or refuses a partition.", "broker", failed)
+    yield _labelled("bruce_broker_requests_in_flight", "gauge", "Requests without an answer yet.", "broker", flying)
+    yield _gauge("bruce_paused", "Partitions and dispatchers that are paused.", paused)
+
+
+def _answers(slab: Slab) -> Family:
+    values = {row.name: total(slab, Counter.AckErrorFirst + 1 + code) for code, row in ERROR_TABLE.items()}
+    seen = {name: value for name, value in values.items() if value}
+    return _labelled("bruce_kafka_answers_total", "counter", "Answers for a partition, by error.", "error", seen)
+
+
+def _compression(page: CompressionPage) -> Iterator[Family]:
+    plain: dict[str, float] = {}
+    packed: dict[str, float] = {}
+    for row in page.topics:
+        plain[row.codec] = plain.get(row.codec, 0) + row.plain_bytes
+        packed[row.codec] = packed.get(row.codec, 0) + row.packed_bytes
+    yield _labelled("bruce_compression_in_bytes_total", "counter", "Bytes before compression.", "codec", plain)
+    yield _labelled("bruce_compression_out_bytes_total", "counter", "Bytes after compression.", "codec", packed)

@@ -1,0 +1,56 @@
+"""How long messages take from their receipt to their ack: a histogram in the counters of the dispatchers' rows.
+
+A message counts with the time at which its run began.  The counters are raised in the transaction that settles a
+batch, so the histogram has exactly the messages that are delivered.  Buckets are fixed, because the counters outlive
+the program that made them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.counters import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["BOUNDS_MS", "ack_delays", "bucket_name", "read_delays"]
+
+BOUNDS_MS: Final = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000)
+"""The longest delay of each bucket; one more bucket has the longer ones."""
+
+assert Counter.AckDelayFirst + len(BOUNDS_MS) < Counter.AckDelayMs
+
+
+def ack_delays(slab: Slab, segments: Iterable[Segment], now_ms: int) -> dict[int, int]:
+    """What to raise for segments that are acked now: to be asked before they are settled, for then they may go.
+
+    `now_ms` is on the steady clock, as the runs' times are.  A run of another daemon's life may seem to be from the
+    future; it counts as just received.
+    """
+    raises: dict[int, int] = {}
+    waited = 0
+    for segment in segments:
+        delay_ms = max(0, now_ms - slab.signed(slab.chunk_at(segment.chunk) + segment.run + lay.RUN_ARRIVED_MS))
+        bucket = Counter.AckDelayFirst + bisect_left(BOUNDS_MS, delay_ms)
+        raises[bucket] = raises.get(bucket, 0) + segment.records
+        waited += delay_ms * segment.records
+    raises[Counter.AckDelayMs] = waited
+    return raises
+
+
+def read_delays(slab: Slab) -> tuple[list[int], int]:
+    """The messages of each bucket, and the sum of all delays in ms."""
+    buckets = [total(slab, Counter.AckDelayFirst + index) for index in range(len(BOUNDS_MS) + 1)]
+    return buckets, total(slab, Counter.AckDelayMs)
+
+
+def bucket_name(index: int) -> str:
+    """The name of a bucket's counter."""
+    return f"AckDelayTo{BOUNDS_MS[index]}ms" if index < len(BOUNDS_MS) else f"AckDelayBeyond{BOUNDS_MS[-1]}ms"
