@@ -24,7 +24,7 @@ per batch.  The names below are the interface.  `pure` implements it in Python a
 """
 
 from bruce_mp.kernels.choice import CHOICE
-from bruce_mp.kernels.pure.cut import Cut, Stop, cut
+from bruce_mp.kernels.pure.cut import Cut, Stop
 from bruce_mp.kernels.pure.encode import Encoded
 from bruce_mp.kernels.pure.heads import RunHead
 from bruce_mp.kernels.pure.intake import PlainCounters
@@ -32,7 +32,7 @@ from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
 from bruce_mp.kernels.pure.look import TimeSpan, messages
 from bruce_mp.kernels.pure.message_set import EncodedSet
 from bruce_mp.kernels.pure.parse import Batch, Failure, Rejection
-from bruce_mp.kernels.pure.tally import Place, tally
+from bruce_mp.kernels.pure.tally import Place
 
 if CHOICE.compiled:
     from bruce_mp.kernels.compiled.chunks import ChunkPool
@@ -51,7 +51,9 @@ if CHOICE.compiled:
         place,
         take,
     )
+    from bruce_mp.kernels.compiled.streams import cut, tally
 else:
+    from bruce_mp.kernels.pure.cut import cut
     from bruce_mp.kernels.pure.encode import encode
     from bruce_mp.kernels.pure.heads import by_place, heads, keyed_records
     from bruce_mp.kernels.pure.intake import Intake
@@ -60,6 +62,7 @@ else:
     from bruce_mp.kernels.pure.message_set import encode_message_set
     from bruce_mp.kernels.pure.receive import Receiver
     from bruce_mp.kernels.pure.segments import by_partition, head_of, mark, place, take
+    from bruce_mp.kernels.pure.tally import tally
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import Row
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CHOICE", "COMPILED", "Choice"]
 
-COMPILED: Final = ("chunks", "encode", "heads", "lanes", "look", "message_set", "receive", "rows", "segments")
+COMPILED: Final = (
+    "chunks", "encode", "heads", "lanes", "look", "message_set", "receive", "rows", "segments", "streams",
+)  # fmt: skip
 """The modules of `bruce_mp.kernels.compiled`."""
 _VARIABLE: Final = "BRUCE_KERNELS"
 _COST: Final = "a message costs several times as much CPU"

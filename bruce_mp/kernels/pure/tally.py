@@ -38,32 +38,47 @@ def tally(slab: Slab, chunk: int, place: Place) -> Tally:
     """
     counts: dict[tuple[int, int, int], int] = {}
     words, start = slab.words, slab.chunk_at(chunk)
-    runs = words[(start + lay.CHUNK_RUNS) >> 2]
+    runs, limit = words[(start + lay.CHUNK_RUNS) >> 2], words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES
+    limit = min(limit, (slab.geometry.chunks - chunk) * lay.CHUNK_BYTES)
     number, at = place
     while number < runs:
-        outcomes = list(_outcomes(slab, start + at))
-        if not outcomes or not all(state in lay.SETTLED for _, state, _ in outcomes):
+        size = _size_of(slab, start + at, limit - at)
+        outcomes = list(_outcomes(slab, start + at, start + at + size)) if size else [_UNSETTLED]
+        if not all(state in lay.SETTLED for _, state, _ in outcomes):
             break
         for outcome in outcomes:
             counts[outcome] = counts.get(outcome, 0) + 1
-        at += words[(start + at + lay.RUN_SIZE) >> 2]
+        at += size
         number += 1
     return Tally(Place(number, at), counts)
 
 
-def _outcomes(slab: Slab, run_at: int) -> Iterator[tuple[int, int, int]]:
-    """Source, state and reason of each record of a run, in order; one that is not settled, if the run is not."""
+def _size_of(slab: Slab, run_at: int, room: int) -> int:
+    """The size of a run; 0 if it is not sound."""
+    if room < lay.RUN_HEADER or slab.words[(run_at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
+        return 0
+    size = slab.words[(run_at + lay.RUN_SIZE) >> 2]
+    return size if lay.RUN_HEADER <= size <= room and not size & 7 else 0
+
+
+def _outcomes(slab: Slab, run_at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Source, state and reason of each record of a run, in order; one that is not settled, if not all are, or sound."""
     words, longs, view = slab.words, slab.longs, slab.view
     state, reason = words[run_at >> 2] & 0xFF, view[run_at + lay.RUN_REASON]
     is_split = state == State.SPLIT
     if not is_split and state not in lay.SETTLED:
-        yield 0, state, 0
+        yield _UNSETTLED
         return
     at = run_at + lay.RUN_HEADER + lay.align(words[(run_at + lay.RUN_NAME_LENGTH) >> 2] & 0xFFFF)
-    end = run_at + words[(run_at + lay.RUN_SIZE) >> 2]
-    while at < end:
+    for _ in range(words[(run_at + lay.RUN_COUNT) >> 2]):
+        if at + lay.RECORD_HEADER > end:
+            yield _UNSETTLED
+            return
         if is_split:
             state, reason = words[at >> 2] & 0xFF, view[at + lay.RECORD_REASON]
         yield longs[(at + lay.RECORD_ARRIVAL) >> 3] & _SOURCE, state, reason
         size = words[(at + lay.RECORD_KEY_LENGTH) >> 2] + words[(at + lay.RECORD_VALUE_LENGTH) >> 2]
-        at += lay.align(lay.RECORD_HEADER + size + (words[(at + lay.RECORD_HEADERS_LENGTH) >> 2] >> 16))
+        at += lay.align(lay.RECORD_HEADER + size + (words[(at + lay.RECORD_EPOCH) >> 2] >> 16))
+
+
+_UNSETTLED: Final = (0, int(State.OPEN), 0)

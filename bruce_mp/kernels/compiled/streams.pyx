@@ -1,0 +1,137 @@
+"""Cutting streams into messages, and counting what became of them: see `kernels/pure/cut.py` and `tally.py`."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+
+from bruce_mp.kernels.compiled.memory cimport *
+
+from bruce_mp.kernels.pure.cut import Cut, Stop
+from bruce_mp.kernels.pure.tally import Place, Tally
+
+
+cdef enum:
+    SIZE_BYTES = 4
+    HEADER = 8           # size, API key, version
+    BARRIER_KEY = 258
+    SOURCE_MASK = 0xFFFFF
+
+
+cdef inline int32_t size_at(uint8_t *at) noexcept nogil:
+    return <int32_t>(<uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3])
+
+
+def cut(buffer, int64_t at, int64_t end, int64_t longest):
+    cdef Py_buffer source
+    cdef uint8_t *base
+    cdef int64_t size = 0
+    cdef list places = []
+    stop = Stop.MORE
+    PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
+    try:
+        if at < 0 or end > source.len:
+            raise ValueError("The stretch to cut lies outside of the buffer.")
+        base = <uint8_t *>source.buf
+        while True:
+            size = 0
+            if at + SIZE_BYTES > end:
+                break
+            size = size_at(base + at)
+            if size < SIZE_BYTES:
+                stop = Stop.INVALID_SIZE
+                break
+            if size > longest:
+                stop = Stop.TOO_LARGE
+                break
+            if at + size > end:
+                break
+            if size >= HEADER and (<int>base[at + 4] << 8 | base[at + 5]) == BARRIER_KEY:
+                stop = Stop.BARRIER
+                break
+            places.append((at, size))
+            at += size
+        return Cut(places, at, stop, size)
+    finally:
+        PyBuffer_Release(&source)
+
+
+cdef bint is_settled_state(uint8_t state) noexcept nogil:
+    return state == DELIVERED or state == DISCARDED
+
+
+cdef uint8_t *body_of(uint8_t *run) noexcept nogil:
+    return run + RUN_HEADER + ((<uint64_t>load16(run + RUN_NAME_LENGTH) + 7) & <uint64_t>~7)
+
+
+cdef bint is_run_settled(uint8_t *run, uint8_t *end) noexcept nogil:
+    """Whether all records of a run that ends at `end` are settled, and sound."""
+    cdef uint8_t *at = body_of(run)
+    cdef uint8_t state = load8(run)
+    cdef Look look
+    cdef uint32_t _
+    if not is_settled_state(state) and state != SPLIT:
+        return False
+    for _ in range(load32(run + RUN_COUNT)):
+        if look_at(at, end, &look) or (state == SPLIT and not is_settled_state(load8(at))):
+            return False
+        at = look.next
+    return True
+
+
+cdef int count_run(dict counts, uint8_t *run, uint8_t *end) except -1:
+    """Add the outcomes of a settled run; neighbours with the same are added up first."""
+    cdef uint8_t *at = body_of(run)
+    cdef uint8_t state = load8(run), reason = load8(run + RUN_REASON)
+    cdef bint is_split = state == SPLIT
+    cdef uint64_t key, last = 0, count = 0
+    cdef Look look
+    cdef uint32_t _
+    for _ in range(load32(run + RUN_COUNT)):
+        look_at(at, end, &look)
+        if is_split:
+            state, reason = load8(at), load8(at + RECORD_REASON)
+        key = (load64(at + RECORD_ARRIVAL) & SOURCE_MASK) << 16 | <uint64_t>state << 8 | reason
+        if count and key != last:
+            add(counts, last, count)
+            count = 0
+        last = key
+        count += 1
+        at = look.next
+    if count:
+        add(counts, last, count)
+    return 0
+
+
+cdef int add(dict counts, uint64_t key, uint64_t count) except -1:
+    found = (key >> 16, key >> 8 & 0xFF, key & 0xFF)
+    counts[found] = counts.get(found, 0) + count
+    return 0
+
+
+def tally(slab, uint64_t chunk, place):
+    cdef Memory memory
+    cdef uint8_t *base
+    cdef uint8_t *run
+    cdef uint8_t *limit
+    cdef uint64_t number, at, size
+    cdef dict counts = {}
+    number, at = place
+    attach(slab, &memory)
+    try:
+        if chunk >= memory.count:
+            raise ValueError(f"There is no chunk {chunk}.")
+        base = memory.chunks + chunk * CHUNK_BYTES
+        limit = base + <uint64_t>load32(base + CHUNK_SPAN) * CHUNK_BYTES
+        if limit > memory.chunks + memory.count * CHUNK_BYTES:
+            return Tally(Place(number, at), counts)
+        while number < load32(base + CHUNK_RUNS):
+            run = base + at
+            if run + RUN_HEADER > limit or load32(run + RUN_MAGIC_AT) != RUN_MAGIC:
+                break
+            size = load32(run + RUN_SIZE)
+            if size < RUN_HEADER or size & 7 or size > <uint64_t>(limit - run) or not is_run_settled(run, run + size):
+                break
+            count_run(counts, run, run + size)
+            at += size
+            number += 1
+        return Tally(Place(number, at), counts)
+    finally:
+        release(&memory)

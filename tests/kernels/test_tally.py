@@ -1,0 +1,90 @@
+"""Counting outcomes: as a plain reading of the records says, run by run, each once; damage ends the count."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.kernels import Place, tally
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import chunk_heads
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.runs import records_of, runs_of, split
+from support.slabs import datagram, new_slab
+from support.streams import StreamInput
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
+
+GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=16384)
+OUTCOMES: Final = (State.DELIVERED, State.DISCARDED, State.IN_FLIGHT)
+
+
+def fill(slab: Slab, rng: random.Random) -> None:
+    """Runs of several clients, whole and split, some settled."""
+    worker = StreamInput(slab, topics=[(b"t1", 2), (b"t2", 1)], linger_ms=0)
+    clients = [worker.connect() for _ in range(5)]
+    for _ in range(60):
+        topic = rng.choice([b"t1", b"t2", b"unknown"])
+        worker.feed((rng.choice(clients), datagram(topic, rng.randbytes(rng.randrange(300))) * rng.randrange(1, 5)))
+    worker.close_runs()
+    for chunk in chunks_of(slab):
+        for offset, run in list(runs_of(slab, chunk)):
+            at = slab.chunk_at(chunk) + offset
+            slab.view[at + lay.RUN_REASON] = rng.choice(list(DiscardReason))
+            slab.words[at >> 2] = State.DELIVERED if rng.random() < 0.7 else rng.choice(OUTCOMES)
+            if rng.random() < 0.4:
+                split(slab, chunk, offset)
+                for record, _ in records_of(slab, chunk, offset, run):
+                    word = slab.chunk_at(chunk) + record
+                    slab.view[word + lay.RECORD_REASON] = rng.choice(list(DiscardReason))
+                    slab.words[word >> 2] = rng.choices(OUTCOMES, (50, 50, 1))[0]
+
+
+def chunks_of(slab: Slab) -> list[int]:
+    return [chunk for chunk, state, _, _ in chunk_heads(slab) if state]
+
+
+def plain(slab: Slab, chunk: int, number: int) -> tuple[Place, dict[tuple[int, int, int], int]]:
+    """The same, by reading headers."""
+    counts: dict[tuple[int, int, int], int] = {}
+    at = lay.CHUNK_HEADER
+    for index, (offset, run) in enumerate(runs_of(slab, chunk)):
+        at = offset
+        found = []
+        for _, record in records_of(slab, chunk, offset, run):
+            is_split = run.state is State.SPLIT
+            word, reason = (record.word, record.reason) if is_split else (run.word, run.reason)
+            found.append((record.arrival & (lay.ARRIVAL_SOURCES - 1), word & 0xFF, reason))
+        if not all(state in lay.SETTLED for _, state, _ in found):
+            return Place(index, at), counts
+        at += run.size
+        for item in found if index >= number else ():
+            counts[item] = counts.get(item, 0) + 1
+    return Place(slab.words[(slab.chunk_at(chunk) + lay.CHUNK_RUNS) >> 2], at), counts
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_it_counts_what_the_headers_say(seed: int) -> None:
+    with new_slab(GEOMETRY) as slab:
+        fill(slab, random.Random(seed))
+        for chunk in chunks_of(slab):
+            found = tally(slab, chunk, Place())
+            assert found == plain(slab, chunk, 0)
+            assert tally(slab, chunk, found.place) == (found.place, {})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_damage_ends_the_count_and_nothing_else(seed: int) -> None:
+    rng = random.Random(seed)
+    with new_slab(GEOMETRY) as slab:
+        fill(slab, rng)
+        chunk = rng.choice(chunks_of(slab))
+        start = slab.chunk_at(chunk)
+        for _ in range(rng.randrange(1, 30)):
+            slab.view[start + rng.randrange(lay.CHUNK_BYTES)] = rng.choice([0, 1, 0x7F, 0xFF])
+        tally(slab, chunk, Place())
