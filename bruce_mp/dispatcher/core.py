@@ -166,7 +166,8 @@ class Dispatcher:
             if kind is Kind.HAND_BACK:
                 self._hand_back(topic, partition, now_ms)
             elif kind is Kind.FLUSH:
-                self._end_gathering_of(topic)
+                if self._topics.has(topic):  # it may be gone, if its messages were settled meanwhile
+                    self._end_gathering_of(topic)
             elif kind is Kind.SENT:
                 self._take_over(batches_of(find(self._slab, segment) for segment in self._take_sent(segments)))
             else:

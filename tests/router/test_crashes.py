@@ -71,12 +71,26 @@ def culprits_behind_what_is_in_doubt(world: World) -> None:
     several_batches(world)
 
 
+def a_new_epoch(world: World) -> None:
+    several_batches(world)
+    world.errors.append((59, False))
+
+
+def an_error_while_everything_is_handed_back(world: World) -> None:
+    several_batches(world)
+    world.refresh()
+    world.peer_hears(0)
+    world.errors.append((6, False))
+
+
 STORIES: Final = [
     a_lost_answer,
     a_leader_that_moves,
     a_leader_that_moves_without_an_error,
     a_culprit,
     culprits_behind_what_is_in_doubt,
+    a_new_epoch,
+    an_error_while_everything_is_handed_back,
 ]
 
 

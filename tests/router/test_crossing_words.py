@@ -78,3 +78,15 @@ def test_everything_is_handed_back_though_a_topic_is_gone(world: World) -> None:
     world.send_one(b"u")
     world.run_dry()
     assert len(world.cluster.partitions[b"u", 0].log) == 1
+
+
+def test_a_flush_of_a_topic_that_is_gone_is_passed_over(world: World) -> None:
+    """Its last message was delivered by another dispatcher; this one never heard of it."""
+    table = world.router._tables.topics
+    gone = table.add(b"gone", 1)
+    table.remove([gone])
+    world.router.flush(gone, world.now_ms)
+    world.pass_time(1)
+    world.peer_hears(SLOT)
+    send(world)
+    world.run_dry()
