@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Run
 
-__all__ = ["ChunkPool", "all_runs", "chunk_heads", "is_settled", "last_arrival", "read_each"]
+__all__ = ["ChunkPool", "all_runs", "chunk_heads", "is_settled", "last_arrival", "read_each", "until_damage"]
 
 T = TypeVar("T")
 
@@ -317,7 +317,7 @@ def read_each(slab: Slab, read: Callable[[int], Iterable[T]]) -> Iterator[T]:
 def _read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], Iterable[T]]) -> list[T]:
     generation_at = (slab.chunk_at(chunk) + lay.CHUNK_GENERATION) >> 2
     for _ in range(_READ_TRIES):
-        found = _until_damage(read(chunk))
+        found = until_damage(read(chunk))
         before, generation = generation, slab.words[generation_at]
         if generation == before:
             return found
@@ -328,7 +328,8 @@ def _read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], 
 _READ_TRIES: Final = 3
 
 
-def _until_damage(items: Iterable[T]) -> list[T]:
+def until_damage(items: Iterable[T]) -> list[T]:
+    """The items before one that is damaged."""
     found: list[T] = []
     try:
         for item in items:

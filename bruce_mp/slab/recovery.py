@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import all_runs, last_arrival, read_each
+from bruce_mp.slab.chunks import all_runs, last_arrival, read_each, until_damage
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.runs import (
     Segment,
@@ -145,7 +145,7 @@ def _parts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[Found]:
         yield Found(segment_of(chunk, offset, run), run.word, run.topic, run.flags, *placement, run.first_arrival)
         return
     part: list[tuple[int, Record]] = []
-    for at, record in records_of(slab, chunk, offset, run):
+    for at, record in until_damage(records_of(slab, chunk, offset, run)):  # its neighbours are found all the same
         if part and not _goes_with(part[-1][1], record):
             yield _part(chunk, offset, run, part)
             part = []

@@ -12,7 +12,7 @@ import msgspec
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import read_each
+from bruce_mp.slab.chunks import read_each, until_damage
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.runs import name_of, records_of, runs_of
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -123,7 +123,7 @@ def _counts_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, State, int
         if run.state is not State.SPLIT:
             yield topic, run.state, run.records
             continue
-        for _, record in records_of(slab, chunk, offset, run):
+        for _, record in until_damage(records_of(slab, chunk, offset, run)):
             yield topic, State(record.word & 0xFF), 1
 
 

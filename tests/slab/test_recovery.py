@@ -13,7 +13,8 @@ from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.recovery import SentBatch, arrivals_from, batches_of, close_open_runs, find, sweep
-from bruce_mp.slab.runs import Segment, next_sequence, place, segment_records
+from bruce_mp.slab.runs import Segment, next_sequence, place, segment_records, split
+from bruce_mp.telemetry.books import read_books
 from support.examples import examples
 from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab
 
@@ -192,3 +193,18 @@ def test_arrivals_of_settled_records_count(slab: Slab) -> None:
     assert arrivals_from(slab, 5) == {5, 6, 7}
     assert arrivals_from(slab, 8) == set()
     assert {content.state for content in contents(slab)} == {State.DELIVERED}
+
+
+def test_damage_in_a_split_run_hides_only_what_is_behind_it_there(slab: Slab) -> None:
+    sender = Input(slab, linger_ms=0, topics=[(b"t1", 3)])
+    for _ in range(2):
+        sender.receive([datagram(value=b"x")] * 3)
+    first, second = sender.lanes.drain_closed()
+    assert first.chunk == second.chunk
+    kernels.mark(slab, [first, second], HELD)
+    split(slab, first.chunk, first.run)
+    _, (damaged, _), _ = segment_records(slab, first)
+    slab.words[(slab.chunk_at(first.chunk) + damaged + lay.RECORD_VALUE_LENGTH) >> 2] = 2**31
+    found = [part.segment for part in sweep(slab, {State.IN_FLIGHT})]
+    assert [(segment.run, segment.records) for segment in found] == [(first.run, 1), (second.run, 3)]
+    assert read_books(slab).held["in_flight"] == 4
