@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "send": Command("bruce_mp.cli.send", "send messages to a daemon"),
     "status": Command("bruce_mp.cli.status", "show what a daemon does"),
     "check": Command("bruce_mp.cli.check", "check that a daemon's books balance"),
+    "monitor": Command("bruce_mp.cli.monitor", "check a daemon for Nagios: exit status 0, 1, 2 or 3"),
     "slab": Command("bruce_mp.cli.slab", "look into a slab file, and get messages out of it"),
     "dev-broker": Command("bruce_mp.devbroker.process", "run an embedded Kafka broker for demos and tests"),
 }

@@ -1,0 +1,94 @@
+"""`bruce monitor`: a check for Nagios and whatever understands its checks.
+
+Exit status: 0 OK, 1 warning, 2 critical (also a daemon that does not answer), 3 unknown (also wrong options).  The
+first line says it in short; behind `|` stand the values with their limits.  What counts since the last check is
+compared with the state file; the first check has nothing to compare with, and says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from bruce_mp.cli.monitoring.checks import CHECKS, Severity
+from bruce_mp.cli.monitoring.readings import read_daemon
+from bruce_mp.cli.monitoring.state import StateError, load_state, save_state
+from bruce_mp.cli.pages import UnreadableError, add_address, pages_of
+from bruce_mp.errors import BruceError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+    from bruce_mp.cli.monitoring.checks import Result
+
+__all__ = ["main"]
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """For a monitor, wrong options are 3: 2 would be an alarm."""
+        self.print_usage(sys.stderr)
+        self.exit(_report(Severity.UNKNOWN, message))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Read the daemon's pages, judge, and print one line for the monitor and one for each thing that is wrong."""
+    args = _options().parse_args(argv)
+    try:
+        return _check(args)
+    except UnreadableError as error:
+        return _report(Severity.CRITICAL, str(error))
+    except BruceError as error:
+        return _report(Severity.UNKNOWN, str(error))
+
+
+def _options() -> ArgumentParser:
+    parser = _Parser(prog="bruce monitor", description="Check a daemon, for Nagios: exit status 0, 1, 2 or 3.")
+    add_address(parser)
+    parser.add_argument(
+        "--state", type=Path, required=True, metavar="FILE", help="what was seen last; one file for each daemon"
+    )
+    for check in CHECKS:
+        for level, default in (("warning", check.warning), ("critical", check.critical)):
+            shown = "never" if default is None else f"{default:g}"
+            help_text = f"{level} when {check.meaning} above this (default {shown})"
+            parser.add_argument(f"--{check.option}-{level}", type=float, metavar="N", default=default, help=help_text)
+    return parser
+
+
+def _check(args: Namespace) -> int:
+    readings = read_daemon(pages_of(args))
+    before = load_state(args.state)
+    results = [check.judge(readings, before, *_limits(args, check.option)) for check in CHECKS]
+    trouble = ""
+    try:
+        save_state(args.state, readings)
+    except StateError as error:
+        trouble = str(error)
+    found = {Severity.UNKNOWN if trouble else Severity.OK, *(result.severity for result in results)}
+    severity = max(found, key=_weight)
+    worst_first = sorted(results, key=lambda result: -_weight(result.severity))
+    wrong = [result.text for result in worst_first if result.severity is not Severity.OK] + [trouble] * bool(trouble)
+    summary = wrong[0] if wrong else f"{readings.summary}{'' if before else '; first check'}"
+    return _report(severity, summary, wrong[1:], results)
+
+
+def _limits(args: Namespace, option: str) -> tuple[float | None, float | None]:
+    name = option.replace("-", "_")
+    return getattr(args, f"{name}_warning"), getattr(args, f"{name}_critical")
+
+
+def _weight(severity: Severity) -> int:
+    """A fault that is known is worse than one that is not."""
+    return (Severity.OK, Severity.UNKNOWN, Severity.WARNING, Severity.CRITICAL).index(severity)
+
+
+def _report(severity: Severity, summary: str, more: Sequence[str] = (), results: Sequence[Result] = ()) -> int:
+    values = " ".join(result.performance for result in results)
+    lines = [text.replace("|", "/") for text in (f"BRUCE {severity.name}: {summary}", *more)]
+    lines[0] += f" | {values}" if values else ""
+    print("\n".join(lines))
+    return severity

@@ -1,0 +1,260 @@
+"""What `bruce monitor` looks at: a table of checks, each a number with two limits.
+
+They cover what the monitoring scripts of the old daemons watch, and what those could not see: ages, the balance, and
+the processes.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from bruce_mp.cli.monitoring.readings import Readings
+    from bruce_mp.cli.monitoring.state import State
+    from bruce_mp.errors import DiscardReason
+
+__all__ = ["CHECKS", "Check", "Result", "Severity"]
+
+
+@unique
+class Severity(IntEnum):
+    """Exit codes of Nagios checks."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+class Result(NamedTuple):
+    """A judged check; `performance` is its part of what stands behind the `|`."""
+
+    severity: Severity
+    text: str
+    performance: str
+
+
+Unit = Literal["", "s", "%"]
+
+
+class Check(NamedTuple):
+    """A number, and from where on it is bad.
+
+    The number is what `value` makes of what was read, or else the rise of `counters` since the last check.  None: it
+    cannot be told now.  `text` has `{}` for the number, and says what to do.  A limit of None never alarms.
+    """
+
+    option: str
+    meaning: str
+    value: Callable[[Readings], float | None] | None
+    counters: tuple[str, ...]
+    text: str
+    warning: float | None
+    critical: float | None
+    unit: Unit = ""
+
+    def judge(self, readings: Readings, before: State | None, warning: float | None, critical: float | None) -> Result:
+        """The result with these limits."""
+        value = self._number(readings, before)
+        severity = _judge(value, warning, critical)
+        limits = ";".join("" if limit is None else f"{limit:g}" for limit in (warning, critical))
+        shown = "U" if value is None else f"{round(value, 3):.12g}{self.unit}"
+        text = self.text.format(shown)
+        return Result(severity, text, f"{self.option.replace('-', '_')}={shown};{limits}")
+
+    def _number(self, readings: Readings, before: State | None) -> float | None:
+        if self.value is not None:
+            return self.value(readings)
+        return sum(before.rise(readings.counters, name) for name in self.counters) if before else None
+
+
+def _judge(value: float | None, warning: float | None, critical: float | None) -> Severity:
+    if value is None:
+        return Severity.OK
+    if critical is not None and value > critical:
+        return Severity.CRITICAL
+    return Severity.WARNING if warning is not None and value > warning else Severity.OK
+
+
+# --- what is read -----------------------------------------------------------------------------------------------------
+
+
+def _discards(reasons: Iterable[DiscardReason]) -> tuple[str, ...]:
+    return tuple("MsgDiscarded" + reason.name.title().replace("_", "") for reason in reasons)
+
+
+def _imbalance(readings: Readings) -> float | None:
+    books = readings.books
+    if not books.consistent:
+        return None
+    return abs(books.received - books.delivered - sum(books.discarded.values()) - sum(books.held.values()))
+
+
+def _processes(readings: Readings) -> float:
+    return sum(line.state in {"dead", "stalled"} for line in readings.processes.processes)
+
+
+def _metadata_age(readings: Readings) -> float:
+    """In seconds; of a daemon that never had any, since its start."""
+    page = readings.metadata
+    return max(0.0, page.now / 1000 - (page.last_updated / 1000 or page.since))
+
+
+_BROKER_FAILURES: Final = (
+    *("ConnectFailOnTryGetMetadata", "MetadataResponseReadTimeout", "MetadataResponseReadLostTcpConnection"),
+    *("ConnectorConnectFail", "ConnectorSocketBrokerClose", "ConnectorSocketError", "ConnectorSocketTimeout"),
+)
+_CLIENT_FAILURES: Final = tuple(
+    f"{kind}{what}"
+    for kind in ("UnixStreamInput", "TcpInput")
+    for what in ("UncleanDisconnect", "InvalidSizeField", "MsgBodyTooLarge", "SocketError")
+)
+_BAD_ANSWERS: Final = ("BadMetadataResponse", "BadProduceResponse", "MsgSetCompressionError", "RefusedDamagedPlace")
+_METADATA_TROUBLE: Final = ("GetMetadataFail", "MetadataHasEmptyTopicList")
+
+CHECKS: Final = (
+    Check(
+        "imbalance",
+        "messages unaccounted for are",
+        _imbalance,
+        (),
+        "{} messages are unaccounted for: a bug; keep /books/json and the log, and report it.",
+        None,
+        0,
+    ),
+    Check(
+        "discards",
+        "good messages discarded since the last check are",
+        None,
+        _discards(BY_FAULT),
+        "{} messages were discarded since the last check; /discards and the log say why.",
+        None,
+        0,
+    ),
+    Check(
+        "client-discards",
+        "messages discarded by mistakes of clients since the last check are",
+        None,
+        _discards(BY_CLIENTS),
+        "{} messages that clients sent were of no use since the last check; /discards shows them.",
+        0,
+        None,
+    ),
+    Check(
+        "processes",
+        "dead or stalled processes are",
+        _processes,
+        (),
+        "{} processes are dead or stalled; /processes says which, and the log why.",
+        None,
+        0,
+    ),
+    Check(
+        "restarts",
+        "processes that died since the last check are",
+        None,
+        ("ProcessRestarted",),
+        "{} processes died since the last check and were started again; the log says why.",
+        0,
+        None,
+    ),
+    Check(
+        "oldest",
+        "the oldest held message's age in seconds is",
+        lambda readings: readings.held.oldest_ms / 1000,
+        (),
+        "The oldest message has waited for {}; /brokers says for what.",
+        60,
+        300,
+        "s",
+    ),
+    Check(
+        "held",
+        "messages held are",
+        lambda readings: readings.held.messages,
+        (),
+        "{} messages are held; /brokers says what they wait for.",
+        None,
+        None,
+    ),
+    Check(
+        "slab",
+        "the share of the slab in use, in percent, is",
+        lambda readings: readings.held.slab_in_use * 100,
+        (),
+        "{} of the slab are in use; see whether the brokers keep up (/brokers), or raise slab.size.",
+        75,
+        90,
+        "%",
+    ),
+    Check(
+        "metadata-age",
+        "the age of the metadata in seconds is",
+        _metadata_age,
+        (),
+        "The metadata are {} old; the log names the brokers that were asked.",
+        1800,
+        3600,
+        "s",
+    ),
+    Check(
+        "metadata-failures",
+        "fetches of the metadata that failed since the last check are",
+        None,
+        _METADATA_TROUBLE,
+        "{} fetches of the metadata failed since the last check; the log names the brokers and what they said.",
+        None,
+        0,
+    ),
+    Check(
+        "broker-failures",
+        "failures of connections to brokers since the last check are",
+        None,
+        _BROKER_FAILURES,
+        "{} connections to brokers failed since the last check; /brokers has the last errors.",
+        10,
+        100,
+    ),
+    Check(
+        "bad-answers",
+        "answers that cannot be understood, and other errors, since the last check are",
+        None,
+        _BAD_ANSWERS,
+        "{} errors that should not happen since the last check, in answers or in batches; the log has them.",
+        0,
+        None,
+    ),
+    Check(
+        "client-failures",
+        "failures of stream clients since the last check are",
+        None,
+        _CLIENT_FAILURES,
+        "{} stream clients failed or went away inside a message since the last check; /discards shows what they sent.",
+        10,
+        None,
+    ),
+    Check(
+        "duplicates",
+        "possible duplicates since the last check are",
+        None,
+        ("PossibleDuplicateMsg",),
+        "{} messages may be in Kafka more than once since the last check; docs/delivery.md says when that happens.",
+        0,
+        None,
+    ),
+    Check(
+        "unread-reports",
+        "periods in which nobody read /discards since the last check are",
+        None,
+        ("NoDiscardQuery",),
+        "For {} periods nobody has read /discards since the last check.",
+        None,
+        None,
+    ),
+)
+"""In the order in which they are told: the worst first."""

@@ -1,0 +1,52 @@
+"""What `bruce monitor` knows of a daemon at one moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from bruce_mp.status.held import HeldPage
+from bruce_mp.status.metadata import MetadataPage
+from bruce_mp.status.rows import ProcessesPage
+from bruce_mp.telemetry.books import Books, balance_line
+
+if TYPE_CHECKING:
+    from bruce_mp.cli.pages import Pages
+
+__all__ = ["Readings", "read_daemon"]
+
+
+class Readings(msgspec.Struct, frozen=True):
+    """All pages that count, and the counters by name."""
+
+    books: Books
+    held: HeldPage
+    processes: ProcessesPage
+    metadata: MetadataPage
+    counters: dict[str, int]
+
+    @property
+    def summary(self) -> str:
+        return balance_line(self.books)
+
+
+class _Counter(msgspec.Struct):
+    name: str
+    value: int
+
+
+class _Counters(msgspec.Struct):
+    counters: list[_Counter]
+
+
+def read_daemon(pages: Pages) -> Readings:
+    """Read everything.  Raises UnreadableError."""
+    read: dict[str, Any] = {
+        "processes": pages.get("processes", ProcessesPage),
+        "metadata": pages.get("metadata_fetch_time", MetadataPage),
+        "held": pages.get("held", HeldPage),
+        "counters": {line.name: line.value for line in pages.get("counters", _Counters).counters},
+        "books": pages.get("books", Books),
+    }
+    return Readings(**read)

@@ -1,0 +1,250 @@
+"""`bruce monitor` against pages that a test makes up, and against a real daemon."""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bruce_mp.cli import main
+from bruce_mp.cli.monitoring.checks import CHECKS
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.status.counters import read_counters
+from support.daemon import Daemon
+from support.filled_slab import NOW_MS, FilledSlab
+from support.json_pages import JsonPages
+from support.ports import ReservedPort
+from support.traffic import Load, start_senders
+
+HEAD = {"pid": 4711, "version": "0.1.0", "since": 1000, "now": 2000}
+COUNTERS = ("MsgDiscardedNoMem", "MsgDiscardedMalformed", "ProcessRestarted", "ConnectorConnectFail", "GetMetadataFail")
+
+
+class FakeDaemon:
+    """The pages of a daemon that is well, and what a test makes of them."""
+
+    def __init__(self) -> None:
+        self.books = {"received": 10, "delivered": 6, "discarded": {}, "held": {"queued": 4}, "consistent": True}
+        self.books["possible_duplicates"] = 0
+        self.held: dict[str, Any] = {"topics": [], "messages": 4, "oldest_ms": 1500, "slab_in_use": 0.25}
+        self.processes: list[dict[str, Any]] = []
+        self.counters = dict.fromkeys(COUNTERS, 0)
+        self.updated_ms = 1_990_000
+
+    def pages(self) -> JsonPages:
+        return JsonPages(
+            {
+                "/books/json": lambda: HEAD | self.books,
+                "/held/json": lambda: HEAD | self.held,
+                "/processes/json": lambda: HEAD | {"processes": self.processes},
+                "/metadata_fetch_time/json": lambda: (
+                    HEAD | {"now": 2_000_000, "last_updated": self.updated_ms, "last_modified": 1}
+                ),
+                "/counters/json": lambda: (
+                    HEAD | {"counters": [{"name": name, "value": value} for name, value in self.counters.items()]}
+                ),
+            }
+        )
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "deeper" / "state"
+
+
+def monitor(capsys: pytest.CaptureFixture[str], url: str, state: Path, *options: str) -> tuple[int, str]:
+    code = main(["monitor", "--url", url.rstrip("/"), "--state", str(state), *options])
+    return code, capsys.readouterr().out
+
+
+def line_of_state(name: str) -> dict[str, Any]:
+    return {"name": name, "pid": 1, "state": "stalled", "incarnation": 1, "restarts": 0, "heartbeat_age_ms": 99_000}
+
+
+def test_all_is_well(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeDaemon().pages() as pages:
+        code, first = monitor(capsys, pages.url, state)
+        assert (code, first.partition(" | ")[0]) == (
+            0,
+            "BRUCE OK: received 10 = delivered 6 + discarded 0 + held 4 (queued 4); first check",
+        )
+        code, second = monitor(capsys, pages.url, state)
+    assert code == 0
+    assert second.count("\n") == 1
+    assert "first check" not in second
+    assert "discards=U;;0" in first
+    assert "discards=0;;0" in second
+    assert "oldest=1.5s;60;300" in second
+    assert "slab=25%;75;90" in second
+    assert stat.S_IMODE(state.stat().st_mode) == 0o600
+
+
+def test_every_check_has_its_value_behind_the_line(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeDaemon().pages() as pages:
+        _, text = monitor(capsys, pages.url, state)
+    values = text.partition(" | ")[2].split()
+    assert [value.partition("=")[0] for value in values] == [check.option.replace("-", "_") for check in CHECKS]
+    assert all(re.fullmatch(r"[a-z_]+=(U|[\d.]+[s%]?);[\d.]*;[\d.]*", value) for value in values)
+
+
+def test_what_counts_since_the_last_check_alarms_once(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = FakeDaemon()
+    fake.counters["MsgDiscardedNoMem"] = 5
+    with fake.pages() as pages:
+        assert monitor(capsys, pages.url, state)[0] == 0
+        fake.counters["MsgDiscardedNoMem"] = 7
+        code, text = monitor(capsys, pages.url, state)
+        assert code == 2
+        assert text.startswith("BRUCE CRITICAL: 2 messages were discarded since the last check; /discards")
+        assert monitor(capsys, pages.url, state)[0] == 0
+
+
+def test_counters_of_a_new_slab_count_from_0(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = FakeDaemon()
+    fake.counters["MsgDiscardedNoMem"] = 5
+    with fake.pages() as pages:
+        monitor(capsys, pages.url, state)
+        fake.counters["MsgDiscardedNoMem"] = 3
+        code, text = monitor(capsys, pages.url, state)
+    assert (code, "discards=3;" in text) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "told"),
+    [
+        ({"books": {"delivered": 5}}, (), (2, "1 messages are unaccounted for")),
+        ({"books": {"delivered": 5, "consistent": False}}, (), (0, "first check")),
+        ({"held": {"oldest_ms": 61_000}}, (), (1, "waited for 61s")),
+        ({"held": {"oldest_ms": 301_000}}, (), (2, "waited for 301s")),
+        ({"held": {"oldest_ms": 301_000}}, ("--oldest-warning=400", "--oldest-critical=500"), (0, "first check")),
+        ({"held": {"slab_in_use": 0.8}}, (), (1, "80% of the slab")),
+        ({"held": {"slab_in_use": 0.95}}, (), (2, "95% of the slab")),
+        ({"held": {"messages": 9}}, ("--held-warning=8",), (1, "9 messages are held")),
+        ({"updated_ms": 100_000}, (), (1, "metadata are 1900s old")),
+        ({"updated_ms": 0}, ("--metadata-age-critical=999",), (2, "metadata are 1000s old")),
+        ({"processes": [line_of_state("router")]}, (), (2, "1 processes are dead or stalled")),
+    ],
+)
+def test_what_is_wrong_now(
+    state: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: dict[str, Any],
+    options: tuple[str, ...],
+    told: tuple[int, str],
+) -> None:
+    fake = FakeDaemon()
+    for name, value in change.items():
+        before = getattr(fake, name)
+        setattr(fake, name, before | value if isinstance(value, dict) else value)
+    with fake.pages() as pages:
+        code, text = monitor(capsys, pages.url, state, *options)
+    assert (code, told[1] in text) == (told[0], True), text
+
+
+@pytest.mark.parametrize(
+    ("counter", "rise", "code"),
+    [
+        ("MsgDiscardedMalformed", 1, 1),
+        ("ProcessRestarted", 1, 1),
+        ("ConnectorConnectFail", 10, 0),
+        ("ConnectorConnectFail", 11, 1),
+        ("ConnectorConnectFail", 101, 2),
+        ("GetMetadataFail", 1, 2),
+    ],
+)
+def test_what_went_wrong_since(
+    state: Path, capsys: pytest.CaptureFixture[str], counter: str, rise: int, code: int
+) -> None:
+    fake = FakeDaemon()
+    with fake.pages() as pages:
+        monitor(capsys, pages.url, state)
+        fake.counters[counter] += rise
+        assert monitor(capsys, pages.url, state)[0] == code
+
+
+def test_several_faults_are_all_told_the_worst_decides(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = FakeDaemon()
+    fake.held |= {"oldest_ms": 70_000}
+    fake.processes = [line_of_state("input")]
+    with fake.pages() as pages:
+        code, text = monitor(capsys, pages.url, state)
+    assert code == 2
+    assert [line.partition(" | ")[0] for line in text.splitlines()] == [
+        "BRUCE CRITICAL: 1 processes are dead or stalled; /processes says which, and the log why.",
+        "The oldest message has waited for 70s; /brokers says for what.",
+    ]
+
+
+def test_a_daemon_that_does_not_answer_is_critical(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    port = ReservedPort()
+    code, text = monitor(capsys, f"http://127.0.0.1:{port.number}", state)
+    port.release()
+    assert code == 2
+    assert re.fullmatch(r"BRUCE CRITICAL: No daemon answers at .*: Connection refused\. Start it, or say .*\n", text)
+    assert not state.exists()
+
+
+def test_a_state_file_that_is_something_else_is_unknown(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state.parent.mkdir()
+    state.write_text("mine")
+    with FakeDaemon().pages() as pages:
+        code, text = monitor(capsys, pages.url, state)
+    assert code == 3
+    assert "is no state file of bruce monitor" in text
+    assert state.read_text() == "mine"
+
+
+def test_a_state_file_that_cannot_be_written_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    with FakeDaemon().pages() as pages:
+        code, text = monitor(capsys, pages.url, tmp_path / "file" / "state")
+    assert code == 3
+    assert "state file" in text
+
+
+def test_wrong_options_are_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["monitor", "--no-such-option"])
+    assert exit_.value.code == 3
+    assert capsys.readouterr().out.startswith("BRUCE UNKNOWN: ")
+
+
+def test_the_counters_that_are_watched_exist(tmp_path: Path) -> None:
+    slab = FilledSlab(tmp_path / "slab")
+    known = {line.name for line in read_counters(slab.slab, NOW_MS).counters}
+    slab.close()
+    watched = {name for check in CHECKS for name in check.counters}
+    assert len(watched) > 20
+    assert watched <= known
+    assert {name for name in known if name.startswith("MsgDiscarded")} - watched == {"MsgDiscardedRateLimit"}
+
+
+@pytest.mark.process
+def test_a_real_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str], state: Path) -> None:
+    load = Load(("clicks",), senders=1, messages=500, largest=200)
+    with DevBroker(brokers=1, topics={"clicks": 2}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
+        options = ("monitor", "--config", str(daemon.config_path), "--state", str(state))
+        assert main(options) == 0
+        with capsys.disabled():  # a sender writes to the real standard output
+            (sender,) = start_senders(load, daemon.socket_path)
+            assert sender.wait(60) == 0
+        daemon.wait_settled(load.total)
+        assert main(options) == 0
+        assert "delivered 500" in capsys.readouterr().out.splitlines()[1]
+        text = daemon.get_text("/metrics")
+        assert f"bruce_ack_delay_seconds_count {load.total}\n" in text
+        assert f"bruce_messages_delivered_total {load.total}\n" in text
+
+
+def test_every_check_is_in_the_documents() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    rows = dict(re.findall(r"^\| `--([a-z-]+)-` .*\| (.+? / .+?) \|$", text, re.MULTILINE))
+    shown = {check.option: f"{_limit(check.warning)} / {_limit(check.critical)}" for check in CHECKS}
+    assert rows == shown
+
+
+def _limit(limit: float | None) -> str:
+    return "-" if limit is None else f"{limit:g}"
