@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 CONNECTIONS: Final = 2000
+BURST: Final = 50
+PAUSE_S: Final = 0.05
 FUZZ_S: Final = 6.0
 
 
@@ -112,9 +114,10 @@ class Sender(threading.Thread):
     def run(self) -> None:
         while not self.stop.is_set():
             with suppress(OSError), connect(self._daemon, self._kind) as connection:
-                while not self.stop.is_set():
-                    self.sent += 1
-                    connection.sendall(message(self._who, self.sent, 300))
+                while not self.stop.wait(PAUSE_S):
+                    for _ in range(BURST):
+                        self.sent += 1
+                        connection.sendall(message(self._who, self.sent, 300))
                 return
             self.breaks += 1
             time.sleep(0.01)
