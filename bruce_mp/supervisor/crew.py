@@ -112,6 +112,11 @@ class Crew:
         return [*self.inputs, self._router, self._status, *self._dispatchers.values()]
 
     @property
+    def is_complete(self) -> bool:
+        """Whether all run that are always there: messages are taken in, and the pages answer."""
+        return all(child.state is State.RUNNING for child in (*self.inputs, self._router, self._status))
+
+    @property
     def is_gone(self) -> bool:
         """Whether nobody lives, or will."""
         return all(child.state is State.ENDED for child in self.members)

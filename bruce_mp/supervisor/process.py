@@ -32,6 +32,7 @@ from bruce_mp.supervisor.child import Inherited
 from bruce_mp.supervisor.crew import Crew, Equipment
 from bruce_mp.supervisor.datagram_limits import check_datagram_size, warn_of_short_queue
 from bruce_mp.supervisor.intake import bind_intake, input_rows
+from bruce_mp.supervisor.notify import ServiceManager
 from bruce_mp.supervisor.programs import PROGRAMS
 from bruce_mp.supervisor.remains import held_messages, plural
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, take_run_dir
@@ -135,6 +136,7 @@ class _Supervisor:
         self._crew = Crew(programs, equipment, row)
         max_delay = equipment.config.delivery.shutdown_max_delay_ms / 1000
         self._shutdown = Shutdown(self._crew, equipment.slab, max_delay, equipment.intake.close)
+        self._manager = ServiceManager()
         self._beat_due = 0.0
         self._beat: Callable[[], None]
         row.start_heartbeat(self._call_later, wall_ms)
@@ -150,9 +152,17 @@ class _Supervisor:
             self._crew.act()
             self._crew.watch_over()
             self._shutdown.step()
+            self._tell_manager()
             if self._shutdown.phase is Phase.OVER:
                 return self._crew.failure
             self._wait()
+
+    def _tell_manager(self) -> None:
+        self._manager.alive(time.monotonic())
+        if self._shutdown.phase is not Phase.RUNNING:
+            self._manager.stopping()
+        elif self._crew.is_complete:
+            self._manager.ready()
 
     def _wait(self) -> None:
         sources = {**self._crew.sources(), self._signals.fileno(): self._on_signals}

@@ -1,0 +1,74 @@
+"""What can be said of the files below deploy/ without the programs that they are for."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from bruce_mp.config.load import load_config
+from bruce_mp.config.sections import Delivery
+from bruce_mp.supervisor.datagram_limits import QUEUE_ENOUGH
+
+DEPLOY: Final = Path(__file__).parents[2] / "deploy"
+UNIT: Final = DEPLOY / "systemd" / "bruce.service"
+
+
+def setting(text: str, name: str) -> str:
+    found = re.search(rf"^{name} ?= ?(.*)$", text, re.MULTILINE)
+    assert found, name
+    return found[1]
+
+
+def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
+    verify = shutil.which("systemd-analyze")
+    if verify is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "bruce.service"
+    unit.write_text(UNIT.read_text().replace("/opt/bruce/bin/bruce", "/bin/true"))
+    told = subprocess.run([verify, "verify", unit], capture_output=True, text=True, timeout=60, check=False)
+    assert (told.returncode, told.stderr) == (0, "")
+
+
+def test_every_service_manager_waits_for_the_end_of_a_shutdown() -> None:
+    least = Delivery().shutdown_max_delay_ms / 1000 + 10
+    waits = (
+        setting(UNIT.read_text(), "TimeoutStopSec"),
+        setting((DEPLOY / "supervisord" / "bruce.conf").read_text(), "stopwaitsecs"),
+        re.findall(r"--stop-timeout=(\d+)", (DEPLOY / "container" / "Containerfile").read_text())[0],
+    )
+    assert [wait for wait in waits if int(wait) <= least] == []
+
+
+def test_the_packaged_configuration_fits_the_unit() -> None:
+    config = load_config(DEPLOY / "debian" / "bruce.toml")
+    home = Path("/run") / setting(UNIT.read_text(), "RuntimeDirectory")
+    assert Path(config.daemon.run_dir).parent == home
+    assert Path(config.input.unix_datagram.path).parent == home
+
+
+def test_the_kernel_setting_is_the_one_that_the_daemon_asks_for() -> None:
+    text = (DEPLOY / "sysctl.d" / "60-bruce.conf").read_text()
+    assert setting(text, "net.unix.max_dgram_qlen") == str(QUEUE_ENOUGH)
+
+
+@pytest.mark.parametrize("script", ["build", "postinst", "prerm", "postrm"])
+def test_scripts_of_the_package_are_scripts(script: str) -> None:
+    path = DEPLOY / "debian" / script
+    assert path.stat().st_mode & 0o111 == 0o111
+    shell = path.read_text().splitlines()[0].removeprefix("#!")
+    subprocess.run([shell, "-n", path], timeout=10, check=True)
+
+
+def test_the_package_removes_the_slab_of_its_configuration() -> None:
+    slab = load_config(DEPLOY / "debian" / "bruce.toml").slab_path
+    assert slab in (DEPLOY / "debian" / "postrm").read_text()
+
+
+def test_the_dashboard_is_json() -> None:
+    assert json.loads((DEPLOY / "grafana" / "bruce.json").read_text())["title"] == "bruce"

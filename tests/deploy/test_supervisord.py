@@ -1,0 +1,165 @@
+"""The daemon under a real supervisord, with the configuration that we ship: only paths, the user and times differ."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import psutil
+import pytest
+
+from bruce_mp.devbroker.control import DevBroker
+from support import processes
+from support.daemon import Daemon
+from support.traffic import Load, start_senders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.process
+
+CONF: Final = Path(__file__).parents[2] / "deploy" / "supervisord" / "bruce.conf"
+PATIENCE_S: Final = 60.0
+SUPERVISORD: Final = """
+[supervisord]
+nodaemon = true
+logfile = {place}/supervisord.log
+pidfile = {place}/supervisord.pid
+childlogdir = {place}
+[unix_http_server]
+file = {place}/s.sock
+chmod = 0700
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
+[supervisorctl]
+serverurl = unix://{place}/s.sock
+"""
+
+
+def adapted(place: Path, command: str) -> str:
+    """Our file, for a directory of the test."""
+    text = CONF.read_text()
+    for pattern, ours in (
+        (r"command = .*", f"command = {command}"),
+        (r"user = .*\n", ""),
+        (r"/var/log/bruce", str(place)),
+        (r"startsecs = 10", "startsecs = 1"),
+        (r"startretries = 10", "startretries = 1"),
+        (r"50MB", "1KB"),
+    ):
+        text, found = re.subn(pattern, ours, text)
+        assert found, pattern
+    return text
+
+
+class Supervised:
+    """supervisord with a daemon."""
+
+    def __init__(self, place: Path, command: str) -> None:
+        self.place = place
+        self.conf = place / "supervisord.conf"
+        self.conf.write_text(SUPERVISORD.format(place=place) + adapted(place, command))
+        with (place / "supervisord.out").open("wb") as output:
+            self.process = processes.spawn(
+                [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(self.conf)], output=output
+            )
+        self.wait_for((place / "s.sock").exists, "supervisord")
+
+    def ctl(self, *words: str) -> str:
+        command = [sys.executable, "-m", "supervisor.supervisorctl", "-c", str(self.conf), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False).stdout
+
+    def wait_for_status(self, status: str) -> None:
+        self.wait_for(lambda: status in self.ctl("status", "bruce"), f"bruce to be {status}")
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        processes.wait_until(condition, what, PATIENCE_S)
+
+    def pid(self) -> int:
+        return int(self.ctl("pid", "bruce"))
+
+    def end(self) -> None:
+        everybody = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.terminate()
+        self.process.wait(PATIENCE_S)
+        self.wait_for(lambda: not processes.still_alive(everybody), "everybody to end with supervisord")
+
+
+@pytest.fixture
+def supervised(tmp_path: Path) -> Iterator[tuple[Supervised, Daemon]]:
+    with DevBroker(brokers=1, topics={"clicks": 2}) as broker:
+        daemon = Daemon(tmp_path, broker.bootstrap)
+        log = f"--set=logging.file.enable=true --set=logging.file.path={tmp_path}/bruce.log"
+        command = f"{sys.executable} -m bruce_mp run --config {daemon.config_path} {log}"
+        running = Supervised(tmp_path, command)
+        try:
+            yield running, daemon
+        finally:
+            running.end()
+
+
+def answers(daemon: Daemon) -> bool:
+    try:
+        return {"input", "router", "status"} <= {
+            line["name"] for line in daemon.get("/processes/json")["processes"] if line["state"] == "running"
+        }
+    except OSError:
+        return False
+
+
+def deliver(daemon: Daemon, load: Load, received: int) -> None:
+    (sender,) = start_senders(load, daemon.socket_path)
+    assert sender.wait(PATIENCE_S) == 0
+    books = daemon.wait_settled(received)
+    assert (books.received, books.delivered) == (received, received)
+
+
+def test_it_is_started_killed_started_again_and_stopped(supervised: tuple[Supervised, Daemon]) -> None:
+    running, daemon = supervised
+    load = Load(("clicks",), senders=1, messages=300, largest=200)
+    running.wait_for_status("RUNNING")
+    running.wait_for(lambda: answers(daemon), "the daemon")
+    deliver(daemon, load, load.total)
+
+    first = running.pid()
+    children = psutil.Process(first).children(recursive=True)
+    os.kill(first, signal.SIGKILL)
+    running.wait_for(lambda: not processes.still_alive(children), "the processes of the killed daemon to go")
+    running.wait_for(lambda: running.pid() not in {0, first}, "another daemon")
+    running.wait_for_status("RUNNING")
+    running.wait_for(lambda: answers(daemon), "the daemon")
+    deliver(daemon, load, 2 * load.total)
+
+    log = running.place / "bruce.log"
+    log.rename(running.place / "bruce.log.old")
+    running.ctl("signal", "USR1", "bruce")
+    running.wait_for(lambda: counter(daemon, "GotLogfileReopenRequest") == 1, "the signal")
+
+    everybody = psutil.Process(running.pid()).children(recursive=True)
+    assert "stopped" in running.ctl("stop", "bruce")
+    assert "STOPPED" in running.ctl("status", "bruce")
+    assert not processes.still_alive(everybody)
+    assert not daemon.slab_path.exists()
+    assert not daemon.socket_path.exists()
+    total = 2 * load.total
+    assert f"bruce has ended: received {total} = delivered {total} + discarded 0 + held 0." in log.read_text()
+    assert list(running.place.glob("std*.log.1")), "supervisord rotates what goes to standard output"
+
+
+def counter(daemon: Daemon, name: str) -> int:
+    values = {line["name"]: int(line["value"]) for line in daemon.get("/counters/json")["counters"]}
+    return values[name]
+
+
+def test_a_start_that_is_refused_is_fatal_and_says_why(tmp_path: Path) -> None:
+    config = tmp_path / "bruce.toml"
+    config.write_text("[kafka]\nbootstrap_servers = []\n")
+    running = Supervised(tmp_path, f"{sys.executable} -m bruce_mp run --config {config}")
+    running.wait_for_status("FATAL")
+    running.end()
+    assert "bootstrap_servers" in (tmp_path / "stderr.log").read_text()

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.supervisor.notify import ServiceManager
+from support.fake_daemon import FakeDaemon
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A service manager that waits for words."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(30)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        yield listener
+
+
+def heard(systemd: socket.socket) -> list[str]:
+    """What was said so far."""
+    systemd.setblocking(False)
+    words = []
+    while True:
+        try:
+            words.append(systemd.recv(100).decode())
+        except BlockingIOError:
+            return words
+
+
+def test_ready_and_the_end_are_said_once(systemd: socket.socket) -> None:
+    manager = ServiceManager()
+    for _ in range(3):
+        manager.ready()
+    manager.stopping()
+    manager.stopping()
+    manager.alive(1.0)
+    assert heard(systemd) == ["READY=1", "STOPPING=1"]
+    assert "NOTIFY_SOCKET" not in os.environ
+
+
+def test_signs_of_life_come_three_times_as_often_as_they_must(
+    systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "3000000")
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
+    manager = ServiceManager()
+    for now in (100.0, 100.9, 101.0, 101.5, 102.1):
+        manager.alive(now)
+    assert heard(systemd) == ["WATCHDOG=1"] * 3
+
+
+def test_signs_of_life_are_not_for_a_process_that_is_not_asked(
+    systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "3000000")
+    monkeypatch.setenv("WATCHDOG_PID", "1")
+    ServiceManager().alive(100.0)
+    assert heard(systemd) == []
+
+
+def test_names_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"bruce-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(f"\0{name}")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
+        ServiceManager().ready()
+        assert heard(listener) == ["READY=1"]
+
+
+def test_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nowhere"))
+    ServiceManager().ready()
+
+
+@pytest.mark.process
+def test_a_daemon_says_that_it_is_ready_lives_and_ends(
+    tmp_path: Path, systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "1500000")
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start()
+        words = [systemd.recv(100).decode()]
+        while words[-1] != "READY=1":
+            words.append(systemd.recv(100).decode())
+        assert set(words[:-1]) <= {"WATCHDOG=1"}
+        assert daemon.text().count("is ready") >= 3
+        assert systemd.recv(100) == b"WATCHDOG=1"
+        assert daemon.end() == 0
+    assert [word for word in heard(systemd) if word != "WATCHDOG=1"] == ["STOPPING=1"]
