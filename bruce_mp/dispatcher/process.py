@@ -273,7 +273,7 @@ class _Process:
             self._core.rest_until(time.monotonic() + min(response.throttle_ms / 1000, LONGEST_REST_S))
 
     def _on_failed(self, event: Failed) -> None:
-        _LOG.warning("%s The partitions that it leads pause; their messages are kept.", event.error)
+        _LOG.warning("%s What it was to send waits, and nothing of it is lost.", event.error)
         self._standing.failed(str(event.error))
         fault = _FAULTS.get(event.cause, Counter.ConnectorSocketError)
         self._row.add(fault if self._is_ready else Counter.ConnectorConnectFail)

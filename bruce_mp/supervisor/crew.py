@@ -67,7 +67,10 @@ class Crew:
         self._row = row
         self._bereft: set[Child] = set()
         self._debug = DebugTopics()
-        self._watch: watch.Watch[tuple[str, int]] = watch.Watch(watch.HUNG_S)
+        self._watches: dict[State, watch.Watch[tuple[str, int]]] = {
+            State.BOOTING: watch.Watch(watch.HUNG_BOOT_S),
+            State.RUNNING: watch.Watch(watch.HUNG_S),
+        }
         self._draining = False
         self._stopping = False
         self.failure: str | None = None
@@ -137,10 +140,11 @@ class Crew:
 
     def watch_over(self) -> None:
         """Kill who hangs; it is started again as whoever dies."""
-        running = {child.life: child for child in self.members if child.state is State.RUNNING}
-        beats = {life: self._heartbeat(child) for life, child in running.items()}
-        for life in self._watch.hung(beats, time.monotonic()):
-            running[life].kill("gave no sign of life")
+        for state, watcher in self._watches.items():
+            watched = {child.life: child for child in self.members if child.state is state}
+            beats = {life: self._heartbeat(child) for life, child in watched.items()}
+            for life in watcher.hung(beats, time.monotonic()):
+                watched[life].kill("gave no sign of life")
 
     def _heartbeat(self, child: Child) -> int:
         slab = self._equipment.slab

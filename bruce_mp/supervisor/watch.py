@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
-__all__ = ["HUNG_S", "Watch"]
+__all__ = ["HUNG_BOOT_S", "HUNG_S", "Watch"]
 
 HUNG_S: float = 60.0
 """Signs of life come every second, and the longest piece of work that we know takes two."""
+HUNG_BOOT_S: float = 600.0
+"""Who boots gives no sign of life until it is ready, and may have a large slab to walk first."""
 AWAY_S: Final = 5.0
 """We look once a second; after a longer time we were stopped as well."""
 

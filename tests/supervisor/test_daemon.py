@@ -58,6 +58,19 @@ def test_a_process_that_is_stopped_is_killed_and_started_again(tmp_path: Path, m
         assert daemon.end() == 0
 
 
+def test_a_process_that_hangs_as_it_boots_is_killed_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_DAEMON_HUNG_BOOT_S", "3")
+    with FakeDaemon(tmp_path, router="support.fake_daemon.stuck") as daemon:
+        daemon.start_ready()
+        assert (
+            "Process router has died: signal 9 (Killed), sent by the supervisor because it gave no sign"
+            in daemon.text()
+        )
+        assert daemon.end() == 0
+
+
 def test_sigint_ends_it_as_well(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()

@@ -13,12 +13,14 @@ from bruce_mp.supervisor.process import run
 from bruce_mp.supervisor.programs import Programs
 
 HUNG_S = "FAKE_DAEMON_HUNG_S"
-"""Environment variable: after how long a process is killed for hanging."""
+HUNG_BOOT_S = "FAKE_DAEMON_HUNG_BOOT_S"
+"""Environment variables: after how long a process is killed for hanging, and one that boots."""
 
 
 def main() -> int:
     config_path, *programs = sys.argv[1:]
     watch.HUNG_S = float(os.environ.get(HUNG_S, watch.HUNG_S))
+    watch.HUNG_BOOT_S = float(os.environ.get(HUNG_BOOT_S, watch.HUNG_BOOT_S))
     sys.path.insert(0, str(Path(__file__).parents[2]))
     try:
         return run(load_config(Path(config_path)), Path(config_path), Programs(*programs))
