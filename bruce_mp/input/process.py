@@ -58,6 +58,7 @@ class _Input:
         self._control = control
         self._row = Row(slab, start.row)
         self._row.begin(os.getpid(), wall_ms())
+        slab.populate()
         self._row_index = start.row
         self._links = Links(start.run_dir)
         self._reporter = reporter_for(start.config, self._links, self._row)

@@ -119,7 +119,7 @@ class ChunkPool:
 
     def _extend(self, span: int) -> bool:
         """Take a share, or those that make room for a span; whether they were to be had."""
-        if span > 1:
+        if span > self._shares.size:
             return self._extend_for_span(span)
         share = self._shares.take_one()
         if share is not None:

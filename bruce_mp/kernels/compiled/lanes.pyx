@@ -659,10 +659,8 @@ class Intake(PureIntake):
             for _ in range(batches):
                 count = receive(descriptor, base + landing_at + LANDING_HEADERS, limit)
                 if count == 0:
-                    if landed and wait_for_more(descriptor, lanes, now_ms, until_ms):
-                        now_ms = monotonic_ms() + offset_ms
-                        continue
                     break
+                now_ms = monotonic_ms() + offset_ms
                 store64(row + ROW_VERSION, load64(row + ROW_VERSION) | 1)
                 if load32(base + SUPER_TOPICS_VERSION) != work.topics_version:
                     lanes._notice_topics()
@@ -680,6 +678,8 @@ class Intake(PureIntake):
                     closed_ms = closed_ms or now_ms
                     if work.is_urgent or now_ms > closed_ms + PATIENCE_MS:
                         break
+                elif count < limit and not wait_for_more(descriptor, lanes, now_ms, until_ms):
+                    break  # fewer than might have been: none are left
             return Taken(landed, 0, None)
         finally:
             release(&memory)
