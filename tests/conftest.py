@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import psutil
 import pytest
 
+from bruce_mp.kernels import CHOICE
 from support import processes
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST, TESTED
@@ -53,6 +54,8 @@ def _leave_out_kafka(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not CHOICE.compiled:
+        terminalreporter.line(f"The compiled kernels were not tested. What was: {CHOICE.sentence}.", red=True)
     if config.getoption("--fast"):
         count = config.stash.get(LEFT_OUT, 0)
         terminalreporter.section("NOT EVERYTHING WAS TESTED", red=True, bold=True)
