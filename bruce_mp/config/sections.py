@@ -460,6 +460,11 @@ class Logging(Section, frozen=True):
     stdout_stderr: Annotated[
         bool, fields.switch("Log WARNING and worse to standard error, the rest to standard output.")
     ] = True
+    format: Annotated[
+        Literal["plain", "json"],
+        fields.choice("Lines for people, or a JSON object on each; syslog and the journal have their own form."),
+    ] = "plain"
     syslog: Annotated[bool, fields.switch("Log to syslog.")] = False
+    journald: Annotated[bool, fields.switch("Log to systemd's journal, with fields.")] = False
     log_discards: Annotated[bool, fields.switch("Log discards, each kind at most once in 30 s.")] = True
     file: LogFile = LogFile()

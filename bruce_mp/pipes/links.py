@@ -89,7 +89,7 @@ class Receiver:
             try:
                 return unpack_parcels(data)
             except SlabError as error:
-                _LOG.error("%s It is passed over; what it should have said is in the slab.", error)
+                _LOG.warning("%s It is passed over; what it should have said is in the slab.", error)
         return []
 
     def receive_bytes(self) -> bytes:

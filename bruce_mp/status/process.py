@@ -149,7 +149,7 @@ class _Status:
         try:
             news = decode_events(data)
         except RemoteProtocolError as error:
-            _LOG.error("%s  It is left out of the pages.", error)
+            _LOG.warning("%s  It is left out of the pages.", error)
             return
         now_ms = wall_ms()
         self._reports.record([item for item in news if isinstance(item, Event)], now_ms)

@@ -190,7 +190,7 @@ class Crew:
                 for each in (self._router, *self._dispatchers.values()):
                     each.send(word)
             case _:
-                log.error("Process %s said %s, which only the supervisor says.", child.name, type(word).__name__)
+                log.warning("Process %s said %s, which only the supervisor says.", child.name, type(word).__name__)
 
     def _on_ready(self, child: Child) -> None:
         child.is_ready()

@@ -43,7 +43,8 @@ from bruce_mp.supervisor.sockets import bind_http
 from bruce_mp.telemetry.books import balance_line, read_books
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.logs import NOTICE, is_on_stderr, printable, set_up_logging
+from bruce_mp.telemetry.log_lines import printable
+from bruce_mp.telemetry.logs import NOTICE, is_on_stderr, set_up_logging
 
 if TYPE_CHECKING:
     from collections.abc import Callable

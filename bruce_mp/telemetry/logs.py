@@ -1,6 +1,4 @@
-"""The log of a process of the daemon: where it goes, what a line looks like, and how a flood is held back.
-
-    2031-05-17 09:30:00.123 UTC bruce[router 1234] WARNING: Broker 3 at kafka3:9092 closed the connection.
+"""The log of a process of the daemon: where it goes, and how a flood is held back.  `log_lines.py` has the lines.
 
 Each process writes for itself, whole lines at a time.  The file is opened anew when somebody has moved it away.  If
 nothing is configured, warnings and worse still go to standard error: a daemon must not fail in silence.
@@ -13,14 +11,14 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
-import time
 from logging.handlers import SysLogHandler, WatchedFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from bruce_mp.errors import StartError
+from bruce_mp.telemetry.journal import JournalHandler
+from bruce_mp.telemetry.log_lines import JsonFormatter, LineFormatter, TextFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.sections import LogFile, Logging
 
-__all__ = ["NOTICE", "RepeatFilter", "is_on_stderr", "printable", "set_up_logging"]
+__all__ = ["NOTICE", "RepeatFilter", "is_on_stderr", "set_up_logging"]
 
 NOTICE: Final = 25
 """Worth a line in normal operation: starts, stops, changes."""
@@ -48,12 +46,14 @@ _LEVELS: Final = {
 _REPEAT_S: Final = 30.0
 _PLACES_MAX: Final = 1000
 _SYSLOG: Final = Path("/dev/log")
+_JOURNAL: Final = Path("/run/systemd/journal/socket")
 
 
 def set_up_logging(config: Logging, process: str) -> None:
     """Let the root logger write as configured, in the name of `process` ("router").
 
-    Raises StartError when the file cannot be opened.  A syslog that is not there may come: lines are lost until then.
+    Raises StartError when the file cannot be opened.  A syslog or journal that is not there may come; until then, lines
+    are lost.
     """
     for name, number in _LEVELS.items():
         logging.addLevelName(number, name)
@@ -65,17 +65,19 @@ def set_up_logging(config: Logging, process: str) -> None:
         handler.addFilter(RepeatFilter())
         root.addHandler(handler)
     root.setLevel(_LEVELS[config.level])
-    if config.syslog and not _SYSLOG.is_socket():
-        root.warning("There is no syslog at %s: until it comes, what is to go there is lost.", _SYSLOG)
+    for what, wanted, place in (("syslog", config.syslog, _SYSLOG), ("journal", config.journald, _JOURNAL)):
+        if wanted and not place.is_socket():
+            text = "There is no %s at %s: until it comes, what is to go there is lost."
+            root.warning(text, what, place, extra={"about": what})
 
 
 def is_on_stderr(config: Logging) -> bool:
     """Whether warnings and worse go to standard error, among other places."""
-    return config.stdout_stderr or not (config.file.enable or config.syslog)
+    return config.stdout_stderr or not (config.file.enable or config.syslog or config.journald)
 
 
 def _outlets(config: Logging, process: str) -> Iterator[logging.Handler]:
-    line = _LineFormatter(process)
+    line = JsonFormatter(process) if config.format == "json" else LineFormatter(process)
     if config.stdout_stderr:
         yield _stream(sys.stdout, line, highest=logging.WARNING - 1)
     if is_on_stderr(config):
@@ -84,6 +86,8 @@ def _outlets(config: Logging, process: str) -> Iterator[logging.Handler]:
         yield _file(config.file, line)
     if config.syslog:
         yield _syslog(process)
+    if config.journald:
+        yield _journal(process)
 
 
 def _stream(stream: TextIO, line: logging.Formatter, *, lowest: int = 0, highest: int | None = None) -> logging.Handler:
@@ -132,33 +136,14 @@ class _SysLog(SysLogHandler):
 
 def _syslog(process: str) -> logging.Handler:
     handler = _SysLog(str(_SYSLOG), SysLogHandler.LOG_DAEMON)
-    handler.setFormatter(_TextFormatter(f"bruce[%(process)d]: {process}: %(message)s"))
+    handler.setFormatter(TextFormatter(f"bruce[%(process)d]: {process}: %(message)s"))
     return handler
 
 
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-
-
-def printable(text: str) -> str:
-    """The text with control characters escaped.
-
-    Clients choose topic names: a line feed or an escape sequence in one must not forge a line of the log.
-    """
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
-
-
-class _TextFormatter(logging.Formatter):
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
-        more = getattr(record, "more", 0)
-        record.message = printable(record.message)
-        return super().formatMessage(record) + (f" ({more} more like this)" if more else "")
-
-
-class _LineFormatter(_TextFormatter):
-    def __init__(self, process: str) -> None:
-        stamp = "%(asctime)s.%(msecs)03d UTC"
-        super().__init__(f"{stamp} bruce[{process} %(process)d] %(levelname)s: %(message)s", "%Y-%m-%d %H:%M:%S")
-        self.converter = time.gmtime
+def _journal(process: str) -> logging.Handler:
+    handler = JournalHandler(process, _JOURNAL)
+    handler.setFormatter(TextFormatter("%(message)s"))
+    return handler
 
 
 class RepeatFilter(logging.Filter):

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import socket
 import stat
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -196,3 +198,108 @@ def test_the_line_says_how_many_were_left_out(path: Path) -> None:
         "Broker is gone.",
         "Broker is gone. (2 more like this)",
     ]
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def to_json(path: Path) -> None:
+    set_up_logging(Logging(format="json", stdout_stderr=False, file=LogFile(enable=True, path=str(path))), "router")
+
+
+def test_a_line_of_json_has_a_field_for_everything(path: Path) -> None:
+    to_json(path)
+    log.warning("Broker %d is gone.", 3)
+    (line,) = [json.loads(line) for line in path.read_text().splitlines()]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
+    assert re.fullmatch(r"test_logs:\d+", line.pop("source"))
+    assert line == {"level": "WARNING", "process": "router", "pid": os.getpid(), "message": "Broker 3 is gone."}
+
+
+def test_what_clients_chose_cannot_forge_a_line_of_json(path: Path) -> None:
+    to_json(path)
+    nasty = 'a\n{"level":"ERR"}"\x1b[31m\0\u2028'
+    log.error("Topic %s is bad.", nasty)
+    (line,) = path.read_text().splitlines()
+    assert line.isascii()
+    assert json.loads(line)["message"] == f"Topic {nasty} is bad."
+
+
+def test_json_has_the_traceback_and_how_many_were_left_out(path: Path) -> None:
+    to_json(path)
+    for created in (0.0, 1.0, 31.0):
+        record = {"created": created, "msg": "Bug.", "levelno": 50, "levelname": "CRIT"}
+        try:
+            int("why")
+        except ValueError:
+            logging.getLogger().handle(logging.makeLogRecord(record | {"exc_info": sys.exc_info()}))
+    first, second = [json.loads(line) for line in path.read_text().splitlines()]
+    assert first["traceback"].endswith("'why'")
+    assert "more" not in first
+    assert second["more"] == 1
+    assert second["time"] == "1970-01-01T00:00:31.000Z"
+
+
+# --- the journal ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    monkeypatch.setattr(logs, "_JOURNAL", tmp_path / "journal")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "journal"))
+        yield listener
+
+
+def fields(datagram: bytes) -> dict[bytes, bytes]:
+    """What the journal reads, by its own rules."""
+    found = {}
+    while datagram:
+        head, _, rest = datagram.partition(b"\n")
+        name, is_short, value = head.partition(b"=")
+        if not is_short:
+            size = int.from_bytes(rest[:8], "little")
+            value, rest = rest[8 : 8 + size], rest[9 + size :]
+        found[name], datagram = value, rest
+    return found
+
+
+def test_the_journal_gets_fields(journal: socket.socket, capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(Logging(journald=True, stdout_stderr=False), "router")
+    log.log(NOTICE, "Topic %s.", "a\nPRIORITY=0")
+    found = fields(journal.recv(10_000))
+    assert found[b"MESSAGE"] == rb"Topic a\x0aPRIORITY=0."
+    assert found[b"PRIORITY"] == b"5"
+    assert found[b"SYSLOG_IDENTIFIER"] == b"bruce"
+    assert found[b"BRUCE_PROCESS"] == b"router"
+    assert found[b"CODE_FILE"].endswith(b"test_logs.py")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_traceback_in_the_journal_keeps_its_lines(journal: socket.socket) -> None:
+    set_up_logging(Logging(journald=True, stdout_stderr=False), "router")
+    try:
+        int("why")
+    except ValueError:
+        log.critical("Bug.", exc_info=True)
+    found = fields(journal.recv(10_000))
+    assert found[b"MESSAGE"].startswith(b"Bug.\nTraceback ")
+    assert found[b"MESSAGE"].endswith(b"'why'")
+    assert found[b"PRIORITY"] == b"2"
+
+
+def test_a_journal_that_ends_loses_lines_and_nothing_else(journal: socket.socket) -> None:
+    set_up_logging(Logging(journald=True, stdout_stderr=False), "router")
+    journal.close()
+    log.warning("lost")
+
+
+def test_a_missing_journal_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logs, "_JOURNAL", tmp_path / "nowhere")
+    set_up_logging(Logging(journald=True), "router")
+    log.warning("bad")
+    err = capsys.readouterr().err.splitlines()
+    assert len(err) == 2
+    assert "There is no journal at" in err[0]
