@@ -10,8 +10,10 @@ whose messages from one place are about different things, all worth a line, tell
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
+from contextlib import suppress
 from logging.handlers import SysLogHandler, WatchedFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
@@ -100,8 +102,11 @@ def _stream(stream: TextIO, line: logging.Formatter, *, lowest: int = 0, highest
 
 
 class _LogFile(WatchedFileHandler):
+    """The file.  While it cannot be written (full disk, no directory) lines are lost, and nothing else."""
+
     def __init__(self, config: LogFile) -> None:
         self._mode = config.mode
+        self._told = -math.inf
         super().__init__(config.path, encoding="utf-8", errors="backslashreplace")
 
     def _open(self) -> TextIOWrapper:
@@ -113,6 +118,29 @@ class _LogFile(WatchedFileHandler):
         if self._mode is not None:
             os.fchmod(descriptor, self._mode)  # the bits that the umask took
         return os.fdopen(descriptor, "a", encoding=self.encoding, errors=self.errors)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, into a new file if somebody moved the old one away."""
+        try:
+            super().emit(record)
+        except OSError:  # there is no new file to be had
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
+        """Say why on standard error, once in 30 s."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif abs(record.created - self._told) >= _REPEAT_S:
+            self._told = record.created
+            text = f"bruce: The log file {self.baseFilename} cannot be written: {error.strerror}."
+            with suppress(OSError):
+                sys.stderr.write(f"{text} Lines are lost until it can.\n")
+
+    def close(self) -> None:
+        """Close it; what could not be written is lost."""
+        with suppress(OSError):
+            super().close()
 
 
 def _file(config: LogFile, line: logging.Formatter) -> logging.Handler:

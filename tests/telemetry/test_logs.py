@@ -7,6 +7,7 @@ import re
 import socket
 import stat
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,6 @@ from bruce_mp.telemetry.logs import NOTICE, RepeatFilter, set_up_logging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 log = logging.getLogger("bruce_mp.test")
 
@@ -129,6 +129,30 @@ def test_a_file_that_was_moved_away_is_opened_anew(path: Path) -> None:
     path.rename(path.with_name("old"))
     log.warning("second")
     assert "second" in path.read_text()
+
+
+def test_a_full_disk_costs_lines_and_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(to_file(Path("/dev/full")), "router")
+    log.warning("first")
+    log.error("second")
+    assert capsys.readouterr().err == (
+        "bruce: The log file /dev/full cannot be written: No space left on device. Lines are lost until it can.\n"
+    )
+
+
+def test_a_file_that_went_with_its_directory_costs_lines_until_it_is_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "log"
+    home.mkdir()
+    set_up_logging(to_file(home / "bruce.log"), "router")
+    home.rename(tmp_path / "old")
+    log.warning("first")
+    log.error("second")
+    assert capsys.readouterr().err.count("cannot be written: No such file or directory.") == 1
+    home.mkdir()
+    log.critical("third")
+    assert "third" in (home / "bruce.log").read_text()
 
 
 def test_a_file_that_cannot_be_opened_is_named(path: Path) -> None:
