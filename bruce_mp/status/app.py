@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from bruce_mp.status.compression import CompressionTable
     from bruce_mp.status.debug_files import MessageDebug
     from bruce_mp.status.health import Evidence
+    from bruce_mp.status.held import HeldPage
     from bruce_mp.status.losses import Losses
     from bruce_mp.status.reports import Reports
     from bruce_mp.status.standings import Standings
@@ -58,7 +59,8 @@ _HEADERS: Final = {
 class Daemon:
     """What the pages show, and the little that they may do.  All of it may be called from several threads.
 
-    `metadata_max_age_ms` is None if metadata may have any age.  `now_ms` is the wall clock.
+    `metadata_max_age_ms` is None if metadata may have any age.  `now_ms` is the wall clock,
+    `steady_ms` the one by which messages are dated.
     """
 
     slab: Slab
@@ -71,11 +73,16 @@ class Daemon:
     count: Callable[[Counter], None]
     refresh_metadata: Callable[[], None]
     now_ms: Callable[[], int]
+    steady_ms: Callable[[], int]
 
     def evidence(self) -> Evidence:
         """What the health follows from, as of now."""
         now_ms = self.now_ms()
         return gather(self.slab, self.standings.heard(now_ms), self.losses, now_ms, self.metadata_max_age_ms)
+
+    def held(self) -> HeldPage:
+        """What is held, as of now."""
+        return read_held(self.slab, self.now_ms(), self.steady_ms())
 
 
 class BooksPage(Page, frozen=True, kw_only=True):
@@ -121,7 +128,7 @@ def _pages(daemon: Daemon) -> Mapping[str, tuple[Callable[[], Page], Callable[[A
         "brokers": (lambda: read_brokers(slab, daemon.standings.heard(now_ms()), now_ms()), brokers_plain),
         "processes": (lambda: read_processes(slab, now_ms()), None),
         "books": (lambda: _read_books(daemon), None),
-        "held": (lambda: read_held(slab, now_ms()), None),
+        "held": (daemon.held, None),
     }
 
 
@@ -155,8 +162,8 @@ def _healthz(daemon: Daemon) -> Response:
 
 
 def _metrics(daemon: Daemon) -> Response:
-    now_ms = daemon.now_ms()
-    families = read_metrics(daemon.slab, daemon.evidence(), daemon.compression.page(now_ms), now_ms)
+    compression = daemon.compression.page(daemon.now_ms())
+    families = read_metrics(daemon.slab, daemon.evidence(), compression, daemon.held())
     return Response(expose(families), content_type=CONTENT_TYPE)
 
 

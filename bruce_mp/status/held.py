@@ -48,9 +48,9 @@ class HeldPage(Page, frozen=True, kw_only=True):
     slab_in_use: float
 
 
-def read_held(slab: Slab, now_ms: int) -> HeldPage:
-    """The page as of now."""
-    topics = sorted(_by_topic(slab, now_ms), key=lambda held: (-held.messages, held.topic))
+def read_held(slab: Slab, now_ms: int, steady_now_ms: int) -> HeldPage:
+    """The page as of now: by the wall clock, and by the steady one, which ages are told by."""
+    topics = sorted(_by_topic(slab, steady_now_ms), key=lambda held: (-held.messages, held.topic))
     return HeldPage(
         **read_header(slab, now_ms),
         topics=topics,

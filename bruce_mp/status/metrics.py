@@ -13,7 +13,6 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.error_actions import ERROR_TABLE
 from bruce_mp.status.exposition import Family, Sample, bounded, histogram
 from bruce_mp.status.health import judge
-from bruce_mp.status.held import read_held
 from bruce_mp.telemetry.books import total
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.delays import BOUNDS_MS, read_delays
@@ -84,11 +83,11 @@ LABELLED: Final[Mapping[str, tuple[str, str, Mapping[str, Counter]]]] = {
 """Families with a counter for each value of a label."""
 
 
-def read_metrics(slab: Slab, evidence: Evidence, compression: CompressionPage, now_ms: int) -> Iterator[Family]:
+def read_metrics(slab: Slab, evidence: Evidence, compression: CompressionPage, held: HeldPage) -> Iterator[Family]:
     """All families as of now."""
     yield from _daemon(evidence)
     yield from _books(evidence.books)
-    yield from _held(read_held(slab, now_ms))
+    yield from _held(held)
     yield _delays(slab)
     yield from _processes(evidence.processes.processes)
     yield from _brokers(evidence.heard)

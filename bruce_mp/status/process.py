@@ -27,7 +27,7 @@ from bruce_mp.status.reports import Reports
 from bruce_mp.status.rolling_file import RollingFile
 from bruce_mp.status.server import HttpServer
 from bruce_mp.status.standings import Standings
-from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.events import CompressionEvent, Event, decode_events
 from bruce_mp.telemetry.standings import BrokerStanding, RouterStanding
@@ -91,6 +91,7 @@ class _Status:
             count=self._count,
             refresh_metadata=lambda: self._tell(RefreshMetadata()),
             now_ms=wall_ms,
+            steady_ms=steady_ms,
         )
 
     def _count(self, counter: Counter, amount: int = 1) -> None:

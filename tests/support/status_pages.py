@@ -35,7 +35,7 @@ class PagesOfNoDaemon:
     def __init__(self, path: Path) -> None:
         self.filled = FilledSlab(path, known=(b"news", b"clicks"))
         self.slab = self.filled.slab
-        self.now_ms = NOW_MS
+        self.now_ms = self.steady_ms = NOW_MS
         self.counted: list[Counter] = []
         self.unread: list[int] = []
         self.refreshes = 0
@@ -61,6 +61,7 @@ class PagesOfNoDaemon:
             count=self.counted.append,
             refresh_metadata=self._refresh,
             now_ms=lambda: self.now_ms,
+            steady_ms=lambda: self.steady_ms,
         )
 
     def _refresh(self) -> None:
