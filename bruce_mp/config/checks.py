@@ -13,7 +13,7 @@ from bruce_mp.config.sizes import format_size
 from bruce_mp.config.topics import BUILT_IN_LIMITS, limits_named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from bruce_mp.config.model import Config
     from bruce_mp.config.sections import Batching, Compression, DefaultBatching, RateLimit, TopicRule
@@ -96,6 +96,55 @@ def _compression_levels(config: Config) -> Iterator[Problem]:
             yield Problem.value(path, codec.level, f": give an integer from {low} to {high} for {codec.type}")
 
 
+def _tls(config: Config) -> Iterator[Problem]:
+    tls = config.kafka.tls
+    needed = {"key_file": tls.key_file, "key_password_file": tls.key_password_file}
+    needed["key_password_env"] = tls.key_password_env
+    if tls.certificate_file is None:
+        for name, value in needed.items():
+            if value is not None:
+                yield Problem.value(("kafka", "tls", name), value, ": give kafka.tls.certificate_file as well")
+    yield from _one_source(("kafka", "tls"), tls.key_password_file, tls.key_password_env, "key_password")
+
+
+def _one_source(path: Path, file: str | None, variable: str | None, what: str) -> Iterator[Problem]:
+    if file is not None and variable is not None:
+        yield Problem.value((*path, f"{what}_env"), variable, f": {what}_file is given, too; remove one of them")
+
+
+def _sasl(config: Config) -> Iterator[Problem]:
+    sasl, path = config.kafka.sasl, ("kafka", "sasl")
+    if sasl.mechanism is None:
+        return
+    for_password = {"username": sasl.username, "password_file": sasl.password_file, "password_env": sasl.password_env}
+    for_token = {"token_file": sasl.token_file, "token_command": sasl.token_command}
+    takes_token = sasl.mechanism == "OAUTHBEARER"
+    for name, value in (for_password if takes_token else for_token).items():
+        if value is not None:
+            yield Problem.value((*path, name), value, f': it is not for "{sasl.mechanism}"; remove it')
+    if not takes_token and sasl.username is None:
+        yield Problem((*path, "username"), f"kafka.sasl.username is missing: {sasl.mechanism} needs it.")
+    sources = for_token if takes_token else {name: for_password[name] for name in ("password_file", "password_env")}
+    yield from _exactly_one(path, sources)
+    if config.kafka.broker_version is not None:
+        yield from _login_of_old(config.kafka.broker_version)
+
+
+def _exactly_one(path: Path, sources: Mapping[str, object]) -> Iterator[Problem]:
+    names = " or ".join(f"kafka.sasl.{name}" for name in sources)
+    if all(value is None for value in sources.values()):
+        yield Problem((*path, next(iter(sources))), f"There is nothing to log in with: give {names}.")
+    elif None not in sources.values():
+        yield Problem((*path, next(iter(sources))), f"Only one of {names} can be used: remove the other.")
+
+
+def _login_of_old(version: str) -> Iterator[Problem]:
+    if tuple(map(int, version.split("."))) < (0, 10):
+        yield Problem.value(
+            ("kafka", "broker_version"), version, ": there is no login with it; remove kafka.sasl.mechanism"
+        )
+
+
 def _some_input(config: Config) -> Iterator[Problem]:
     inputs = (config.input.unix_datagram, config.input.unix_stream, config.input.tcp)
     if not any(each.enable for each in inputs):
@@ -140,6 +189,8 @@ CHECKS: Final = (
     _batching_rules,
     _named_configs,
     _compression_levels,
+    _tls,
+    _sasl,
     _some_input,
     _loopback,
     _own_sockets,

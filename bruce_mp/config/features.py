@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from bruce_mp.config.addresses import is_loopback
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bruce_mp.config.model import Config
 
 __all__ = ["remarks"]
@@ -30,4 +32,22 @@ def remarks(config: Config) -> list[str]:
         found.append(
             f'input.tcp.host = "{config.input.tcp.host}": other hosts can connect and send; nothing asks who they are.'
         )
+    found += _about_security(config)
     return found
+
+
+def _about_security(config: Config) -> Iterator[str]:
+    tls, sasl = config.kafka.tls, config.kafka.sasl
+    if not tls.enable and (tls.ca_file or tls.certificate_file):
+        yield "kafka.tls.enable = false: the connections are not encrypted, although certificates are configured."
+    if not tls.enable and sasl.mechanism in {"PLAIN", "OAUTHBEARER"}:
+        what = "password" if sasl.mechanism == "PLAIN" else "token"
+        yield (
+            f'kafka.sasl.mechanism = "{sasl.mechanism}" without kafka.tls.enable: whoever can listen on the network to '
+            f"the brokers reads the {what}."
+        )
+    if tls.enable and not tls.verify_host_name:
+        yield (
+            "kafka.tls.verify_host_name = false: whoever has any certificate of the authority can pose as a broker, "
+            "and read all messages."
+        )

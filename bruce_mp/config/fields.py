@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Leaf",
     "choice",
+    "command",
     "count",
     "leaf_of",
     "listen",
@@ -54,6 +55,7 @@ class Kind(Enum):
     RUN_DIR = auto()
     LISTEN = auto()
     SERVERS = auto()
+    COMMAND = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,12 @@ def _check_servers(raw: object) -> object:
     return raw
 
 
+def _check_command(raw: object) -> object:
+    if isinstance(raw, list) and raw:
+        check_path(raw[0], PATH_MAX)
+    return raw
+
+
 KINDS: Final = {
     Kind.PLAIN: KindRow(lambda raw: raw, show, ""),
     Kind.SIZE: KindRow(parse_size, _show_size, "a size{range}"),
@@ -112,6 +120,7 @@ KINDS: Final = {
     ),
     Kind.LISTEN: KindRow(_check_listen, show, '"host:port" or "unix:/path"'),
     Kind.SERVERS: KindRow(_check_servers, show, 'a list of at least one "host:port"'),
+    Kind.COMMAND: KindRow(_check_command, show, "a list of strings, the absolute path of a program and its arguments"),
 }
 
 
@@ -219,3 +228,8 @@ def listen(meaning: str) -> Meta:
 def servers(meaning: str) -> Meta:
     """At least one `host:port`."""
     return Meta(description=meaning, min_length=1, extra={"kind": Kind.SERVERS})
+
+
+def command(meaning: str) -> Meta:
+    """A program and its arguments."""
+    return Meta(description=meaning, min_length=1, extra={"kind": Kind.COMMAND})

@@ -18,6 +18,7 @@ from msgspec import Struct
 from bruce_mp.config import fields
 from bruce_mp.config.addresses import HostPort, UnixPath, parse_host_port, parse_listen
 from bruce_mp.config.fields import Kind
+from bruce_mp.config.security import Sasl, Tls
 from bruce_mp.config.sizes import GIB, KIB, MIB
 
 INT32_MAX: Final = 2**31 - 1
@@ -72,6 +73,8 @@ class Kafka(Section, frozen=True):
         ]
         | None
     ) = None
+    tls: Tls = Tls()
+    sasl: Sasl = Sasl()
 
     @property
     def servers(self) -> tuple[HostPort, ...]:

@@ -20,6 +20,7 @@ from bruce_mp.pipes.links import DISCARDS, LAST_WORDS_MS, ROUTER_FROM_DISPATCHER
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.pipes.openings import Openings
 from bruce_mp.pipes.resolver import Resolver
+from bruce_mp.pipes.security import security_of
 from bruce_mp.protocol.connection_events import Cause, Closed, Failed, ProduceAcked
 from bruce_mp.protocol.connection_events import Ready as ConnectionReady
 from bruce_mp.tapping import tap_for
@@ -78,7 +79,8 @@ class _Process:
             self._row, start.config.compression_for, start.config.compression, self._core.uncompressed
         )
         self._encoder = Encoder(slab, self._row, self._compressor, keeps_empty=self._kafka.empty_values == "empty")
-        self._openings = Openings(self._kafka.broker_version)
+        self._security = security_of(self._kafka, self._loop)
+        self._openings = Openings(self._kafka.broker_version, logs_in=self._security.logins is not None)
         self._socket: BrokerSocket | None = None
         self._is_ready = False
         self._requests: dict[int, list[SentBatch]] = {}
@@ -193,6 +195,8 @@ class _Process:
             timeout_s=self._timeout_s,
             on_event=self._on_event,
             openings=self._openings,
+            security=self._security,
+            keeps_login=True,
         )
         self._socket.open()
 
@@ -240,7 +244,8 @@ class _Process:
         elif isinstance(event, ConnectionReady):
             self._row.add(Counter.ConnectorConnectSuccess)
             self._core.on_connected(recognises=event.abilities.idempotence)
-            self._standing.connected(exactly_once=self._core.maker.recognised)
+            ends_s = None if self._socket is None else self._socket.certificate_ends_s
+            self._standing.connected(exactly_once=self._core.maker.recognised, certificate_ends_s=ends_s)
             self._is_ready = True
         elif isinstance(event, Closed):
             _LOG.info("Broker %s closed an idle connection; the next message opens another.", self._broker.node)
@@ -273,8 +278,12 @@ class _Process:
             self._core.rest_until(time.monotonic() + min(response.throttle_ms / 1000, LONGEST_REST_S))
 
     def _on_failed(self, event: Failed) -> None:
-        _LOG.warning("%s What it was to send waits, and nothing of it is lost.", event.error)
-        self._standing.failed(str(event.error))
+        _LOG.log(
+            logging.ERROR if event.cause.needs_operator else logging.WARNING,
+            "%s What it was to send waits, and nothing of it is lost.", event.error,
+            extra={"about": event.cause},
+        )  # fmt: skip
+        self._standing.failed(str(event.error), needs_operator=event.cause.needs_operator)
         fault = _FAULTS.get(event.cause, Counter.ConnectorSocketError)
         self._row.add(fault if self._is_ready else Counter.ConnectorConnectFail)
         self._forget_connection()

@@ -36,6 +36,8 @@ class Standing:
         self._last_error = ""
         self._last_error_ms = 0
         self._exactly_once: bool | None = None
+        self._needs_operator = False
+        self._certificate_ends_s: float | None = None
 
     def _become(self, connection: str) -> None:
         self._connection, self._since_ms = connection, self._now_ms()
@@ -44,10 +46,12 @@ class Standing:
         """A connection is being made."""
         self._become(CONNECTING)
 
-    def connected(self, *, exactly_once: bool) -> None:
-        """It is there; whether the broker recognises what it has already."""
+    def connected(self, *, exactly_once: bool, certificate_ends_s: float | None = None) -> None:
+        """It is there; whether the broker recognises what it has already, and when its certificate expires."""
         self._become(CONNECTED)
         self._exactly_once = exactly_once
+        self._needs_operator = False
+        self._certificate_ends_s = certificate_ends_s
         if self._failing_since_ms:
             seconds = (self._since_ms - self._failing_since_ms) / 1000
             where = (self._broker.node, self._broker.host, self._broker.port)
@@ -58,9 +62,10 @@ class Standing:
         """The broker closed it while it was idle."""
         self._become(IDLE)
 
-    def failed(self, error: str) -> None:
-        """It failed, or could not be made."""
+    def failed(self, error: str, *, needs_operator: bool = False) -> None:
+        """It failed, or could not be made; whether it stays so until somebody changes the set-up."""
         self._become(FAILED)
+        self._needs_operator = needs_operator
         self._last_error, self._last_error_ms = error, self._since_ms
         self._failing_since_ms = self._failing_since_ms or self._since_ms
 
@@ -78,5 +83,7 @@ class Standing:
             self._last_error_ms,
             self._exactly_once,
             troubles,
+            self._needs_operator,
+            self._certificate_ends_s,
         )
         self._sender.send_bytes(encode_events([standing]))

@@ -2,9 +2,10 @@
 
 Used by the dispatchers and by the router's metadata requests.  It never blocks.  All addresses of the name are tried
 in turn; one that does not answer gets its share of the time, so that the others have theirs.  A broker that does not
-say which versions it speaks gets a connection for each opening that is left (`protocol.opening`).  The owner hears of
-everything else through one callback: the events of `protocol.connection_events`, with `Failed` also for a broker that
-cannot be reached.
+say which versions it speaks gets a connection for each opening that is left (`protocol.opening`).  TLS lies between the
+socket and the conversation, which begins when the handshake is over.  A login that lasts for a time is renewed before
+it ends.  The owner hears of everything else through one callback: the events of `protocol.connection_events`, with
+`Failed` also for a broker that cannot be reached.
 """
 
 from __future__ import annotations
@@ -15,34 +16,47 @@ import os
 import socket
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.errors import ConfigError, RemoteProtocolError
 from bruce_mp.pipes.openings import Openings
+from bruce_mp.pipes.security import Security
+from bruce_mp.pipes.tls import TlsError, TlsSession
 from bruce_mp.protocol.broker_connection import BrokerConnection
-from bruce_mp.protocol.connection_events import Cause, Closed, Failed, Ready, Send, State
+from bruce_mp.protocol.connection_events import Cause, Closed, Failed, LoggedIn, Ready, Send, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bruce_mp.pipes.loop import Loop, Timer
     from bruce_mp.pipes.resolver import Address, Resolver
+    from bruce_mp.pipes.tls_context import TlsContexts
     from bruce_mp.protocol.connection_events import Event
     from bruce_mp.protocol.opening import Opening
+    from bruce_mp.protocol.sasl import Mechanism
 
 __all__ = ["BrokerSocket"]
 
 _LOG = logging.getLogger(__name__)
 _READ_BYTES: Final = 256 * 1024
 _BUFFERS_A_CALL: Final = 64
+_RENEWED_SHARE: Final = 0.8
+"""Of the time that a login lasts: then it is renewed.  The broker closes the connection at the end of it."""
+_RETRY_SHARE: Final = 0.05
+
+
+_CLOSED_BY_RESET: Final = frozenset({State.CONNECTING, State.NEGOTIATING, State.LOGGING_IN})
+"""Where a reset says no more than an end: some systems close so."""
 
 
 class BrokerSocket:
     """One connection, from `open` to `Failed`, `Closed` or `close`; then of no more use.
 
-    `openings` is what the process knows of its brokers; without it nothing is known.
+    `openings` is what the process knows of its brokers; without it nothing is known.  `security` is plain text without.
+    With `keeps_login` a login is renewed: the owner has to look at `is_writing` before it sends.
     """
 
     def __init__(
@@ -56,6 +70,8 @@ class BrokerSocket:
         timeout_s: float,
         on_event: Callable[[Event], None],
         openings: Openings | None = None,
+        security: Security | None = None,
+        keeps_login: bool = False,
     ) -> None:
         self._loop = loop
         self._resolver = resolver
@@ -65,6 +81,11 @@ class BrokerSocket:
         self._on_event = on_event
         self._client_id = client_id
         self._openings = openings or Openings()
+        self._security = security or Security()
+        self._keeps_login = keeps_login
+        self._mechanism: Mechanism | None = None
+        self._tls: TlsSession | None = None
+        self._renewal: Timer | None = None
         self._opening = self._openings.begin((host, port), time.monotonic())
         self.connection = self._new_connection()
         self._socket: socket.socket | None = None
@@ -80,6 +101,21 @@ class BrokerSocket:
 
     def open(self) -> None:
         """Begin to connect."""
+        if self._security.logins is not None:
+            self._security.logins.get(self._on_login)
+        else:
+            self._connect()
+
+    def _on_login(self, mechanism: Mechanism | None, trouble: str) -> None:
+        if self._is_over:
+            return
+        if mechanism is None:
+            self._fail(f"We cannot log in to broker {self._name}. {trouble}", Cause.NO_CREDENTIALS)
+            return
+        self._mechanism = mechanism
+        self._connect()
+
+    def _connect(self) -> None:
         self.connection.connecting(time.monotonic())
         self._arm()
         self._resolver.resolve(self._host, self._port, self._on_resolved)
@@ -94,20 +130,32 @@ class BrokerSocket:
 
     @property
     def is_writing(self) -> bool:
-        """Whether bytes wait to be taken by the kernel."""
-        return bool(self._unsent)
+        """Whether no more should be sent now: bytes wait to be taken by the kernel, or the login is being renewed."""
+        return bool(self._unsent) or self.connection.state is State.RENEWING
+
+    @property
+    def certificate_ends_s(self) -> float | None:
+        """When the broker's certificate expires, in seconds since the epoch; None if there is none."""
+        return None if self._tls is None else self._tls.certificate_ends_s
 
     def send(self, buffers: Iterable[bytes]) -> None:
         """Send buffers after what was sent before."""
-        self._unsent += [memoryview(buffer) for buffer in buffers if buffer]
+        parts = [memoryview(buffer) for buffer in buffers if buffer]
+        if self._tls is None:
+            self._unsent += parts
+        else:
+            for part in parts:
+                self._tls.send(part)
+            self._unsent += _parts(self._tls.take())
         self._write()
         self._arm()
 
     def close(self) -> None:
         """End the connection; nothing is called back any more."""
         self._is_over = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for timer in (self._alarm, self._renewal):
+            if timer is not None:
+                timer.cancel()
         self._drop_socket()
         self._unsent.clear()
 
@@ -119,6 +167,7 @@ class BrokerSocket:
             self._loop.forget(self._socket)
             self._socket.close()
             self._socket = None
+        self._tls = None
 
     # --- connecting --------------------------------------------------------------------------------------------------
 
@@ -169,7 +218,29 @@ class BrokerSocket:
         if self._patience is not None:
             self._patience.cancel()
         self._loop.watch(self._socket, self._on_ready, zmq.POLLIN)
-        self.send(self.connection.connected(time.monotonic()))
+        if self._security.tls is None:
+            self._begin_conversation()
+        else:
+            self._begin_tls(self._security.tls)
+
+    def _begin_tls(self, contexts: TlsContexts) -> None:
+        try:
+            self._tls = TlsSession(contexts.current(), self._host, f"Broker {self._name}")
+            self._tls.start()
+        except ConfigError as error:
+            self._fail(f"There can be no TLS with broker {self._name}. {error}", Cause.NO_CREDENTIALS)
+        except TlsError as error:
+            self._fail(str(error), Cause.NOT_TRUSTED)
+        else:
+            self._flush_tls(self._tls)
+
+    def _flush_tls(self, tls: TlsSession) -> None:
+        """Send what TLS has to say by itself: the handshake, alerts, new keys."""
+        self._unsent += _parts(tls.take())
+        self._write()
+
+    def _begin_conversation(self) -> None:
+        self.send(self.connection.connected(time.monotonic(), self._mechanism))
 
     # --- traffic -----------------------------------------------------------------------------------------------------
 
@@ -209,11 +280,40 @@ class BrokerSocket:
         except BlockingIOError:
             return
         except OSError as error:
-            if self.connection.state is not State.NEGOTIATING:
+            if self.connection.state not in _CLOSED_BY_RESET:
                 self._fail(f"The connection to broker {self._name} broke: {error.strerror}.", Cause.CLOSED_BY_BROKER)
                 return
-            data = b""  # some systems close so
-        self._deliver(self.connection.receive(data, time.monotonic()) if data else self.connection.eof())
+            data = b""
+        if self._tls is None:
+            self._converse(data, is_end=not data)
+        else:
+            self._decrypt(self._tls, data)
+
+    def _decrypt(self, tls: TlsSession, data: bytes) -> None:
+        try:
+            plain = tls.receive(data)
+        except TlsError as error:
+            self._last_words(tls)
+            self._fail(str(error), Cause.CLOSED_BY_BROKER if error.is_closed else Cause.NOT_TRUSTED)
+            return
+        self._flush_tls(tls)
+        if self._is_over or not tls.is_open:
+            return
+        if self.connection.state is State.CONNECTING:
+            self._begin_conversation()
+        if plain:
+            self._converse(plain, is_end=False)
+        if tls.is_over and not self._is_over:
+            self._converse(b"", is_end=True)
+
+    def _last_words(self, tls: TlsSession) -> None:
+        """The alert that tells the broker's log what we did not like; as far as the kernel takes it."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.send(tls.take())
+
+    def _converse(self, data: bytes, *, is_end: bool) -> None:
+        self._deliver(self.connection.eof() if is_end else self.connection.receive(data, time.monotonic()))
         self._arm()
 
     def _deliver(self, events: Iterable[Event]) -> None:
@@ -222,6 +322,9 @@ class BrokerSocket:
                 return
             if isinstance(event, Send):
                 self.send([event.data])
+                continue
+            if isinstance(event, LoggedIn):
+                self._renew_later(event.lifetime_s)
                 continue
             if isinstance(event, Ready):
                 self._openings.succeeded((self._host, self._port), self._opening, time.monotonic())
@@ -247,6 +350,25 @@ class BrokerSocket:
         self.close()
         self._on_event(Failed(RemoteProtocolError(text), cause, unanswered))
 
+    # --- login -------------------------------------------------------------------------------------------------------
+
+    def _renew_later(self, lifetime_s: float) -> None:
+        if lifetime_s > 0 and self._keeps_login:
+            self._renewal = self._loop.call_later(lifetime_s * _RENEWED_SHARE, lambda: self._renew(lifetime_s))
+
+    def _renew(self, lifetime_s: float) -> None:
+        assert self._security.logins is not None
+        self._security.logins.get(lambda mechanism, trouble: self._on_renewal(lifetime_s, mechanism, trouble))
+
+    def _on_renewal(self, lifetime_s: float, mechanism: Mechanism | None, trouble: str) -> None:
+        if self._is_over:
+            return
+        if mechanism is not None:
+            self.send(self.connection.renew_login(mechanism, time.monotonic()))
+            return
+        _LOG.error("The login at broker %s cannot be renewed, and will end. %s", self._name, trouble)
+        self._renewal = self._loop.call_later(max(1.0, lifetime_s * _RETRY_SHARE), lambda: self._renew(lifetime_s))
+
     # --- deadlines ---------------------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
@@ -263,3 +385,7 @@ class BrokerSocket:
         self._alarm = None
         self._deliver(self.connection.check_deadline(time.monotonic()))
         self._arm()
+
+
+def _parts(data: bytes) -> list[memoryview]:
+    return [memoryview(data)] if data else []

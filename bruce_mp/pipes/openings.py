@@ -25,11 +25,11 @@ _Place = tuple[str, int]
 class Openings:
     """The openings of a process's connections.  `release` is that of the brokers, if the configuration names it.
 
-    `place` is host and port, `now` in seconds of a monotonic clock.
+    `logs_in`: connections begin with a login.  `place` is host and port, `now` in seconds of a monotonic clock.
     """
 
-    def __init__(self, release: str | None = None) -> None:
-        self._first = opening_for(release)
+    def __init__(self, release: str | None = None, *, logs_in: bool = False) -> None:
+        self._first = opening_for(release, logs_in=logs_in)
         self._found: dict[_Place, tuple[Opening, float]] = {}
 
     def begin(self, place: _Place, now: float) -> Opening:

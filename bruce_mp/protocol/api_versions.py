@@ -36,8 +36,10 @@ __all__ = [
 
 PRODUCE: Final = 0
 METADATA: Final = 3
+SASL_HANDSHAKE: Final = 17
 CREATE_TOPICS: Final = 19
 INIT_PRODUCER_ID: Final = 22
+SASL_AUTHENTICATE: Final = 36
 DOWNGRADE: Final = (3, 0)
 
 SPOKEN: Final = {
@@ -45,6 +47,8 @@ SPOKEN: Final = {
     METADATA: ApiRange(0, 12),
     CREATE_TOPICS: ApiRange(0, 7),
     INIT_PRODUCER_ID: ApiRange(0, 5),
+    SASL_HANDSHAKE: ApiRange(0, 1),
+    SASL_AUTHENTICATE: ApiRange(0, 2),
 }
 API_NAMES: Final = {PRODUCE: "Produce", METADATA: "Metadata", INIT_PRODUCER_ID: "InitProducerId"}
 FIRST_PRODUCE: Final = {Codec.LZ4: 2, Codec.ZSTD: 7}
@@ -65,13 +69,15 @@ class BrokerAbilities(Struct, frozen=True):
     """What was agreed with a broker.
 
     `init_producer_id_version` is None if it knows no producer ids, `create_topics_version` if nobody can ask it to make
-    topics: Kafka before 0.10.1.
+    topics: Kafka before 0.10.1.  `sasl_handshake_version` is None before 0.10, `sasl_authenticate_version` before 1.0.
     """
 
     produce_version: int
     metadata_version: int
     init_producer_id_version: int | None
     create_topics_version: int | None = None
+    sasl_handshake_version: int | None = None
+    sasl_authenticate_version: int | None = None
 
     @property
     def idempotence(self) -> bool:
@@ -106,11 +112,11 @@ BEFORE_API_VERSIONS: Final = BrokerAbilities(produce_version=0, metadata_version
 
 def choose_versions(apis: Mapping[int, ApiRange]) -> BrokerAbilities:
     """Raises NoCommonVersionError."""
+    optional = (INIT_PRODUCER_ID, CREATE_TOPICS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
     return BrokerAbilities(
         _required(PRODUCE, apis),
         _required(METADATA, apis),
-        _highest_common(SPOKEN[INIT_PRODUCER_ID], apis.get(INIT_PRODUCER_ID)),
-        _highest_common(SPOKEN[CREATE_TOPICS], apis.get(CREATE_TOPICS)),
+        *(_highest_common(SPOKEN[api], apis.get(api)) for api in optional),
     )
 
 

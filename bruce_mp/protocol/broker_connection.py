@@ -13,7 +13,8 @@ Invariants:
   it came, whichever was later.  Sending more never moves a deadline.
 * A produce response names the partitions of its request, all of them, each once.
 * A request with acks 0 has no response and leaves no trace here.
-* Which questions come before Ready is the `opening`'s to say; the answer to the last of them makes it ready.
+* Which questions come before Ready is the `opening`'s to say; the answer to the last of them makes it ready, or begins
+  the login where there is one.  A login is renewed between requests: none is sent until the broker has agreed again.
 * After Failed or Closed nothing more comes out; the requests without an answer are named once, in Failed or by `close`.
 
 Times are seconds of a monotonic clock.  States and events: `connection_events`.
@@ -36,14 +37,17 @@ from bruce_mp.protocol.api_versions import (
     choose_versions,
 )
 from bruce_mp.protocol.connection_events import TRANSITIONS, Cause, Event, Sent, State, Step
-from bruce_mp.protocol.frames import DEFAULT_MAX_FRAME, FrameReader
+from bruce_mp.protocol.frames import DEFAULT_MAX_FRAME, SMALLEST_FRAME, FrameReader
+from bruce_mp.protocol.login import Login
 from bruce_mp.protocol.opening import ASK, VERSIONS_TIMEOUT_S, Opening, Question
 from bruce_mp.protocol.produce_request import encode_produce
+from bruce_mp.protocol.sasl import LoginRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bruce_mp.protocol.kafka_types import PartitionData, ProduceResponse
+    from bruce_mp.protocol.sasl import Mechanism
 
 __all__ = ["BrokerConnection"]
 
@@ -55,11 +59,21 @@ ASSUMED: Final = (
 )
 
 
+TLS_ALERT: Final = b"\x15\x03"
+"""What a listener with TLS says to a client without, if it says anything."""
+_TEXT_NO_TLS: Final = (
+    "speaks TLS on this port, and we do not. Set kafka.tls.enable, or name the port of its plain listener."
+)
+
+
 class _Outstanding(NamedTuple):
-    correlation_id: int
+    """A request without an answer; `correlation_id` is None where the answer has none.  `is_ours`: not the owner's."""
+
+    correlation_id: int | None
     sent_at: float
     timeout: float
     answered: Callable[[bytes], list[Event]]
+    is_ours: bool
 
 
 class BrokerConnection:
@@ -88,6 +102,10 @@ class BrokerConnection:
         self._last_id = 0
         self._progress_at = 0.0
         self._abilities: BrokerAbilities | None = None
+        self._mechanism: Mechanism | None = None
+        self._login: Login | None = None
+        self._was_useful = False
+        """Whether a request of the owner's was answered."""
 
     # --- looking ------------------------------------------------------------------------------------------------------
     @property
@@ -104,7 +122,8 @@ class BrokerConnection:
     @property
     def unanswered(self) -> tuple[int, ...]:
         """Correlation ids of the owner's requests without an answer, oldest first."""
-        return tuple(one.correlation_id for one in self._outstanding) if self._state is State.READY else ()
+        ids = (one.correlation_id for one in self._outstanding if not one.is_ours)
+        return tuple(one for one in ids if one is not None)
 
     def next_deadline(self) -> float | None:
         """When `check_deadline` has to be called; None while nothing is awaited."""
@@ -125,9 +144,13 @@ class BrokerConnection:
         self._step(Step.CONNECT)
         self._progress_at = now
 
-    def connected(self, now: float) -> list[bytes]:
-        """The socket is connected.  Gives the first bytes to send, the opening's first question."""
+    def connected(self, now: float, mechanism: Mechanism | None = None) -> list[bytes]:
+        """The socket is connected.  Gives the first bytes to send, the opening's first question.
+
+        `mechanism` is for the login, if there is to be one.
+        """
         self._step(Step.CONNECTED)
+        self._mechanism = mechanism
         return [self._ask_next(now)]
 
     def eof(self) -> list[Event]:
@@ -139,8 +162,17 @@ class BrokerConnection:
             return [ev.Closed()]
         if self._state is State.NEGOTIATING:
             return self._not_opened("closed the connection", Cause.CLOSED_BY_BROKER)
-        text = f"closed the connection with {len(self._outstanding)} requests unanswered; it may be restarting."
-        return self._fail(text, Cause.CLOSED_BY_BROKER)
+        if self._state is State.LOGGING_IN:
+            return self._closed_in_login()
+        text = f"closed the connection with {len(self._outstanding)} requests unanswered; it may be restarting"
+        is_stranger = self._mechanism is None and not self._was_useful
+        hint = ", or expect a login on this port (kafka.sasl.mechanism)." if is_stranger else "."
+        return self._fail(text + hint, Cause.CLOSED_BY_BROKER)
+
+    def _closed_in_login(self) -> list[Event]:
+        assert self._login is not None
+        cause = Cause.CLOSED_BY_BROKER if self._login.has_headers else Cause.NOT_LET_IN
+        return self._fail(self._login.closed_text(), cause)
 
     def check_deadline(self, now: float) -> list[Event]:
         """Failed if a deadline has passed, else nothing."""
@@ -214,23 +246,33 @@ class BrokerConnection:
     def receive(self, data: bytes, now: float) -> list[Event]:
         """What the bytes complete, in order.  Bad data ends the list with Failed; it is never raised."""
         self._step(Step.RECEIVE)
+        if self._state is State.NEGOTIATING and data.startswith(TLS_ALERT):
+            return self._fail(_TEXT_NO_TLS, Cause.NOT_TRUSTED)
         self._frames.feed(data)
         events: list[Event] = []
         try:
-            while (frame := self._frames.next_frame()) is not None:
+            while (frame := self._frames.next_frame(self._smallest_frame())) is not None:
                 events += self._answer(frame, now)
+        except LoginRefusedError as error:
+            events += self._fail(f"refuses the login. {error}", Cause.NOT_LET_IN)
         except NoCommonVersionError as error:
             events += self._fail(f"cannot be used. {error}", Cause.NO_COMMON_VERSION)
         except RemoteProtocolError as error:
             events += self._fail(f"broke the protocol. {error}", Cause.BAD_DATA)
         return events
 
+    def _smallest_frame(self) -> int:
+        """A token without a header may be empty."""
+        return 0 if self._outstanding and self._outstanding[0].correlation_id is None else SMALLEST_FRAME
+
     def _answer(self, frame: bytes, now: float) -> list[Event]:
-        oldest = self._oldest(kafka_api.read_correlation_id(frame))
+        is_bare = bool(self._outstanding) and self._outstanding[0].correlation_id is None
+        oldest = self._outstanding[0] if is_bare else self._oldest(kafka_api.read_correlation_id(frame))
         self._progress_at = now
         events = oldest.answered(frame)
         # Not before the response has been understood: till then the request counts as unanswered.
         self._outstanding.popleft()
+        self._was_useful = self._was_useful or not oldest.is_ours
         return events
 
     def _oldest(self, correlation_id: int) -> _Outstanding:
@@ -259,8 +301,45 @@ class BrokerConnection:
 
     def _agree(self, abilities: BrokerAbilities) -> list[Event]:
         self._abilities = abilities
+        if self._mechanism is not None:
+            return [ev.Send(self._log_in(self._mechanism, self._progress_at))]
         self._step(Step.AGREE)
         return [ev.Ready(abilities)]
+
+    # --- login --------------------------------------------------------------------------------------------------------
+    def renew_login(self, mechanism: Mechanism, now: float) -> list[bytes]:
+        """Log in again, on a connection that is ready; what to send.  No request may be sent until LoggedIn."""
+        return [self._log_in(mechanism, now)]
+
+    def _log_in(self, mechanism: Mechanism, now: float) -> bytes:
+        self._step(Step.LOG_IN)
+        self._login = login = Login(mechanism, self.abilities, self._client_id)
+        correlation_id = self._next_id()
+        self._expect(correlation_id, now, self._on_login_allowed, is_ours=True)
+        return login.ask(correlation_id)
+
+    def _on_login_allowed(self, frame: bytes) -> list[Event]:
+        assert self._login is not None
+        self._login.take_answer(frame)
+        return [ev.Send(self._send_token(self._login))]
+
+    def _send_token(self, login: Login) -> bytes:
+        correlation_id = self._next_id()
+        self._expect(
+            correlation_id if login.has_headers else None,
+            self._progress_at,
+            partial(self._on_token, login),
+            is_ours=True,
+        )
+        return login.next_token(correlation_id)
+
+    def _on_token(self, login: Login, frame: bytes) -> list[Event]:
+        if not login.take_token(frame):
+            return [ev.Send(self._send_token(login))]
+        is_first = self._state is State.LOGGING_IN
+        self._step(Step.ENTER)
+        entered: list[Event] = [ev.LoggedIn(login.lifetime_s)]
+        return [*entered, ev.Ready(self.abilities)] if is_first else entered
 
     def _on_produce(
         self, correlation_id: int, version: int, expected: set[tuple[bytes, int]], frame: bytes
@@ -292,9 +371,15 @@ class BrokerConnection:
         return self._last_id
 
     def _expect(
-        self, correlation_id: int, now: float, answered: Callable[[bytes], list[Event]], timeout: float | None = None
+        self,
+        correlation_id: int | None,
+        now: float,
+        answered: Callable[[bytes], list[Event]],
+        timeout: float | None = None,
+        *,
+        is_ours: bool = False,
     ) -> None:
-        self._outstanding.append(_Outstanding(correlation_id, now, timeout or self._timeout, answered))
+        self._outstanding.append(_Outstanding(correlation_id, now, timeout or self._timeout, answered, is_ours))
 
     def _ask_next(self, now: float) -> bytes:
         question = self._opening.questions[self._asked]
@@ -304,13 +389,13 @@ class BrokerConnection:
     def _ask_versions(self, version: int, now: float) -> bytes:
         correlation_id = self._next_id()
         timeout = min(self._timeout, VERSIONS_TIMEOUT_S)
-        self._expect(correlation_id, now, partial(self._on_versions, version), timeout)
+        self._expect(correlation_id, now, partial(self._on_versions, version), timeout, is_ours=True)
         return kafka_api.encode_api_versions(version, correlation_id, self._client_id)
 
     def _ask_metadata(self, now: float) -> bytes:
         correlation_id = self._next_id()
         version = (self._opening.assumed or BEFORE_API_VERSIONS).metadata_version
-        self._expect(correlation_id, now, partial(self._on_first_metadata, version))
+        self._expect(correlation_id, now, partial(self._on_first_metadata, version), is_ours=True)
         return kafka_api.encode_metadata(version, correlation_id, self._client_id)
 
     def _not_opened(self, did: str, cause: Cause) -> list[Event]:

@@ -25,6 +25,7 @@ __all__ = [
     "Closed",
     "Event",
     "Failed",
+    "LoggedIn",
     "MetadataReceived",
     "ProduceAcked",
     "ProducerIdReceived",
@@ -43,7 +44,9 @@ class State(Enum):
     DISCONNECTED = "not connected yet"
     CONNECTING = "connecting"
     NEGOTIATING = "agreeing on versions"
+    LOGGING_IN = "logging in"
     READY = "ready"
+    RENEWING = "renewing the login"
     CLOSED = "closed"
 
 
@@ -53,6 +56,8 @@ class Step(Enum):
     CONNECT = "connect"
     CONNECTED = "be connected"
     AGREE = "agree on versions"
+    LOG_IN = "begin to log in"
+    ENTER = "be logged in"
     SEND = "send a request"
     RECEIVE = "receive"
     CLOSE = "close"
@@ -66,10 +71,18 @@ TRANSITIONS: Final[Mapping[tuple[State, Step], State]] = MappingProxyType(
         (State.CONNECTING, Step.CLOSE): State.CLOSED,
         (State.NEGOTIATING, Step.RECEIVE): State.NEGOTIATING,
         (State.NEGOTIATING, Step.AGREE): State.READY,
+        (State.NEGOTIATING, Step.LOG_IN): State.LOGGING_IN,
         (State.NEGOTIATING, Step.CLOSE): State.CLOSED,
+        (State.LOGGING_IN, Step.RECEIVE): State.LOGGING_IN,
+        (State.LOGGING_IN, Step.ENTER): State.READY,
+        (State.LOGGING_IN, Step.CLOSE): State.CLOSED,
         (State.READY, Step.SEND): State.READY,
         (State.READY, Step.RECEIVE): State.READY,
+        (State.READY, Step.LOG_IN): State.RENEWING,
         (State.READY, Step.CLOSE): State.CLOSED,
+        (State.RENEWING, Step.RECEIVE): State.RENEWING,
+        (State.RENEWING, Step.ENTER): State.READY,
+        (State.RENEWING, Step.CLOSE): State.CLOSED,
         (State.CLOSED, Step.CLOSE): State.CLOSED,
     }
 )
@@ -86,6 +99,16 @@ class Cause(Enum):
     """Closed (as Kafka 0.8 does) or silent (as 0.9 is) when asked for versions: another connection may try the
     `fallback` of the opening."""
     NO_COMMON_VERSION = "no common version"
+    NOT_TRUSTED = "TLS cannot be agreed on"
+    """One side does not accept the other's certificate, or they share no version of TLS."""
+    NOT_LET_IN = "login refused"
+    NO_CREDENTIALS = "no credentials"
+    """The password, token, certificate or key that we are to use is not to be had."""
+
+    @property
+    def needs_operator(self) -> bool:
+        """Whether it stays so until somebody changes the set-up."""
+        return self in {Cause.NOT_TRUSTED, Cause.NOT_LET_IN, Cause.NO_CREDENTIALS}
 
 
 class Sent(NamedTuple):
@@ -105,6 +128,12 @@ class Ready(Struct, frozen=True):
     """Requests may be sent from now on."""
 
     abilities: BrokerAbilities
+
+
+class LoggedIn(Struct, frozen=True):
+    """The broker let us in, for `lifetime_s`; 0: for as long as the connection lasts.  Comes before Ready."""
+
+    lifetime_s: float
 
 
 class ProduceAcked(Struct, frozen=True):
@@ -147,4 +176,6 @@ class Failed(Struct, frozen=True):
     unanswered: tuple[int, ...]
 
 
-Event: TypeAlias = Send | Ready | ProduceAcked | MetadataReceived | ProducerIdReceived | TopicsMade | Closed | Failed
+Event: TypeAlias = (
+    Send | Ready | LoggedIn | ProduceAcked | MetadataReceived | ProducerIdReceived | TopicsMade | Closed | Failed
+)

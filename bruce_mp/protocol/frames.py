@@ -31,7 +31,7 @@ class FrameReader:
         """Takes what was received; `next_frame` gives it back in frames."""
         self._buffer += data
 
-    def next_frame(self) -> bytes | None:
+    def next_frame(self, smallest: int = SMALLEST_FRAME) -> bytes | None:
         """The next whole frame without its size, None if it is not complete yet.
 
         Raises RemoteProtocolError for a size that cannot be; the stream cannot be read on from there.
@@ -39,7 +39,7 @@ class FrameReader:
         if len(self._buffer) < SIZE_BYTES:
             return None
         size = int.from_bytes(self._buffer[:SIZE_BYTES], "big", signed=True)
-        self._check(size)
+        self._check(size, smallest)
         end = SIZE_BYTES + size
         if len(self._buffer) < end:
             return None
@@ -48,10 +48,10 @@ class FrameReader:
         del self._buffer[:end]
         return frame
 
-    def _check(self, size: int) -> None:
-        if not SMALLEST_FRAME <= size <= self._max_frame:
+    def _check(self, size: int, smallest: int) -> None:
+        if not smallest <= size <= self._max_frame:
             start = bytes(self._buffer[:16])
             raise RemoteProtocolError(
-                f"A response claims to have {size} bytes (allowed are {SMALLEST_FRAME} to {self._max_frame}); "
+                f"A response claims to have {size} bytes (allowed are {smallest} to {self._max_frame}); "
                 f"it starts with {start!r}. Is this port really Kafka's, and without TLS?"
             )

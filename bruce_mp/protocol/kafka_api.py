@@ -23,6 +23,12 @@ from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 from kafka.protocol.producer import ProduceResponse as KafkaProduceResponse
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
 from bruce_mp import __version__
 from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
@@ -36,6 +42,8 @@ from bruce_mp.protocol.kafka_types import (
     PartitionMetadata,
     ProduceResponse,
     ProducerIdResponse,
+    SaslHandshake,
+    SaslToken,
     TopicMetadata,
 )
 
@@ -49,10 +57,14 @@ __all__ = [
     "decode_metadata",
     "decode_produce",
     "decode_producer_id",
+    "decode_sasl_handshake",
+    "decode_sasl_token",
     "encode_api_versions",
     "encode_create_topics",
     "encode_init_producer_id",
     "encode_metadata",
+    "encode_sasl_handshake",
+    "encode_sasl_token",
     "read_correlation_id",
 ]
 
@@ -160,6 +172,16 @@ def encode_create_topics(
     return _encode(request, correlation_id, client_id)
 
 
+def encode_sasl_handshake(version: int, correlation_id: int, client_id: str, mechanism: str) -> bytes:
+    """May we log in so?"""
+    return _encode(_build(SaslHandshakeRequest, version, mechanism=mechanism), correlation_id, client_id)
+
+
+def encode_sasl_token(version: int, correlation_id: int, client_id: str, token: bytes) -> bytes:
+    """A step of a login."""
+    return _encode(_build(SaslAuthenticateRequest, version, auth_bytes=token), correlation_id, client_id)
+
+
 # --- responses --------------------------------------------------------------------------------------------------------
 def read_correlation_id(frame: bytes) -> int:
     """The first four bytes of every response.  Raises RemoteProtocolError if there are fewer."""
@@ -203,6 +225,20 @@ def decode_create_topics(frame: bytes, version: int) -> dict[bytes, int]:
     with _refusing("The broker's answer to a request to make topics", RemoteProtocolError):
         response = _decode(CreateTopicsResponse, frame, version)
         return {topic.name.encode(): topic.error_code for topic in response.topics}
+
+
+def decode_sasl_handshake(frame: bytes, version: int) -> SaslHandshake:
+    """Raises RemoteProtocolError."""
+    with _refusing("The broker's answer about logins", RemoteProtocolError):
+        got = _decode(SaslHandshakeResponse, frame, version)
+        return SaslHandshake(got.error_code, tuple(got.mechanisms))
+
+
+def decode_sasl_token(frame: bytes, version: int) -> SaslToken:
+    """Raises RemoteProtocolError."""
+    with _refusing("The broker's answer to a login", RemoteProtocolError):
+        got = _decode(SaslAuthenticateResponse, frame, version)
+        return SaslToken(got.error_code, got.error_message, bytes(got.auth_bytes), got.session_lifetime_ms)
 
 
 def decode_produce(frame: bytes, version: int) -> ProduceResponse:

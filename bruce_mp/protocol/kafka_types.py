@@ -21,6 +21,8 @@ __all__ = [
     "PartitionMetadata",
     "ProduceResponse",
     "ProducerIdResponse",
+    "SaslHandshake",
+    "SaslToken",
     "TopicMetadata",
 ]
 
@@ -134,3 +136,19 @@ class ProducerIdResponse(Struct, frozen=True):
     def ask_again(self) -> bool:
         """Whether the error goes away by itself: a KRaft broker answers 14 until it has fetched a block of ids."""
         return self.error in TRANSIENT_PRODUCER_ID_ERRORS
+
+
+class SaslHandshake(Struct, frozen=True):
+    """Answer to SaslHandshake: the mechanisms that the broker has enabled."""
+
+    error: int
+    mechanisms: tuple[str, ...]
+
+
+class SaslToken(Struct, frozen=True):
+    """Answer to SaslAuthenticate.  `lifetime_ms` is 0 unless the login has to be renewed in that time (KIP-368)."""
+
+    error: int
+    message: str | None
+    token: bytes
+    lifetime_ms: int

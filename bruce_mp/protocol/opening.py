@@ -9,6 +9,9 @@ cost exactly-once delivery, or all delivery.  So there are three openings, each 
                  the first and still not the second is an old one
     assume(...)  for metadata, so that it is seen to speak what is assumed
 
+Where there is a login only the first is left, ASK_ONLY: nothing else may be asked before it, and there is no login with
+a broker before 0.10.
+
 A connection goes through one opening.  When it fails with Cause.NO_API_VERSIONS its owner makes another connection with
 the fallback.  Where the configuration names an old release, `opening_for` begins with the last.
 """
@@ -22,7 +25,7 @@ from msgspec import Struct
 
 from bruce_mp.protocol.api_versions import BEFORE_API_VERSIONS, BrokerAbilities
 
-__all__ = ["ASK", "LOOK_AGAIN", "VERSIONS_TIMEOUT_S", "Opening", "Question", "assume", "opening_for"]
+__all__ = ["ASK", "ASK_ONLY", "LOOK_AGAIN", "VERSIONS_TIMEOUT_S", "Opening", "Question", "assume", "opening_for"]
 
 VERSIONS_TIMEOUT_S: Final = 2.0
 """How long versions are waited for.  A broker answers that without looking at anything; each first contact with a
@@ -53,10 +56,13 @@ def assume(abilities: BrokerAbilities) -> Opening:
 
 LOOK_AGAIN: Final = Opening((Question.METADATA, Question.VERSIONS), fallback=assume(BEFORE_API_VERSIONS))
 ASK: Final = Opening((Question.VERSIONS,), fallback=LOOK_AGAIN)
+ASK_ONLY: Final = Opening((Question.VERSIONS,))
 
 
-def opening_for(release: str | None) -> Opening:
+def opening_for(release: str | None, *, logs_in: bool = False) -> Opening:
     """The first opening for brokers of a release such as "0.9.0.1"; None: it is not known."""
+    if logs_in:
+        return ASK_ONLY
     if release is not None and tuple(map(int, release.split("."))) < FIRST_RELEASE_TO_ASK:
         return assume(BEFORE_API_VERSIONS)
     return ASK

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.pipes.broker_socket import BrokerSocket
 from bruce_mp.protocol.connection_events import Closed, Failed, MetadataReceived, ProducerIdReceived, Ready
+from bruce_mp.protocol.error_actions import action_for
 
 if TYPE_CHECKING:
     import random
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from bruce_mp.pipes.loop import Loop
     from bruce_mp.pipes.openings import Openings
     from bruce_mp.pipes.resolver import Resolver
+    from bruce_mp.pipes.security import Security
     from bruce_mp.protocol.connection_events import Cause, Event
     from bruce_mp.protocol.kafka_types import ClusterMetadata
     from bruce_mp.router.cluster import Address
@@ -35,11 +37,12 @@ _UNKNOWN_SERVER_ERROR: Final = -1  # from brokers that have lost their coordinat
 class FetchResult(NamedTuple):
     """What a broker answered.
 
-    `producer_id` is None if none was asked for or given.
+    `producer_id` is None if none was asked for or given; `producer_error` is the code if we were refused one.
     """
 
     metadata: ClusterMetadata
     producer_id: int | None
+    producer_error: int = 0
 
 
 class Fetcher:
@@ -59,16 +62,20 @@ class Fetcher:
         rng: random.Random,
         on_done: Callable[[FetchResult | None], None],
         on_failure: Callable[[Cause | None], None] = lambda _: None,
+        security: Security | None = None,
     ) -> None:
         self._loop = loop
         self._resolver = resolver
         self._client_id = client_id
         self._timeout_s = min(timeout_s, PATIENCE_S)
         self._openings = openings
+        self._security = security
         self._rng = rng
         self._on_done = on_done
         self.last_error = ""
-        """Why the last broker that was asked in vain gave no metadata."""
+        """Why a broker that was asked in vain gave no metadata: the last one, or one that somebody has to see to."""
+        self.needs_operator = False
+        """Whether that stays so until somebody changes the set-up."""
         self._on_failure = on_failure
         self._left: list[Address] = []
         self._asked: Address | None = None
@@ -76,8 +83,6 @@ class Fetcher:
         self._socket: BrokerSocket | None = None
         self._wants_producer = False
         self._knows_producers = False
-        self._is_refused = False
-        """We were refused a producer id: that does not change while we live."""
         self._metadata: ClusterMetadata | None = None
 
     @property
@@ -91,7 +96,8 @@ class Fetcher:
         self._rng.shuffle(first)
         self._left = sorted(dict.fromkeys([*first, *bootstrap]), key=lambda address: address in self._failed)
         self._failed.intersection_update(self._left)
-        self._wants_producer = wants_producer and not self._is_refused
+        self._wants_producer = wants_producer
+        self.needs_operator = False
         self._try_next()
 
     def _try_next(self) -> None:
@@ -109,6 +115,7 @@ class Fetcher:
             timeout_s=self._timeout_s,
             on_event=self._on_event,
             openings=self._openings,
+            security=self._security,
         )
         self._socket.open()
 
@@ -122,10 +129,18 @@ class Fetcher:
         elif isinstance(event, ProducerIdReceived):
             self._on_producer(event)
         elif isinstance(event, Failed | Closed):
-            self.last_error = str(event.error) if isinstance(event, Failed) else "The connection was closed."
-            _LOG.warning("No metadata: %s", self.last_error)
+            self._note_failure(event)
             self._on_failure(event.cause if isinstance(event, Failed) else None)
             self._next_after_failure()
+
+    def _note_failure(self, event: Failed | Closed) -> None:
+        why = str(event.error) if isinstance(event, Failed) else "The connection was closed."
+        cause = event.cause if isinstance(event, Failed) else None
+        needs_operator = cause is not None and cause.needs_operator
+        level = logging.ERROR if needs_operator else logging.WARNING
+        _LOG.log(level, "No metadata: %s", why, extra={"about": (self._asked, cause)})
+        if needs_operator or not self.needs_operator:
+            self.last_error, self.needs_operator = why, needs_operator
 
     def _next_after_failure(self) -> None:
         assert self._asked is not None
@@ -149,11 +164,11 @@ class Fetcher:
             self._next_after_failure()
         elif answer.error:
             _LOG.error(
-                "The brokers refuse us a producer id (error %d): we may not write idempotently. Messages are delivered "
-                "at least once until the daemon is restarted.", answer.error,
+                "The brokers refuse us a producer id, %s (%d): messages are delivered at least once. Allow our user "
+                "IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on a topic; we ask again with each "
+                "refresh of the metadata.", action_for(answer.error).name, answer.error,
             )  # fmt: skip
-            self._is_refused = True
-            self._finish(FetchResult(self._metadata, None))
+            self._finish(FetchResult(self._metadata, None, answer.error))
         else:
             self._finish(FetchResult(self._metadata, answer.producer_id))
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bruce_mp.pipes.loop import Loop
     from bruce_mp.pipes.openings import Openings
     from bruce_mp.pipes.resolver import Resolver
+    from bruce_mp.pipes.security import Security
     from bruce_mp.protocol.api_versions import BrokerAbilities
     from bruce_mp.protocol.connection_events import Event
     from bruce_mp.router.cluster import Address
@@ -59,12 +60,14 @@ class TopicMaker:
         openings: Openings,
         sizes: Sizes,
         on_done: Callable[[Mapping[bytes, int]], None],
+        security: Security | None = None,
     ) -> None:
         self._loop = loop
         self._resolver = resolver
         self._client_id = client_id
         self._timeout_s = min(timeout_s, PATIENCE_S)
         self._openings = openings
+        self._security = security
         self._sizes = sizes
         self._on_done = on_done
         self._left: list[Address] = []
@@ -98,6 +101,7 @@ class TopicMaker:
             timeout_s=self._timeout_s,
             on_event=self._on_event,
             openings=self._openings,
+            security=self._security,
         )
         self._socket.open()
 

@@ -22,6 +22,7 @@ from bruce_mp.pipes.links import (
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.pipes.openings import Openings
 from bruce_mp.pipes.resolver import Resolver
+from bruce_mp.pipes.security import security_of
 from bruce_mp.protocol.connection_events import Cause
 from bruce_mp.protocol.error_actions import action_for
 from bruce_mp.router.backoff import PauseBackoff
@@ -97,7 +98,8 @@ class _Process:
         )
         self._rng = rng
         resolver = Resolver(self._loop)
-        openings = Openings(start.config.kafka.broker_version)
+        security = security_of(start.config.kafka, self._loop)
+        openings = Openings(start.config.kafka.broker_version, logs_in=security.logins is not None)
         self._fetcher = Fetcher(
             self._loop,
             resolver,
@@ -107,6 +109,7 @@ class _Process:
             rng=rng,
             on_done=self._on_fetched,
             on_failure=self._on_fetch_failure,
+            security=security,
         )
         self._maker = TopicMaker(
             self._loop,
@@ -116,6 +119,7 @@ class _Process:
             openings=openings,
             sizes=Sizes(delivery.topic_autocreate_partitions, delivery.topic_autocreate_replication),
             on_done=self._on_made,
+            security=security,
         )
         self._brokers: list[Address] = []
         """Those of the last metadata, the controller first."""
@@ -248,7 +252,7 @@ class _Process:
         now_ms = steady_ms()
         if result is None:
             self._row.add(Counter.GetMetadataFail)
-            self._standing.failed(self._fetcher.last_error)
+            self._standing.failed(self._fetcher.last_error, needs_operator=self._fetcher.needs_operator)
             self._wants_refresh = self._wants_refresh or self._is_refresh
             self._core.wish.failed(now_ms, self._retry.next_delay_ms(now_ms))
             return
@@ -294,6 +298,7 @@ class _Process:
 
     def _note_producer(self, result: FetchResult) -> None:
         """The producer id of the slab, before anything can be sent with it."""
+        self._standing.refused_producer(result.producer_error)
         if numbering.is_numbering(self._slab):
             return
         if result.producer_id is None:

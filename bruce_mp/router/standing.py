@@ -33,6 +33,8 @@ class Standing:
         self._brokers: tuple[tuple[int, str, int], ...] = ()
         self._failing_since_ms: int | None = None
         self._error = ""
+        self._needs_operator = False
+        self._producer_error = 0
 
     def fetched(self, brokers: Mapping[int, Address]) -> None:
         """A fetch worked; the brokers by node."""
@@ -40,10 +42,15 @@ class Standing:
         if self._failing_since_ms is not None:
             seconds = (self._now_ms() - self._failing_since_ms) / 1000
             _LOG.log(NOTICE, "A broker answers again, after %.1f s: messages are on their way.", seconds)
-        self._failing_since_ms, self._error = None, ""
+        self._failing_since_ms, self._error, self._needs_operator = None, "", False
 
-    def failed(self, error: str) -> None:
-        """No broker answered; what the last one had to say."""
+    def refused_producer(self, error: int) -> None:
+        """For which error we have no producer id; 0: for none."""
+        self._producer_error = error
+
+    def failed(self, error: str, *, needs_operator: bool) -> None:
+        """No broker answered; what the last one had to say, and whether it stays so until the set-up is changed."""
+        self._needs_operator = needs_operator
         if self._failing_since_ms is None:
             self._failing_since_ms = self._now_ms()
         self._error = error
@@ -66,5 +73,7 @@ class Standing:
                 for slot, key, scope in islice(paused, MOST_LISTED)
             ),
             len(paused),
+            self._needs_operator,
+            self._producer_error,
         )
         self._sender.send_bytes(encode_events([standing]))

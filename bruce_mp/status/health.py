@@ -133,9 +133,29 @@ def _brokers_silent(evidence: Evidence) -> Iterator[str]:
     router = evidence.heard.router
     if router is not None and router.failing_since_ms is not None:
         silent_s = max(0, evidence.metadata.now - router.failing_since_ms) // 1000
+        if router.needs_operator:
+            yield f"No broker can be used for {silent_s} s: {router.error} Messages wait in the slab."
+            return
         yield (
             f"No broker can be reached for {silent_s} s: {router.error} Messages wait in the slab. See to the brokers "
             "and the network, and that kafka.bootstrap_servers is right."
+        )
+
+
+def _locked_out(evidence: Evidence) -> Iterator[str]:
+    """Brokers that fail while others work are a warning, but not if somebody has to do something about it."""
+    for said in evidence.heard.brokers.values():
+        if said.needs_operator:
+            yield f"{said.last_error} The messages of the partitions of broker {said.node} wait; see /brokers."
+
+
+def _producer_refused(evidence: Evidence) -> Iterator[str]:
+    router = evidence.heard.router
+    if router is not None and router.producer_error:
+        yield (
+            f"The brokers refuse us a producer id, {action_for(router.producer_error).name} ({router.producer_error}): "
+            "messages are delivered at least once. Allow our user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 "
+            "and later WRITE on a topic; then refresh the metadata."
         )
 
 
@@ -181,7 +201,7 @@ def _books(evidence: Evidence) -> Iterator[str]:
         yield "The books do not balance: messages were lost or counted twice. Please report it, with /books/json."
 
 
-PROBLEMS: Final = (_brokers_silent, _metadata, _refused_topics, _full, _losses, _books)
+PROBLEMS: Final = (_brokers_silent, _locked_out, _producer_refused, _metadata, _refused_topics, _full, _losses, _books)
 
 
 # --- warnings ---------------------------------------------------------------------------------------------------------
@@ -189,7 +209,7 @@ PROBLEMS: Final = (_brokers_silent, _metadata, _refused_topics, _full, _losses, 
 
 def _failed_brokers(evidence: Evidence) -> Iterator[str]:
     for said in evidence.heard.brokers.values():
-        if said.connection == FAILED:
+        if said.connection == FAILED and not said.needs_operator:
             yield (
                 f"Broker {said.node} at {said.host}:{said.port} has failed: {said.last_error} The messages of its "
                 "partitions wait until it is back or others lead them; see /brokers."

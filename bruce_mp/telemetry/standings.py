@@ -42,7 +42,8 @@ class BrokerStanding(msgspec.Struct, frozen=True, tag=True):
     """A dispatcher about its broker.
 
     `connection` is one of the words above, since `since_ms`.  `last_error` is empty if there was none.  `exactly_once`:
-    the broker recognises what it has already; None before the first connection.
+    the broker recognises what it has already; None before the first connection.  `needs_operator`: its connections
+    fail, and will until somebody changes the set-up.  `certificate_ends_s` is when the broker's certificate expires, in s.
     """
 
     slot: int
@@ -56,6 +57,8 @@ class BrokerStanding(msgspec.Struct, frozen=True, tag=True):
     last_error_ms: int
     exactly_once: bool | None
     troubles: tuple[PartitionTrouble, ...] = ()
+    needs_operator: bool = False
+    certificate_ends_s: float | None = None
 
 
 class PausedScope(msgspec.Struct, frozen=True):
@@ -72,7 +75,8 @@ class RouterStanding(msgspec.Struct, frozen=True, tag=True):
     """The router about the cluster.
 
     `brokers` are (node, host, port) as the metadata has them.  `failing_since_ms` is None if the last fetch of the
-    metadata worked, else `error` says why it did not.  `paused` lists some of the `paused_count` pauses.
+    metadata worked, else `error` says why it did not; `needs_operator`, as above.  `paused` lists some of the
+    `paused_count` pauses.  `producer_error` is the error code for which we have no producer id, 0 if there is none.
     """
 
     brokers: tuple[tuple[int, str, int], ...]
@@ -80,3 +84,5 @@ class RouterStanding(msgspec.Struct, frozen=True, tag=True):
     error: str
     paused: tuple[PausedScope, ...]
     paused_count: int
+    needs_operator: bool = False
+    producer_error: int = 0

@@ -237,10 +237,16 @@ def test_an_assumption_is_verified_by_metadata() -> None:
     assert event.response.acks == (PartitionAck(b"t", 0, 0, 5),)
 
 
-@pytest.mark.parametrize("answer", [b"\0\0\0\x08\0\0\0\x01\0\0\0\x01", b"\x15\x03\x01\0\x02\x02\x50"])
-def test_an_assumption_that_is_wrong_is_dropped_and_named(answer: bytes) -> None:
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (b"\0\0\0\x08\0\0\0\x01\0\0\0\x01", Cause.BAD_DATA),
+        (b"\x15\x03\x01\0\x02\x02\x50", Cause.NOT_TRUSTED),
+    ],
+)
+def test_an_assumption_that_is_wrong_is_dropped_and_named(answer: bytes, cause: Cause) -> None:
     failure = the_failure(assumed_old().receive(answer, 1.0))
-    assert failure.cause is Cause.BAD_DATA
+    assert failure.cause is cause
     assert "kafka.broker_version" in str(failure.error)
 
 

@@ -160,16 +160,27 @@ def test_a_producer_id_that_is_not_to_be_had_yet_does_not_decide(results: list[F
 
 def test_a_producer_id_that_is_refused_decides(results: list[FetchResult | None]) -> None:
     play(results, [READY, ANSWERED, producer(31)])
-    assert results == [fetch.FetchResult(METADATA, None)]
+    assert results == [fetch.FetchResult(METADATA, None, 31)]
 
 
-def test_who_refused_a_producer_id_is_not_asked_for_one_again(results: list[FetchResult | None]) -> None:
+def test_who_refused_a_producer_id_is_asked_for_one_again(results: list[FetchResult | None]) -> None:
+    """Somebody may have given us the permission meanwhile."""
     fetcher = make_fetcher(results)
-    for story in ([READY, ANSWERED, producer(31)], [READY, ANSWERED]):
+    for story in ([READY, ANSWERED, producer(31)], [READY, ANSWERED, producer(0)]):
         fetcher.start([], BOOTSTRAP, wants_producer=True)
         for event in story:
             FakeSocket.opened[-1].tell(event)
-    assert results == [fetch.FetchResult(METADATA, None)] * 2
+    assert results == [fetch.FetchResult(METADATA, None, 31), fetch.FetchResult(METADATA, 7)]
+
+
+@pytest.mark.parametrize("last", [Cause.NOT_LET_IN, Cause.CLOSED_BY_BROKER])
+def test_what_somebody_has_to_see_to_is_what_is_told(results: list[FetchResult | None], last: Cause) -> None:
+    fetcher = make_fetcher(results)
+    fetcher.start([], [Address("one", 1), Address("two", 2)], wants_producer=False)
+    FakeSocket.opened[-1].tell(Failed(RemoteProtocolError("Expired."), Cause.NOT_TRUSTED, ()))
+    FakeSocket.opened[-1].tell(Failed(RemoteProtocolError("The last."), last, ()))
+    assert results == [None]
+    assert (fetcher.needs_operator, fetcher.last_error) == (True, "The last." if last.needs_operator else "Expired.")
 
 
 def test_the_view_of_metadata() -> None:

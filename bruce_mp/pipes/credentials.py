@@ -1,0 +1,70 @@
+"""Passwords and tokens, from where the configuration says that they are: a file or an environment variable.
+
+They are read when they are needed and kept nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.config.sections import Kafka
+
+__all__ = ["careless_files", "read_secret"]
+
+_LARGEST: Final = 64 * 1024
+_OF_OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
+
+
+def read_secret(file: str | None, variable: str | None, what: str) -> str | None:
+    """The secret, None if neither place is named.  Raises ConfigError, which begins with `what`."""
+    if file is not None:
+        secret = _read(Path(file), what)
+    elif variable is not None:
+        secret = os.environ.get(variable, "")
+    else:
+        return None
+    if not secret:
+        place = file or f"the environment variable {variable}"
+        raise ConfigError(f"{what} is not in {place}, where it should be: that is empty or not there.")
+    return secret
+
+
+def _read(file: Path, what: str) -> str:
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(_LARGEST)
+        return data.decode().removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise ConfigError(f"{what} cannot be read from {file}: {error.strerror}.") from error
+    except UnicodeDecodeError:
+        # Not chained: the error holds what it could not decode.
+        raise ConfigError(f"{what} in {file} is not UTF-8.") from None
+
+
+def careless_files(kafka: Kafka) -> Iterator[str]:
+    """A sentence for each file with a secret that everybody on this host can read or write."""
+    tls, sasl = kafka.tls, kafka.sasl
+    named = {
+        "kafka.tls.key_file": tls.key_file or tls.certificate_file,
+        "kafka.tls.key_password_file": tls.key_password_file,
+        "kafka.sasl.password_file": sasl.password_file,
+        "kafka.sasl.token_file": sasl.token_file,
+    }
+    for setting, file in named.items():
+        if file is not None and (mode := _mode(file)) & _OF_OTHERS:
+            yield f"{setting} = {file} can be read by every user of this host (mode {mode:04o}): chmod o-rw {file}"
+
+
+def _mode(file: str) -> int:
+    try:
+        return stat.S_IMODE(Path(file).stat().st_mode)
+    except OSError:
+        return 0  # whoever needs it will say so

@@ -1,0 +1,115 @@
+"""What to log in with: a fresh SASL exchange for each login, from the credentials as they are then.
+
+A token from a program is used for several logins; the program is run again when four fifths of the token's life are
+over, as far as the token says when it ends (a JWT does), else for each login.
+"""
+
+from __future__ import annotations
+
+import binascii
+import secrets
+import time
+from base64 import urlsafe_b64decode
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bruce_mp.errors import ConfigError
+from bruce_mp.pipes.credentials import read_secret
+from bruce_mp.pipes.token_command import TokenCommand
+from bruce_mp.protocol.sasl import OAuthBearer, Plain, Scram
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bruce_mp.config.security import Sasl
+    from bruce_mp.pipes.loop import Loop
+    from bruce_mp.protocol.sasl import Mechanism
+
+__all__ = ["Logins"]
+
+_USED_SHARE: Final = 0.8
+
+
+class _Claims(msgspec.Struct):
+    exp: float
+
+
+class Logins:
+    """For the connections of one loop."""
+
+    def __init__(self, sasl: Sasl, loop: Loop) -> None:
+        self._sasl = sasl
+        self._loop = loop
+        self._waiting: list[Callable[[Mechanism | None, str], None]] = []
+        self._token = ""
+        self._token_good_until_s = 0.0
+
+    def get(self, callback: Callable[[Mechanism | None, str], None]) -> None:
+        """Call `callback(mechanism, "")`, or `callback(None, why)`; from the loop if it takes time or fails."""
+        if self._sasl.token_command is not None and time.time() >= self._token_good_until_s:
+            self._run(self._sasl.token_command, callback)
+            return
+        try:
+            mechanism = self._make()
+        except ConfigError as error:
+            why = str(error)
+            self._loop.call_later(0, lambda: callback(None, why))
+            return
+        callback(mechanism, "")
+
+    def _make(self) -> Mechanism:
+        sasl = self._sasl
+        if sasl.mechanism == "OAUTHBEARER":
+            return _bearer(self._token or read_secret(sasl.token_file, None, "The token") or "")
+        password = read_secret(sasl.password_file, sasl.password_env, "The password") or ""
+        assert sasl.mechanism is not None
+        assert sasl.username is not None
+        if sasl.mechanism != "PLAIN":
+            return Scram(sasl.mechanism, sasl.username, password, secrets.token_urlsafe(24))
+        try:
+            return Plain(sasl.username, password)
+        except ValueError as error:
+            raise ConfigError(f"The password cannot be used: {error}.") from None
+
+    # --- tokens of a program -----------------------------------------------------------------------------------------
+
+    def _run(self, command: tuple[str, ...], callback: Callable[[Mechanism | None, str], None]) -> None:
+        self._waiting.append(callback)
+        if len(self._waiting) == 1:
+            TokenCommand(self._loop, command, self._on_token).start()
+
+    def _on_token(self, token: str, trouble: str) -> None:
+        if not trouble:
+            self._token = token
+            now_s = time.time()
+            self._token_good_until_s = now_s + _USED_SHARE * max(0.0, _end_of(token) - now_s)
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback(*self._bearer_or_not(token, trouble))
+
+    def _bearer_or_not(self, token: str, trouble: str) -> tuple[Mechanism | None, str]:
+        if trouble:
+            return None, trouble
+        try:
+            return _bearer(token), ""
+        except ConfigError as error:
+            return None, str(error)
+
+
+def _bearer(token: str) -> OAuthBearer:
+    try:
+        return OAuthBearer(token.strip())
+    except ValueError as error:
+        raise ConfigError(f"The token cannot be used: {error}.") from None
+
+
+def _end_of(token: str) -> float:
+    """When a token expires, in seconds since the epoch; 0 if it does not say."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return 0.0
+    try:
+        return msgspec.json.decode(urlsafe_b64decode(parts[1] + "=="), type=_Claims).exp
+    except (binascii.Error, msgspec.MsgspecError, ValueError):
+        return 0.0

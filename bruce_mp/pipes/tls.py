@@ -1,0 +1,155 @@
+"""TLS of one connection without its socket: what the network brought goes in, what it is to carry comes out.
+
+    session = TlsSession(context, "kafka1", "Broker kafka1:9093")
+    plain = session.receive(data)      b"" for the end of the stream
+    send(session.take())
+
+Certificates are always checked.  `TlsError` says what is wrong and who has to mend what.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["TlsError", "TlsSession"]
+
+_READ_BYTES: Final = 256 * 1024
+_CLOSED: Final = (
+    "closed the connection in the middle of the TLS handshake. It may be going down, or may speak plain text on this "
+    "port: then set kafka.tls.enable = false, or name the port of its TLS listener"
+)
+_PLAIN: Final = "does not speak TLS on this port. Set kafka.tls.enable = false, or name the port of its TLS listener"
+_OUR_CERTIFICATE: Final = "See to kafka.tls.certificate_file, and to the authorities that the broker trusts"
+_AUTHORITY: Final = (
+    "has a certificate of an authority that we do not trust. If it is the right one, put its certificate into "
+    "kafka.tls.ca_file"
+)
+_HOST: Final = (
+    "has a certificate for other hosts ({error}). Name the broker as its certificate does (its subjectAltName; "
+    "advertised.listeners on the broker), give it another certificate, or set kafka.tls.verify_host_name = false"
+)
+
+_BAD_CERTIFICATES: Final[Mapping[int, str]] = {
+    9: "has a certificate that is not valid yet. See to the clocks of both hosts",
+    10: "has a certificate that has expired, or that of its authority has. Renew it on the broker",
+    18: _AUTHORITY,
+    19: _AUTHORITY,
+    20: _AUTHORITY,
+    21: _AUTHORITY,
+    62: _HOST,
+    64: _HOST,
+}
+"""By OpenSSL's numbers (X509_V_ERR_...): what is wrong with the broker's certificate."""
+
+_ERRORS: Final[Mapping[str, str]] = {
+    "WRONG_VERSION_NUMBER": _PLAIN,
+    "HTTP_REQUEST": _PLAIN,
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "wants a certificate of ours. Set kafka.tls.certificate_file",
+    "SSLV3_ALERT_BAD_CERTIFICATE": (
+        f"refuses our certificate, or wants one and got none (bad_certificate). {_OUR_CERTIFICATE}"
+    ),
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": f"refuses our certificate (certificate_unknown). {_OUR_CERTIFICATE}",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "refuses our certificate, which has expired. Renew kafka.tls.certificate_file",
+    "TLSV1_ALERT_UNKNOWN_CA": f"does not trust the authority of our certificate. {_OUR_CERTIFICATE}",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": (
+        "breaks off the handshake: there is no cipher that both sides speak, or it wants a certificate of ours "
+        "(kafka.tls.certificate_file)"
+    ),
+    "TLSV1_ALERT_PROTOCOL_VERSION": "speaks other versions of TLS than we do. Look at kafka.tls.min_version",
+    "UNSUPPORTED_PROTOCOL": "speaks an older TLS than kafka.tls.min_version allows. Raise it on the broker",
+}
+"""By OpenSSL's reasons: what else goes wrong."""
+
+
+class TlsError(RemoteProtocolError):
+    """The two sides do not get on.  `is_closed`: the broker just closed the connection, which may pass."""
+
+    def __init__(self, text: str, *, is_closed: bool = False) -> None:
+        super().__init__(text)
+        self.is_closed = is_closed
+
+
+class TlsSession:
+    """One session.  `name` begins the error texts.  Raises TlsError for a host that cannot be one."""
+
+    def __init__(self, context: ssl.SSLContext, host: str, name: str) -> None:
+        self._name = name
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        try:
+            self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        except (ValueError, ssl.SSLError) as error:
+            raise TlsError(f"{name} has a name that no certificate can be for: {error}.") from error
+        self.is_open = False
+        """Whether the handshake is over, so that bytes may be sent."""
+        self.is_over = False
+        """Whether the broker has ended the stream."""
+
+    @property
+    def certificate_ends_s(self) -> float | None:
+        """When the broker's certificate expires, in seconds since the epoch; None before the handshake is over."""
+        certificate = self._object.getpeercert() if self.is_open else None
+        ends = certificate.get("notAfter") if certificate else None
+        return ssl.cert_time_to_seconds(ends) if isinstance(ends, str) else None
+
+    def start(self) -> None:
+        """Begin the handshake."""
+        self._shake_hands()
+
+    def take(self) -> bytes:
+        """What is to be sent now, b"" if nothing."""
+        return self._outgoing.read()
+
+    def send(self, data: memoryview) -> None:
+        """Encrypt; `take` has the bytes.  Only once it `is_open`."""
+        if data:
+            self._object.write(data)
+
+    def receive(self, data: bytes) -> bytes:
+        """Decrypt.  Raises TlsError."""
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
+        if not self.is_open:
+            self._shake_hands()
+        return b"".join(self._read()) if self.is_open else b""
+
+    def _shake_hands(self) -> None:
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return
+        except ssl.SSLError as error:
+            raise self._explained(error) from error
+        self.is_open = True
+
+    def _read(self) -> list[bytes]:
+        parts = []
+        try:
+            while part := self._object.read(_READ_BYTES):
+                parts.append(part)
+            self.is_over = True
+        except ssl.SSLWantReadError:
+            pass
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            self.is_over = True
+        except ssl.SSLError as error:
+            raise self._explained(error) from error
+        return parts
+
+    def _explained(self, error: ssl.SSLError) -> TlsError:
+        if isinstance(error, ssl.SSLEOFError):
+            return TlsError(f"{self._name} {_CLOSED}.", is_closed=True)
+        if isinstance(error, ssl.SSLCertVerificationError):
+            wrong = error.verify_message
+            text = _BAD_CERTIFICATES.get(error.verify_code, "has a certificate that cannot be trusted: {error}")
+        else:
+            wrong = error.reason or "no reason given"
+            text = _ERRORS.get(wrong, "and we cannot agree on TLS: {error}. Its own log may say more")
+        return TlsError(f"{self._name} {text.format(error=wrong.rstrip('.'))}.")

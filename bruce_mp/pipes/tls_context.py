@@ -1,0 +1,111 @@
+"""Certificates, keys and rules for TLS, from the files of [kafka.tls]; read again when one of the files has changed.
+
+Files that are replaced one after the other do not fit each other for a moment.  So as long as new ones cannot be used,
+the old ones are.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import ConfigError
+from bruce_mp.pipes.credentials import read_secret
+
+if TYPE_CHECKING:
+    from bruce_mp.config.security import Tls
+
+__all__ = ["TlsContexts"]
+
+_LOG: Final = logging.getLogger(__name__)
+_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+_Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+class TlsContexts:
+    """What each new connection of a process uses."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._tls = tls
+        named = (tls.ca_file, tls.certificate_file, tls.key_file, tls.key_password_file)
+        self._files = [Path(name) for name in named if name is not None]
+        self._stamp: _Stamp | None = None
+        self._context: ssl.SSLContext | None = None
+
+    def current(self) -> ssl.SSLContext:
+        """For a new connection.  Raises ConfigError, which names the file, as long as none could be made."""
+        stamp = tuple(_stamp(file) for file in self._files)
+        if self._context is not None and stamp == self._stamp:
+            return self._context
+        try:
+            self._context, self._stamp = _make(self._tls), stamp
+        except ConfigError as error:
+            if self._context is None:
+                raise
+            _LOG.error("%s The certificates from before the change are used on.", error)
+        return self._context
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _make(tls: Tls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = _VERSIONS[tls.min_version]
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.check_hostname = tls.verify_host_name
+    _trust(context, tls.ca_file)
+    if tls.certificate_file is not None:
+        _identify(context, tls, tls.certificate_file)
+    return context
+
+
+def _trust(context: ssl.SSLContext, ca_file: str | None) -> None:
+    if ca_file is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        return
+    try:
+        context.load_verify_locations(cafile=ca_file)
+    except OSError as error:  # an SSLError, too
+        raise ConfigError(_unusable("ca_file", ca_file, error)) from error
+
+
+def _identify(context: ssl.SSLContext, tls: Tls, certificate_file: str) -> None:
+    # Without a password OpenSSL would ask for one on the terminal.
+    password = read_secret(tls.key_password_file, tls.key_password_env, "The password of the key") or ""
+    try:
+        context.load_cert_chain(certificate_file, tls.key_file, password)
+    except OSError as error:
+        raise ConfigError(_why_not(tls, certificate_file, error)) from error
+
+
+def _why_not(tls: Tls, certificate_file: str, error: OSError) -> str:
+    key_file = tls.key_file or certificate_file
+    if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+        return f"The key in {key_file} does not belong to the certificate in {certificate_file}."
+    for name, file in (("certificate_file", certificate_file), ("key_file", key_file)):
+        if trouble := _cannot_read(file):
+            return _unusable(name, file, trouble)
+    text = _unusable("certificate_file", certificate_file, error)
+    return f"{text} Or its key, in {key_file}, cannot be: has it a password (kafka.tls.key_password_file)?"
+
+
+def _cannot_read(file: str) -> OSError | None:
+    try:
+        with Path(file).open("rb"):
+            return None
+    except OSError as error:
+        return error
+
+
+def _unusable(setting: str, file: str, error: OSError) -> str:
+    why = getattr(error, "reason", None) or error.strerror or "no certificate in PEM was found in it"
+    return f"kafka.tls.{setting} = {file} cannot be used: {why}."

@@ -1,0 +1,102 @@
+"""Running the program that makes tokens, under the event loop, without waiting for it.
+
+It gets no input, and what it writes to standard error is dropped: nobody can say whether there is a secret in it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bruce_mp.pipes.loop import Loop, Timer
+
+__all__ = ["TokenCommand"]
+
+_PATIENCE_S: Final = 30.0
+_LOOK_AGAIN_S: Final = 0.02
+_LARGEST: Final = 64 * 1024
+
+
+class TokenCommand:
+    """One run.  `on_done` gets what the program has written, and a sentence if that is not to be used."""
+
+    def __init__(self, loop: Loop, command: Sequence[str], on_done: Callable[[str, str], None]) -> None:
+        self._loop = loop
+        self._command = list(command)
+        self._on_done = on_done
+        self._output = b""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._patience: Timer | None = None
+        self._gives_up_at = time.monotonic() + _PATIENCE_S
+        self._is_done = False
+
+    def start(self) -> None:
+        """Begin; `on_done` is called from the loop."""
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the operator's own program
+                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        except OSError as error:
+            why = f"{self._name} cannot be started: {error.strerror}."
+            self._loop.call_later(0, lambda: self._on_done("", why))
+            return
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+        self._loop.watch(self._process.stdout, lambda _: self._read())
+        self._patience = self._loop.call_at(self._gives_up_at, self._give_up)
+
+    @property
+    def _name(self) -> str:
+        return f"kafka.sasl.token_command ({self._command[0]})"
+
+    def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        try:
+            data = os.read(self._process.stdout.fileno(), _LARGEST)
+        except BlockingIOError:
+            return
+        self._output += data
+        if not data or len(self._output) > _LARGEST:
+            self._loop.forget(self._process.stdout)
+            self._process.stdout.close()
+            self._wait()
+
+    def _wait(self) -> None:
+        """The program has said all; it ends a moment later."""
+        assert self._process is not None
+        if self._is_done:
+            return
+        code = self._process.poll()
+        if code is None:
+            self._loop.call_later(_LOOK_AGAIN_S, self._wait)
+        else:
+            self._finish(self._verdict(code))
+
+    def _verdict(self, code: int) -> str:
+        if code:
+            return f"{self._name} ended with code {code}. Run it as the daemon's user to see why."
+        if not self._output.strip():
+            return f"{self._name} wrote no token. Run it as the daemon's user to see why."
+        return ""
+
+    def _give_up(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        if not self._process.stdout.closed:
+            self._loop.forget(self._process.stdout)
+            self._process.stdout.close()
+        self._process.kill()
+        self._process.wait()
+        self._finish(f"{self._name} did not end within {_PATIENCE_S:g} s, and was killed.")
+
+    def _finish(self, trouble: str) -> None:
+        self._is_done = True
+        if self._patience is not None:
+            self._patience.cancel()
+        self._on_done(self._output.decode("utf-8", "replace").strip(), trouble)
