@@ -70,7 +70,9 @@ def test_the_full_file_is_valid_with_everything_that_it_shows(tmp_path: Path) ->
     path = tmp_path / "bruce.toml"
     without_config = uncommented().replace('action = "combined"\nconfig = "standard"', 'action = "combined"')
     # Of two places for a secret only one may be given, and old brokers know no login.
-    alternatives = re.compile(r"^(broker_version|password_env|key_password_env|token_file|token_command) = .*\n", re.MULTILINE)
+    alternatives = re.compile(
+        r"^(broker_version|password_env|key_password_env|token_file|token_command) = .*\n", re.MULTILINE
+    )
     path.write_text(alternatives.sub("", without_config))
     config = load_config(path)
     assert config.slab_path == DEFAULTS.slab_path

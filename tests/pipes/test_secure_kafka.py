@@ -1,0 +1,285 @@
+"""Connections to a real broker: each way to be secure, and each way in which that goes wrong."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from bruce_mp.config.sections import Kafka
+from bruce_mp.config.security import Sasl, Tls
+from bruce_mp.pipes.broker_socket import BrokerSocket
+from bruce_mp.pipes.loop import Loop
+from bruce_mp.pipes.openings import Openings
+from bruce_mp.pipes.resolver import Resolver
+from bruce_mp.pipes.security import security_of
+from bruce_mp.protocol.connection_events import Cause, Failed, MetadataReceived, Ready
+from bruce_mp.protocol.sasl import SCRAM_HASHES
+from support.certificates import Authority
+from support.kafka_dist import NEWEST
+from support.kafka_secure import PASSWORDS, SESSION_MS, SecureKafka, unsigned_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from bruce_mp.protocol.connection_events import Event
+
+pytestmark = [pytest.mark.kafka, pytest.mark.process]
+
+TIMEOUT_S: Final = 40.0
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    with SecureKafka(tmp_path_factory.mktemp("secure"), NEWEST) as cluster:
+        cluster.make_users()
+        yield cluster
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+class Client:
+    """A connection to a listener, under a loop of its own."""
+
+    def __init__(self, stack: ExitStack, kafka: SecureKafka, listener: str, tls: Tls, sasl: Sasl) -> None:
+        self.loop = Loop()
+        self.events: list[Event] = []
+        host, port = kafka.at(listener)
+        settings = Kafka(bootstrap_servers=("unused:1",), tls=tls, sasl=sasl)
+        resolver = Resolver(self.loop)
+        stack.callback(resolver.close)
+        security = security_of(settings, self.loop)
+        self.socket = BrokerSocket(
+            self.loop, resolver, host=host, port=port, client_id="test", timeout_s=TIMEOUT_S,
+            on_event=self.events.append, openings=Openings(logs_in=security.logins is not None), security=security,
+            keeps_login=True,
+        )  # fmt: skip
+        stack.callback(self.socket.close)
+        self.socket.open()
+
+    def run_until(self, condition: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert time.monotonic() < deadline, self.events
+            self.run_for(0.02)
+
+    def run_for(self, seconds: float) -> None:
+        self.loop.call_later(seconds, self.loop.stop)
+        self.loop.run()
+
+    def ask_for_metadata(self) -> None:
+        self.socket.send(self.socket.connection.request_metadata(None, time.monotonic()).buffers)
+        self.run_until(lambda: isinstance(self.events[-1], MetadataReceived | Failed))
+        assert isinstance(self.events[-1], MetadataReceived), self.events[-1]
+
+    def assert_good(self) -> None:
+        self.run_until(lambda: self.events)
+        assert isinstance(self.events[-1], Ready), self.events[-1]
+        self.ask_for_metadata()
+
+    def failure(self) -> Failed:
+        self.run_until(lambda: self.events)
+        assert isinstance(self.events[-1], Failed), self.events
+        return self.events[-1]
+
+
+def a_file(directory: Path, name: str, content: str) -> str:
+    path = directory / name
+    path.write_text(content + "\n")
+    return str(path)
+
+
+def as_user(mechanism: Any, file: str, user: str = "alice") -> Sasl:
+    return Sasl(mechanism=mechanism, username=user, password_file=file)
+
+
+# --- what works -------------------------------------------------------------------------------------------------------
+def test_tls_with_an_authority_of_our_own(stack: ExitStack, kafka: SecureKafka) -> None:
+    client = Client(stack, kafka, "SSL", Tls(enable=True, ca_file=str(kafka.authority.certificate)), Sasl())
+    client.assert_good()
+    ends_s = client.socket.certificate_ends_s
+    assert ends_s is not None
+    assert 0 < ends_s - time.time() <= 2 * 86400
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+def test_a_certificate_of_ours_with_a_password(
+    stack: ExitStack, kafka: SecureKafka, tmp_path: Path, version: Any
+) -> None:
+    ours = kafka.authority.issue("client", password="of the key")
+    tls = Tls(
+        enable=True,
+        ca_file=str(kafka.authority.certificate),
+        certificate_file=str(ours.certificate),
+        key_file=str(ours.key),
+        key_password_file=a_file(tmp_path, "key-password", "of the key"),
+        min_version=version,
+    )
+    Client(stack, kafka, "MTLS", tls, Sasl()).assert_good()
+
+
+def test_a_host_name_that_is_not_to_be_verified(stack: ExitStack, kafka: SecureKafka) -> None:
+    tls = Tls(enable=True, ca_file=str(kafka.authority.certificate), verify_host_name=False)
+    Client(stack, kafka, "ELSEWHERE", tls, Sasl()).assert_good()
+
+
+@pytest.mark.parametrize("listener", ["SASL_SSL", "SASL_PLAIN"])
+@pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM_HASHES])
+def test_a_password(
+    stack: ExitStack, kafka: SecureKafka, monkeypatch: pytest.MonkeyPatch, mechanism: Any, listener: str
+) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", PASSWORDS["alice"])
+    sasl = Sasl(mechanism=mechanism, username="alice", password_env="KAFKA_PASSWORD")
+    tls = Tls(enable=listener == "SASL_SSL", ca_file=str(kafka.authority.certificate))
+    Client(stack, kafka, listener, tls, sasl).assert_good()
+
+
+def test_a_token_from_a_file(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
+    sasl = Sasl(mechanism="OAUTHBEARER", token_file=a_file(tmp_path, "token", unsigned_token("carol")))
+    tls = Tls(enable=True, ca_file=str(kafka.authority.certificate))
+    Client(stack, kafka, "SASL_SSL", tls, sasl).assert_good()
+
+
+def test_a_token_from_a_command(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
+    file = a_file(tmp_path, "token", unsigned_token("carol"))
+    sasl = Sasl(mechanism="OAUTHBEARER", token_command=("/bin/cat", file))
+    Client(stack, kafka, "SASL_PLAIN", Tls(), sasl).assert_good()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
+def test_a_login_is_renewed_before_it_ends(
+    stack: ExitStack, kafka: SecureKafka, tmp_path: Path, mechanism: Any
+) -> None:
+    """The broker closes a connection that is used after the end of its login."""
+    if mechanism == "OAUTHBEARER":
+        command = ("/bin/cat", a_file(tmp_path, "token", unsigned_token("carol")))
+        sasl = Sasl(mechanism=mechanism, token_command=command)
+    else:
+        sasl = as_user(mechanism, a_file(tmp_path, "password", PASSWORDS["alice"]))
+    client = Client(stack, kafka, "SHORT", Tls(), sasl)
+    client.assert_good()
+    until = time.monotonic() + 2.5 * SESSION_MS / 1000
+    while time.monotonic() < until:
+        client.run_until(lambda: not client.socket.is_writing)
+        client.ask_for_metadata()
+        client.run_for(0.1)
+    assert not any(isinstance(event, Ready) for event in client.events[1:])
+
+
+# --- what does not ----------------------------------------------------------------------------------------------------
+def test_an_authority_that_we_do_not_know(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
+    other = Authority(tmp_path)
+    failure = Client(stack, kafka, "SSL", Tls(enable=True, ca_file=str(other.certificate)), Sasl()).failure()
+    assert failure.cause is Cause.NOT_TRUSTED
+    assert f"Broker {kafka.server('SSL')} has a certificate of an authority that we do not trust." in str(failure.error)
+    assert "kafka.tls.ca_file" in str(failure.error)
+
+
+@pytest.mark.parametrize(
+    ("listener", "words"),
+    [("EXPIRED", "has expired, or that of its authority has. Renew it"), ("ELSEWHERE", "certificate for other hosts")],
+)
+def test_a_certificate_that_is_not_good(stack: ExitStack, kafka: SecureKafka, listener: str, words: str) -> None:
+    tls = Tls(enable=True, ca_file=str(kafka.authority.certificate))
+    failure = Client(stack, kafka, listener, tls, Sasl()).failure()
+    assert failure.cause is Cause.NOT_TRUSTED
+    assert words in str(failure.error)
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+def test_no_certificate_where_one_is_wanted(stack: ExitStack, kafka: SecureKafka, version: Any) -> None:
+    tls = Tls(enable=True, ca_file=str(kafka.authority.certificate), min_version=version)
+    failure = Client(stack, kafka, "MTLS", tls, Sasl()).failure()
+    assert "kafka.tls.certificate_file" in str(failure.error)
+    assert failure.cause is Cause.NOT_TRUSTED
+
+
+def test_a_certificate_that_the_broker_does_not_trust(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
+    ours = Authority(tmp_path).issue("client")
+    tls = Tls(enable=True, ca_file=str(kafka.authority.certificate), certificate_file=str(ours.both))
+    failure = Client(stack, kafka, "MTLS", tls, Sasl()).failure()
+    assert "kafka.tls.certificate_file" in str(failure.error)
+    assert failure.cause is Cause.NOT_TRUSTED
+
+
+def test_plain_text_to_a_listener_with_tls(stack: ExitStack, kafka: SecureKafka) -> None:
+    failure = Client(stack, kafka, "SSL", Tls(), Sasl()).failure()
+    assert "TLS on this port" in str(failure.error)
+
+
+def test_tls_to_a_plain_listener(stack: ExitStack, kafka: SecureKafka) -> None:
+    tls = Tls(enable=True, ca_file=str(kafka.authority.certificate))
+    failure = Client(stack, kafka, "SASL_PLAIN", tls, Sasl()).failure()
+    assert "may speak plain text on this port: then set kafka.tls.enable = false" in str(failure.error)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM_HASHES])
+def test_a_wrong_password(stack: ExitStack, kafka: SecureKafka, tmp_path: Path, mechanism: Any) -> None:
+    failure = Client(stack, kafka, "SASL_PLAIN", Tls(), as_user(mechanism, a_file(tmp_path, "p", "wrong!"))).failure()
+    assert failure.cause is Cause.NOT_LET_IN
+    text = str(failure.error)
+    assert f'does not let in user "alice" by {mechanism}: SASL_AUTHENTICATION_FAILED (58). It says: ' in text
+    assert "Correct [kafka.sasl], or the user on the brokers" in text
+    assert "wrong!" not in text
+
+
+def test_a_token_that_has_expired(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
+    token = unsigned_token("carol", -120)
+    sasl = Sasl(mechanism="OAUTHBEARER", token_file=a_file(tmp_path, "token", token))
+    failure = Client(stack, kafka, "SASL_PLAIN", Tls(), sasl).failure()
+    assert failure.cause is Cause.NOT_LET_IN
+    assert "the holder of the token" in str(failure.error)
+    assert token not in str(failure.error)
+
+
+def test_a_login_where_none_is_expected(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
+    tls = Tls(enable=True, ca_file=str(kafka.authority.certificate))
+    sasl = as_user("PLAIN", a_file(tmp_path, "p", PASSWORDS["alice"]))
+    failure = Client(stack, kafka, "SSL", tls, sasl).failure()
+    assert failure.cause is Cause.NOT_LET_IN
+    assert "expects no login on this port. Remove kafka.sasl.mechanism" in str(failure.error)
+
+
+def test_no_login_where_one_is_expected(stack: ExitStack, kafka: SecureKafka) -> None:
+    client = Client(stack, kafka, "SASL_PLAIN", Tls(), Sasl())
+    client.run_until(lambda: client.events)
+    assert isinstance(client.events[-1], Ready)
+    client.socket.send(client.socket.connection.request_metadata(None, time.monotonic()).buffers)
+    client.run_until(lambda: len(client.events) > 1)
+    failure = client.events[-1]
+    assert isinstance(failure, Failed)
+    assert "expect a login on this port (kafka.sasl.mechanism)" in str(failure.error)
+
+
+@pytest.mark.parametrize("content", ["", None])
+def test_a_password_that_is_not_there(
+    stack: ExitStack, kafka: SecureKafka, tmp_path: Path, content: str | None
+) -> None:
+    path = tmp_path / "password"
+    if content is not None:
+        path.write_text(content)
+    failure = Client(stack, kafka, "SASL_PLAIN", Tls(), as_user("PLAIN", str(path))).failure()
+    assert failure.cause is Cause.NO_CREDENTIALS
+    assert str(path) in str(failure.error)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("/bin/false",), "ended with code 1. Run it as the daemon's user"),
+        (("/bin/true",), "wrote no token"),
+        (("/nowhere/program",), "cannot be started: No such file"),
+    ],
+)
+def test_a_token_command_that_fails(stack: ExitStack, kafka: SecureKafka, command: tuple[str, ...], words: str) -> None:
+    sasl = Sasl(mechanism="OAUTHBEARER", token_command=command)
+    failure = Client(stack, kafka, "SASL_PLAIN", Tls(), sasl).failure()
+    assert failure.cause is Cause.NO_CREDENTIALS
+    assert words in str(failure.error)

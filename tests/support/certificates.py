@@ -1,0 +1,60 @@
+"""Certificate authorities and certificates for tests, made with the `openssl` command."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Authority", "Certificate"]
+
+TIMEOUT_S: Final = 60
+NEW_KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
+LOOPBACK: Final = "IP:127.0.0.1,DNS:localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """PEM files: the certificate, its key, and both in one."""
+
+    certificate: Path
+    key: Path
+    both: Path
+
+
+class Authority:
+    """One that can vouch for others; its files are in `directory`."""
+
+    def __init__(self, directory: Path, name: str = "ca") -> None:
+        self._directory = directory
+        self._key = directory / f"{name}.key"
+        self.certificate = directory / f"{name}.pem"
+        _openssl(
+            "req", "-x509", *NEW_KEY, "-nodes", "-keyout", self._key, "-out", self.certificate, "-days", "2",
+            "-subj", f"/CN={name}", "-addext", "keyUsage=critical,keyCertSign",
+        )  # fmt: skip
+
+    def issue(self, name: str, *, hosts: str = LOOPBACK, days: int = 2, password: str | None = None) -> Certificate:
+        """A certificate for `hosts`; with `days` below 0 it has expired.  `password` encrypts the key."""
+        made = Certificate(*(self._directory / f"{name}{end}" for end in (".pem", ".key", ".both.pem")))
+        request, extensions = self._directory / f"{name}.csr", self._directory / f"{name}.ext"
+        hidden = ("-nodes",) if password is None else ("-passout", f"pass:{password}")
+        _openssl("req", *NEW_KEY, *hidden, "-keyout", made.key, "-out", request, "-subj", f"/CN={name}")
+        extensions.write_text(f"subjectAltName={hosts}\nkeyUsage=critical,digitalSignature\n")
+        _openssl(
+            "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self._key, "-CAcreateserial",
+            "-days", str(days), "-extfile", extensions, "-out", made.certificate,
+        )  # fmt: skip
+        made.both.write_bytes(made.key.read_bytes() + made.certificate.read_bytes())
+        return made
+
+
+def _openssl(*words: str | Path) -> None:
+    done = subprocess.run(
+        ["openssl", *map(str, words)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout.decode(errors="replace")

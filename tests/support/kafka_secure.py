@@ -1,0 +1,188 @@
+"""One Kafka broker with a listener for each way to be secure, beside the plain one that tests look through.
+
+The users are `alice`, who may do everything, and `bob`, who may do what nobody has forbidden; their passwords are in
+PASSWORDS, for PLAIN and both kinds of SCRAM.  OAUTHBEARER takes unsigned tokens, see `unsigned_token`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from base64 import urlsafe_b64encode
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from support.certificates import Authority
+from support.kafka_cluster import KafkaCluster
+from support.ports import ReservedPort
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from support.kafka_config import NodePlan
+    from support.kafka_java import JavaProcess
+
+__all__ = ["PASSWORDS", "SecureKafka", "unsigned_token"]
+
+PASSWORDS: Final = {"alice": "alice's secret, with = and ,", "bob": "bob-secret"}
+PROTOCOLS: Final = {
+    "SSL": "SSL",
+    "MTLS": "SSL",
+    "EXPIRED": "SSL",
+    "ELSEWHERE": "SSL",
+    "SASL_SSL": "SASL_SSL",
+    "SASL_PLAIN": "SASL_PLAINTEXT",
+    "SHORT": "SASL_PLAINTEXT",
+}
+"""Listeners and what they speak.  MTLS wants a certificate; EXPIRED and ELSEWHERE show a bad one; a login at SHORT ends
+after SESSION_MS."""
+SESSION_MS: Final = 3000
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+MODULES: Final = "org.apache.kafka.common.security"
+TIMEOUT_S: Final = 60
+
+
+def unsigned_token(subject: str, lifetime_s: float = 3600) -> str:
+    """A JWT that Kafka's validator for development takes."""
+    now = time.time()
+    claims = {"sub": subject, "iat": now - 1, "exp": now + lifetime_s}
+    return f"{_base64({'alg': 'none'})}.{_base64(claims)}."
+
+
+def _base64(value: dict[str, Any]) -> str:
+    return urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+
+class SecureKafka(KafkaCluster):
+    """Kafka 3 or later, in `directory`."""
+
+    def __init__(self, directory: Path, version: str) -> None:
+        super().__init__(version, directory=directory)
+        self._secure = {name: ReservedPort() for name in PROTOCOLS}
+        self._ports += self._secure.values()
+        directory.mkdir(parents=True, exist_ok=True)
+        self.authority = Authority(directory)
+        good = self.authority.issue("broker")
+        self._certificates = {
+            "EXPIRED": self.authority.issue("expired", days=-1),
+            "ELSEWHERE": self.authority.issue("elsewhere", hosts="DNS:elsewhere.example"),
+        }
+        self._certificates |= dict.fromkeys(("SSL", "MTLS", "SASL_SSL"), good)
+
+    def at(self, listener: str) -> tuple[str, int]:
+        """Host and port of a listener."""
+        return "127.0.0.1", self._secure[listener].number
+
+    def server(self, listener: str) -> str:
+        """The same as `host:port`."""
+        return "{}:{}".format(*self.at(listener))
+
+    def _make_node(self, plan: NodePlan) -> JavaProcess:
+        node = super()._make_node(plan)
+        with (plan.directory / "server.properties").open("a") as file:
+            file.writelines(f"{name}={value}\n" for name, value in self._settings(plan).items())
+        return node
+
+    def _settings(self, plan: NodePlan) -> dict[str, str]:
+        secure = [f"{name}://127.0.0.1:{port.number}" for name, port in self._secure.items()]
+        plain = f"PLAINTEXT://127.0.0.1:{plan.port}"
+        protocols = {**PROTOCOLS, "PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
+        settings = {
+            "listeners": ",".join([plain, f"CONTROLLER://127.0.0.1:{plan.controller_port}", *secure]),
+            "advertised.listeners": ",".join([plain, *secure]),
+            "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
+            "inter.broker.listener.name": "PLAINTEXT",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS;User:alice",
+            "allow.everyone.if.no.acl.found": "true",
+            "listener.name.mtls.ssl.client.auth": "required",
+            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        }
+        for name in self._certificates:
+            settings |= self._tls(name)
+        for name in ("SASL_SSL", "SASL_PLAIN", "SHORT"):
+            settings |= _sasl(f"listener.name.{name.lower()}")
+        for mechanism in MECHANISMS:
+            settings[f"listener.name.short.{mechanism.lower()}.connections.max.reauth.ms"] = str(SESSION_MS)
+        return settings
+
+    def _tls(self, listener: str) -> dict[str, str]:
+        name = f"listener.name.{listener.lower()}.ssl"
+        return {
+            f"{name}.keystore.type": "PEM",
+            f"{name}.keystore.location": str(self._certificates[listener].both),
+            f"{name}.truststore.type": "PEM",
+            f"{name}.truststore.location": str(self.authority.certificate),
+        }
+
+    # --- users -------------------------------------------------------------------------------------------------------
+
+    @property
+    def admin(self) -> AdminClient:
+        """Through the plain listener, where everything is allowed.  Keep it until its requests are answered."""
+        return AdminClient({"bootstrap.servers": self.bootstrap})
+
+    def make_users(self) -> None:
+        """For SCRAM; PLAIN knows them from the start."""
+        for user, password in PASSWORDS.items():
+            self.set_password(user, password)
+
+    def set_password(self, user: str, password: str) -> None:
+        """For both kinds of SCRAM."""
+        changes = [
+            UserScramCredentialUpsertion(user, ScramCredentialInfo(kind, 4096), password.encode())
+            for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
+        ]
+        admin = self.admin
+        for change in changes:  # one change of a user in a request
+            _wait_all(admin.alter_user_scram_credentials([change]))
+
+    # --- permissions -------------------------------------------------------------------------------------------------
+
+    def forbid(self, user: str, kind: ResourceType, name: str, operation: AclOperation) -> None:
+        """Deny a user an operation."""
+        admin = self.admin
+        _wait_all(admin.create_acls([AclBinding(*_acl(user, kind, name, operation))]))
+
+    def permit(self, user: str, kind: ResourceType, name: str, operation: AclOperation) -> None:
+        """The reverse of `forbid`."""
+        admin = self.admin
+        _wait_all(admin.delete_acls([AclBindingFilter(*_acl(user, kind, name, operation))]))
+
+
+def _wait_all(futures: Any) -> None:
+    for done in futures.values():
+        done.result(TIMEOUT_S)
+
+
+def _acl(user: str, kind: ResourceType, name: str, operation: AclOperation) -> Sequence[Any]:
+    return (kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.DENY)
+
+
+def _sasl(listener: str) -> dict[str, str]:
+    def quoted(text: str) -> str:
+        return '"' + text.replace('"', '\\\\"') + '"'
+
+    users = " ".join(f"user_{user}={quoted(password)}" for user, password in PASSWORDS.items())
+    scram = f"{MODULES}.scram.ScramLoginModule required;"
+    return {
+        f"{listener}.plain.sasl.jaas.config": f"{MODULES}.plain.PlainLoginModule required {users};",
+        f"{listener}.scram-sha-256.sasl.jaas.config": scram,
+        f"{listener}.scram-sha-512.sasl.jaas.config": scram,
+        f"{listener}.oauthbearer.sasl.jaas.config": (
+            f'{MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
+        ),
+    }
