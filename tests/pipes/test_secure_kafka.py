@@ -19,7 +19,7 @@ from bruce_mp.protocol.connection_events import Cause, Failed, MetadataReceived,
 from bruce_mp.protocol.sasl import SCRAM_HASHES
 from support.certificates import Authority
 from support.kafka_dist import NEWEST
-from support.kafka_secure import PASSWORDS, SESSION_MS, SecureKafka, unsigned_token
+from support.kafka_secure import OLD_PASSWORD, PASSWORDS, SESSION_MS, OldKafka, SecureKafka, unsigned_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,10 +48,10 @@ def stack() -> Iterator[ExitStack]:
 class Client:
     """A connection to a listener, under a loop of its own."""
 
-    def __init__(self, stack: ExitStack, kafka: SecureKafka, listener: str, tls: Tls, sasl: Sasl) -> None:
+    def __init__(self, stack: ExitStack, place: tuple[str, int], tls: Tls, sasl: Sasl) -> None:
         self.loop = Loop()
         self.events: list[Event] = []
-        host, port = kafka.at(listener)
+        host, port = place
         settings = Kafka(bootstrap_servers=("unused:1",), tls=tls, sasl=sasl)
         resolver = Resolver(self.loop)
         stack.callback(resolver.close)
@@ -102,7 +102,7 @@ def as_user(mechanism: Any, file: str, user: str = "alice") -> Sasl:
 
 # --- what works -------------------------------------------------------------------------------------------------------
 def test_tls_with_an_authority_of_our_own(stack: ExitStack, kafka: SecureKafka) -> None:
-    client = Client(stack, kafka, "SSL", Tls(enable=True, ca_file=str(kafka.authority.certificate)), Sasl())
+    client = Client(stack, kafka.at("SSL"), Tls(enable=True, ca_file=str(kafka.authority.certificate)), Sasl())
     client.assert_good()
     ends_s = client.socket.certificate_ends_s
     assert ends_s is not None
@@ -122,12 +122,12 @@ def test_a_certificate_of_ours_with_a_password(
         key_password_file=a_file(tmp_path, "key-password", "of the key"),
         min_version=version,
     )
-    Client(stack, kafka, "MTLS", tls, Sasl()).assert_good()
+    Client(stack, kafka.at("MTLS"), tls, Sasl()).assert_good()
 
 
 def test_a_host_name_that_is_not_to_be_verified(stack: ExitStack, kafka: SecureKafka) -> None:
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate), verify_host_name=False)
-    Client(stack, kafka, "ELSEWHERE", tls, Sasl()).assert_good()
+    Client(stack, kafka.at("ELSEWHERE"), tls, Sasl()).assert_good()
 
 
 @pytest.mark.parametrize("listener", ["SASL_SSL", "SASL_PLAIN"])
@@ -138,19 +138,19 @@ def test_a_password(
     monkeypatch.setenv("KAFKA_PASSWORD", PASSWORDS["alice"])
     sasl = Sasl(mechanism=mechanism, username="alice", password_env="KAFKA_PASSWORD")
     tls = Tls(enable=listener == "SASL_SSL", ca_file=str(kafka.authority.certificate))
-    Client(stack, kafka, listener, tls, sasl).assert_good()
+    Client(stack, kafka.at(listener), tls, sasl).assert_good()
 
 
 def test_a_token_from_a_file(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
     sasl = Sasl(mechanism="OAUTHBEARER", token_file=a_file(tmp_path, "token", unsigned_token("carol")))
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate))
-    Client(stack, kafka, "SASL_SSL", tls, sasl).assert_good()
+    Client(stack, kafka.at("SASL_SSL"), tls, sasl).assert_good()
 
 
 def test_a_token_from_a_command(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
     file = a_file(tmp_path, "token", unsigned_token("carol"))
     sasl = Sasl(mechanism="OAUTHBEARER", token_command=("/bin/cat", file))
-    Client(stack, kafka, "SASL_PLAIN", Tls(), sasl).assert_good()
+    Client(stack, kafka.at("SASL_PLAIN"), Tls(), sasl).assert_good()
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
@@ -163,7 +163,7 @@ def test_a_login_is_renewed_before_it_ends(
         sasl = Sasl(mechanism=mechanism, token_command=command)
     else:
         sasl = as_user(mechanism, a_file(tmp_path, "password", PASSWORDS["alice"]))
-    client = Client(stack, kafka, "SHORT", Tls(), sasl)
+    client = Client(stack, kafka.at("SHORT"), Tls(), sasl)
     client.assert_good()
     until = time.monotonic() + 2.5 * SESSION_MS / 1000
     while time.monotonic() < until:
@@ -176,7 +176,7 @@ def test_a_login_is_renewed_before_it_ends(
 # --- what does not ----------------------------------------------------------------------------------------------------
 def test_an_authority_that_we_do_not_know(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
     other = Authority(tmp_path)
-    failure = Client(stack, kafka, "SSL", Tls(enable=True, ca_file=str(other.certificate)), Sasl()).failure()
+    failure = Client(stack, kafka.at("SSL"), Tls(enable=True, ca_file=str(other.certificate)), Sasl()).failure()
     assert failure.cause is Cause.NOT_TRUSTED
     assert f"Broker {kafka.server('SSL')} has a certificate of an authority that we do not trust." in str(failure.error)
     assert "kafka.tls.ca_file" in str(failure.error)
@@ -188,7 +188,7 @@ def test_an_authority_that_we_do_not_know(stack: ExitStack, kafka: SecureKafka, 
 )
 def test_a_certificate_that_is_not_good(stack: ExitStack, kafka: SecureKafka, listener: str, words: str) -> None:
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate))
-    failure = Client(stack, kafka, listener, tls, Sasl()).failure()
+    failure = Client(stack, kafka.at(listener), tls, Sasl()).failure()
     assert failure.cause is Cause.NOT_TRUSTED
     assert words in str(failure.error)
 
@@ -196,7 +196,7 @@ def test_a_certificate_that_is_not_good(stack: ExitStack, kafka: SecureKafka, li
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
 def test_no_certificate_where_one_is_wanted(stack: ExitStack, kafka: SecureKafka, version: Any) -> None:
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate), min_version=version)
-    failure = Client(stack, kafka, "MTLS", tls, Sasl()).failure()
+    failure = Client(stack, kafka.at("MTLS"), tls, Sasl()).failure()
     assert "kafka.tls.certificate_file" in str(failure.error)
     assert failure.cause is Cause.NOT_TRUSTED
 
@@ -204,25 +204,27 @@ def test_no_certificate_where_one_is_wanted(stack: ExitStack, kafka: SecureKafka
 def test_a_certificate_that_the_broker_does_not_trust(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
     ours = Authority(tmp_path).issue("client")
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate), certificate_file=str(ours.both))
-    failure = Client(stack, kafka, "MTLS", tls, Sasl()).failure()
+    failure = Client(stack, kafka.at("MTLS"), tls, Sasl()).failure()
     assert "kafka.tls.certificate_file" in str(failure.error)
     assert failure.cause is Cause.NOT_TRUSTED
 
 
 def test_plain_text_to_a_listener_with_tls(stack: ExitStack, kafka: SecureKafka) -> None:
-    failure = Client(stack, kafka, "SSL", Tls(), Sasl()).failure()
+    failure = Client(stack, kafka.at("SSL"), Tls(), Sasl()).failure()
     assert "TLS on this port" in str(failure.error)
 
 
 def test_tls_to_a_plain_listener(stack: ExitStack, kafka: SecureKafka) -> None:
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate))
-    failure = Client(stack, kafka, "SASL_PLAIN", tls, Sasl()).failure()
+    failure = Client(stack, kafka.at("SASL_PLAIN"), tls, Sasl()).failure()
     assert "may speak plain text on this port: then set kafka.tls.enable = false" in str(failure.error)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM_HASHES])
 def test_a_wrong_password(stack: ExitStack, kafka: SecureKafka, tmp_path: Path, mechanism: Any) -> None:
-    failure = Client(stack, kafka, "SASL_PLAIN", Tls(), as_user(mechanism, a_file(tmp_path, "p", "wrong!"))).failure()
+    failure = Client(
+        stack, kafka.at("SASL_PLAIN"), Tls(), as_user(mechanism, a_file(tmp_path, "p", "wrong!"))
+    ).failure()
     assert failure.cause is Cause.NOT_LET_IN
     text = str(failure.error)
     assert f'does not let in user "alice" by {mechanism}: SASL_AUTHENTICATION_FAILED (58). It says: ' in text
@@ -233,7 +235,7 @@ def test_a_wrong_password(stack: ExitStack, kafka: SecureKafka, tmp_path: Path, 
 def test_a_token_that_has_expired(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
     token = unsigned_token("carol", -120)
     sasl = Sasl(mechanism="OAUTHBEARER", token_file=a_file(tmp_path, "token", token))
-    failure = Client(stack, kafka, "SASL_PLAIN", Tls(), sasl).failure()
+    failure = Client(stack, kafka.at("SASL_PLAIN"), Tls(), sasl).failure()
     assert failure.cause is Cause.NOT_LET_IN
     assert "the holder of the token" in str(failure.error)
     assert token not in str(failure.error)
@@ -242,13 +244,13 @@ def test_a_token_that_has_expired(stack: ExitStack, kafka: SecureKafka, tmp_path
 def test_a_login_where_none_is_expected(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate))
     sasl = as_user("PLAIN", a_file(tmp_path, "p", PASSWORDS["alice"]))
-    failure = Client(stack, kafka, "SSL", tls, sasl).failure()
+    failure = Client(stack, kafka.at("SSL"), tls, sasl).failure()
     assert failure.cause is Cause.NOT_LET_IN
     assert "expects no login on this port. Remove kafka.sasl.mechanism" in str(failure.error)
 
 
 def test_no_login_where_one_is_expected(stack: ExitStack, kafka: SecureKafka) -> None:
-    client = Client(stack, kafka, "SASL_PLAIN", Tls(), Sasl())
+    client = Client(stack, kafka.at("SASL_PLAIN"), Tls(), Sasl())
     client.run_until(lambda: client.events)
     assert isinstance(client.events[-1], Ready)
     client.socket.send(client.socket.connection.request_metadata(None, time.monotonic()).buffers)
@@ -265,7 +267,7 @@ def test_a_password_that_is_not_there(
     path = tmp_path / "password"
     if content is not None:
         path.write_text(content)
-    failure = Client(stack, kafka, "SASL_PLAIN", Tls(), as_user("PLAIN", str(path))).failure()
+    failure = Client(stack, kafka.at("SASL_PLAIN"), Tls(), as_user("PLAIN", str(path))).failure()
     assert failure.cause is Cause.NO_CREDENTIALS
     assert str(path) in str(failure.error)
 
@@ -280,6 +282,29 @@ def test_a_password_that_is_not_there(
 )
 def test_a_token_command_that_fails(stack: ExitStack, kafka: SecureKafka, command: tuple[str, ...], words: str) -> None:
     sasl = Sasl(mechanism="OAUTHBEARER", token_command=command)
-    failure = Client(stack, kafka, "SASL_PLAIN", Tls(), sasl).failure()
+    failure = Client(stack, kafka.at("SASL_PLAIN"), Tls(), sasl).failure()
     assert failure.cause is Cause.NO_CREDENTIALS
     assert words in str(failure.error)
+
+
+# --- before Kafka 1.0 -------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def old_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OldKafka]:
+    with OldKafka(tmp_path_factory.mktemp("old"), "0.10.2.2") as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM_HASHES])
+def test_a_password_with_an_old_broker(stack: ExitStack, old_kafka: OldKafka, tmp_path: Path, mechanism: Any) -> None:
+    password = PASSWORDS["alice"] if mechanism == "PLAIN" else OLD_PASSWORD
+    Client(stack, old_kafka.at(), Tls(), as_user(mechanism, a_file(tmp_path, "p", password))).assert_good()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM_HASHES])
+def test_a_wrong_password_with_an_old_broker(
+    stack: ExitStack, old_kafka: OldKafka, tmp_path: Path, mechanism: Any
+) -> None:
+    """All that it does is to close the connection."""
+    failure = Client(stack, old_kafka.at(), Tls(), as_user(mechanism, a_file(tmp_path, "p", "wrong!"))).failure()
+    assert failure.cause is Cause.NOT_LET_IN
+    assert f'does not let in user "alice" by {mechanism}. Correct [kafka.sasl]' in str(failure.error)

@@ -11,21 +11,14 @@ import time
 from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from support.certificates import Authority
 from support.kafka_cluster import KafkaCluster
+from support.kafka_java import run_java
 from support.ports import ReservedPort
 
 if TYPE_CHECKING:
@@ -35,7 +28,7 @@ if TYPE_CHECKING:
     from support.kafka_config import NodePlan
     from support.kafka_java import JavaProcess
 
-__all__ = ["PASSWORDS", "SecureKafka", "unsigned_token"]
+__all__ = ["OLD_PASSWORD", "PASSWORDS", "OldKafka", "SecureKafka", "unsigned_token"]
 
 PASSWORDS: Final = {"alice": "alice's secret, with = and ,", "bob": "bob-secret"}
 PROTOCOLS: Final = {
@@ -52,6 +45,9 @@ after SESSION_MS."""
 SESSION_MS: Final = 3000
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 MODULES: Final = "org.apache.kafka.common.security"
+_SCRAM_MODULE: Final = f"{MODULES}.scram.ScramLoginModule required;"
+OLD_PASSWORD: Final = "old-secret"
+"""Of alice by SCRAM with old brokers, whose command knows no commas in it."""
 TIMEOUT_S: Final = 60
 
 
@@ -168,20 +164,53 @@ def _wait_all(futures: Any) -> None:
         done.result(TIMEOUT_S)
 
 
+class OldKafka(KafkaCluster):
+    """Kafka before 1.0, in `directory`, with one listener for logins: alice, by PLAIN and SCRAM."""
+
+    def __init__(self, directory: Path, version: str) -> None:
+        super().__init__(version, directory=directory)
+        self._login_port = ReservedPort()
+        self._ports.append(self._login_port)
+
+    def at(self) -> tuple[str, int]:
+        """Host and port of the listener."""
+        return "127.0.0.1", self._login_port.number
+
+    def _make_node(self, plan: NodePlan) -> JavaProcess:
+        self._make_scram_users(plan.directory)
+        node = super()._make_node(plan)
+        listeners = f"PLAINTEXT://127.0.0.1:{plan.port},SASL_PLAINTEXT://127.0.0.1:{self._login_port.number}"
+        with (plan.directory / "server.properties").open("a") as file:
+            file.write(f"listeners={listeners}\nadvertised.listeners={listeners}\n")
+            file.write("sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512\n")
+        jaas = plan.directory / "jaas.conf"
+        modules = f"{MODULES}.plain.PlainLoginModule required {_users()};\n{_SCRAM_MODULE}"
+        jaas.write_text(f"KafkaServer {{\n{modules}\n}};\n")
+        java, *words = node.command
+        node.command = [java, f"-Djava.security.auth.login.config={jaas}", *words]
+        return node
+
+    def _make_scram_users(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        password = OLD_PASSWORD
+        words = f"--zookeeper 127.0.0.1:{self._zookeeper_port} --alter --entity-type users --entity-name alice"
+        config = ",".join(f"SCRAM-SHA-{bits}=[password={password}]" for bits in (256, 512))
+        run_java(self.dist, directory, "kafka.admin.ConfigCommand", [*words.split(), "--add-config", config])
+
+
 def _acl(user: str, kind: ResourceType, name: str, operation: AclOperation) -> Sequence[Any]:
     return (kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.DENY)
 
 
-def _sasl(listener: str) -> dict[str, str]:
-    def quoted(text: str) -> str:
-        return '"' + text.replace('"', '\\\\"') + '"'
+def _users() -> str:
+    return " ".join(f'user_{user}="{password}"' for user, password in PASSWORDS.items())
 
-    users = " ".join(f"user_{user}={quoted(password)}" for user, password in PASSWORDS.items())
-    scram = f"{MODULES}.scram.ScramLoginModule required;"
+
+def _sasl(listener: str) -> dict[str, str]:
     return {
-        f"{listener}.plain.sasl.jaas.config": f"{MODULES}.plain.PlainLoginModule required {users};",
-        f"{listener}.scram-sha-256.sasl.jaas.config": scram,
-        f"{listener}.scram-sha-512.sasl.jaas.config": scram,
+        f"{listener}.plain.sasl.jaas.config": f"{MODULES}.plain.PlainLoginModule required {_users()};",
+        f"{listener}.scram-sha-256.sasl.jaas.config": _SCRAM_MODULE,
+        f"{listener}.scram-sha-512.sasl.jaas.config": _SCRAM_MODULE,
         f"{listener}.oauthbearer.sasl.jaas.config": (
             f'{MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
         ),
