@@ -15,6 +15,7 @@ from bruce_mp.config.features import remarks
 from bruce_mp.config.load import load_config
 from bruce_mp.config.sizes import MIB, format_size
 from bruce_mp.errors import ExitCode
+from bruce_mp.pipes.credentials import careless_files
 from bruce_mp.slab.file import Geometry
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"{args.file}: OK")
     for name, value in _summary(config).items():
         print(f"  {name:14}{value}")
-    for remark in remarks(config):
+    for remark in (*remarks(config), *careless_files(config.kafka)):
         print(f"Note: {remark}")
     return ExitCode.OK
 

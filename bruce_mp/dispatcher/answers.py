@@ -47,6 +47,7 @@ __all__ = ["Answers"]
 _LOG = logging.getLogger(__name__)
 _OUT_OF_ORDER: Final = 45
 _LAST_LISTED: Final = 133
+_FOR_OPERATORS: Final = frozenset({Action.FATAL_FOR_TOPIC, Action.AWAIT_PERMISSION})
 _FINAL: Final = frozenset({Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED})
 """What ends a batch's life, if there is nothing left to leave out."""
 
@@ -106,14 +107,14 @@ class Answers:
         self._row.add(Counter.AckErrorFirst + 1 + listed)
 
     def _refuse(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, row: ErrorRow, topic: bytes) -> None:
+        if row.action in _FOR_OPERATORS:
+            self._topics.note_refusal(batch.topic, row.code)
         if row.action is Action.SPLIT:
             self._split(queue, batch, ack, topic)
         elif self._goes_plainer(queue, batch, row, topic):
             queue.failed.append(batch)
             queue.drain()
         elif row.action in _FINAL:
-            if row.action is Action.FATAL_FOR_TOPIC:
-                self._topics.note_refusal(batch.topic, row.code)
             self._give_up(queue, batch, DiscardReason.KAFKA_ERROR_ACK, topic, for_sure=_refused_for_sure(row))
         elif row.counts_as_attempt and self._exceeds(self._maker.count_attempt(batch), row):
             self._row.add(Counter.DiscardOnFailedDeliveryAttemptLimit, batch.records)
@@ -278,9 +279,9 @@ def _refused_for_sure(row: ErrorRow) -> bool:
 
 def _log_error(batch: SentBatch, row: ErrorRow, topic: bytes) -> None:
     _LOG.log(
-        logging.ERROR if row.action is Action.FATAL_FOR_TOPIC else logging.WARNING,
-        "Topic %s, partition %d: the broker answered %s (%d) for %d messages: %s.",
-        _text(topic), batch.partition, row.name, row.code, batch.records, row.action.value,
+        logging.ERROR if row.action in _FOR_OPERATORS else logging.WARNING,
+        "Topic %s, partition %d: the broker answered %s (%d) for %d messages (%s): %s.",
+        _text(topic), batch.partition, row.name, row.code, batch.records, row.reason, row.action.value,
         extra={"about": (topic, row.code)},
     )  # fmt: skip
 

@@ -60,7 +60,7 @@ def careless_files(kafka: Kafka) -> Iterator[str]:
     }
     for setting, file in named.items():
         if file is not None and (mode := _mode(file)) & _OF_OTHERS:
-            yield f"{setting} = {file} can be read by every user of this host (mode {mode:04o}): chmod o-rw {file}"
+            yield f"{setting} = {file} can be read by every user of this host (mode {mode:04o}): chmod o-rw {file}."
 
 
 def _mode(file: str) -> int:

@@ -1,8 +1,9 @@
 """What an error code of Kafka means for the messages that it answers: one row for each code, as data.
 
-The promises behind the table: what only says that the cluster is not able now is tried again without end, bounded by
-the slab alone (`max_failed_attempts` in the config limits it for those who want that); one bad message never takes its
-neighbours along; trouble with sequence numbers never ends the daemon; no error of one topic stops another.
+The promises behind the table: what only says that the cluster is not able now, or that an operator has not allowed
+something yet, is tried again without end, bounded by the slab alone (`max_failed_attempts` in the config limits it for
+those who want that); one bad message never takes its neighbours along; trouble with sequence numbers never ends the
+daemon; no error of one topic stops another.
 
 Columns:
 
@@ -54,6 +55,9 @@ class Action(Enum):
     )
     BUMP_EPOCH = "drain the partition, take the next epoch of the producer id, send again with new sequence numbers"
     DISCARD = "discard the messages, reason KAFKA_ERROR_ACK"
+    AWAIT_PERMISSION = (
+        "as resend, logged as an error and shown on the health page: an operator has to allow our user what it does"
+    )
     FATAL_FOR_TOPIC = "as discard, logged as an error and shown on the health page: the set-up or our request is wrong"
 
 
@@ -79,8 +83,9 @@ UNNUMBERED: Final = Action.SEND_UNNUMBERED
 UNCOMPRESSED: Final = Action.SEND_UNCOMPRESSED
 DISCARD: Final = Action.DISCARD
 FATAL: Final = Action.FATAL_FOR_TOPIC
+FORBIDDEN: Final = Action.AWAIT_PERMISSION
 
-COUNTED: Final = frozenset({RESEND, REROUTE, EPOCH})
+COUNTED: Final = frozenset({RESEND, REROUTE, EPOCH, FORBIDDEN})
 """A split makes progress each time, so that it needs no limit; the others end a message's life."""
 NO_CODE: Final = -32768
 
@@ -150,9 +155,9 @@ _ROWS: Final = (
     _row(26, "INVALID_SESSION_TIMEOUT", DISCARD, "consumer error"),
     _row(27, "REBALANCE_IN_PROGRESS", DISCARD, "consumer error"),
     _row(28, "INVALID_COMMIT_OFFSET_SIZE", DISCARD, "consumer error"),
-    _row(29, "TOPIC_AUTHORIZATION_FAILED", FATAL, "no permission to write to that topic; other topics are unaffected"),
+    _row(29, "TOPIC_AUTHORIZATION_FAILED", FORBIDDEN, "our user may not write to that topic (ACL WRITE)"),
     _row(30, "GROUP_AUTHORIZATION_FAILED", DISCARD, "consumer error"),
-    _row(31, "CLUSTER_AUTHORIZATION_FAILED", FATAL, "no permission at cluster level (e.g. idempotent write)"),
+    _row(31, "CLUSTER_AUTHORIZATION_FAILED", FORBIDDEN, "our user may not write idempotently (ACL IDEMPOTENT_WRITE)"),
     _row(32, "INVALID_TIMESTAMP", SPLIT, "a timestamp outside the topic's range; the answer may name the record"),
     _row(33, "UNSUPPORTED_SASL_MECHANISM", FATAL, "connection set-up wrong"),
     _row(34, "ILLEGAL_SASL_STATE", FATAL, "connection set-up wrong"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.protocol.error_actions import action_for
+from bruce_mp.protocol.error_actions import Action, action_for
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.fullness import share_in_use
 from bruce_mp.status.header import Page
@@ -167,12 +167,17 @@ def _metadata(evidence: Evidence) -> Iterator[str]:
         yield f"The metadata is {age_ms // 1000} s old, more than two refresh intervals; see the log for why."
 
 
+_THEY_WAIT: Final = "Its messages wait in the slab, and are tried again; they go as soon as the brokers allow it."
+_DISCARDED: Final = "Its messages are discarded until they take one; see to the brokers' set-up."
+
+
 def _refused_topics(evidence: Evidence) -> Iterator[str]:
     for topic, code in sorted(evidence.refusals.items())[:MOST_NAMED]:
         row = action_for(code)
+        waits = row.action is Action.AWAIT_PERMISSION
         yield (
-            f"The brokers refuse topic {topic_text(topic)}: {row.name} ({code}): {row.reason}. Its messages are "
-            "discarded until they take one; see to the brokers' set-up."
+            f"The brokers refuse topic {topic_text(topic)}: {row.name} ({code}): {row.reason}. "
+            f"{_THEY_WAIT if waits else _DISCARDED}"
         )
     if len(evidence.refusals) > MOST_NAMED:
         yield f"The brokers refuse {len(evidence.refusals)} topics in all; the log names them."

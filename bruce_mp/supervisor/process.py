@@ -26,6 +26,7 @@ from bruce_mp.config.addresses import HostPort
 from bruce_mp.config.features import remarks
 from bruce_mp.errors import BruceError, ExitCode, StartError
 from bruce_mp.kernels import CHOICE
+from bruce_mp.pipes.credentials import careless_files
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import Row
 from bruce_mp.supervisor.child import Inherited
@@ -70,7 +71,7 @@ def run(config: Config, config_path: Path, programs: Programs = PROGRAMS) -> int
     set_up_logging(config.logging, "supervisor")
     log.log(NOTICE, "bruce %s starts with %s.", __version__, config_path)
     log.log(NOTICE if CHOICE.compiled else logging.WARNING, "It uses %s.", CHOICE.sentence)
-    for remark in remarks(config):
+    for remark in (*remarks(config), *careless_files(config.kafka)):
         log.warning("%s", remark, extra={"about": remark})
     try:
         equipment = _equip(config)

@@ -43,7 +43,7 @@ class BrokerStanding(msgspec.Struct, frozen=True, tag=True):
 
     `connection` is one of the words above, since `since_ms`.  `last_error` is empty if there was none.  `exactly_once`:
     the broker recognises what it has already; None before the first connection.  `needs_operator`: its connections
-    fail, and will until somebody changes the set-up.  `certificate_ends_s` is when the broker's certificate expires, in s.
+    fail, and will until somebody changes the set-up.  `certificate_ends_s`: when the broker's certificate expires (s).
     """
 
     slot: int

@@ -226,7 +226,7 @@ def test_a_batch_that_is_given_up_leaves_no_gap(make: MakeWorld) -> None:
     world = make()
     hand_over(world, 1, 2, 3, 4)
     world.answer(SLOT)
-    world.errors.append((29, False))
+    world.errors.append((42, False))
     settle(world)
     assert len(log_of(world)) == 1 + 1 + 3 + 4
     assert PartitionTable(world.slab).current(TOPIC, 0) == (0, 9), "no epoch was needed"
@@ -237,7 +237,7 @@ def test_what_is_before_a_gap_in_doubt_is_not_doubled(make: MakeWorld) -> None:
     """The first batch timed out, but is written; the second is given up; the others must not be numbered around it."""
     world = make()
     hand_over(world, 1, 2, 3, 4)
-    world.errors += [(7, True), (29, False)]
+    world.errors += [(7, True), (42, False)]
     settle(world)
     assert len(log_of(world)) == 1 + 1 + 3 + 4
 
@@ -248,7 +248,7 @@ def test_numbers_are_not_used_twice_while_an_old_request_may_arrive(make: MakeWo
     world.lose(SLOT)
     before = len(world.requests)
     stray, world.stray = world.stray, []
-    world.errors.append((29, False))
+    world.errors.append((42, False))
     while len(world.requests) == before:
         world.step_all()
     world.stray = stray
@@ -265,7 +265,7 @@ def test_a_refusal_says_nothing_of_what_was_in_doubt_before(make: MakeWorld) -> 
     world = make()
     hand_over(world, 2, 2, 2)
     world.lose(SLOT, carried_out=3)
-    world.cluster.refused[b"t", 0] = 29
+    world.cluster.refused[b"t", 0] = 42
     while not world.reporter.discarded:
         world.step_all()
     world.cluster.refused.clear()
@@ -288,7 +288,7 @@ def test_numbers_are_not_used_twice_when_the_connection_breaks_just_then(make: M
     """The first batch is given up and its numbers would be free, but the others of the pipeline may yet arrive."""
     world = make()
     hand_over(world, 2, 2, 2, 2)
-    world.errors.append((29, False))
+    world.errors.append((42, False))
     world.answer(SLOT)
     world.lose(SLOT)
     before = len(log_of(world))
@@ -402,12 +402,30 @@ def test_a_fatal_error_is_noted_until_the_topic_is_written_again(make: MakeWorld
     world = make()
     table = TopicTable(world.slab)
     hand_over(world, 2)
-    world.errors.append((29, False))
+    world.errors.append((42, False))
     settle(world)
-    assert table.refusals() == {b"t": 29}
+    assert table.refusals() == {b"t": 42}
     hand_over(world, 2)
     settle(world)
     assert not table.refusals()
+
+
+@pytest.mark.parametrize("code", [29, 31])
+def test_what_somebody_has_to_allow_is_kept_and_noted_until_then(make: MakeWorld, code: int) -> None:
+    world = make()
+    table = TopicTable(world.slab)
+    hand_over(world, 2, 3)
+    world.cluster.refused[b"t", 0] = code
+    for _ in range(50):
+        world.step_all()
+    assert table.refusals() == {b"t": code}
+    assert not world.reporter.discarded
+    world.cluster.refused.clear()
+    settle(world)
+    assert not table.refusals()
+    assert not world.reporter.discarded
+    assert len(log_of(world)) == 1 + 2 + 3
+    assert world.reporter.duplicates == 0
 
 
 def test_a_broker_whose_quota_is_used_up_gets_its_rest(make: MakeWorld) -> None:

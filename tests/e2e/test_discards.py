@@ -109,7 +109,7 @@ CASES: Final = {
         lambda bench: bench.send("good", bytes(MESSAGE_MAX)), "LONG_MSG", b"good", bytes(MESSAGE_MAX)
     ),
     DiscardReason.RATE_LIMIT: Case(lambda bench: bench.send("limited"), "RATE_LIMIT", b"limited", b"value"),
-    DiscardReason.KAFKA_ERROR_ACK: Case(_refuse("refused", 29), "KAFKA_ERROR_ACK", b"refused", b"value"),
+    DiscardReason.KAFKA_ERROR_ACK: Case(_refuse("refused", 42), "KAFKA_ERROR_ACK", b"refused", b"value"),
     DiscardReason.DELIVERY_ATTEMPT_LIMIT: Case(_refuse("unlucky", 2), "DELIVERY_ATTEMPT_LIMIT", b"unlucky", b"value"),
 }
 ELSEWHERE: Final = {

@@ -74,13 +74,27 @@ def test_brokers_that_go_and_come_back(tmp_path: Path) -> None:
 
 def test_a_topic_that_is_refused_and_taken_again(tmp_path: Path) -> None:
     with DevBroker(topics={"news": 1, "secret": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
-        broker.inject(Fault(action=Action.ERROR, code=29, topic="secret", times=None))
+        broker.inject(Fault(action=Action.ERROR, code=42, topic="secret", times=None))
         send(daemon, "secret")
-        daemon.wait_for(lambda: "refuse topic secret: TOPIC_AUTHORIZATION_FAILED" in problems(daemon), "red", 20)
+        daemon.wait_for(lambda: "refuse topic secret: INVALID_REQUEST" in problems(daemon), "red", 20)
         assert "1 messages were discarded within the last minute, KAFKA_ERROR_ACK" in problems(daemon)
         broker.clear_faults()
         send(daemon, "secret")
         daemon.wait_settled(2)
+        daemon.wait_for(lambda: "secret" not in problems(daemon), "green", 10)
+
+
+def test_a_topic_that_we_may_not_write_waits_for_the_permission(tmp_path: Path) -> None:
+    with DevBroker(topics={"news": 1, "secret": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
+        broker.inject(Fault(action=Action.ERROR, code=29, topic="secret", times=None))
+        send(daemon, "secret", 3)
+        daemon.wait_for(lambda: "refuse topic secret: TOPIC_AUTHORIZATION_FAILED" in problems(daemon), "red", 20)
+        assert "Its messages wait in the slab" in problems(daemon)
+        assert "our user may not write to that topic (ACL WRITE)" in daemon.log()
+        send(daemon, "news", 2)
+        daemon.wait_for(lambda: daemon.books().delivered == 2, "the other topic", 20)
+        broker.clear_faults()
+        assert daemon.wait_settled(5).delivered == 5
         daemon.wait_for(lambda: "secret" not in problems(daemon), "green", 10)
 
 

@@ -28,7 +28,7 @@ AMENDED = {
     Action.RESEND: {-1},
     Action.SPLIT: {10, 18, 32, 87},
     Action.BUMP_EPOCH: {45, 47, 49, 59},
-    Action.FATAL_FOR_TOPIC: {29},
+    Action.AWAIT_PERMISSION: {29, 31},
     Action.SEND_UNNUMBERED: {43},
     Action.SEND_UNCOMPRESSED: {76},
 }
@@ -85,7 +85,7 @@ def test_what_may_never_get_better_is_tried_five_times(code: int) -> None:
 
 
 def test_only_what_is_sent_again_unchanged_counts_as_an_attempt() -> None:
-    again = {Action.RESEND, Action.PAUSE_AND_REROUTE, Action.BUMP_EPOCH}
+    again = {Action.RESEND, Action.AWAIT_PERMISSION, Action.PAUSE_AND_REROUTE, Action.BUMP_EPOCH}
     assert all(row.counts_as_attempt == (row.action in again) for row in ERROR_TABLE.values())
     assert all(row.counts_as_attempt for row in ERROR_TABLE.values() if row.attempt_limit is not None)
 

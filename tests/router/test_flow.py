@@ -23,7 +23,7 @@ ROOMY: Final = Geometry(chunks=320, topics=16, partitions=32, landing_slots=16, 
 TOPICS: Final = {b"t1": (1, 2, 3), b"t2": (1,)}
 PLACES: Final = [(topic, partition) for topic, nodes in TOPICS.items() for partition in range(len(nodes))]
 BATCHING: Final = ("combined", "none", "per_topic")
-REFUSED: Final = (6, 5, 7, 19, 10, 29, 13, -1)
+REFUSED: Final = (6, 5, 7, 19, 10, 29, 17, 13, -1)
 """Errors with which nothing was written."""
 WRITTEN: Final = (7, 20, 13, 56, 6)
 """Errors with which all was written."""

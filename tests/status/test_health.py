@@ -117,7 +117,9 @@ def test_what_was_said_long_ago_says_nothing(daemon: PagesOfNoDaemon) -> None:
 def test_a_topic_that_is_refused(daemon: PagesOfNoDaemon) -> None:
     topics = well(daemon).filled.topics
     topics.note_refusal(topics.id_of(b"clicks"), 29)
-    assert only_problem(daemon).startswith("The brokers refuse topic clicks: TOPIC_AUTHORIZATION_FAILED (29): no perm")
+    assert only_problem(daemon).startswith(
+        "The brokers refuse topic clicks: TOPIC_AUTHORIZATION_FAILED (29): our user may not"
+    )
     topics.note_refusal(topics.id_of(b"clicks"), 0)
     assert daemon.json("/healthz")["ready"]
 

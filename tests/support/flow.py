@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ROUTER", "World"]
 
-FINAL: Final = frozenset({-1, 10, 29})
+FINAL: Final = frozenset({-1, 10, 17, 42})
 """Errors by which something is given up."""
 
 
