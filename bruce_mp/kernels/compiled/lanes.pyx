@@ -57,7 +57,7 @@ cdef enum:
     GENERIC_HEADER = 8   # size, API key, version
     MMSGHDR_FLAGS = 48   # where the kernel says what it did to the datagram
     CUT = 0x20           # MSG_TRUNC
-    PATIENCE_MS = 1      # for company of a run that is closed, so that a frame names several
+    PATIENCE_MS = 2      # for company of a run that is closed, so that a frame names several
     NONE = -1
 
 
@@ -674,11 +674,12 @@ class Intake(PureIntake):
                 land_plain(&memory, row, base + landing_at, counters, amounts, count)
                 landed += count
                 now_ms = monotonic_ms() + offset_ms
-                if lanes._closed:
-                    closed_ms = closed_ms or now_ms
-                    if work.is_urgent or now_ms > closed_ms + PATIENCE_MS:
-                        break
-                elif count < limit and not wait_for_more(descriptor, lanes, now_ms, until_ms):
+                if lanes._closed and not closed_ms:
+                    closed_ms = now_ms
+                    until_ms = min(until_ms, now_ms + PATIENCE_MS)
+                if work.is_urgent or (closed_ms and now_ms >= closed_ms + PATIENCE_MS):
+                    break
+                if count < limit and not wait_for_more(descriptor, lanes, now_ms, until_ms):
                     break  # fewer than might have been: none are left
             return Taken(landed, 0, None)
         finally:
@@ -696,7 +697,7 @@ cdef bint wait_for_more(int descriptor, lanes, int64_t now_ms, int64_t until_ms)
     cdef pollfd waiting
     cdef int found, left
     due_ms = lanes._next_due_ms
-    if lanes._closed or due_ms is None:
+    if due_ms is None:
         return False
     left = min(until_ms, due_ms) - now_ms
     if left <= 0:
