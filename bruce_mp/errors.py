@@ -9,6 +9,7 @@ Three promises hold for everything that is raised on purpose:
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum, unique
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "RemoteProtocolError",
     "SlabError",
     "StartError",
+    "place_above",
 ]
 
 
@@ -92,3 +94,10 @@ class LocalProtocolError(ProtocolError):
 
 class RemoteProtocolError(ProtocolError):
     """The other side sent something that the protocol does not allow; the connection cannot go on."""
+
+
+def place_above(error: OSError, directory: object) -> str:
+    """What to do about a `directory` in which something cannot be made; the beginning of a sentence."""
+    if error.errno == errno.ENOENT:
+        return f"Make the directory {directory}, with write permission for the daemon's user"
+    return f"Give the daemon's user write permission in {directory}"

@@ -26,7 +26,9 @@ RETRY_S: Final = 0.1
 
 def main(argv: Sequence[str]) -> int:
     """Read the books, and print the balance."""
-    parser = ArgumentParser(prog="bruce check", description="Check that a daemon's books balance.")
+    statuses = "Exit status: 0 if they do, 3 if they do not, 4 if they could not be read, or moved too fast for that."
+    description = "Check that a daemon's books balance."
+    parser = ArgumentParser(prog="bruce check", description=description, epilog=statuses)
     add_address(parser)
     books = _read_consistent(pages_of(parser.parse_args(argv)))
     print(balance_line(books))

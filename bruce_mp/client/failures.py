@@ -60,8 +60,8 @@ _NO_PERMISSION: Final = (
     "access to its directory."
 )
 _UNREACHABLE: Final = {
-    errno.ENOENT: "there is no such socket. Start the daemon, or give the path of its configuration.",
-    errno.ECONNREFUSED: "nobody receives at this socket. The daemon that made it is gone: start it again.",
+    errno.ENOENT: "there is no such socket. Start the daemon, or give the path that its configuration names.",
+    errno.ECONNREFUSED: "nobody receives there. Start the daemon, or give the place that its configuration names.",
     errno.ECONNRESET: "the daemon closed the connection.",
     errno.EPIPE: "the daemon is shutting down and takes nothing more. Send again when it is back.",
     errno.EACCES: _NO_PERMISSION,

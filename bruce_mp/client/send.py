@@ -42,6 +42,8 @@ _LIMITS: Final = {
 LINGER_S: Final = 0.01
 PATIENCE_S: Final = 60.0
 """For a daemon that does not read; a person should not wonder for longer."""
+CONNECT_S: Final = 2.0
+"""For a daemon that is not there, on a stream.  It may be just about to start."""
 
 
 class UsageError(BruceError):
@@ -136,6 +138,8 @@ def _place(args: Namespace) -> str:
 
 
 def _send_all(client: Client, args: Namespace) -> None:
+    if isinstance(client, (StreamClient, TcpClient)):
+        client.connect(CONNECT_S)
     for number, message in enumerate(_messages(args), 1):
         _check_size(message, args)
         client.send_encoded(message)

@@ -94,6 +94,18 @@ class _Connected(Client):
         self._link.forget()
         self._begin()
 
+    # --- connecting --------------------------------------------------------------------------------------------------
+
+    def connect(self, timeout: float | None = None) -> None:
+        """Make the connection now, and not at the first message: for a program that wants to know at once.
+
+        Tries for `timeout` seconds, then raises the SendError that says what is wrong.
+        """
+        deadline = Deadline(timeout)
+        with self._locked(self._lock, deadline):
+            self._check_open()
+            self._link.connect(deadline)
+
     # --- sending -----------------------------------------------------------------------------------------------------
 
     def _hand_over(self, message: Buffer) -> None:
@@ -249,7 +261,8 @@ class _Connected(Client):
             lost = self._outgoing.clear()
         self._wake.set()
         if lost:
-            closed = ClientClosedError(f"{self._place}: {lost} messages were not sent before the end: {failure}")
+            what = "1 message was" if lost == 1 else f"{lost} messages were"
+            closed = ClientClosedError(f"{what} not sent before the end: {failure or self._place}")
             self._count_dropped(closed, lost)
             if self._errors == "raise":
                 raise closed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.config.addresses import UnixPath, is_loopback
+from bruce_mp.config.addresses import HostPort, UnixPath, is_loopback
 from bruce_mp.config.problems import Problem, dotted
 from bruce_mp.config.sizes import format_size
 from bruce_mp.config.topics import BUILT_IN_LIMITS, limits_named
@@ -176,6 +176,12 @@ def _socket_places(config: Config) -> Iterator[tuple[Path, str]]:
         yield ("http", "listen"), config.http.address.path
 
 
+def _own_ports(config: Config) -> Iterator[Problem]:
+    tcp, http = config.input.tcp, config.http.address
+    if tcp.enable and tcp.port and http == HostPort(tcp.host, tcp.port):
+        yield Problem.value(("input", "tcp", "port"), tcp.port, ": http.listen has it already; give another port")
+
+
 def _discard_log_size(config: Config) -> Iterator[Problem]:
     least = 2 * max(config.input.max_datagram_size, config.input.max_stream_size)
     size = config.discard_log.max_file_size
@@ -194,5 +200,6 @@ CHECKS: Final = (
     _some_input,
     _loopback,
     _own_sockets,
+    _own_ports,
     _discard_log_size,
 )

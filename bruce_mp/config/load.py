@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["load_config"]
 
 _PLACE: Final = re.compile(r" \(at line (\d+), column (\d+)\)")
+_TWICE: Final = {
+    "Cannot overwrite a value": "the setting is there twice; remove one",
+    "Cannot declare": "the section is there twice; put its settings together",
+}
+"""What tomllib means, by the beginning of what it says."""
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -80,7 +85,8 @@ def _locate(path: Path, text: str, error: str) -> str:
     """tomllib puts the place at the end of its message; editors and people look for it after the file's name."""
     match = _PLACE.search(error)
     line, column = (match[1], match[2]) if match else (str(text.count("\n") + 1), "end")
-    return f"{path}:{line}:{column}: this is not TOML: {error}."
+    said = _PLACE.sub("", error)
+    return f"{path}:{line}:{column}: this is not TOML: {_TWICE.get(said.partition(' (')[0], said)}."
 
 
 def _raise_any(problems: Iterable[Problem], path: Path, overrides: Sequence[Override]) -> None:

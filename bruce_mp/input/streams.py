@@ -210,7 +210,8 @@ class StreamAdmission:
 
     def _discard_rest(self, client: Client, reason: DiscardReason, counter: Counter) -> None:
         sample = bytes(client.rest[: self._reporter.sample_size])
-        self._reporter.note(reason, sample=sample, is_tcp=client.kind is TCP, peer=client.peer)
+        is_tcp = client.kind is TCP and reason is DiscardReason.UNCLEAN_DISCONNECT
+        self._reporter.note(reason, sample=sample, is_tcp=is_tcp, peer=client.peer)
         client.rest = bytearray()
         client.section.received += 1
         client.section.discard(reason)

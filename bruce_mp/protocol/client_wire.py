@@ -134,7 +134,10 @@ def _size(start: Struct, name: bytes, key: Buffer, value: Buffer) -> int:
 def _rest(name: bytes, timestamp_ms: int, key: Buffer, value: Buffer) -> bytes:
     if not -(2**63) <= timestamp_ms < 2**63:
         raise LocalProtocolError(f"Timestamp {timestamp_ms} does not fit: it is milliseconds in 64 bits.")
-    return b"".join((name, INT64.pack(timestamp_ms), INT32.pack(len(key)), key, INT32.pack(len(value)), value))
+    try:
+        return b"".join((name, INT64.pack(timestamp_ms), INT32.pack(len(key)), key, INT32.pack(len(value)), value))
+    except TypeError:
+        raise TypeError("Key and value are bytes, not text: encode them, as in value.encode().") from None
 
 
 # --- parsing ---------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.errors import SlabError
+from bruce_mp.errors import SlabError, place_above
 from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
@@ -160,7 +160,8 @@ def create(path: Path, geometry: Geometry, now_ms: int) -> None:
     try:
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise SlabError(f"The slab {path} cannot be made: {error.strerror}.") from error
+        remedy = f"{place_above(error, path.parent)}, or set another slab.path."
+        raise SlabError(f"The slab {path} cannot be made: {error.strerror}. {remedy}") from error
     try:
         _fill(descriptor, geometry, now_ms)
         os.link(draft, path)

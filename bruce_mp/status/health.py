@@ -20,7 +20,7 @@ from bruce_mp.status.metadata import read_metadata
 from bruce_mp.status.rows import STALLED_MS, read_processes
 from bruce_mp.status.text import topic_text
 from bruce_mp.telemetry.books import read_books
-from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT, EXPLAINED
+from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT, EXPLAINED, were_discarded
 from bruce_mp.telemetry.standings import FAILED
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _losses(evidence: Evidence) -> Iterator[str]:
 def _lost(evidence: Evidence, reasons: frozenset[DiscardReason]) -> Iterator[str]:
     for reason, count in evidence.losses.items():
         if reason in reasons:
-            yield f"{count} messages were discarded within the last minute, {reason.name}: {EXPLAINED[reason]}."
+            yield f"{were_discarded(count)} within the last minute, {reason.name}: {EXPLAINED[reason]}."
 
 
 def _books(evidence: Evidence) -> Iterator[str]:

@@ -11,7 +11,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.errors import StartError
+from bruce_mp.errors import StartError, place_above
 from bruce_mp.supervisor.locks import patiently
 
 if TYPE_CHECKING:
@@ -34,10 +34,8 @@ def take_run_dir(path: Path) -> int:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
     except OSError as error:
-        raise StartError(
-            f"The run directory {path} cannot be made: {error.strerror}. Make the directory {path.parent}, with write "
-            "permission for the daemon's user, or set another daemon.run_dir."
-        ) from error
+        remedy = f"{place_above(error, path.parent)}, or set another daemon.run_dir."
+        raise StartError(f"The run directory {path} cannot be made: {error.strerror}. {remedy}") from error
     _check(path, found)
     return patiently(lambda: _lock(path))
 

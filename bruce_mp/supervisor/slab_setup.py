@@ -80,7 +80,7 @@ def _check_owner(path: Path) -> None:
     except OSError as error:
         raise StartError(f"The slab {path} cannot be reached: {error.strerror}. Set another slab.path.") from error
     if not stat.S_ISREG(found.st_mode):
-        raise StartError(f"The slab {path} is not a file; remove it or set another slab.path.")
+        raise StartError(f"The slab {path} is not a file; set slab.path to the place of one.")
     if found.st_uid != os.geteuid():
         raise StartError(
             f"The slab {path} belongs to user {found.st_uid}, and the daemon runs as user {os.geteuid()}; change its "

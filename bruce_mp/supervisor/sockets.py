@@ -118,7 +118,8 @@ def _bind_unix(path: Path, kind: SocketKind, access: Access, setting: str) -> Bo
         with _umask(access.mode if owner is None else 0):
             bound.bind(str(path))
         if owner is not None:
-            _hand_over(path, owner, access.mode)
+            with _removed_on_failure(path):
+                _hand_over(path, owner, access.mode)
     except OSError as error:
         bound.close()
         raise StartError(_place_trouble(path, setting, error)) from error
@@ -156,6 +157,16 @@ def _hand_over(path: Path, owner: tuple[int, int], mode: int | None) -> None:
         itself.chmod(0o777 & ~_present_umask() if mode is None else mode)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _removed_on_failure(path: Path) -> Iterator[None]:
+    """A socket file that nobody may use is of no use to anybody."""
+    try:
+        yield
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _present_umask() -> int:

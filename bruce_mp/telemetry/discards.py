@@ -19,7 +19,7 @@ from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.copies import Copy, Target
 from bruce_mp.telemetry.discard_line import info_of
 from bruce_mp.telemetry.events import CulpritEvent, DiscardEvent, DuplicateEvent, encode_events
-from bruce_mp.telemetry.reasons import ABOUT_UNDERSTOOD, EXPLAINED, SAMPLED
+from bruce_mp.telemetry.reasons import ABOUT_UNDERSTOOD, EXPLAINED, SAMPLED, were_discarded
 from bruce_mp.telemetry.spans import MAX_TOPICS, RECENT, Recent, Span, entry
 
 if TYPE_CHECKING:
@@ -178,9 +178,8 @@ class DiscardReporter:
     def _log_news(self) -> None:
         """Say in the log what was discarded since the last flush, once for each reason and topic."""
         for (reason, topic), count in self._unlogged.items():
-            of_topic = f" of topic {topic.decode('utf-8', 'backslashreplace')}" if topic else ""
-            text = "%d messages%s were discarded: %s (%s)."
-            _LOG.error(text, count, of_topic, reason.name, EXPLAINED[reason], extra={"about": (reason, topic)})
+            what = were_discarded(count, topic.decode("utf-8", "backslashreplace"))
+            _LOG.error("%s: %s (%s).", what, reason.name, EXPLAINED[reason], extra={"about": (reason, topic)})
         self._unlogged.clear()
 
     def _events(self) -> Iterator[Event]:

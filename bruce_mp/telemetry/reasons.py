@@ -9,7 +9,7 @@ from bruce_mp.errors import DiscardReason
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ABOUT_UNDERSTOOD", "BY_CLIENTS", "BY_FAULT", "BY_TOPIC", "EXPLAINED", "SAMPLED"]
+__all__ = ["ABOUT_UNDERSTOOD", "BY_CLIENTS", "BY_FAULT", "BY_TOPIC", "EXPLAINED", "SAMPLED", "were_discarded"]
 
 SAMPLED: Final = frozenset({DiscardReason.MALFORMED, DiscardReason.UNCLEAN_DISCONNECT, DiscardReason.LONG_MSG})
 """Reasons whose messages are shown: the others say all by topic or version."""
@@ -48,3 +48,9 @@ EXPLAINED: Final[Mapping[DiscardReason, str]] = {
     DiscardReason.BUG: "an error of the daemon; please report it with the log",
 }
 """What happened and where the remedy is, in words that go on a sentence."""
+
+
+def were_discarded(count: int, topic: str = "") -> str:
+    """The subject and verb of a sentence about discards."""
+    what = "1 message" if count == 1 else f"{count} messages"
+    return f"{what}{f' of topic {topic}' if topic else ''} {'was' if count == 1 else 'were'} discarded"

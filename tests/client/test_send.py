@@ -252,6 +252,17 @@ def test_over_a_unix_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     assert f"3 messages sent to {path}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("way", [("--stream-socket-path", "/nowhere/bruce.stream"), ("--port", "1")])
+def test_a_stream_that_nobody_serves_is_told_soon(
+    way: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bruce_mp.client.send.CONNECT_S", 0.05)
+    assert run_by_stream(*way) == 1
+    said = capsys.readouterr().err
+    assert "Start the daemon, or give the" in said
+    assert "0 messages sent to" in said
+
+
 def test_over_tcp_with_a_flush(capsys: pytest.CaptureFixture[str]) -> None:
     with StreamDaemon() as daemon:
         way = ("--port", str(daemon.port), "--value", "v", "--count", "5", "--flush", "20")

@@ -112,6 +112,20 @@ def test_no_daemon_is_explained_and_counted(path: Path) -> None:
         assert dict(client.stats().dropped) == {"unreachable": 2}
 
 
+def test_connect_says_at_once_that_there_is_no_daemon(path: Path) -> None:
+    with StreamClient(path, timeout=60, linger=1) as client:
+        with pytest.raises(DaemonUnreachableError, match="no such socket"):
+            client.connect(0.01)
+        with StreamDaemon(path):
+            client.connect(10)
+            assert client.stats().connections == 1
+
+
+def test_text_is_no_value(path: Path) -> None:
+    with StreamClient(path) as client, pytest.raises(TypeError, match="encode them"):
+        client.send("t", "text")  # type: ignore[arg-type]
+
+
 def test_a_daemon_that_starts_late_is_waited_for(path: Path) -> None:
     started: list[StreamDaemon] = []
     timer = threading.Timer(0.2, lambda: started.append(StreamDaemon(path)))
@@ -158,7 +172,7 @@ def test_without_time_a_full_connection_drops_at_once(daemon: StreamDaemon, path
     client = StreamClient(path, timeout=0)
     with pytest.raises(SendTimeoutError, match="did not read"):
         send_without_end(client)
-    with pytest.raises(ClientClosedError, match=r"1 messages were not sent.*did not read"):  # a part of it was
+    with pytest.raises(ClientClosedError, match=r"1 message was not sent.*did not read"):  # a part of it was
         client.close()
 
 
@@ -273,7 +287,7 @@ def test_close_writes_what_lingers(daemon: StreamDaemon, path: Path) -> None:
 def test_what_close_cannot_write_is_told_and_counted(path: Path) -> None:
     client = StreamClient(path, linger=60, timeout=0)
     client.send("t", b"v")
-    with pytest.raises(ClientClosedError, match=r"1 messages were not sent.*no such socket"):
+    with pytest.raises(ClientClosedError, match=r"1 message was not sent.*no such socket"):
         client.close()
     assert dict(client.stats().dropped) == {"closed": 1}
     client.close()

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
         ('[rate_limit.topics]\nt = "x"\n', 'rate_limit.topics.t = "x" is not allowed'),
         ("[input.unix_datagram]\nenable = false\n", "No input is enabled: set input.unix_datagram.enable,"),
         (
+            "[input.tcp]\nenable = true\nport = 9090\n",
+            "input.tcp.port = 9090 is not allowed: http.listen has it already; give another port.",
+        ),
+        (
             '[input.unix_stream]\nenable = true\npath = "/run/bruce.dgram"\n',
             'input.unix_stream.path = "/run/bruce.dgram" is not allowed: input.unix_datagram.path is there already',
         ),

@@ -177,7 +177,11 @@ def test_long_values_are_cut(load: Load) -> None:
     ("text", "place"),
     [
         ("[slab]\nsize 3\n", "bruce.toml:4:6: this is not TOML: "),
-        ("[slab]\n[slab]\n", "bruce.toml:4:6: this is not TOML: "),
+        (
+            "[slab]\n[slab]\n",
+            "bruce.toml:4:6: this is not TOML: the section is there twice; ",
+        ),
+        ('[slab]\nsize = "9m"\nsize = "8m"\n', "this is not TOML: the setting is there twice; remove one\\.$"),
         ('[slab]\npath = """', "bruce.toml:4:"),
         (f"[slab]\nsize = {'9' * 5000}\n", "bruce.toml:"),
     ],

@@ -77,7 +77,7 @@ def test_a_topic_that_is_refused_and_taken_again(tmp_path: Path) -> None:
         broker.inject(Fault(action=Action.ERROR, code=42, topic="secret", times=None))
         send(daemon, "secret")
         daemon.wait_for(lambda: "refuse topic secret: INVALID_REQUEST" in problems(daemon), "red", 20)
-        assert "1 messages were discarded within the last minute, KAFKA_ERROR_ACK" in problems(daemon)
+        assert "1 message was discarded within the last minute, KAFKA_ERROR_ACK" in problems(daemon)
         broker.clear_faults()
         send(daemon, "secret")
         daemon.wait_settled(2)

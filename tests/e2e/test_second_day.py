@@ -168,7 +168,8 @@ def test_a_run_directory_that_cannot_be_made(daemon: Daemon) -> None:
     closed = daemon.directory / "closed"
     closed.mkdir(mode=0o500)
     text = refused(daemon, daemon__run_dir=closed / "run")
-    assert f"The run directory {closed / 'run'} cannot be made: Permission denied. Make the directory" in text
+    remedy = f"Give the daemon's user write permission in {closed},"
+    assert f"The run directory {closed / 'run'} cannot be made: Permission denied. {remedy}" in text
 
 
 def test_something_else_is_in_the_place_of_the_socket(daemon: Daemon) -> None:

@@ -19,6 +19,7 @@ from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import Row
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.reports import DiscardReport
 from support.crash_images import crash_images
 from support.examples import examples
 from support.slabs import SMALL, contents, datagram, new_slab
@@ -96,6 +97,21 @@ def test_an_invalid_size_is_one_malformed_message_and_the_end(slab: Slab, kind: 
     assert counter(slab, kind.invalid_size) == 1
     assert counter(slab, Counter.InputAgentDiscardMsgMalformed) == 0
     assert client.section.discards == {DiscardReason.MALFORMED: 1}
+
+
+@pytest.mark.parametrize("kind", [UNIX, TCP], ids=["unix", "tcp"])
+def test_a_report_tells_what_is_no_message_from_a_disconnect(slab: Slab, kind: Kind) -> None:
+    worker = StreamInput(slab)
+    refused, gone = worker.connect(kind), worker.connect(kind)
+    worker.feed((refused, b"GET / HTTP/1.1"), (gone, datagram()[:20]))
+    worker.admission.hang_up(gone)
+    report = DiscardReport(1, 0)
+    for event in worker.reported():
+        report.add(event)
+    assert report.counts[DiscardReason.MALFORMED] == 1
+    assert report.recent[DiscardReason.MALFORMED].newest_first == (b"GET / HTTP/1.1",)
+    assert report.tcp_disconnects == (kind is TCP)
+    assert report.counts[DiscardReason.UNCLEAN_DISCONNECT] == (kind is UNIX)
 
 
 def test_what_is_too_large_is_refused_by_its_size_alone(slab: Slab) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -130,6 +131,16 @@ def test_a_file_can_be_given_away_before_anybody_can_use_it(
     assert seen == [0]
     assert (str(found.st_uid), str(found.st_gid)) == (user, group)
     assert stat.S_IMODE(found.st_mode) == (0o755 if mode is None else mode)
+
+
+def test_a_file_that_cannot_be_given_away_does_not_stay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "not you")
+
+    monkeypatch.setattr(os, "chown", refuse)
+    with pytest.raises(StartError, match="only root may give a file to another user"):
+        bind_unix_stream(UnixStream(path=str(path), user="0"))
+    assert not path.exists()
 
 
 def test_users_and_groups_have_to_exist(path: Path) -> None:

@@ -15,12 +15,14 @@ from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.rows import Row
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.discards import DiscardReporter
+from bruce_mp.telemetry.events import DiscardEvent, decode_events
 from bruce_mp.telemetry.receipts import finish_stream_input
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bruce_mp.slab.file import Slab
+    from bruce_mp.telemetry.events import News
 
 __all__ = ["WORKER_ROW", "StreamInput"]
 
@@ -28,10 +30,13 @@ WORKER_ROW: Final = lay.ROW_FIRST_INPUT + 1
 
 
 class _Sent:
-    """Takes what the reporter sends, and forgets it."""
+    """Takes what the reporter sends."""
 
-    @staticmethod
-    def send_bytes(_data: bytes) -> bool:
+    def __init__(self) -> None:
+        self.news: list[News] = []
+
+    def send_bytes(self, data: bytes) -> bool:
+        self.news += decode_events(data)
         return True
 
 
@@ -59,7 +64,8 @@ class StreamInput:
         self.answers: list[tuple[Client, BarrierAnswer]] = []
         self.pool = ChunkPool(slab, row, [row], self.outcomes)
         self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms)
-        self.reporter = DiscardReporter(_Sent(), 100)
+        self._sent = _Sent()
+        self.reporter = DiscardReporter(self._sent, 100)
         self.barriers: list[tuple[Client, bytes]] = []
         self.admission = StreamAdmission(
             self.row, self.lanes, self.pool, self.reporter, self._on_barrier, longest=longest, blocks=blocks
@@ -74,6 +80,11 @@ class StreamInput:
 
     def _answer(self, client: Client, data: bytes) -> None:
         self.answers.append((client, decode_answer(data)))
+
+    def reported(self) -> list[DiscardEvent]:
+        """What discard reports are told."""
+        self.reporter.flush()
+        return [event for event in self._sent.news if isinstance(event, DiscardEvent)]
 
     def connect(self, kind: Kind = UNIX) -> Client:
         """A new client."""
