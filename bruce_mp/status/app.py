@@ -30,6 +30,7 @@ from bruce_mp.status.overview import read_overview
 from bruce_mp.status.queues import queues_plain, read_queues
 from bruce_mp.status.rolling_file import FileTroubleError
 from bruce_mp.status.rows import read_processes
+from bruce_mp.status.sampled import Sampled
 from bruce_mp.status.text import stamp
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
@@ -100,10 +101,12 @@ def create_app(daemon: Daemon) -> Flask:
     """The application."""
     app = Flask(__name__, static_folder=None)
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
+    held, evidence = Sampled(daemon.held), Sampled(daemon.evidence)
     for name, (read, plain) in _pages(daemon).items():
         _add_page(app, name, read, plain)
     app.add_url_rule("/healthz", "healthz", lambda: _healthz(daemon))
-    app.add_url_rule("/metrics", "metrics", lambda: _metrics(daemon))
+    app.add_url_rule("/metrics", "metrics", lambda: _metrics(daemon, evidence(), held()))
+    _add_page(app, "held", held, None)
     app.add_url_rule("/", "overview", lambda: _overview(daemon))
     app.add_url_rule("/metadata_update", "metadata_update", lambda: _metadata_update(daemon), methods=["POST"])
     add_debug_pages(app, daemon.debug)
@@ -128,7 +131,6 @@ def _pages(daemon: Daemon) -> Mapping[str, tuple[Callable[[], Page], Callable[[A
         "brokers": (lambda: read_brokers(slab, daemon.standings.heard(now_ms()), now_ms()), brokers_plain),
         "processes": (lambda: read_processes(slab, now_ms()), None),
         "books": (lambda: _read_books(daemon), None),
-        "held": (daemon.held, None),
     }
 
 
@@ -161,9 +163,8 @@ def _healthz(daemon: Daemon) -> Response:
     return _json(page, 200 if well else 503)
 
 
-def _metrics(daemon: Daemon) -> Response:
-    compression = daemon.compression.page(daemon.now_ms())
-    families = read_metrics(daemon.slab, daemon.evidence(), compression, daemon.held())
+def _metrics(daemon: Daemon, evidence: Evidence, held: HeldPage) -> Response:
+    families = read_metrics(daemon.slab, evidence, daemon.compression.page(daemon.now_ms()), held)
     return Response(expose(families), content_type=CONTENT_TYPE)
 
 

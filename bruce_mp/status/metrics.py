@@ -14,7 +14,7 @@ from bruce_mp.protocol.error_actions import ERROR_TABLE
 from bruce_mp.status.exposition import Family, Sample, bounded, histogram
 from bruce_mp.status.health import judge
 from bruce_mp.telemetry.books import total
-from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.delays import BOUNDS_MS, read_delays
 from bruce_mp.telemetry.standings import CONNECTED, FAILED
 
@@ -86,7 +86,7 @@ LABELLED: Final[Mapping[str, tuple[str, str, Mapping[str, Counter]]]] = {
 def read_metrics(slab: Slab, evidence: Evidence, compression: CompressionPage, held: HeldPage) -> Iterator[Family]:
     """All families as of now."""
     yield from _daemon(evidence)
-    yield from _books(evidence.books)
+    yield from _books(slab, evidence.books)
     yield from _held(held)
     yield _delays(slab)
     yield from _processes(evidence.processes.processes)
@@ -116,15 +116,15 @@ def _daemon(evidence: Evidence) -> Iterator[Family]:
     yield _gauge("bruce_metadata_updated_timestamp_seconds", "Last fetch of the metadata; 0 = never.", updated_s)
 
 
-def _books(books: Books) -> Iterator[Family]:
+def _books(slab: Slab, books: Books) -> Iterator[Family]:
+    """Counters are read now; what is held, and whether all is accounted for, is as old as the books."""
     balanced = books.balanced or not books.consistent
-    reasons = {reason.name: books.discarded.get(reason.name, 0) for reason in DiscardReason}
-    yield _counter("bruce_messages_received_total", "Messages that were received.", books.received)
-    yield _counter("bruce_messages_delivered_total", "Messages that Kafka has.", books.delivered)
+    reasons = {reason.name: total(slab, discarded(reason)) for reason in DiscardReason}
+    yield _counter("bruce_messages_received_total", "Messages that were received.", total(slab, Counter.MsgReceived))
+    yield _counter("bruce_messages_delivered_total", "Messages that Kafka has.", total(slab, Counter.MsgDelivered))
     yield _labelled("bruce_messages_discarded_total", "counter", "Messages that were given up.", "reason", reasons)
-    yield _counter(
-        "bruce_possible_duplicates_total", "Messages that Kafka may have more than once.", books.possible_duplicates
-    )
+    twice = total(slab, Counter.PossibleDuplicateMsg)
+    yield _counter("bruce_possible_duplicates_total", "Messages that Kafka may have more than once.", twice)
     yield _labelled("bruce_messages_held", "gauge", "Messages that are held, by stage.", "stage", books.held)
     yield _gauge("bruce_books_balanced", "0 if received is not delivered + discarded + held.", int(balanced))
 

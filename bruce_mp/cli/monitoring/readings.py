@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from bruce_mp.cli.pages import Pages
 
 __all__ = ["Readings", "read_daemon"]
+
+TRIES: Final = 5
+PAUSE_S: Final = 0.1
 
 
 class Readings(msgspec.Struct, frozen=True):
@@ -47,6 +51,16 @@ def read_daemon(pages: Pages) -> Readings:
         "metadata": pages.get("metadata_fetch_time", MetadataPage),
         "held": pages.get("held", HeldPage),
         "counters": {line.name: line.value for line in pages.get("counters", _Counters).counters},
-        "books": pages.get("books", Books),
+        "books": _books(pages),
     }
     return Readings(**read)
+
+
+def _books(pages: Pages) -> Books:
+    """The books, consistent if a few tries bring them."""
+    for _ in range(TRIES - 1):
+        books = pages.get("books", Books)
+        if books.consistent:
+            return books
+        time.sleep(PAUSE_S)
+    return pages.get("books", Books)
