@@ -82,9 +82,3 @@ def test_check_config_takes_overrides(capsys: pytest.CaptureFixture[str]) -> Non
     assert "Note: kafka.required_acks = 0" in out
     assert main(["check-config", str(CONF / "bruce.toml"), "--set", "slab.size=huge"]) == 1
     assert "slab.size" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", [["check-config"], ["run", "--config"]])
-def test_a_feature_that_would_be_ignored_is_refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*command, str(CONF / "bruce.toml"), "--set", "input.tcp.enable=true"]) == 1
-    assert "input.tcp.enable = true: this version does not have that yet; remove it." in capsys.readouterr().err
