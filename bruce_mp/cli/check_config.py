@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bruce_mp.config.model import Config
+    from bruce_mp.config.sections import Kafka
 
 __all__ = ["main"]
 
@@ -43,12 +44,18 @@ def main(argv: Sequence[str]) -> int:
 
 def _summary(config: Config) -> dict[str, str]:
     return {
-        "brokers": ", ".join(config.kafka.bootstrap_servers),
+        "brokers": ", ".join(config.kafka.bootstrap_servers) + _security(config.kafka),
         **_inputs(config),
         "slab": f"{config.slab_path}, {format_size(config.slab.size)} for messages, {_file_mib(config)} MiB in all",
         "run directory": config.daemon.run_dir,
         "status pages": config.http.listen,
     }
+
+
+def _security(kafka: Kafka) -> str:
+    ways = ("TLS" if kafka.tls.enable else None, kafka.sasl.mechanism)
+    used = " and ".join(filter(None, ways))
+    return f" by {used}" if used else ""
 
 
 def _file_mib(config: Config) -> int:

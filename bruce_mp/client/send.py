@@ -149,7 +149,7 @@ def _send_all(client: Client, args: Namespace) -> None:
         reasons = "".join(f", {name} {count}" for name, count in outcome.reasons.items())
         print(f"{outcome.delivered} messages delivered, {outcome.discarded} discarded{reasons}", flush=True)
         if outcome.discarded:
-            raise BruceError("The daemon discarded messages; its discard report has samples.")
+            raise BruceError("The daemon discarded messages; its /discards page and its log say more.")
 
 
 def _check_size(message: bytes, args: Namespace) -> None:

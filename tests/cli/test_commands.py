@@ -72,6 +72,13 @@ def test_our_configurations_are_right(name: str, capsys: pytest.CaptureFixture[s
     assert "/run/bruce.dgram, up to 64k each" in out
 
 
+def test_check_config_says_how_brokers_are_reached(capsys: pytest.CaptureFixture[str]) -> None:
+    login = ["kafka.sasl.mechanism=PLAIN", "kafka.sasl.username=bruce", "kafka.sasl.password_env=PASSWORD"]
+    settings = [word for setting in ["kafka.tls.enable=true", *login] for word in ("--set", setting)]
+    assert main(["check-config", str(CONF / "bruce.minimal.toml"), *settings]) == 0
+    assert "  brokers       localhost:9092 by TLS and PLAIN\n" in capsys.readouterr().out
+
+
 def test_check_config_takes_overrides(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(["check-config", str(CONF / "bruce.toml"), "--set", "slab.size=64m", "--set", "kafka.required_acks=0"])
