@@ -59,6 +59,7 @@ def _parser() -> ArgumentParser:
     _backfill(_command(commands, "backfill", "files into topics", _run_backfill))
     _replay(_command(commands, "replay", "discarded or exported messages through a daemon again", _run_replay))
     _audit(_command(commands, "audit", "compare what was sent with what is in Kafka", _run_audit))
+    _fleet(_command(commands, "fleet", "the status of many daemons, and what of it is worst", _run_fleet))
     return parser
 
 
@@ -223,8 +224,31 @@ def _run_follow(spark: SparkSession, plan: Follow) -> int:
     """Until SIGTERM or SIGINT; bad if one report was."""
     from bruce_mp.spark.audit.follow import follow  # noqa: PLC0415 - PySpark is slow
 
+    good = [verdict.good for verdict in follow(spark, plan, _told_to_stop())]
+    return ExitCode.OK if all(good) else ExitCode.UNBALANCED
+
+
+def _told_to_stop() -> Event:
+    """Set by SIGTERM and SIGINT."""
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    good = [verdict.good for verdict in follow(spark, plan, stop)]
-    return ExitCode.OK if all(good) else ExitCode.UNBALANCED
+    return stop
+
+
+def _fleet(parser: ArgumentParser) -> None:
+    parser.add_argument("daemons", nargs="*", metavar="HOST:PORT", help="their http.listen addresses")
+    parser.add_argument("--hosts", metavar="FILE", help="a file with one address a line")
+    parser.add_argument("--output", metavar="DIR", required=True, help="the table of samples grows here")
+    parser.add_argument("--rounds", metavar="N", type=int, default=1, help="how often to ask (default 1)")
+    parser.add_argument("--every", metavar="S", type=float, default=60, help="seconds between rounds (default 60)")
+
+
+def _run_fleet(args: Namespace) -> int:
+    from bruce_mp.spark.pipelines.fleet import collect_fleet, read_hosts, worst  # noqa: PLC0415 - PySpark is slow
+
+    hosts = read_hosts(args.daemons, args.hosts)
+    spark = start_session("bruce fleet", master=args.master, settings=dict(args.conf))
+    stop = _told_to_stop()
+    print(worst(collect_fleet(spark, hosts, args.output, rounds=args.rounds, every_s=args.every, stop=stop)))
+    return ExitCode.OK

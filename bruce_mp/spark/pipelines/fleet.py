@@ -1,0 +1,255 @@
+"""The status of many daemons over time, as a table, and what of it is worst.
+
+Tasks fetch the pages, not the driver, and each daemon's answer is some dozens of rows (`ROW`).  A daemon that does not
+answer has a row that says so.  Each round appends to OUTPUT/samples, so that later runs go on with the same table.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from bruce_mp.spark.errors import OptionError
+from bruce_mp.spark.pipelines.progress import Progress
+from bruce_mp.spark.storage import absolute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from threading import Event
+
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Worst", "collect_fleet", "fetch_rows", "read_hosts", "worst"]
+
+ROW: Final = "since bigint, kind string, topic string, name string, period bigint, value bigint"
+"""`kind` and what the other columns mean for it:
+
+unreachable  name: why
+problem      name: a sentence of /healthz
+counter      name: received, delivered, discarded REASON, held STAGE (see /books); value: now
+queue        topic; value: messages held
+discards     topic, name: the reason, period: the report's id; value: so far in this period (see /discards)
+
+`since` is when the daemon was started: its periods are numbered from there.
+"""
+_TIMEOUT_S: Final = 10
+_LIMIT: Final = 20
+_Row = tuple[int, str, str | None, str | None, int | None, int | None]
+
+
+def read_hosts(names: Sequence[str], file: str | None) -> list[str]:
+    """Addresses HOST:PORT from the command line and from a file, one a line, # begins a comment."""
+    found = list(names)
+    if file is not None:
+        with open(file) as lines:  # noqa: PTH123 - what the user gave, as it is
+            found += [text for line in lines if (text := line.partition("#")[0].strip())]
+    if not found:
+        raise OptionError("No daemons to ask: name their http.listen addresses (HOST:PORT), or give a file with them.")
+    return list(dict.fromkeys(found))
+
+
+def collect_fleet(
+    spark: SparkSession,
+    hosts: Sequence[str],
+    output: str,
+    *,
+    rounds: int = 1,
+    every_s: float = 60,
+    stop: Event | None = None,
+    progress: Progress | None = None,
+) -> DataFrame:
+    """Ask all daemons `rounds` times; the whole table of samples: at_ms, daemon and the columns of `ROW`."""
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
+
+    shown = progress or Progress("fleet")
+    place = f"{absolute(output)}/samples"
+    fetch = F.udf(fetch_rows, f"array<struct<{ROW}>>", useArrow=False).asNondeterministic()
+    for number in range(1, rounds + 1):
+        began = time.time()
+        asked = spark.createDataFrame([(host,) for host in hosts], "daemon string").repartition(len(hosts))
+        answers = asked.withColumn("at_ms", F.lit(int(began * 1000))).select(
+            "at_ms", "daemon", F.inline(fetch("daemon"))
+        )
+        answers.coalesce(1).write.mode("append").parquet(place)
+        shown.show(f"round {number} of {rounds}, {len(hosts)} daemons")
+        if number < rounds and _wait(stop, began + every_s - time.time()):
+            break
+    return spark.read.parquet(place)
+
+
+def _wait(stop: Event | None, seconds: float) -> bool:
+    """Wait for the next round; whether to stop instead."""
+    if stop is not None:
+        return stop.wait(max(seconds, 0))
+    time.sleep(max(seconds, 0))
+    return False
+
+
+# --- in tasks --------------------------------------------------------------------------------------------------------
+def fetch_rows(daemon: str) -> list[_Row]:
+    """What a daemon says, as `ROW`."""
+    base = daemon if "://" in daemon else f"http://{daemon}"
+    try:
+        pages = {page: _get(f"{base.rstrip('/')}{path}") for page, path in _PAGES.items()}
+        since = int(pages["books"]["since"])
+        return [(since, *row) for rows in _READERS for row in rows(pages)]
+    except (OSError, ValueError, LookupError) as error:
+        return [(0, "unreachable", None, f"{type(error).__name__}: {error}", None, None)]
+
+
+_PAGES: Final = {
+    "books": "/books/json", "queues": "/queues/json", "discards": "/discards/json", "health": "/healthz"
+}  # fmt: skip
+
+
+def _get(url: str) -> Mapping[str, Any]:
+    try:
+        with urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - an address that the user gave
+            return _object(answer.read())
+    except URLError as error:
+        if getattr(error, "code", None) == 503 and hasattr(error, "read"):  # /healthz of a daemon that is not well
+            return _object(error.read())
+        raise
+
+
+def _object(data: bytes) -> Mapping[str, Any]:
+    found = json.loads(data)
+    if not isinstance(found, dict):
+        raise TypeError("not the page of a daemon")
+    return found
+
+
+def _counters(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    books = pages["books"]
+    for name in ("received", "delivered"):
+        yield "counter", None, name, None, books[name]
+    for group in ("discarded", "held"):
+        for name, count in books[group].items():
+            yield "counter", None, f"{group} {name}", None, count
+
+
+def _queues(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    for entry in pages["queues"]["sending"]:
+        yield "queue", entry["topic"], None, None, entry["batch"] + entry["send_wait"] + entry["ack_wait"]
+
+
+def _discards(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    page = pages["discards"]
+    for report in (page["unfinished_report"], *page.get("finished_reports", ())):
+        for entry in report["discard_topic"]:
+            for reason, count in entry["reasons"].items():
+                yield "discards", entry["topic"], reason, report["id"], count
+
+
+def _problems(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    for text in pages["health"]["problems"]:
+        yield "problem", None, str(text), None, None
+
+
+_READERS: Final = (_counters, _queues, _discards, _problems)
+
+
+# --- what is worst ---------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """At most 20 rows each, the worst first."""
+
+    daemons: Sequence[Mapping[str, Any]]
+    """daemon, discarded (while it was watched), held (at most), unreachable (rounds), problem (the last)"""
+    topics: Sequence[Mapping[str, Any]]
+    """topic, discarded, held (at most, of one daemon)"""
+    reasons: Sequence[Mapping[str, Any]]
+    """reason, discarded, daemons"""
+
+    def __str__(self) -> str:
+        return "\n\n".join(
+            f"{title}\n{_table(rows)}"
+            for title, rows in (("Daemons", self.daemons), ("Topics", self.topics), ("Reasons", self.reasons))
+        )
+
+
+def worst(samples: DataFrame) -> Worst:
+    """The worst daemons, topics and reasons in the samples.
+
+    What a daemon had discarded before the first sample does not count against it, but for topics, whose periods do.
+    """
+    steps = _steps(samples).cache()
+    try:
+        daemons = _joined(_by_daemon(samples, steps), ["discarded", "unreachable", "held"])
+        topics = _joined(_by_topic(samples), ["discarded", "held"])
+        reasons = steps.groupBy("reason").agg(
+            *_expressions("sum(step) as discarded", "count(distinct daemon) as daemons")
+        )
+        return Worst(daemons, topics, _joined(reasons.where("discarded > 0"), ["discarded"]))
+    finally:
+        steps.unpersist()
+
+
+def _steps(samples: DataFrame) -> DataFrame:
+    """daemon, reason, step: by how much a counter of discards rose; one that fell began anew, with a new slab."""
+    counters = samples.where("kind = 'counter' and startswith(name, 'discarded ')").selectExpr(
+        "daemon", "at_ms", "substring(name, 11) as reason", "value"
+    )
+    # A reason is not shown before its first discard, so its first value counts from the daemon's second sample on.
+    before = "lag(value) over (partition by daemon, reason order by at_ms)"
+    first = samples.groupBy("daemon").agg(*_expressions("min(at_ms) filter (where kind = 'counter') as first_ms"))
+    known = counters.selectExpr("*", f"{before} as before").join(first, "daemon")
+    base = "coalesce(before, if(at_ms = first_ms, value, 0))"
+    return known.selectExpr("daemon", "reason", f"if(value >= {base}, value - {base}, value) as step")
+
+
+def _by_daemon(samples: DataFrame, steps: DataFrame) -> DataFrame:
+    held = samples.where("kind = 'counter' and startswith(name, 'held ')").groupBy("daemon", "at_ms")
+    held = held.agg(*_expressions("sum(value) as held")).groupBy("daemon").agg(*_expressions("max(held) as held"))
+    seen = samples.groupBy("daemon").agg(
+        *_expressions(
+            "count(*) filter (where kind = 'unreachable') as unreachable",
+            "max_by(name, at_ms) filter (where kind in ('problem', 'unreachable')) as problem",
+        )
+    )
+    risen = steps.groupBy("daemon").agg(*_expressions("sum(step) as discarded"))
+    joined = seen.join(held, "daemon", "left").join(risen, "daemon", "left").fillna(0)
+    return joined.select("daemon", "discarded", "held", "unreachable", "problem")
+
+
+def _by_topic(samples: DataFrame) -> DataFrame:
+    periods = samples.where("kind = 'discards'").groupBy("daemon", "since", "period", "topic", "name")
+    lost = (
+        periods.agg(*_expressions("max(value) as value")).groupBy("topic").agg(*_expressions("sum(value) as discarded"))
+    )
+    held = samples.where("kind = 'queue'").groupBy("topic").agg(*_expressions("max(value) as held"))
+    return lost.join(held, "topic", "full").fillna(0)
+
+
+def _joined(table: DataFrame, order: Sequence[str]) -> list[dict[str, Any]]:
+    rows = table.orderBy(*(table[name].desc() for name in order), *table.columns[:1]).limit(_LIMIT)
+    return [row.asDict() for row in rows.collect()]
+
+
+def _expressions(*texts: str) -> list[Any]:
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
+
+    return [F.expr(text) for text in texts]
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return "  none"
+    lines = [list(rows[0]), *([_text(value) for value in row.values()] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    numeric = [isinstance(value, int) for value in rows[0].values()]
+    return "\n".join(
+        ("  " + "  ".join(
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, numeric, strict=True)
+        )).rstrip()
+        for line in lines
+    )  # fmt: skip
+
+
+def _text(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value or "")

@@ -1,0 +1,117 @@
+"""The fleet: pages of daemons become rows in tasks, and the worst of them is found."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from bruce_mp.spark.errors import OptionError
+from bruce_mp.spark.pipelines.fleet import ROW, Worst, collect_fleet, fetch_rows, read_hosts, worst
+from bruce_mp.spark.pipelines.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+BOOKS: Final = {
+    "since": 5, "received": 10, "delivered": 7, "discarded": {"NO_MEM": 2}, "held": {"input": 0, "queued": 1},
+}  # fmt: skip
+REPORT: Final = {"id": 3, "discard_topic": [{"topic": "t", "reasons": {"NO_MEM": 2}}]}
+PAGES: Final[dict[str, Any]] = {
+    "/books/json": BOOKS,
+    "/queues/json": {"new": 0, "sending": [{"topic": "t", "batch": 1, "send_wait": 2, "ack_wait": 3}]},
+    "/discards/json": {"unfinished_report": REPORT, "finished_reports": [{**REPORT, "id": 2}]},
+    "/healthz": {"problems": ["no broker answers"]},
+}
+
+
+@contextmanager
+def daemon(pages: dict[str, Any]) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(pages[self.path]).encode()
+            self.send_response(503 if self.path == "/healthz" else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_the_pages_of_a_daemon_become_rows() -> None:
+    with daemon(PAGES) as address:
+        assert fetch_rows(address) == fetch_rows(f"http://{address}/") == [
+            (5, "counter", None, "received", None, 10),
+            (5, "counter", None, "delivered", None, 7),
+            (5, "counter", None, "discarded NO_MEM", None, 2),
+            (5, "counter", None, "held input", None, 0),
+            (5, "counter", None, "held queued", None, 1),
+            (5, "queue", "t", None, None, 6),
+            (5, "discards", "t", "NO_MEM", 3, 2),
+            (5, "discards", "t", "NO_MEM", 2, 2),
+            (5, "problem", None, "no broker answers", None, None),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("pages", [{}, {**PAGES, "/books/json": []}, {**PAGES, "/books/json": {"since": 1}}])
+def test_who_does_not_answer_as_a_daemon_is_unreachable(pages: dict[str, Any]) -> None:
+    with daemon(pages) as address:
+        ((since, kind, *_),) = fetch_rows(address)
+    assert (since, kind) == (0, "unreachable")
+
+
+def test_hosts_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("# all\na:1\n\nb:2  # second\na:1\n")
+    assert read_hosts(["c:3"], str(tmp_path / "hosts")) == ["c:3", "a:1", "b:2"]
+    with pytest.raises(OptionError, match="No daemons to ask"):
+        read_hosts([], None)
+
+
+def test_tasks_ask_and_the_table_grows(spark: SparkSession, tmp_path: Path) -> None:
+    with daemon(PAGES) as address:
+        for _ in range(2):
+            quiet = Progress("fleet", io.StringIO())
+            hosts = [address, "127.0.0.1:1"]
+            samples = collect_fleet(spark, hosts, str(tmp_path), rounds=2, every_s=0, progress=quiet)
+    assert samples.count() == 4 * (9 + 1)
+    found = worst(samples)
+    assert found.topics == [{"topic": "t", "discarded": 4, "held": 6}]
+    by_name = {row["daemon"]: row for row in found.daemons}
+    assert by_name[address] == {
+        "daemon": address, "discarded": 0, "held": 1, "unreachable": 0, "problem": "no broker answers"
+    }  # fmt: skip
+    assert by_name["127.0.0.1:1"]["unreachable"] == 4
+    assert found.reasons == []
+    assert "127.0.0.1:1" in str(found)
+
+
+def test_counters_are_compared_over_time_also_when_a_slab_is_new(spark: SparkSession) -> None:
+    def counter(at: int, host: str, reason: str, value: int) -> tuple[Any, ...]:
+        return (at, host, 1, "counter", None, f"discarded {reason}", None, value)
+
+    rows = [
+        counter(1, "a", "NO_MEM", 100), counter(2, "a", "NO_MEM", 130), counter(2, "a", "LONG_MSG", 7),
+        counter(3, "a", "NO_MEM", 5), counter(1, "b", "NO_MEM", 50), counter(2, "b", "NO_MEM", 50),
+    ]  # fmt: skip
+    found: Worst = worst(spark.createDataFrame(rows, f"at_ms long, daemon string, {ROW}"))
+    assert [(row["daemon"], row["discarded"]) for row in found.daemons] == [("a", 42), ("b", 0)]
+    assert [(row["reason"], row["discarded"]) for row in found.reasons] == [("NO_MEM", 35), ("LONG_MSG", 7)]
