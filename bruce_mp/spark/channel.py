@@ -30,10 +30,13 @@ _ANSWER_GRACE_S: Final = 10.0
 
 
 class Channel:
-    """One stream connection; `address` is the path of a UNIX socket or `host:port`.  Raises `TaskError`."""
+    """One stream connection; `address` is the path of a UNIX socket or `host:port`.  Raises `TaskError`.
+
+    `$NAME` in it stands for a variable of this host's environment, for hosts that differ.
+    """
 
     def __init__(self, address: str, timeout_ms: int, connect_timeout_ms: int) -> None:
-        self._address = address
+        self._address = address = os.path.expandvars(address)
         self._timeout_s = timeout_ms / 1000
         try:
             self._socket = _connect_in_time(address, self._timeout_s, connect_timeout_ms / 1000)

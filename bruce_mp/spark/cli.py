@@ -252,3 +252,7 @@ def _run_fleet(args: Namespace) -> int:
     stop = _told_to_stop()
     print(worst(collect_fleet(spark, hosts, args.output, rounds=args.rounds, every_s=args.every, stop=stop)))
     return ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

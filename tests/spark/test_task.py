@@ -119,6 +119,13 @@ def test_a_daemon_that_is_being_restarted_is_waited_for(tmp_path: Path) -> None:
     assert [sent.delivered for sent in done] == [1]
 
 
+def test_the_path_may_name_a_variable_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRUCE_STREAM", str(tmp_path / "s"))
+    with StreamSink(tmp_path / "s") as sink:
+        run_task(options(sink, socket="$BRUCE_STREAM"), ATTEMPT, batches(b"v"))
+    assert values_of(sink) == [b"v"]
+
+
 def test_a_daemon_that_goes_away_is_said(tmp_path: Path) -> None:
     def die(_barrier: Barrier, _received: int) -> BarrierAnswer:
         raise ConnectionResetError

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.spark import register
 from bruce_mp.spark.columns import check_columns
 from bruce_mp.spark.errors import OptionError
 from bruce_mp.spark.options import parse_options
@@ -71,6 +72,7 @@ class DryRun:
 def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = None) -> int:
     """Send what is not sent yet; the number of messages of this run.  Raises Spark's StreamingQueryException."""
     shown = progress or Progress("backfill")
+    register(spark)  # also where the lookup is off
     stream = _messages(_read(spark, plan, streaming=True), plan)
     if plan.tasks_per_chunk is not None:
         stream = stream.repartition(plan.tasks_per_chunk)

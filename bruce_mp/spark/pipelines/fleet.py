@@ -71,10 +71,8 @@ def collect_fleet(
     for number in range(1, rounds + 1):
         began = time.time()
         asked = spark.createDataFrame([(host,) for host in hosts], "daemon string").repartition(len(hosts))
-        answers = asked.withColumn("at_ms", F.lit(int(began * 1000))).select(
-            "at_ms", "daemon", F.inline(fetch("daemon"))
-        )
-        answers.coalesce(1).write.mode("append").parquet(place)
+        answers = asked.select(F.lit(int(began * 1000)).alias("at_ms"), "daemon", F.inline(fetch("daemon")))
+        answers.repartition(1).write.mode("append").parquet(place)
         shown.show(f"round {number} of {rounds}, {len(hosts)} daemons")
         if number < rounds and _wait(stop, began + every_s - time.time()):
             break
@@ -119,7 +117,7 @@ def _get(url: str) -> Mapping[str, Any]:
 def _object(data: bytes) -> Mapping[str, Any]:
     found = json.loads(data)
     if not isinstance(found, dict):
-        raise TypeError("not the page of a daemon")
+        raise ValueError("not the page of a daemon")  # noqa: TRY004 - what came is wrong, not a caller
     return found
 
 
@@ -181,9 +179,8 @@ def worst(samples: DataFrame) -> Worst:
     try:
         daemons = _joined(_by_daemon(samples, steps), ["discarded", "unreachable", "held"])
         topics = _joined(_by_topic(samples), ["discarded", "held"])
-        reasons = steps.groupBy("reason").agg(
-            *_expressions("sum(step) as discarded", "count(distinct daemon) as daemons")
-        )
+        sums = _expressions("sum(step) as discarded", "count(distinct daemon) as daemons")
+        reasons = steps.groupBy("reason").agg(*sums)
         return Worst(daemons, topics, _joined(reasons.where("discarded > 0"), ["discarded"]))
     finally:
         steps.unpersist()
@@ -203,8 +200,8 @@ def _steps(samples: DataFrame) -> DataFrame:
 
 
 def _by_daemon(samples: DataFrame, steps: DataFrame) -> DataFrame:
-    held = samples.where("kind = 'counter' and startswith(name, 'held ')").groupBy("daemon", "at_ms")
-    held = held.agg(*_expressions("sum(value) as held")).groupBy("daemon").agg(*_expressions("max(held) as held"))
+    stages = samples.where("kind = 'counter' and startswith(name, 'held ')").groupBy("daemon", "at_ms")
+    held = stages.agg(*_expressions("sum(value) as held")).groupBy("daemon").agg(*_expressions("max(held) as held"))
     seen = samples.groupBy("daemon").agg(
         *_expressions(
             "count(*) filter (where kind = 'unreachable') as unreachable",
@@ -218,9 +215,8 @@ def _by_daemon(samples: DataFrame, steps: DataFrame) -> DataFrame:
 
 def _by_topic(samples: DataFrame) -> DataFrame:
     periods = samples.where("kind = 'discards'").groupBy("daemon", "since", "period", "topic", "name")
-    lost = (
-        periods.agg(*_expressions("max(value) as value")).groupBy("topic").agg(*_expressions("sum(value) as discarded"))
-    )
+    ends = periods.agg(*_expressions("max(value) as value"))
+    lost = ends.groupBy("topic").agg(*_expressions("sum(value) as discarded"))
     held = samples.where("kind = 'queue'").groupBy("topic").agg(*_expressions("max(value) as held"))
     return lost.join(held, "topic", "full").fillna(0)
 

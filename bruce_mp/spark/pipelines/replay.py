@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from pyarrow.fs import FileInfo, FileSelector
 
+from bruce_mp.spark import register
 from bruce_mp.spark.errors import SinkError
 from bruce_mp.spark.pipelines.discards import discard_table
 from bruce_mp.spark.pipelines.progress import Progress
@@ -142,6 +143,7 @@ def _path(chunk: _Chunk, uri: str) -> str:
 
 def _send(spark: SparkSession, chunk: str, sink: Mapping[str, str]) -> None:
     """All messages of a topic by one task, because tasks overtake each other."""
+    register(spark)  # also where the lookup is off
     lanes = spark.read.parquet(chunk).repartition("topic").sortWithinPartitions("position")
     messages = lanes.select(*_COLUMNS)
     messages.write.format("bruce").mode("append").options(**{"fence": "true", **sink}).save()

@@ -1,0 +1,160 @@
+"""Spark, daemons and real Kafka: what a pipeline sent is what the audit finds, whatever was killed meanwhile."""
+
+from __future__ import annotations
+
+import io
+import time
+from struct import pack
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from confluent_kafka import Producer
+
+from bruce_mp.spark.audit.follow import Follow, follow
+from bruce_mp.spark.audit.run import Audit, Verdict, audit
+from bruce_mp.spark.ledger import Attempt, Sent, write_ledger
+from bruce_mp.spark.pipelines.progress import Progress
+from support.daemon import Daemon
+from support.spark_commands import Command, bruce_spark, standalone_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from support.kafka_cluster import KafkaCluster
+
+SINK: Final = {"timeoutMs": "120000", "connectTimeoutMs": "60000", "stamp": "false", "fence": "false"}
+ROWS: Final = 24_000
+
+
+def quiet() -> Progress:
+    return Progress("test", io.StringIO())
+
+
+def daemon_in(kafka: KafkaCluster, directory: Path) -> Daemon:
+    directory.mkdir()
+    settings = {"input.unix_stream.enable": "true", "input.unix_stream.path": f'"{directory}/stream"'}
+    return Daemon(directory, kafka.bootstrap, settings)
+
+
+@pytest.fixture
+def daemon(kafka_3: KafkaCluster, tmp_path: Path) -> Iterator[Daemon]:
+    with daemon_in(kafka_3, tmp_path / "daemon") as running:
+        yield running
+    kafka_3.heal()
+
+
+def write_input(spark: SparkSession, directory: Path, files: int) -> None:
+    spark.range(0, ROWS, 1, files).selectExpr("cast(id as string) as value").write.parquet(f"{directory}/in")
+
+
+def start_backfill(directory: Path, topic: str, socket: str, *words: str, master: str = "local[1,4]") -> Command:
+    options = [f"--option={key}={value}" for key, value in SINK.items()]
+    places = [f"--checkpoint={directory}/checkpoint", f"--ledger={directory}/ledger"]
+    what = ["--format=parquet", "--files-per-chunk=1", f"--socket={socket}", f"--topic={topic}"]
+    return bruce_spark(directory, "backfill", f"{directory}/in", *what, *places, *options, *words, master=master)
+
+
+def audit_of(spark: SparkSession, kafka: KafkaCluster, directory: Path, topic: str) -> Verdict:
+    return audit(spark, Audit(kafka.bootstrap, [topic], [f"{directory}/ledger"], f"{directory}/audit"), quiet())
+
+
+def values_in(kafka: KafkaCluster, topic: str) -> list[bytes]:
+    return [record.value or b"" for records in kafka.read_all(topic, ROWS).values() for record in records]
+
+
+def check(spark: SparkSession, kafka: KafkaCluster, directory: Path, topic: str) -> int:
+    """All rows are there, and the audit says so; the number of copies, on which they agree."""
+    found = values_in(kafka, topic)
+    assert set(found) == {b"%d" % number for number in range(ROWS)}
+    verdict = audit_of(spark, kafka, directory, topic)
+    assert verdict.good
+    assert (verdict.sent, verdict.delivered, verdict.unknown) == (ROWS, ROWS, len(found) - ROWS)
+    return verdict.unknown
+
+
+def test_a_backfill_while_a_broker_and_the_daemon_are_killed(
+    spark: SparkSession, kafka_3: KafkaCluster, daemon: Daemon, tmp_path: Path
+) -> None:
+    kafka_3.create_topic("spark-killed", partitions=3, replication=3)
+    write_input(spark, tmp_path, 6)
+    running = start_backfill(tmp_path, "spark-killed", f"{tmp_path}/daemon/stream", "--rate=3000")
+    daemon.wait_received(ROWS // 6, 120)
+    victim = kafka_3.leader("spark-killed")
+    kafka_3.kill(victim)
+    daemon.wait_received(ROWS // 2 + 100, 120)
+    daemon.kill_all()
+    daemon.start()
+    kafka_3.restart(victim)
+    assert running.wait() == 0
+    assert "24,000 messages delivered in 6 chunks" in running.said()
+    assert check(spark, kafka_3, tmp_path, "spark-killed") <= ROWS // 6, "only the attempt that was hit is doubled"
+
+
+def test_a_stream_that_is_killed_goes_on_from_its_checkpoint(
+    spark: SparkSession, kafka_3: KafkaCluster, daemon: Daemon, tmp_path: Path
+) -> None:
+    kafka_3.create_topic("spark-checkpoint", partitions=3, replication=3)
+    write_input(spark, tmp_path, 6)
+    socket = f"{tmp_path}/daemon/stream"
+    first = start_backfill(tmp_path, "spark-checkpoint", socket, "--rate=3000")
+    daemon.wait_received(ROWS // 2 + 100, 120)
+    first.kill()
+    assert start_backfill(tmp_path, "spark-checkpoint", socket).wait() == 0
+    assert check(spark, kafka_3, tmp_path, "spark-checkpoint") <= ROWS // 6, "only the chunk that was hit is doubled"
+
+
+def test_two_workers_each_beside_a_daemon_of_its_own(
+    spark: SparkSession, kafka_3: KafkaCluster, tmp_path: Path
+) -> None:
+    kafka_3.create_topic("spark-cluster", partitions=3, replication=3)
+    write_input(spark, tmp_path, 2)
+    sockets = [{"BRUCE_STREAM": f"{tmp_path}/daemon-{number}/stream"} for number in range(2)]
+    with (
+        daemon_in(kafka_3, tmp_path / "daemon-0") as one,
+        daemon_in(kafka_3, tmp_path / "daemon-1") as two,
+        standalone_cluster(tmp_path / "cluster", sockets) as master,
+    ):
+        words = ["--tasks-per-chunk=8", "--conf=spark.executor.memory=512m", "--rate=3000"]
+        running = start_backfill(tmp_path, "spark-cluster", "$BRUCE_STREAM", *words, master=master)
+        assert running.wait() == 0
+        received = [one.wait_settled(1).received, two.wait_settled(1).received]
+    assert sum(received) == ROWS
+    assert min(received) > 0
+    assert check(spark, kafka_3, tmp_path, "spark-cluster") == 0
+
+
+def plant(kafka: KafkaCluster, topic: str, ledger: Path, sequence: list[int], promised: int) -> None:
+    """Messages as the sink stamps them, put into the topic past the daemon."""
+    producer = Producer(kafka.librdkafka_config)
+    now = time.time_ns() // 1_000_000
+    for number in sequence:
+        stamp = pack(">qq", number, now) + b"planted/-1/0/0"
+        producer.produce(topic, b"%d" % number, partition=0, headers=[("bruce.stamp", stamp)])
+    assert producer.flush(60) == 0
+    counts = {(topic, now - now % 60_000): promised}
+    write_ledger(str(ledger), [Sent(Attempt("planted", -1, 0, 0), "host", counts, "delivered", stamped=True)])
+
+
+def test_planted_faults_are_named_in_batch_and_continuously(
+    spark: SparkSession, kafka_3: KafkaCluster, tmp_path: Path
+) -> None:
+    kafka_3.create_topic("spark-planted", partitions=2, config={"message.timestamp.type": "LogAppendTime"})
+    order = [0, 1, 2, 4, 5, 5, 6, 8, 7, 9]
+    plant(kafka_3, "spark-planted", tmp_path / "ledger", order, 10)
+    expected = Verdict(sent=10, delivered=9, discarded=0, missing=1, doubled=1, out_of_order=1, unknown=0)
+    plan = Audit(kafka_3.bootstrap, ["spark-planted"], [f"{tmp_path}/ledger"], f"{tmp_path}/audit")
+    assert audit(spark, plan, quiet()) == expected
+    rows = spark.read.parquet(f"{tmp_path}/audit/problems").collect()
+    named = {(row["problem"], row["first"], row["last"]) for row in rows}
+    assert named == {("missing", 3, 3), ("doubled", 5, 5), ("out of order", 7, 7)}
+    (row,) = spark.read.parquet(f"{tmp_path}/audit/balance").collect()
+    assert row["p50_ms"] is not None
+    live = Audit(plan.bootstrap, plan.topics, plan.ledgers, f"{tmp_path}/live")
+    verdicts = list(follow(spark, Follow(live, every_s=1, until_idle_s=3), progress=quiet()))
+    assert verdicts[-1] == expected
+    plant(kafka_3, "spark-planted", tmp_path / "ledger-2", [3], 0)
+    verdicts = list(follow(spark, Follow(live, every_s=1, until_idle_s=3), progress=quiet()))
+    assert (verdicts[-1].missing, verdicts[-1].delivered) == (0, 10), "it goes on where it was"
