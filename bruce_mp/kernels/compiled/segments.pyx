@@ -286,7 +286,7 @@ def by_partition(slab, segment, partitions):
     attach(slab, &memory)
     try:
         part_of(segment, &part)
-        if whole_run(&memory, &part, &whole):
+        if bounds_of(&memory, &part, &whole) or not is_sound_run(&memory, &part, &whole):
             return refuse(slab, segment)
         index = <uint64_t><int64_t><int>load32(whole.run + RUN_PARTITION_INDEX)
         if load32(whole.run + RUN_PARTITION_COUNT) == count and index < count:
