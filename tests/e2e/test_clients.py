@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.client import Client, DatagramClient, StreamClient, TcpClient
+from bruce_mp.client import Client, DatagramClient, FlushError, Outcome, StreamClient, TcpClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.supervisor.run_dir import TCP_ADDRESS
 from support.daemon import Daemon
@@ -80,3 +80,36 @@ def test_a_stream_client_outlives_the_daemon(tmp_path: Path) -> None:
                 assert client.stats().connections == 2
                 daemon.wait_settled(100)
         assert received(broker, b"s") == list(range(200))
+
+
+@pytest.mark.parametrize("linger", [0, 0.01])
+def test_flush_says_what_became_of_the_messages_since_the_last(tmp_path: Path, linger: float) -> None:
+    with (
+        DevBroker(brokers=1, topics={"clicks": 2}) as broker,
+        daemon_in(tmp_path, broker) as daemon,
+        StreamClient(tmp_path / "in.stream", timeout=60, linger=linger) as client,
+    ):
+        send(client, b"s", 0, 500)
+        assert client.flush(60) == Outcome(500, 500, 0)
+        for _ in range(10):
+            client.send("nowhere", b"v")
+        send(client, b"s", 500, 20)
+        assert client.flush(60) == Outcome(30, 20, 10, {"BAD_TOPIC": 10})
+        assert client.flush(60) == Outcome(0, 0, 0)
+        assert received(broker, b"s") == list(range(520))
+        daemon.wait_settled(530)
+
+
+def test_flush_ends_in_time_while_kafka_is_away_and_says_what_is_known(tmp_path: Path) -> None:
+    with DevBroker(brokers=1, topics={"clicks": 2}) as broker, daemon_in(tmp_path, broker) as daemon:
+        with StreamClient(tmp_path / "in.stream", timeout=60) as client:
+            send(client, b"s", 0, 10)
+            client.flush(60)
+            broker.broker_down(1)
+            send(client, b"s", 10, 10)
+            with pytest.raises(FlushError) as caught:
+                client.flush(1)
+            assert caught.value.outcome == Outcome(10, 0, 0)
+            broker.broker_up(1)
+        daemon.wait_settled(20)
+        assert received(broker, b"s") == list(range(20))
