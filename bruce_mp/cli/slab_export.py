@@ -130,11 +130,8 @@ class _Lines:
             yield self._of_datagram(landed)
 
     def _of_record(self, kept: Kept) -> DiscardLine | None:
-        found = self._salvage.key_and_value(kept)
-        if found is None:
-            return None
-        key, value = found
-        return self._line(_info(kept), Message(kept.topic, value, key, kept.timestamp, kept.partition_key))
+        message = self._salvage.message(kept)
+        return None if message is None else self._line(_info(kept), message)
 
     def _of_datagram(self, landed: Landed) -> DiscardLine:
         slab = self._salvage.slab
@@ -156,6 +153,7 @@ class _Lines:
             message.key,
             message.value,
             message.partition_key,
+            message.headers,
         )
 
 

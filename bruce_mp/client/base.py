@@ -23,9 +23,11 @@ from bruce_mp.client.failures import MessageTooLargeError, SendError
 from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
     from typing import Self
+
+    from bruce_mp.protocol.client_headers import WrittenHeader
 
 __all__ = ["Client", "Stats", "check_path"]
 
@@ -88,16 +90,21 @@ class Client(ABC):
         key: Buffer = b"",
         partition_key: int | None = None,
         timestamp_ms: int | None = None,
+        *,
+        headers: Sequence[WrittenHeader] = (),
     ) -> bool:
         """Send one message; with a `partition_key` it chooses the partition, else the daemon does.
 
-        Without `timestamp_ms` the message bears the current time.  True if the message was taken; see `errors` for what
+        Without `timestamp_ms` the message bears the current time.  `headers` are the Kafka record's, pairs of key and
+        value; a value may be None.  True if the message was taken; see `errors` for what
         happens if not.  Raises `LocalProtocolError` for what the format does not allow.
         """
         now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         if partition_key is None:
-            return self.send_encoded(encode_any_partition(topic, value, key, timestamp_ms=now))
-        return self.send_encoded(encode_partition_key(partition_key, topic, value, key, timestamp_ms=now))
+            return self.send_encoded(encode_any_partition(topic, value, key, timestamp_ms=now, headers=headers))
+        return self.send_encoded(
+            encode_partition_key(partition_key, topic, value, key, timestamp_ms=now, headers=headers)
+        )
 
     def send_encoded(self, message: Buffer) -> bool:
         """Send a message that is encoded already, as it is."""

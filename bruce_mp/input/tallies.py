@@ -64,7 +64,9 @@ def report_no_room(reporter: DiscardReporter, dropped: NoRoom, buffer: memoryvie
         message = parse_message(buffer[at : at + length])
         assert isinstance(message, Message)  # else it would have been rejected
         size = reporter.copy_size
-        reporter.copy(DiscardReason.NO_MEM, [replace(message, key=message.key[:size], value=message.value[:size])])
+        headers = message.headers if size is None else ()
+        short = replace(message, key=message.key[:size], value=message.value[:size], headers=headers)
+        reporter.copy(DiscardReason.NO_MEM, [short])
 
 
 def tally_ingested(received: int, ingested: Ingested) -> Tally[int]:

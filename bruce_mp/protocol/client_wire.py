@@ -1,10 +1,11 @@
 """What local programs send to the daemon: the two message formats, built and parsed one message at a time.
 
     int32 Size | int16 ApiKey | int16 ApiVersion | int16 Flags | [int32 PartitionKey] | int16 TopicSize | Topic
-    | int64 Timestamp | int32 KeySize | Key | int32 ValueSize | Value
+    | int64 Timestamp | int32 KeySize | Key | int32 ValueSize | Value | [int32 HeadersSize | Headers]
 
 All integers are big-endian and signed; Size counts the whole message, itself included; PartitionKey is there if ApiKey
-says so.  `docs/protocol.md` describes it for programmers of clients.
+says so, and record headers are there if ApiVersion is 1 (`client_headers`).  `docs/protocol.md` describes it for
+programmers of clients.
 
 This is the readable reference: the kernels parse whole batches of messages and are tested against `parse_message()`.
 The order of the checks decides which reason a message with several faults gets, so it is part of the protocol.
@@ -15,9 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, unique
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason, LocalProtocolError
+from bruce_mp.protocol.client_headers import LONGEST_HEADERS, Header, WrittenHeader, decode_headers, encode_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "MAX_MESSAGE",
@@ -43,7 +48,8 @@ INT32: Final = Struct(">i")
 UINT32: Final = Struct(">I")
 INT64: Final = Struct(">q")
 
-API_VERSION: Final = 0
+PLAIN_VERSION: Final = 0
+HEADERS_VERSION: Final = 1
 NO_FLAGS: Final = 0
 MAX_TOPIC: Final = 2**15 - 1
 MAX_MESSAGE: Final = 2**31 - 1
@@ -68,6 +74,7 @@ class Message:
     key: bytes
     timestamp_ms: int
     partition_key: int | None
+    headers: tuple[Header, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +93,27 @@ class Rejection:
 # --- building --------------------------------------------------------------------------------------------------------
 
 
-def encode_any_partition(topic: bytes | str, value: Buffer, key: Buffer = b"", *, timestamp_ms: int) -> bytes:
-    """The bytes of an AnyPartition message; a `str` topic is encoded as UTF-8.
+def encode_any_partition(
+    topic: bytes | str, value: Buffer, key: Buffer = b"", *, timestamp_ms: int, headers: Sequence[WrittenHeader] = ()
+) -> bytes:
+    """The bytes of an AnyPartition message; a `str` topic is encoded as UTF-8.  It has version 1 if it has headers.
 
-    Raises `LocalProtocolError` for an empty topic and for what does not fit: topic, timestamp, the whole.
+    Raises `LocalProtocolError` for an empty topic and for what does not fit: topic, timestamp, headers, the whole.
     """
-    name = _topic(topic)
-    size = _size(ANY_PARTITION_START, name, key, value)
-    start = ANY_PARTITION_START.pack(size, ApiKey.ANY_PARTITION, API_VERSION, NO_FLAGS, len(name))
-    return start + _rest(name, timestamp_ms, key, value)
+    name, tail = _topic(topic), _tail(headers)
+    size = _size(ANY_PARTITION_START, name, key, value, tail)
+    start = ANY_PARTITION_START.pack(size, ApiKey.ANY_PARTITION, _version(tail), NO_FLAGS, len(name))
+    return start + _rest(name, timestamp_ms, key, value) + tail
 
 
 def encode_partition_key(
-    partition_key: int, topic: bytes | str, value: Buffer, key: Buffer = b"", *, timestamp_ms: int
+    partition_key: int,
+    topic: bytes | str,
+    value: Buffer,
+    key: Buffer = b"",
+    *,
+    timestamp_ms: int,
+    headers: Sequence[WrittenHeader] = (),
 ) -> bytes:
     """The bytes of a PartitionKey message; 32 bits of `partition_key` count, written as signed or unsigned.
 
@@ -108,11 +123,21 @@ def encode_partition_key(
         raise LocalProtocolError(
             f"Partition key {partition_key} does not fit: give one from -2147483648 to 4294967295."
         )
-    name = _topic(topic)
-    size = _size(PARTITION_KEY_START, name, key, value)
+    name, tail = _topic(topic), _tail(headers)
+    size = _size(PARTITION_KEY_START, name, key, value, tail)
     bits = partition_key & 0xFFFFFFFF
-    start = PARTITION_KEY_START.pack(size, ApiKey.PARTITION_KEY, API_VERSION, NO_FLAGS, bits, len(name))
-    return start + _rest(name, timestamp_ms, key, value)
+    start = PARTITION_KEY_START.pack(size, ApiKey.PARTITION_KEY, _version(tail), NO_FLAGS, bits, len(name))
+    return start + _rest(name, timestamp_ms, key, value) + tail
+
+
+def _tail(headers: Sequence[WrittenHeader]) -> bytes:
+    """What version 1 has behind the value; nothing in version 0."""
+    data = encode_headers(headers)
+    return INT32.pack(len(data)) + data if data else b""
+
+
+def _version(tail: bytes) -> int:
+    return HEADERS_VERSION if tail else PLAIN_VERSION
 
 
 def _topic(topic: bytes | str) -> bytes:
@@ -124,8 +149,8 @@ def _topic(topic: bytes | str) -> bytes:
     return name
 
 
-def _size(start: Struct, name: bytes, key: Buffer, value: Buffer) -> int:
-    size = start.size + len(name) + INT64.size + 2 * INT32.size + len(key) + len(value)
+def _size(start: Struct, name: bytes, key: Buffer, value: Buffer, tail: bytes) -> int:
+    size = start.size + len(name) + INT64.size + 2 * INT32.size + len(key) + len(value) + len(tail)
     if size > MAX_MESSAGE:
         raise LocalProtocolError(f"The message has {size} bytes: at most {MAX_MESSAGE} fit.")
     return size
@@ -178,15 +203,15 @@ def parse_message(buffer: Buffer) -> Message | Rejection:
         return Rejection(DiscardReason.MALFORMED)
     if api_key not in ApiKey.__members__.values():
         return Rejection(DiscardReason.UNSUPPORTED_API_KEY, api_key)
-    if api_version != API_VERSION:
+    if api_version not in {PLAIN_VERSION, HEADERS_VERSION}:
         return Rejection(DiscardReason.UNSUPPORTED_VERSION, api_key, api_version)
     try:
-        return _parse_body(_Reader(view[HEADER.size :]), ApiKey(api_key))
+        return _parse_body(_Reader(view[HEADER.size :]), ApiKey(api_key), api_version)
     except _MalformedError:
         return Rejection(DiscardReason.MALFORMED, api_key, api_version)
 
 
-def _parse_body(body: _Reader, api_key: ApiKey) -> Message:
+def _parse_body(body: _Reader, api_key: ApiKey, api_version: int) -> Message:
     if body.integer(INT16) != NO_FLAGS:
         raise _MalformedError
     partition_key = body.integer(UINT32) if api_key is ApiKey.PARTITION_KEY else None
@@ -196,5 +221,14 @@ def _parse_body(body: _Reader, api_key: ApiKey) -> Message:
     timestamp_ms = body.integer(INT64)
     key = body.take(body.integer(INT32))
     value = body.take(body.integer(INT32))
+    headers = _parse_headers(body) if api_version == HEADERS_VERSION else ()
     body.end()
-    return Message(topic, value, key, timestamp_ms, partition_key)
+    return Message(topic, value, key, timestamp_ms, partition_key, headers)
+
+
+def _parse_headers(body: _Reader) -> tuple[Header, ...]:
+    size = body.integer(INT32)
+    headers = decode_headers(body.take(size)) if size <= LONGEST_HEADERS else None
+    if headers is None:
+        raise _MalformedError
+    return headers

@@ -12,8 +12,9 @@ through a cast memoryview is one machine instruction, which SIGKILL cannot cut i
     CHUNKS                  chunks           one writer each: the input that has their share; run words: the run's owner
 
 A *chunk* (8 KiB) starts with a chunk header, then *runs* lie one behind the other.  A run is a run header, the topic's
-name if the router has not numbered the topic yet, then *records*.  A record is a record header, the key, the value,
-padding to 8 bytes.  A message larger than a chunk gets a *span* of neighbouring chunks with one header.
+name if the router has not numbered the topic yet, then *records*.  A record is a record header, the key, the value, the
+record headers as the client sent them, padding to 8 bytes.  A message larger than a chunk gets a *span* of neighbouring
+chunks with one header.
 
 Who may write what:
 
@@ -143,12 +144,12 @@ RUN_EPOCH: Final = 28
 RUN_FLAGS: Final = 30
 RUN_ATTEMPTS: Final = 31
 RUN_ARRIVED_MS: Final = 32
-RUN_PAYLOAD: Final = 40  # sum of key and value bytes
+RUN_PAYLOAD: Final = 40  # sum of key, value and header bytes
 RUN_PARTITION_INDEX: Final = 44  # of a PartitionKey lane: uint32(key) mod RUN_PARTITION_COUNT; -1 = mixed or none
 RUN_PARTITION_COUNT: Final = 48
 RUN_NAME_LENGTH: Final = 52  # of the topic's name behind the header, where RUN_TOPIC is 0
 RUN_REASON: Final = 54
-RUN_LARGEST: Final = 56  # key + value of the largest record
+RUN_LARGEST: Final = 56  # the largest payload of a record
 RUN_MAGIC_AT: Final = 60
 RUN_FIRST_ARRIVAL: Final = 64
 RUN_MIN_TIMESTAMP: Final = 72  # i64, the smallest client timestamp in the run
@@ -158,7 +159,7 @@ RUN_TICKET: Final = 80  # u64, counts the runs in the order in which an input ha
 RECORD_HEADER: Final = 48
 RECORD: Final = Struct("<IBBBBIIIiihHqQ")
 """word, flags, attempts, reason, 0, key length, value length, partition key, partition, sequence, epoch,
-record headers length (0 until clients can send them), timestamp, arrival"""
+record headers length, timestamp, arrival"""
 RECORD_WORD: Final = 0  # counts only in a SPLIT run
 RECORD_FLAGS: Final = 4
 RECORD_ATTEMPTS: Final = 5

@@ -163,7 +163,7 @@ def _goes_with(last: Record, record: Record) -> bool:
 
 def _part(chunk: int, offset: int, run: Run, members: list[tuple[int, Record]]) -> Found:
     first = members[0][1]
-    payload = sum(record.key_length + record.value_length for _, record in members)
+    payload = sum(record.payload for _, record in members)
     segment = Segment(chunk, run.generation, offset, members[0][0], len(members), payload)
     placement = (first.partition, first.sequence, first.epoch)
     return Found(segment, first.word, run.topic, first.flags, *placement, first.arrival)
@@ -214,7 +214,7 @@ def close_open_runs(slab: Slab, owner: int) -> None:
 
 def _close_run(slab: Slab, tickets: TicketOffice, chunk: int, offset: int, run: Run) -> None:
     records = [record for _, record in records_of(slab, chunk, offset, run)]
-    sizes = [record.key_length + record.value_length for record in records]
+    sizes = [record.payload for record in records]
     at = slab.chunk_at(chunk) + offset
     if not sizes:
         slab.words[at >> 2] = State.DELIVERED  # an empty run: nothing to deliver, and its chunk can go

@@ -18,6 +18,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
+from bruce_mp.protocol.client_headers import decode_headers
+from bruce_mp.protocol.client_wire import Message
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_heads, read_each
@@ -41,7 +43,7 @@ class Kept(NamedTuple):
     """A record whose bytes are in the slab.
 
     `topic` is empty where no name is known of it.  `partition_key` is None in an AnyPartition message.  The key is from
-    file offset `key_at` to `value_at`, the value from there to `end`.
+    file offset `key_at` to `value_at`, the value from there to `headers_at`, the record headers from there to `end`.
     """
 
     chunk: int
@@ -55,6 +57,7 @@ class Kept(NamedTuple):
     arrival: int
     key_at: int
     value_at: int
+    headers_at: int
     end: int
 
     @property
@@ -206,6 +209,7 @@ class Salvage:
         speaks = record if run.state is State.SPLIT else run
         key_at = self.slab.chunk_at(chunk) + offset + lay.RECORD_HEADER
         value_at = key_at + record.key_length
+        headers_at = value_at + record.value_length
         return Kept(
             chunk,
             run.generation,
@@ -218,14 +222,20 @@ class Salvage:
             record.arrival,
             key_at,
             value_at,
-            value_at + record.value_length,
+            headers_at,
+            headers_at + record.headers_length,
         )
 
-    def key_and_value(self, kept: Kept) -> tuple[bytes, bytes] | None:
-        """The bytes of a record; None if a living daemon has used its chunk again meanwhile."""
+    def message(self, kept: Kept) -> Message | None:
+        """What the client sent; None if a living daemon has used its memory again meanwhile."""
         view = self.slab.view
-        found = bytes(view[kept.key_at : kept.value_at]), bytes(view[kept.value_at : kept.end])
-        return found if self._generation(kept.chunk) == kept.generation else None
+        key, value = bytes(view[kept.key_at : kept.value_at]), bytes(view[kept.value_at : kept.headers_at])
+        headers = decode_headers(bytes(view[kept.headers_at : kept.end]))
+        if self._generation(kept.chunk) != kept.generation:
+            return None
+        if headers is None:
+            self.damage.append(f"The headers of a record of chunk {kept.chunk} are damaged; it comes without them.")
+        return Message(kept.topic, value, key, kept.timestamp, kept.partition_key, headers or ())
 
     # --- landing zone ------------------------------------------------------------------------------------------------
 

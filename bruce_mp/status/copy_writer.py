@@ -70,6 +70,7 @@ def _discard_line(copy: Copy) -> DiscardLine:
         copy.key,
         copy.value,
         copy.partition_key,
+        copy.headers,
     )
 
 

@@ -50,6 +50,7 @@ class Copy(msgspec.Struct, frozen=True, array_like=True):
     key: bytes
     value: bytes
     partition_key: int | None = None
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
 
 
 _DECODER: Final[msgspec.msgpack.Decoder[list[Copy]]] = msgspec.msgpack.Decoder(list[Copy])
@@ -87,7 +88,8 @@ class Copies:
 
     def add(self, copy: Copy) -> None:
         """Let a copy go to its file, if there is room on the way."""
-        size = len(copy.topic) + len(copy.key) + len(copy.value) + _OVERHEAD
+        headers = sum(len(key) + len(value or b"") for key, value in copy.headers)
+        size = len(copy.topic) + len(copy.key) + len(copy.value) + headers + _OVERHEAD
         if self._waiting and self._bytes + size > WAITING_BYTES:
             self._count(Counter.MsgCopyLost, 1)
             return

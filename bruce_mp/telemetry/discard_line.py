@@ -2,16 +2,17 @@
 
     now: MS ts: TS event: E info: I topic: LEN[T] key: LEN[B64] msg: LEN[B64]
 
-is the line of the ancestors; LEN counts the bytes between the brackets.  Two things are added, so that a message can be
-sent again from its line:
+is the line of the ancestors; LEN counts the bytes between the brackets.  Three things are added, so that a message can
+be sent again from its line:
 
 * ` pkey: N` at the end, if the message was a PartitionKey message: its key, unsigned.  Who reads a line passes over
   fields behind `msg` that it does not know, and so do we.
+* ` hdrs: K:V,K:V,...` behind that, if it had record headers: keys and values in base64, `-` for a null value.
 * In a topic every byte that is not printable ASCII, and the backslash, is written as `\\xHH`.  So a line is one line
   whatever a client sent.  Topics that Kafka allows have none of these.
 
 An empty key or message is `0[]`, as is the topic where none was understood; `msg` has the bytes received then.
-Whoever writes may shorten key and message; nothing in the line tells.
+Whoever writes may shorten key and message, and leave headers out; nothing in the line tells.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from base64 import b64decode, b64encode
 from binascii import Error
 from dataclasses import dataclass
 from enum import Enum, unique
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from bruce_mp.protocol.client_headers import Header
 
 __all__ = ["NO_INFO", "DiscardLine", "LineEvent", "format_debug_line", "format_line", "info_of", "parse_line"]
 
@@ -56,6 +60,7 @@ class DiscardLine:
     key: bytes
     value: bytes
     partition_key: int | None = None
+    headers: tuple[Header, ...] = ()
 
 
 def info_of(reason: DiscardReason, number: int = 0, *, is_tcp: bool = False) -> str:
@@ -73,6 +78,7 @@ def info_of(reason: DiscardReason, number: int = 0, *, is_tcp: bool = False) -> 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
+_NULL: Final = b"-"
 _TO_ESCAPE: Final = re.compile(rb"[^\x20-\x7e]|\\")
 
 
@@ -81,7 +87,14 @@ def format_line(line: DiscardLine) -> bytes:
     head = f"now: {line.now_ms} ts: {line.timestamp_ms} event: {line.event.value} info: {line.info} "
     fields = (("topic", _escaped(line.topic)), ("key", b64encode(line.key)), ("msg", b64encode(line.value)))
     tail = b"" if line.partition_key is None else b" pkey: %d" % line.partition_key
+    if line.headers:
+        tail += b" hdrs: " + b",".join(map(_header_text, line.headers))
     return head.encode() + _joined(fields) + tail + b"\n"
+
+
+def _header_text(header: Header) -> bytes:
+    key, value = header
+    return b64encode(key) + b":" + (_NULL if value is None else b64encode(value))
 
 
 def format_debug_line(timestamp_ms: int, topic: bytes, key: bytes, value: bytes) -> bytes:
@@ -118,6 +131,7 @@ def parse_line(data: bytes) -> DiscardLine:
     topic, at = _bracketed(data, head.end(), b"topic")
     key, at = _bracketed(data, at + 1, b"key")
     value, at = _bracketed(data, at + 1, b"msg")
+    more = _further(data, at)
     return DiscardLine(
         now_ms=int(now),
         timestamp_ms=int(timestamp),
@@ -126,7 +140,8 @@ def parse_line(data: bytes) -> DiscardLine:
         topic=_ESCAPED.sub(lambda match: bytes.fromhex(match[1].decode()), topic),
         key=_unbase64(key, "key"),
         value=_unbase64(value, "msg"),
-        partition_key=_partition_key(data, at),
+        partition_key=_partition_key(more.get(b"pkey")),
+        headers=_headers(more.get(b"hdrs")),
     )
 
 
@@ -148,15 +163,27 @@ def _unbase64(text: bytes, name: str) -> bytes:
         raise RemoteProtocolError(f"The {name} of a line of a discard file is not base64: {error}.") from error
 
 
-def _partition_key(data: bytes, at: int) -> int | None:
-    """The field `pkey` among those behind the message."""
+def _further(data: bytes, at: int) -> dict[bytes, bytes]:
+    """The fields behind the message."""
     fields: dict[bytes, bytes] = {}
     while at < len(data):
         field = _FIELD.match(data, at)
         if field is None:
             raise RemoteProtocolError(f"Byte {at} of a line of a discard file should begin ` NAME: VALUE`.")
         fields[field[1]], at = field[2], field.end()
-    text = fields.get(b"pkey")
+    return fields
+
+
+def _headers(text: bytes | None) -> tuple[Header, ...]:
+    if text is None:
+        return ()
+    pairs = [pair.split(b":") for pair in text.split(b",")]
+    if any(len(pair) != 2 for pair in pairs):
+        raise RemoteProtocolError("The hdrs of a line of a discard file are not pairs of key and value.")
+    return tuple((_unbase64(key, "hdrs"), None if value == _NULL else _unbase64(value, "hdrs")) for key, value in pairs)
+
+
+def _partition_key(text: bytes | None) -> int | None:
     if text is None:
         return None
     if not text.isdigit() or len(text) > _LONGEST_KEY or int(text) >= 1 << 32:

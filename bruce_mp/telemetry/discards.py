@@ -156,7 +156,7 @@ class DiscardReporter:
             return
         now_ms = wall_ms()
         for each in messages:
-            fields = (each.timestamp_ms, info, each.topic, each.key, each.value, each.partition_key)
+            fields = (each.timestamp_ms, info, each.topic, each.key, each.value, each.partition_key, each.headers)
             self._file.copies.add(Copy(Target.DISCARDS, now_ms, *fields))
 
     def note_duplicates(self, topic: bytes, count: int, min_timestamp: int, max_timestamp: int) -> None:

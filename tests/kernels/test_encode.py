@@ -15,6 +15,7 @@ from bruce_mp.protocol.record_batch import Record, encode_records, finish_batch,
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
+from support.headers import header_lists
 from support.put_records import put_records
 from support.slabs import new_slab
 
@@ -31,7 +32,9 @@ timestamps = (
 sizes = st.integers(0, 300) | st.sampled_from([0, 63, 64, 8191, 8192, 8193, 16383, 16384, 200_000])
 keys = st.binary(max_size=10) | st.sampled_from([63, 64, 8192]).map(bytes)
 lists = st.lists(
-    st.tuples(timestamps, keys, sizes.map(bytes)).map(lambda fields: Record(*fields)), min_size=1, max_size=6
+    st.tuples(timestamps, keys, sizes.map(bytes), header_lists).map(lambda fields: Record(*fields)),
+    min_size=1,
+    max_size=6,
 )
 """Records as the slab has them: an empty key or value is b"", not None."""
 
@@ -39,7 +42,13 @@ lists = st.lists(
 def read_by_kafka_python(data: bytes) -> list[Record]:
     [batch] = list(MemoryRecords(data))
     assert batch.validate_crc()
-    return [Record(record.timestamp, record.key, record.value, (), record.offset) for record in batch]
+    return [
+        Record(record.timestamp, record.key, record.value, _as_bytes(record.headers), record.offset) for record in batch
+    ]
+
+
+def _as_bytes(headers: list[tuple[str, bytes | None]]) -> tuple[tuple[bytes, bytes | None], ...]:
+    return tuple((key.encode(), value) for key, value in headers)
 
 
 def nulls(records: list[Record]) -> list[Record]:
@@ -67,11 +76,16 @@ def test_it_writes_what_the_plain_encoder_writes(runs: list[list[Record]]) -> No
     assert batch.records() == nulls(records)
 
 
+def _readable(record: Record) -> Record:
+    """With keys of headers that are text, as kafka-python wants them."""
+    return record._replace(headers=tuple((key.hex()[:9].encode(), value) for key, value in record.headers))
+
+
 @examples(30)
 @given(records=lists)
 def test_kafka_python_reads_it(records: list[Record]) -> None:
     first = records[0].timestamp
-    records = [record for record in records if abs(record.timestamp - first) < 2**62][:2]
+    records = [_readable(record) for record in records if abs(record.timestamp - first) < 2**62][:2]
     with new_slab(ROOMY) as slab:
         encoded = encode(slab, put_records(slab, [records]))
     assert read_by_kafka_python(finish_batch(*encoded)) == nulls(records)
@@ -119,6 +133,16 @@ def test_it_refuses_what_is_not_what_it_claims() -> None:
         ):
             with pytest.raises(SlabError):
                 encode(slab, [segment, changed])
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 4, 5, 6])
+def test_it_refuses_headers_that_were_damaged_in_the_slab(at: int) -> None:
+    with new_slab() as slab:
+        [segment] = put_records(slab, [[Record(NOW, b"k", b"v", ((b"a", b"1"),)), Record(NOW, b"k", b"v")]])
+        headers_at = slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_HEADER + 2
+        slab.view[headers_at + at] ^= 0x40
+        with pytest.raises(SlabError):
+            encode(slab, [segment])
 
 
 @pytest.mark.parametrize("field", [lay.RECORD_KEY_LENGTH, lay.RECORD_VALUE_LENGTH])

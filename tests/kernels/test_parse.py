@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import Failure
 from bruce_mp.kernels.pure.parse import Batch, parse
+from bruce_mp.protocol.client_headers import decode_headers
 from bruce_mp.protocol.client_wire import Message, Rejection, encode_any_partition, encode_partition_key, parse_message
 from support.examples import examples
+from support.headers import header_lists
 
 VECTORS: Final = {
     "A1": "00000023010000000000000274310000018bcfe56800000000000000000568656c6c6f",
@@ -26,7 +28,20 @@ VECTORS: Final = {
     "M2": "00000024010000000000000274310000018bcfe56800000000000000000568656c6c6f",
     "M3": "00000023010000000001000274310000018bcfe56800000000000000000568656c6c6f",
     "M4": "00000023010200000000000274310000018bcfe56800000000000000000568656c6c6f",
-    "M5": "00000023010000010000000274310000018bcfe56800000000000000000568656c6c6f",
+    "M5": "00000023010000020000000274310000018bcfe56800000000000000000568656c6c6f",
+    "H1": "00000036010000010000000274310000018bcfe568000000000000000005"
+    "68656c6c6f0000000f0001610000000131000162ffffffff",
+    "H2": "00000027010000010000000274310000018bcfe56800000000000000000568656c6c6f00000000",
+    "H3": "0000002d010100010000800000000001780000000000000001000000016b000000017600000006000000000000",
+    "N1": "00000023010000010000000274310000018bcfe56800000000000000000568656c6c6f",
+    "N2": "00000028010000010000000274310000018bcfe56800000000000000000568656c6c6f0000000000",
+    "N3": "00000027010000010000000274310000018bcfe56800000000000000000568656c6c6fffffffff",
+    "N4": "0000002d010000010000000274310000018bcfe56800000000000000000568656c6c6f00000006000000000001",
+    "N5": "0000002d010000010000000274310000018bcfe56800000000000000000568656c6c6f000000060000fffffffe",
+    "N6": "0000002d010000010000000274310000018bcfe56800000000000000000568656c6c6f00000006ffff00000000",
+    "N7": "00000036010000000000000274310000018bcfe568000000000000000005"
+    "68656c6c6f0000000f0001610000000131000162ffffffff",
+    "N8": "00000035010000010000000274310000018bcfe56800000000000000000568656c6c6f0000000e0001610000000131000162ffffff",
     "M6": "00000024010000000000000274310000018bcfe56800000000000000000568656c6c6f00",
     "M7": "0000002101000000000000000000018bcfe56800000000000000000568656c6c6f",
     "M8": "00000023010000000000000274310000018bcfe56800ffffffff0000000568656c6c6f",
@@ -39,16 +54,17 @@ VECTORS: Final = {
 timestamps = st.integers(-(2**63), 2**63 - 1)
 topics = st.binary(min_size=1, max_size=20) | st.sampled_from([b"t1", b"x" * 32767])
 good = st.builds(
-    lambda topic, value, key, timestamp, number: (
-        encode_any_partition(topic, value, key, timestamp_ms=timestamp)
+    lambda topic, value, key, timestamp, number, headers: (
+        encode_any_partition(topic, value, key, timestamp_ms=timestamp, headers=headers)
         if number is None
-        else encode_partition_key(number, topic, value, key, timestamp_ms=timestamp)
+        else encode_partition_key(number, topic, value, key, timestamp_ms=timestamp, headers=headers)
     ),
     topics,
     st.binary(max_size=200),
     st.binary(max_size=20),
     timestamps,
     st.none() | st.integers(0, 2**32 - 1),
+    header_lists,
 )
 edges = st.sampled_from([0, 1, 0x7F, 0x80, 0xFF])
 
@@ -82,10 +98,12 @@ def as_oracle_says(batch: Batch, buffer: bytes, count: int, first_arrival: int) 
     found: dict[int, Message | Rejection] = {}
     for (topic, keyed), items in batch.groups.items():
         assert [item[0] for item in items] == sorted(item[0] for item in items)
-        for arrival, timestamp, number, key_at, key_end, value_at, value_end in items:
+        for arrival, timestamp, number, key_at, key_end, value_at, value_end, headers_at, end in items:
             assert arrival - first_arrival not in found
             key, value = buffer[key_at:key_end], buffer[value_at:value_end]
-            found[arrival - first_arrival] = Message(topic, value, key, timestamp, number if keyed else None)
+            headers = decode_headers(buffer[headers_at:end])
+            assert headers is not None
+            found[arrival - first_arrival] = Message(topic, value, key, timestamp, number if keyed else None, headers)
     for slot, failure, api_key, version in batch.rejections:
         assert slot not in found
         readable = {

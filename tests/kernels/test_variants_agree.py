@@ -17,6 +17,7 @@ from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.tables import TopicTable
 from support.examples import examples
+from support.headers import header_lists
 from support.slabs import INPUT_ROW, datagram, new_slab, put_in_landing_zone
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ messages = st.builds(
     st.binary(max_size=6),
     st.none() | st.integers(0, 2**32 - 1),
     st.integers(-(2**63), 2**63 - 1),
+    headers=header_lists,
 )
 
 
@@ -162,8 +164,8 @@ def _without_pointers(slab: Slab) -> bytes:
 
 
 def _damage(segments: list[Segment], damage: int, *slabs: Slab) -> None:
-    """Another length in the header of a record, or another word."""
+    """Another length in the header of a record."""
     segment = segments[damage % len(segments)]
-    field = (lay.RECORD_KEY_LENGTH, lay.RECORD_VALUE_LENGTH)[damage & 1]
+    field = (lay.RECORD_KEY_LENGTH, lay.RECORD_VALUE_LENGTH, lay.RECORD_EPOCH)[damage % 3]
     for slab in slabs:
         slab.words[(slab.chunk_at(segment.chunk) + segment.first + field) >> 2] = damage >> 3 & 0xFFFF

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,11 @@ from bruce_mp.protocol.client_wire import (
     encode_partition_key,
     parse_message,
 )
+from support.headers import header_lists
 
 NOW = 1_700_000_000_000
 MALFORMED = Rejection(DiscardReason.MALFORMED)
+MALFORMED_HEADERS = Rejection(DiscardReason.MALFORMED, 256, 1)
 MALFORMED_ANY = Rejection(DiscardReason.MALFORMED, 256, 0)
 MALFORMED_KEYED = Rejection(DiscardReason.MALFORMED, 257, 0)
 
@@ -30,6 +33,9 @@ A3 = "0000001d01000000000000017800000000000000000000000000000000"
 A4 = "000000210100000000000003ff0022ffffffffffffffff000000000000000200ff"
 P1 = "0000002901010000000000003039000274310000018bcfe56800000000026b6b0000000568656c6c6f"
 P2 = "00000027010100000000ffffffff000274310000018bcfe56800000000000000000568656c6c6f"
+H1 = "00000036010000010000000274310000018bcfe56800000000000000000568656c6c6f0000000f0001610000000131000162ffffffff"
+H2 = "00000027010000010000000274310000018bcfe56800000000000000000568656c6c6f00000000"
+H3 = "0000002d010100010000800000000001780000000000000001000000016b000000017600000006000000000000"
 P3 = "00000023010100000000800000000001780000000000000001000000016b0000000176"
 
 GOOD = [
@@ -40,6 +46,8 @@ GOOD = [
     pytest.param(P1, Message(b"t1", b"hello", b"kk", NOW, 12345), id="P1"),
     pytest.param(P2, Message(b"t1", b"hello", b"", NOW, 0xFFFFFFFF), id="P2"),
     pytest.param(P3, Message(b"x", b"v", b"k", 1, 0x80000000), id="P3"),
+    pytest.param(H1, Message(b"t1", b"hello", b"", NOW, None, ((b"a", b"1"), (b"b", None))), id="H1"),
+    pytest.param(H3, Message(b"x", b"v", b"k", 1, 0x80000000, ((b"", b""),)), id="H3"),
 ]
 
 BAD = [
@@ -58,8 +66,8 @@ BAD = [
         id="M4 API key",
     ),
     pytest.param(
-        "00000023010000010000000274310000018bcfe56800000000000000000568656c6c6f",
-        Rejection(DiscardReason.UNSUPPORTED_VERSION, 256, 1),
+        "00000023010000020000000274310000018bcfe56800000000000000000568656c6c6f",
+        Rejection(DiscardReason.UNSUPPORTED_VERSION, 256, 2),
         id="M5 version",
     ),
     pytest.param(
@@ -77,6 +85,46 @@ BAD = [
     pytest.param("00000003", MALFORMED, id="M12 size 3"),
     pytest.param("ffffffff", MALFORMED, id="M13 size -1"),
     pytest.param("00000004", MALFORMED, id="M14 size 4"),
+    pytest.param(
+        "00000023010000010000000274310000018bcfe56800000000000000000568656c6c6f",
+        MALFORMED_HEADERS,
+        id="N1 no headers size",
+    ),
+    pytest.param(
+        "00000028010000010000000274310000018bcfe56800000000000000000568656c6c6f0000000000",
+        MALFORMED_HEADERS,
+        id="N2 a byte behind the headers",
+    ),
+    pytest.param(
+        "00000027010000010000000274310000018bcfe56800000000000000000568656c6c6fffffffff",
+        MALFORMED_HEADERS,
+        id="N3 headers size -1",
+    ),
+    pytest.param(
+        "0000002d010000010000000274310000018bcfe56800000000000000000568656c6c6f00000006000000000001",
+        MALFORMED_HEADERS,
+        id="N4 header value too long",
+    ),
+    pytest.param(
+        "0000002d010000010000000274310000018bcfe56800000000000000000568656c6c6f000000060000fffffffe",
+        MALFORMED_HEADERS,
+        id="N5 value size -2",
+    ),
+    pytest.param(
+        "0000002d010000010000000274310000018bcfe56800000000000000000568656c6c6f00000006ffff00000000",
+        MALFORMED_HEADERS,
+        id="N6 key size -1",
+    ),
+    pytest.param(
+        "00000036010000000000000274310000018bcfe56800000000000000000568656c6c6f0000000f0001610000000131000162ffffffff",
+        MALFORMED_ANY,
+        id="N7 headers in version 0",
+    ),
+    pytest.param(
+        "00000035010000010000000274310000018bcfe56800000000000000000568656c6c6f0000000e0001610000000131000162ffffff",
+        MALFORMED_HEADERS,
+        id="N8 the last value size cut",
+    ),
 ]
 
 
@@ -111,11 +159,10 @@ def test_the_vectors_are_those_of_the_document() -> None:
 
 
 def encode(message: Message) -> bytes:
-    if message.partition_key is None:
-        return encode_any_partition(message.topic, message.value, message.key, timestamp_ms=message.timestamp_ms)
-    return encode_partition_key(
-        message.partition_key, message.topic, message.value, message.key, timestamp_ms=message.timestamp_ms
-    )
+    topic, value, key, timestamp_ms, partition_key, headers = astuple(message)
+    if partition_key is None:
+        return encode_any_partition(topic, value, key, timestamp_ms=timestamp_ms, headers=headers)
+    return encode_partition_key(partition_key, topic, value, key, timestamp_ms=timestamp_ms, headers=headers)
 
 
 def split(stream: bytes) -> list[bytes]:
@@ -154,7 +201,7 @@ def any_partition(
         (any_partition(api_key=255), Rejection(DiscardReason.UNSUPPORTED_API_KEY, 255)),
         (any_partition(api_key=300), Rejection(DiscardReason.UNSUPPORTED_API_KEY, 300)),
         (any_partition(api_key=-1), Rejection(DiscardReason.UNSUPPORTED_API_KEY, -1)),
-        (any_partition(api_key=257, version=1), Rejection(DiscardReason.UNSUPPORTED_VERSION, 257, 1)),
+        (any_partition(api_key=257, version=2), Rejection(DiscardReason.UNSUPPORTED_VERSION, 257, 2)),
         (any_partition(version=7), Rejection(DiscardReason.UNSUPPORTED_VERSION, 256, 7)),
         (any_partition(version=-1), Rejection(DiscardReason.UNSUPPORTED_VERSION, 256, -1)),
         (any_partition(flags=-1), MALFORMED_ANY),
@@ -205,6 +252,7 @@ messages = st.builds(
     key=st.binary(max_size=50),
     timestamp_ms=st.integers(-(2**63), 2**63 - 1),
     partition_key=st.none() | st.integers(0, 2**32 - 1),
+    headers=header_lists,
 )
 
 
@@ -226,6 +274,30 @@ def test_buffers_of_any_type_are_parsed_alike(message: Message, data: st.DataObj
     position = data.draw(st.integers(0, len(encoded) - 1))
     encoded[position] = data.draw(st.integers(0, 255))
     assert parse_message(encoded) == parse_message(memoryview(encoded)) == parse_message(bytes(encoded))
+
+
+def test_no_headers_in_version_1() -> None:
+    assert parse_message(bytes.fromhex(H2)) == Message(b"t1", b"hello", b"", NOW, None)
+
+
+def test_headers_may_have_so_many_bytes_and_no_more() -> None:
+    message = Message(b"t", b"v", b"", NOW, None, ((b"k", bytes(65528)),))
+    data = encode(message)
+    assert parse_message(data) == message
+    headers = (1).to_bytes(2) + b"k" + (65529).to_bytes(4) + bytes(65529)
+    longer = data[4:-65539] + len(headers).to_bytes(4) + headers
+    assert parse_message((len(longer) + 4).to_bytes(4) + longer) == MALFORMED_HEADERS
+    with pytest.raises(LocalProtocolError, match="65535"):
+        encode_any_partition(b"t", b"v", timestamp_ms=NOW, headers=[(b"k", bytes(65529))])
+    with pytest.raises(LocalProtocolError, match="32767"):
+        encode_any_partition(b"t", b"v", timestamp_ms=NOW, headers=[(bytes(32768), None)])
+
+
+def test_headers_may_be_text() -> None:
+    data = encode_any_partition(b"t", b"v", timestamp_ms=NOW, headers=[("größe", "ß"), (b"n", None)])
+    message = parse_message(data)
+    assert isinstance(message, Message)
+    assert message.headers == (("größe".encode(), "ß".encode()), (b"n", None))
 
 
 def test_the_longest_topic_fits() -> None:

@@ -119,7 +119,7 @@ class PoolMachine(RuleBasedStateMachine):
     def append_run(self, data: st.DataObject, sizes: list[int]) -> None:
         chunk = data.draw(st.sampled_from(sorted(self.open)))
         allocation = self.open[chunk]
-        items = [(self.arrival + index, 0, 0, 0, 0, 0, size) for index, size in enumerate(sizes)]
+        items = [(self.arrival + index, 0, 0, 0, 0, 0, size, size, size) for index, size in enumerate(sizes)]
         if not allocation.lane.has_room(items[0]):
             return
         stop = allocation.lane.append(memoryview(bytes(3000)), items, 0, self.now_ms)
@@ -209,7 +209,7 @@ def test_what_the_landing_zone_still_holds_is_not_reclaimed_after_a_crash() -> N
             assert chunk is not None
             lane = Lane(slab, Head(1, b"", 0, -1, 0))
             lane.enter(chunk, 1)
-            lane.append(memoryview(b""), [(arrival, 0, 0, 0, 0, 0, 0)], 0, 0)
+            lane.append(memoryview(b""), [(arrival, 0, 0, 0, 0, 0, 0, 0, 0)], 0, 0)
             mark(slab, [lane.close_run(TicketOffice(slab, INPUT_ROW))], State.DELIVERED)
         slab.longs[landing.base_at(slab) >> 3] = 10
         slab.close()
@@ -242,7 +242,7 @@ def test_a_crash_while_a_span_is_released_leaves_it_to_be_released_again() -> No
         lane = Lane(slab, Head(1, b"", 0, -1, 0))
         lane.enter(0, 4)
         up_to_the_edge = 2 * lay.CHUNK_BYTES - lay.CHUNK_HEADER - lay.RUN_HEADER - lay.RECORD_HEADER
-        items = [(0, 0, 0, 0, 0, 0, up_to_the_edge), (1, 0, 0, 0, 0, 0, 100)]
+        items = [(i, 0, 0, 0, 0, 0, end, end, end) for i, end in enumerate((up_to_the_edge, 100))]
         lane.append(memoryview(bytes(3 * lay.CHUNK_BYTES)), items, 0, 0)
         segment = lane.close_run(TicketOffice(slab, INPUT_ROW))
         split(slab, 0, segment.run)

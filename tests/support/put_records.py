@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bruce_mp.kernels.pure.lane import Head, Lane
+from bruce_mp.protocol.client_headers import encode_headers
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.tickets import TicketOffice
@@ -21,13 +22,16 @@ def put_records(slab: Slab, runs: list[list[Record]], topic: int = 1) -> list[Se
     pool = ChunkPool(slab, INPUT_ROW)
     segments = []
     for records in runs:
-        buffer = b"".join((record.key or b"") + (record.value or b"") for record in records)
+        buffer = b"".join(
+            (record.key or b"") + (record.value or b"") + encode_headers(record.headers) for record in records
+        )
         items = []
         at = 0
-        for arrival, (timestamp, key, value, _, _) in enumerate(records):
+        for arrival, (timestamp, key, value, headers, _) in enumerate(records):
             value_at = at + len(key or b"")
-            end = value_at + len(value or b"")
-            items.append((arrival, timestamp, 0, at, value_at, value_at, end))
+            headers_at = value_at + len(value or b"")
+            end = headers_at + len(encode_headers(headers))
+            items.append((arrival, timestamp, 0, at, value_at, value_at, headers_at, headers_at, end))
             at = end
         span = 1 + (len(buffer) + len(records) * 56 + 144) // lay.CHUNK_BYTES
         chunk = pool.allocate(span, 0)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from bruce_mp.kernels import Ingested
+    from bruce_mp.protocol.client_headers import Header
     from bruce_mp.slab.runs import Segment
 
 SMALL: Final = Geometry(chunks=16, topics=16, partitions=16, landing_slots=16, landing_slot_size=4096)
@@ -53,12 +54,18 @@ def new_slab(geometry: Geometry = SMALL) -> Iterator[Slab]:
 
 
 def datagram(
-    topic: bytes = b"t1", value: bytes = b"", key: bytes = b"", partition_key: int | None = None, timestamp: int = 0
+    topic: bytes = b"t1",
+    value: bytes = b"",
+    key: bytes = b"",
+    partition_key: int | None = None,
+    timestamp: int = 0,
+    *,
+    headers: Sequence[Header] = (),
 ) -> bytes:
     """A good message."""
     if partition_key is None:
-        return encode_any_partition(topic, value, key, timestamp_ms=timestamp)
-    return encode_partition_key(partition_key, topic, value, key, timestamp_ms=timestamp)
+        return encode_any_partition(topic, value, key, timestamp_ms=timestamp, headers=headers)
+    return encode_partition_key(partition_key, topic, value, key, timestamp_ms=timestamp, headers=headers)
 
 
 def put_in_landing_zone(slab: Slab, datagrams: Sequence[bytes]) -> None:

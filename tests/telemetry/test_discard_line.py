@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
 from bruce_mp.telemetry.discard_line import DiscardLine, LineEvent, format_line, info_of, parse_line
 from support.examples import examples
+from support.headers import header_lists
 
 PLAIN = b"now: 1000 ts: 990 event: DISC info: BAD_TOPIC topic: 6[clicks] key: 4[a2V5] msg: 8[dmFsdWU=]\n"
 MESSAGE = DiscardLine(1000, 990, LineEvent.DISCARD, "BAD_TOPIC", b"clicks", b"key", b"value")
@@ -28,6 +29,7 @@ lines = st.builds(
     key=st.binary(max_size=30),
     value=st.binary(max_size=300),
     partition_key=st.none() | st.integers(0, 2**32 - 1),
+    headers=header_lists,
 )
 
 
@@ -45,6 +47,19 @@ def test_a_partition_key_stands_behind_what_the_ancestors_wrote() -> None:
     line = b"now: 1 ts: -1 event: DUP info: NONE topic: 1[t] key: 0[] msg: 0[] pkey: 4294967295\n"
     assert parse_line(line).partition_key == 2**32 - 1
     assert format_line(parse_line(line)) == line
+
+
+def test_record_headers_stand_behind_the_partition_key() -> None:
+    headers = ((b"a", b"1"), (b"", None), (b"", b""))
+    line = format_line(DiscardLine(1, -1, LineEvent.DUPLICATE, "NONE", b"t", b"", b"", 7, headers))
+    assert line.endswith(b" msg: 0[] pkey: 7 hdrs: YQ==:MQ==,:-,:\n")
+    assert parse_line(line).headers == headers
+
+
+@pytest.mark.parametrize("text", ["YQ==", "YQ==:MQ==:MQ==", "YQ:MQ==", "-:MQ==", "YQ==:MQ==,"])
+def test_headers_that_are_none(text: str) -> None:
+    with pytest.raises(RemoteProtocolError, match="hdrs"):
+        parse_line(PLAIN.rstrip() + f" hdrs: {text}".encode())
 
 
 def test_the_length_of_a_topic_is_that_between_the_brackets() -> None:

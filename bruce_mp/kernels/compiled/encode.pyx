@@ -5,6 +5,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from bruce_mp.kernels.compiled.memory cimport *
+from bruce_mp.kernels.compiled.wire cimport *
 
 from bruce_mp.errors import SlabError
 from bruce_mp.kernels.pure.encode import Encoded
@@ -57,16 +58,59 @@ cdef inline uint64_t bytes_size(uint64_t length) noexcept nogil:
     return length + varint_size(<int64_t>length)
 
 
+cdef inline uint64_t headers_size(Look *look) noexcept nogil:
+    """Of a record's headers with their count; 0 when they are damaged."""
+    cdef uint8_t *at = look.headers
+    cdef uint8_t *end = at + look.headers_length
+    cdef uint64_t size = 0
+    cdef int64_t count = 0
+    cdef Header header
+    while at != end:
+        if header_at(at, end, &header):
+            return 0
+        size += bytes_size(header.key_size) + (bytes_size(header.value_size) if header.value_size > 0 else 1)
+        count += 1
+        at = header.next
+    return size + varint_size(count)
+
+
+cdef inline uint8_t *put_headers(uint8_t *out, uint8_t *limit, Look *look) noexcept nogil:
+    """A record's headers behind their count; NULL when they are not the bytes that were counted, up to `limit`."""
+    cdef uint8_t *at = look.headers
+    cdef uint8_t *end = at + look.headers_length
+    cdef int64_t count = 0
+    cdef Header header
+    while at != end:
+        if header_at(at, end, &header):
+            return NULL
+        count += 1
+        at = header.next
+    if varint_size(count) > <uint64_t>(limit - out):
+        return NULL
+    out = put_varint(out, count)
+    at = look.headers
+    while at != end:
+        if header_at(at, end, &header):
+            return NULL
+        if bytes_size(header.key_size) + bytes_size(max(header.value_size, 0)) > <uint64_t>(limit - out):
+            return NULL
+        out = put_bytes(out, header.key, header.key_size, 0)
+        out = put_bytes(out, header.value, max(header.value_size, 0), header.value_size)
+        at = header.next
+    return out
+
+
 cdef inline uint64_t body_size(Out *out, uint8_t *record, Look *look, int64_t *delta) noexcept nogil:
-    """The length of the next record behind its own length; notes its timestamp."""
+    """The length of the next record behind its own length, 0 when it is damaged; notes its timestamp."""
+    cdef uint64_t headers = headers_size(look) if look.headers_length else 1
     cdef int64_t stamp = <int64_t>load64(record + RECORD_TIMESTAMP)
     if out.records == 0:
         out.first_timestamp = out.max_timestamp = stamp
     elif stamp > out.max_timestamp:
         out.max_timestamp = stamp
     delta[0] = <int64_t>(<uint64_t>stamp - <uint64_t>out.first_timestamp)
-    cdef uint64_t numbers = 2 + varint_size(delta[0]) + varint_size(<int64_t>out.records)
-    return numbers + bytes_size(look.key_length) + bytes_size(look.value_length)
+    cdef uint64_t numbers = 1 + varint_size(delta[0]) + varint_size(<int64_t>out.records)
+    return (numbers + bytes_size(look.key_length) + bytes_size(look.value_length) + headers) if headers else 0
 
 
 cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil:
@@ -75,6 +119,8 @@ cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil
     cdef uint64_t body = body_size(out, record, look, &delta)
     cdef uint64_t size = body + varint_size(<int64_t>body)
     cdef uint8_t *at = out.at
+    if body == 0:
+        return -1
     if out.end != NULL:
         if size > <uint64_t>(out.end - at):
             return -1  # somebody changed the record under our hands
@@ -84,7 +130,10 @@ cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil
         at = put_varint(at, <int64_t>out.records)
         at = put_bytes(at, look.key, look.key_length, -1)
         at = put_bytes(at, look.value, look.value_length, out.empty_value)
-        at[0] = 0
+        if look.headers_length == 0:
+            at[0] = 0
+        elif put_headers(at, out.at + size, look) != out.at + size:
+            return -1
     out.at += size
     out.records += 1
     return 0

@@ -14,6 +14,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.rows cimport land_plain
+from bruce_mp.kernels.compiled.wire cimport *
 
 import os
 
@@ -55,6 +56,8 @@ cdef enum:
     ANY_PARTITION = 256
     PARTITION_KEY = 257
     GENERIC_HEADER = 8   # size, API key, version
+    WITH_HEADERS = 0x10000   # version and flags of a message with record headers
+    LONGEST_HEADERS = 0xFFFF
     MMSGHDR_FLAGS = 48   # where the kernel says what it did to the datagram
     CUT = 0x20           # MSG_TRUNC
     PATIENCE_MS = 2      # for company of a run that is closed, so that a frame names several
@@ -71,7 +74,8 @@ cdef struct Item:        # a message that was found sound
     uint8_t *topic
     uint8_t *key
     uint8_t *value
-    uint32_t partition_key, topic_size, key_size, value_size
+    uint8_t *headers
+    uint32_t partition_key, topic_size, key_size, value_size, headers_size
     int next             # the next of the same group
 
 
@@ -81,18 +85,6 @@ cdef struct Group:       # messages of one topic and type, in order
 
 
 # --- parse -----------------------------------------------------------------------------------------------------------
-cdef inline uint32_t big32(uint8_t *at) noexcept nogil:
-    return <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
-
-
-cdef inline int big16(uint8_t *at) noexcept nogil:
-    return <int16_t>(<uint16_t>at[0] << 8 | at[1])
-
-
-cdef inline int64_t big64(uint8_t *at) noexcept nogil:
-    return <int64_t>(<uint64_t>big32(at) << 32 | big32(at + 4))
-
-
 cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
     """The API key of a message, after its fields were noted; 0 when it is not sound.
 
@@ -100,11 +92,15 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
     """
     cdef uint8_t *end = at + length
     cdef int api_key, topic_size
-    cdef int64_t key_size, value_size
+    cdef int64_t key_size, value_size, headers_size
+    cdef uint32_t version
     if length < GENERIC_HEADER + 4 or <int32_t>big32(at) != length:
         return 0
     api_key = big16(at + 4)
-    if (api_key != ANY_PARTITION and api_key != PARTITION_KEY) or big32(at + 6):
+    if api_key != ANY_PARTITION and api_key != PARTITION_KEY:
+        return 0
+    version = big32(at + 6)
+    if version & ~<uint32_t>WITH_HEADERS:
         return 0
     at += 10
     item.partition_key = 0
@@ -128,10 +124,21 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
     at += key_size
     value_size = <int32_t>big32(at)
     at += 4
-    if value_size < 0 or end - at != value_size:
+    if value_size < 0 or end - at < value_size:
         return 0
     item.value, item.value_size = at, value_size
-    return api_key
+    at += value_size
+    item.headers, item.headers_size = at, 0
+    if version:
+        if end - at < 4:
+            return 0
+        headers_size = <int32_t>big32(at)
+        at += 4
+        if headers_size < 0 or headers_size > LONGEST_HEADERS or end - at != headers_size or walk_headers(at, end):
+            return 0
+        item.headers, item.headers_size = at, headers_size
+        return api_key
+    return api_key if at == end else 0
 
 
 cdef object rejection_of(int slot, uint8_t *at, int64_t length):
@@ -142,7 +149,7 @@ cdef object rejection_of(int slot, uint8_t *at, int64_t length):
     api_key, version = big16(at + 4), big16(at + 6)
     if api_key != ANY_PARTITION and api_key != PARTITION_KEY:
         return Rejection(slot, Failure.UNSUPPORTED_API_KEY, api_key, version)
-    if version:
+    if version != 0 and version != 1:
         return Rejection(slot, Failure.UNSUPPORTED_VERSION, api_key, version)
     return Rejection(slot, Failure.MALFORMED, api_key, version)
 
@@ -245,7 +252,7 @@ cdef class Lane:
 
     cdef void put(self, uint8_t *at, Item *item) noexcept:
         """Write a record behind the open run, which does not have it yet."""
-        cdef uint64_t size = <uint64_t>item.key_size + item.value_size
+        cdef uint64_t size = payload_of(item)
         cdef uint8_t *body = at + RECORD_HEADER
         store32(at, 0)
         store32(at + RECORD_FLAGS, self.flags)
@@ -254,11 +261,12 @@ cdef class Lane:
         store32(at + RECORD_PARTITION_KEY, item.partition_key)
         store32(at + RECORD_PARTITION, <uint32_t>-1)
         store32(at + RECORD_SEQUENCE, <uint32_t>-1)
-        store32(at + RECORD_EPOCH, 0xFFFF)
+        store32(at + RECORD_EPOCH, 0xFFFF | item.headers_size << 16)
         store64(at + RECORD_TIMESTAMP, <uint64_t>item.timestamp)
         store64(at + RECORD_ARRIVAL, item.arrival)
         memcpy(body, item.key, item.key_size)
         memcpy(body + item.key_size, item.value, item.value_size)
+        memcpy(body + item.key_size + item.value_size, item.headers, item.headers_size)
         memset(body + size, 0, <uint64_t>-<int64_t>size & 7)
         self.payload += size
         self.largest = <uint32_t>size if size > self.largest else self.largest
@@ -291,8 +299,12 @@ cdef class Lane:
         store32(base + self.start + CHUNK_RUNS, self.runs)
 
 
+cdef inline uint64_t payload_of(Item *item) noexcept nogil:
+    return <uint64_t>item.key_size + item.value_size + item.headers_size
+
+
 cdef inline uint64_t record_size(Item *item) noexcept nogil:
-    return (RECORD_HEADER + <uint64_t>item.key_size + item.value_size + 7) & <uint64_t>~7
+    return (RECORD_HEADER + payload_of(item) + 7) & <uint64_t>~7
 
 
 # --- a batch ---------------------------------------------------------------------------------------------------------

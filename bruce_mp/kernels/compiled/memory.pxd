@@ -62,7 +62,9 @@ cdef struct Bounds:      # a part whose place was found sound
 cdef struct Look:        # a record whose place was found sound
     uint8_t *key
     uint8_t *value
-    uint64_t key_length, value_length
+    uint8_t *headers
+    uint64_t key_length, value_length, headers_length
+    uint64_t payload     # bytes of all three
     uint8_t *next
 
 
@@ -140,12 +142,15 @@ cdef inline int look_at(uint8_t *record, uint8_t *end, Look *found) noexcept nog
     cdef uint64_t key = load32(record + RECORD_KEY_LENGTH)
     cdef uint64_t value = load32(record + RECORD_VALUE_LENGTH)
     cdef uint64_t headers = load16(record + RECORD_HEADERS_LENGTH)
-    cdef uint64_t size = (RECORD_HEADER + key + value + headers + 7) & <uint64_t>~7
+    cdef uint64_t payload = key + value + headers
+    cdef uint64_t size = (RECORD_HEADER + payload + 7) & <uint64_t>~7
     if size > <uint64_t>(end - record) or load8(record + RECORD_WORD) >= SPLIT:
         return -1
     found.key = record + RECORD_HEADER
     found.value = found.key + key
-    found.key_length, found.value_length, found.next = key, value, record + size
+    found.headers = found.value + value
+    found.key_length, found.value_length, found.headers_length = key, value, headers
+    found.payload, found.next = payload, record + size
     return 0
 
 

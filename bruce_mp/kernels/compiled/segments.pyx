@@ -256,8 +256,8 @@ def head_of(slab, segment, records, size):
         at = cut = place.first
         for index in range(part.records):
             look_at(at, place.end, &look)
-            left -= <int64_t>(look.key_length + look.value_length)
-            payload += look.key_length + look.value_length
+            left -= <int64_t>look.payload
+            payload += look.payload
             at = look.next
             if taken == index and taken < most and left >= 0:
                 taken, head_payload, cut = index + 1, payload, at
@@ -302,7 +302,7 @@ def by_partition(slab, segment, partitions):
                 start, records, payload = at, 0, 0
             last = slot
             records += 1
-            payload += look.key_length + look.value_length
+            payload += look.payload
             at = look.next
         if not parts:
             return [(partitions[last], segment)]
@@ -332,13 +332,13 @@ def by_size(slab, segment, uint64_t limit):
         at = start = place.first
         for index in range(part.records):
             look_at(at, place.end, &look)
-            fits = look.key_length + look.value_length <= limit
+            fits = look.payload <= limit
             if records and fits != last:
                 parts.append((bool(last), part_from(&part, start - place.base, records, payload)))
                 start, records, payload = at, 0, 0
             last = fits
             records += 1
-            payload += look.key_length + look.value_length
+            payload += look.payload
             at = look.next
         if not parts:
             return [(bool(last), segment)]

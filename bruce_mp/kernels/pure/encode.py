@@ -1,7 +1,8 @@
 """The records section of a RecordBatch v2 from segments.
 
 Source of the format: the Kafka protocol guide, "Record Batch".  A record: varint length, attributes 0, varlong
-timestamp delta, varint offset delta, key and value each with a varint length (-1 = null), varint count of headers.
+timestamp delta, varint offset delta, key and value each with a varint length (-1 = null), varint count of headers,
+headers, whose keys and values have varint lengths as well.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from struct import Struct, error
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
+from bruce_mp.protocol.client_headers import decode_headers
 from bruce_mp.protocol.varints import encode_varint, wrap_int64
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import segment_bounds
@@ -75,7 +77,20 @@ def _encode_segment(
         head = b"\0" + varint[timestamp - timestamps[0]] + varint[count]
         head += varint[key_length] + source[key_at:value_at] if key_length else _NULL
         head += varint[value_length] if value_length else empty
-        parts += (varint[len(head) + value_length + 1], head, source[value_at:value_end], _NO_HEADERS)
+        headers = _headers(source[value_end : value_end + headers_length]) if headers_length else _NO_HEADERS
+        parts += (varint[len(head) + value_length + len(headers)], head, source[value_at:value_end], headers)
+
+
+def _headers(data: bytes | memoryview) -> bytes:
+    """Record headers as Kafka wants them; they were found sound when they came."""
+    headers = decode_headers(data)
+    if headers is None:
+        raise SlabError("The headers of a record are damaged.")
+    return b"".join((_VARINTS[len(headers)], *(part for header in headers for part in map(_field, header))))
+
+
+def _field(data: bytes | None) -> bytes:
+    return _NULL if data is None else _VARINTS[len(data)] + data
 
 
 class _Varints(dict[int, bytes]):

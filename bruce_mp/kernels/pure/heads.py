@@ -19,7 +19,7 @@ __all__ = ["RunHead", "by_place", "heads", "keyed_records"]
 
 
 class RunHead(NamedTuple):
-    """What the header of a segment's run says; `largest` is the size of its largest key and value."""
+    """What the header of a segment's run says; `largest` is its largest payload."""
 
     topic: int
     flags: int

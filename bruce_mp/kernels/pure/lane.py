@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Head", "Lane", "record_size"]
 
-_RECORD: Final = Struct("<4xB3xIII10s2xqQ")
-"""`layout.RECORD` with what a new record says: flags, key length, value length, partition key, _UNPLACED, timestamp,
-arrival"""
+_RECORD: Final = Struct("<4xB3xIII10sHqQ")
+"""`layout.RECORD` with what a new record says: flags, key length, value length, partition key, _UNPLACED, record
+headers length, timestamp, arrival"""
 _UNPLACED: Final = b"\xff" * 10  # partition, sequence and epoch -1
 _PADDING: Final = tuple(bytes(-length & 7) for length in range(8))
 
@@ -49,8 +49,8 @@ class Head(NamedTuple):
 
 def record_size(item: Item) -> int:
     """Bytes that a message takes in a run."""
-    _, _, _, key_at, key_end, value_at, value_end = item
-    return lay.align(lay.RECORD_HEADER + key_end - key_at + value_end - value_at)
+    _, _, _, key_at, key_end, value_at, value_end, headers_at, end = item
+    return lay.align(lay.RECORD_HEADER + key_end - key_at + value_end - value_at + end - headers_at)
 
 
 class Lane:
@@ -94,16 +94,17 @@ class Lane:
         parts: list[bytes | memoryview] = []
         flags, room = self.head.flags, self._limit - self._end
         sizes: list[int] = []
-        for arrival, timestamp, partition_key, key_at, key_end, value_at, value_end in items[start:]:
-            key_length, value_length = key_end - key_at, value_end - value_at
-            size = key_length + value_length
+        for arrival, timestamp, partition_key, key_at, key_end, value_at, value_end, headers_at, end in items[start:]:
+            lengths = key_end - key_at, value_end - value_at
+            headers_length = end - headers_at
+            size = sum(lengths) + headers_length
             room -= (lay.RECORD_HEADER + size + 7) & -8
             if room < 0:
                 break
-            parts.append(_pack_record(flags, key_length, value_length, partition_key, _UNPLACED, timestamp, arrival))
-            if key_length:
+            parts.append(_pack_record(flags, *lengths, partition_key, _UNPLACED, headers_length, timestamp, arrival))
+            if lengths[0]:
                 parts.append(buffer[key_at:key_end])
-            parts += (buffer[value_at:value_end], _PADDING[size & 7])
+            parts += (buffer[value_at:value_end], buffer[headers_at:end], _PADDING[size & 7])
             sizes.append(size)
         stop = start + len(sizes)
         self._sum_up(sizes, [item[1] for item in items[start:stop]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from bruce_mp.protocol.client_headers import decode_headers
 from bruce_mp.protocol.client_wire import Message
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import segment_records, split
@@ -30,8 +31,8 @@ def time_span(slab: Slab, segment: Segment) -> TimeSpan:
 
 
 def by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segment]]:
-    """Cut a segment into parts whose records all fit (key and value together at most `limit` bytes) or all do not."""
-    sizes = [(offset, record.key_length + record.value_length) for offset, record in segment_records(slab, segment)]
+    """Cut a segment into parts whose records all fit (payloads of at most `limit` bytes) or all do not."""
+    sizes = [(offset, record.payload) for offset, record in segment_records(slab, segment)]
     parts = [(fits, list(members)) for fits, members in groupby(sizes, lambda item: item[1] <= limit)]
     if len(parts) == 1:
         return [(parts[0][0], segment)]
@@ -43,7 +44,7 @@ def by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segmen
 
 
 def messages(slab: Slab, segment: Segment, topic: bytes, longest: int | None) -> list[Message]:
-    """The messages of a segment, whole or with at most `longest` bytes of key and of value."""
+    """The messages of a segment, whole, or without headers and with at most `longest` bytes of key and of value."""
     chunk_at = slab.chunk_at(segment.chunk)
     return [
         _message(slab, chunk_at + offset, record, topic, longest) for offset, record in segment_records(slab, segment)
@@ -56,7 +57,10 @@ def _message(slab: Slab, at: int, record: Record, topic: bytes, longest: int | N
     key = bytes(slab.view[key_at : key_at + _at_most(record.key_length, longest)])
     value = bytes(slab.view[value_at : value_at + _at_most(record.value_length, longest)])
     keyed = bool(record.flags & lay.FLAG_PARTITION_KEY)
-    return Message(topic, value, key, record.timestamp, record.partition_key if keyed else None)
+    headers_at = value_at + record.value_length
+    headers = slab.view[headers_at : headers_at + (record.headers_length if longest is None else 0)]
+    partition_key = record.partition_key if keyed else None
+    return Message(topic, value, key, record.timestamp, partition_key, decode_headers(headers) or ())
 
 
 def _at_most(length: int, longest: int | None) -> int:

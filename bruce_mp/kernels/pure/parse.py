@@ -13,6 +13,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.protocol.client_headers import LONGEST_HEADERS, decode_headers
 from bruce_mp.slab.layout import stream_arrival
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ __all__ = ["Batch", "Failure", "Group", "Item", "Rejection", "parse"]
 _ANY: Final = 256
 _KEYED: Final = 257
 _GENERIC: Final = Struct(">ihh")
-_HEAD: Final = Struct(">ihih")  # size, api key, version and flags together (both are 0), topic size
+_HEAD: Final = Struct(">ihih")  # size, api key, version and flags together, topic size
 _HEAD_KEYED: Final = Struct(">ihiIh")  # the same with the partition key before the topic size
 _SIZE: Final = Struct(">i")
 
@@ -52,8 +53,9 @@ class Rejection(NamedTuple):
     version: int
 
 
-Item = tuple[int, int, int, int, int, int, int]
-"""A message: arrival number, timestamp, partition key, and where in the buffer its key begins and ends, and its value.
+Item = tuple[int, int, int, int, int, int, int, int, int]
+"""A message: arrival number, timestamp, partition key, and where in the buffer its key, its value and its record
+headers begin and end.
 
 A plain tuple, because there is one for every message: a named one costs three times as much to make.
 """
@@ -114,7 +116,7 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
     if api_key == _KEYED:
         size, api_key, version_and_flags, partition_key, topic_size = _HEAD_KEYED.unpack_from(buffer, at)
         topic_at = at + _HEAD_KEYED.size
-    if size != length or api_key not in _KNOWN or version_and_flags or topic_size <= 0:
+    if size != length or api_key not in _KNOWN or version_and_flags not in _VERSIONS or topic_size <= 0:
         raise _Malformed
     topic, timestamp, key_size, value_size = _body(topic_size).unpack_from(buffer, topic_at)
     key_at = topic_at + topic_size + 12
@@ -123,12 +125,27 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
         if key_size < 0:
             raise _Malformed
         (value_size,) = _SIZE.unpack_from(buffer, value_at - 4)
-    if value_size < 0 or value_at + value_size != end:
+    value_end = value_at + value_size
+    headers_at = _headers(buffer, value_end, end) if version_and_flags else value_end
+    if value_size < 0 or (headers_at != end and headers_at == value_end):
         raise _Malformed
-    return (topic, api_key == _KEYED), (arrival, timestamp, partition_key, key_at, value_at - 4, value_at, end)
+    places = (key_at, value_at - 4, value_at, value_end, headers_at, end)
+    return (topic, api_key == _KEYED), (arrival, timestamp, partition_key, *places)
+
+
+def _headers(buffer: memoryview, value_end: int, end: int) -> int:
+    """Where the headers begin that go up to `end`; they are sound."""
+    (size,) = _SIZE.unpack_from(buffer, value_end)
+    at = value_end + _SIZE.size
+    if not 0 <= size <= LONGEST_HEADERS or at + size != end or decode_headers(buffer[at:end]) is None:
+        raise _Malformed
+    return at
 
 
 _KNOWN: Final = frozenset({_ANY, _KEYED})
+_WITH_HEADERS: Final = 1 << 16
+_VERSIONS: Final = frozenset({0, _WITH_HEADERS})
+"""Version and flags together."""
 
 
 def _rejection(buffer: memoryview, index: int, at: int, length: int) -> Rejection:
@@ -140,6 +157,6 @@ def _rejection(buffer: memoryview, index: int, at: int, length: int) -> Rejectio
         return Rejection(index, Failure.MALFORMED, 0, 0)
     if api_key not in _KNOWN:
         return Rejection(index, Failure.UNSUPPORTED_API_KEY, api_key, version)
-    if version:
+    if version not in {0, 1}:
         return Rejection(index, Failure.UNSUPPORTED_VERSION, api_key, version)
     return Rejection(index, Failure.MALFORMED, api_key, version)

@@ -81,7 +81,7 @@ def by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> lis
         partition = partitions[record.partition_key % len(partitions)]
         if not parts or parts[-1][0] != partition:
             parts.append((partition, []))
-        parts[-1][1].append((offset, record.key_length + record.value_length))
+        parts[-1][1].append((offset, record.payload))
     if len(parts) == 1:
         return [(parts[0][0], segment)]
     split(slab, segment.chunk, segment.run)
@@ -94,7 +94,7 @@ def _part(segment: Segment, members: list[tuple[int, int]]) -> Segment:
 
 
 def head_of(slab: Slab, segment: Segment, records: int, size: int) -> tuple[Segment | None, Segment | None]:
-    """Cut a segment into a head of at most `records` records and `size` bytes of key and value, and the rest.
+    """Cut a segment into a head of at most `records` records and `size` bytes of payload, and the rest.
 
     Either may be None.  The run is split if it is cut.
     """
@@ -102,9 +102,8 @@ def head_of(slab: Slab, segment: Segment, records: int, size: int) -> tuple[Segm
     rest: list[tuple[int, int]] = []
     left = size
     for offset, record in segment_records(slab, segment):
-        payload = record.key_length + record.value_length
-        left -= payload
-        (members if left >= 0 and len(members) < records and not rest else rest).append((offset, payload))
+        left -= record.payload
+        (members if left >= 0 and len(members) < records and not rest else rest).append((offset, record.payload))
     if not rest or not members:
         return (segment, None) if members else (None, segment)
     split(slab, segment.chunk, segment.run)

@@ -18,6 +18,7 @@ __all__ = ["discard_table"]
 _LINE: Final = (
     r"^now: ([0-9]+) ts: (-?[0-9]+) event: ([A-Z]+) info: (\\S+) topic: [0-9]+\\[(.*?)\\] "
     r"key: [0-9]+\\[([A-Za-z0-9+/=]*)\\] msg: [0-9]+\\[([A-Za-z0-9+/=]*)\\](?: pkey: ([0-9]+))?"
+    r"(?: hdrs: (\\S+))?"
 )
 _GROUPS: Final = {
     "now_ms": "cast(nullif({}, '') as bigint)",
@@ -28,6 +29,9 @@ _GROUPS: Final = {
     "key": "nullif(unbase64({}), cast('' as binary))",
     "value": "unbase64({})",
     "partition_key": "cast(nullif({}, '') as bigint)",
+    "headers": "transform(split(nullif({}, ''), ','), pair -> named_struct("
+    "'key', cast(unbase64(split(pair, ':')[0]) as string), "
+    "'value', if(split(pair, ':')[1] = '-', null, unbase64(split(pair, ':')[1]))))",
 }
 """Column: how it is made from its group."""
 _SIGNED: Final = (

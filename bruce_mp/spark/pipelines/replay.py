@@ -37,7 +37,7 @@ _NO_MESSAGES: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
 """Infos of lines whose bytes are no message; `API_KEY(n)` and `VERSION(n)` are others."""
 _IN_KAFKA: Final = "SLAB_DELIVERED"
 """Info of an exported line whose message was acknowledged: sent only if it is asked for by this name."""
-_COLUMNS: Final = ("topic", "key", "value", "partition_key", "timestamp")
+_COLUMNS: Final = ("topic", "key", "value", "headers", "partition_key", "timestamp")
 
 
 class DoubtfulError(SinkError):

@@ -1,0 +1,86 @@
+"""Record headers as clients send them, and as the slab keeps them: one behind the other, nothing in between.
+
+    int16 KeySize | Key | int32 ValueSize (-1: null) | Value
+
+All integers are big-endian and signed.  A message has at most 65,535 bytes of them.  `docs/protocol.md` has the layout.
+"""
+
+from __future__ import annotations
+
+from struct import Struct, error
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["LONGEST_HEADERS", "Header", "WrittenHeader", "decode_headers", "encode_headers"]
+
+LONGEST_HEADERS: Final = 2**16 - 1
+_LONGEST_KEY: Final = 2**15 - 1
+_KEY_SIZE: Final = Struct(">h")
+_VALUE_SIZE: Final = Struct(">i")
+_NULL: Final = -1
+
+Buffer = bytes | bytearray | memoryview
+
+Header = tuple[bytes, bytes | None]
+"""Key and value; a null value is None."""
+WrittenHeader = tuple[bytes | str, Buffer | str | None]
+"""The same from a person's hand: text is encoded as UTF-8."""
+
+
+def encode_headers(headers: Iterable[WrittenHeader]) -> bytes:
+    """The bytes of the headers.
+
+    Raises LocalProtocolError for a key of more than 32,767 bytes, and for more than 65,535 in all.
+    """
+    data = b"".join(map(_encode, headers))
+    if len(data) > LONGEST_HEADERS:
+        raise LocalProtocolError(
+            f"The record headers of the message have {len(data)} bytes: at most {LONGEST_HEADERS} fit."
+        )
+    return data
+
+
+def _encode(header: WrittenHeader) -> bytes:
+    key, value = map(_bytes, header)
+    if key is None:
+        raise LocalProtocolError("The key of a record header is None: give one, if need be an empty one.")
+    if len(key) > _LONGEST_KEY:
+        raise LocalProtocolError(f"The key of a record header has {len(key)} bytes: at most {_LONGEST_KEY} fit.")
+    size = _NULL if value is None else len(value)
+    return b"".join((_KEY_SIZE.pack(len(key)), key, _VALUE_SIZE.pack(size), value or b""))
+
+
+def _bytes(text: Buffer | str | None) -> Buffer | None:
+    return text.encode() if isinstance(text, str) else text
+
+
+def decode_headers(data: Buffer) -> tuple[Header, ...] | None:
+    """The headers that the bytes are; None if they are none, or do not end where the last one ends."""
+    headers: list[Header] = []
+    at = 0
+    try:
+        while at < len(data):
+            header, at = _decode(data, at)
+            headers.append(header)
+    except (ValueError, error):
+        return None
+    return tuple(headers)
+
+
+def _decode(data: Buffer, at: int) -> tuple[Header, int]:
+    """The header at `at`, and where it ends."""
+    (key_size,) = _KEY_SIZE.unpack_from(data, at)
+    key_at = at + _KEY_SIZE.size
+    value_at = key_at + key_size + _VALUE_SIZE.size
+    if key_size < 0:
+        raise ValueError
+    (value_size,) = _VALUE_SIZE.unpack_from(data, value_at - _VALUE_SIZE.size)
+    end = value_at + max(value_size, 0)
+    if value_size < _NULL or end > len(data):
+        raise ValueError
+    value = None if value_size == _NULL else bytes(data[value_at:end])
+    return (bytes(data[key_at : key_at + key_size]), value), end
