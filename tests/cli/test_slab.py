@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 BAD_NAME = b"\xff\n"
 
+HEADERS = ((b"a", b"1"), (b"b", None))
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -47,7 +49,12 @@ def path(tmp_path: Path) -> Path:
     sent, given_up = sender.close_all()
     kernels.mark(slab, [sent], word(State.IN_FLIGHT, 1))
     slab.view[slab.chunk_at(sent.chunk) + sent.run + lay.RUN_ATTEMPTS] = 3
-    sender.receive([datagram(b"clicks", b"two", partition_key=2**32 - 1, timestamp=1002), datagram(b"gone", b"three")])
+    sender.receive(
+        [
+            datagram(b"clicks", b"two", partition_key=2**32 - 1, timestamp=1002, headers=HEADERS),
+            datagram(b"gone", b"three"),
+        ]
+    )
     keyed, delivered = sender.close_all()
     kernels.mark(slab, [keyed], word(State.QUEUED, 1))
     sender.receive([datagram(BAD_NAME, b"four", timestamp=1004)])
@@ -82,7 +89,7 @@ def test_every_message_that_is_held(path: Path, capsys: pytest.CaptureFixture[st
 
     assert lines == [
         line("SLAB_SENT", b"clicks", b"zero", 1000, b"k"),
-        DiscardLine(now, 1002, LineEvent.DISCARD, "SLAB", b"clicks", b"", b"two", 2**32 - 1),
+        DiscardLine(now, 1002, LineEvent.DISCARD, "SLAB", b"clicks", b"", b"two", 2**32 - 1, HEADERS),
         line("SLAB", BAD_NAME, b"four", 1004),
         line("SLAB", b"clicks", b"five", 1005),
         line("MALFORMED", b"", b"malformed"),

@@ -61,8 +61,10 @@ def test_a_message_arrives_as_it_was_sent(daemon: socket.socket, path: str) -> N
     with DatagramClient(path) as client:
         client.send("clicks", b"value", b"key", timestamp_ms=17)
         client.send(b"clicks", b"value", partition_key=4294967295, timestamp_ms=-1)
+        client.send("clicks", b"", timestamp_ms=0, headers=[("a", "1"), (b"b", None)])
     assert receive(daemon) == Message(b"clicks", b"value", b"key", 17, None)
     assert receive(daemon) == Message(b"clicks", b"value", b"", -1, 4294967295)
+    assert receive(daemon) == Message(b"clicks", b"", b"", 0, None, ((b"a", b"1"), (b"b", None)))
 
 
 def test_without_a_timestamp_it_is_now(daemon: socket.socket, path: str) -> None:
@@ -263,5 +265,5 @@ def test_the_client_works_where_no_other_package_is_installed() -> None:
         "print(sorted(n for n in sys.modules if n.startswith('bruce_mp.') and not n.startswith('bruce_mp.client')))"
     )
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
-    modules = ["errors", "protocol", "protocol.barrier_wire", "protocol.client_wire"]
+    modules = ["errors", "protocol", "protocol.barrier_wire", "protocol.client_headers", "protocol.client_wire"]
     assert shown.stdout.strip() == str([f"bruce_mp.{name}" for name in modules])

@@ -92,6 +92,15 @@ def test_known_bytes_of_format_1() -> None:
 
 
 @pytest.mark.parametrize("message_format", FORMATS)
+def test_record_headers_are_left_out(message_format: MessageFormat) -> None:
+    headers = ((b"a", b"1"), (b"b", None))
+    with new_slab() as slab:
+        plain = put_records(slab, [[Record(NOW, b"k", b"value"), Record(NOW, b"k", b"value")]])
+        headed = put_records(slab, [[Record(NOW, b"k", b"value", headers), Record(NOW, b"k", b"value", headers)]])
+        assert encode_message_set(slab, headed, message_format) == encode_message_set(slab, plain, message_format)
+
+
+@pytest.mark.parametrize("message_format", FORMATS)
 @examples(60)
 @given(runs=st.lists(lists, min_size=1, max_size=3))
 def test_it_writes_what_kafka_python_writes(runs: list[list[Record]], message_format: MessageFormat) -> None:

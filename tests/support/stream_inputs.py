@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.devbroker.control import DevBroker
     from bruce_mp.protocol.barrier_wire import BarrierAnswer
+    from support.kafka_cluster import KafkaCluster
 
 __all__ = ["TOPICS", "WORKERS", "ask", "connect", "connections_of", "daemon_in", "message", "names", "read_answer"]
 
@@ -26,7 +27,7 @@ WORKERS: Final = 2
 PATIENCE_S: Final = 60
 
 
-def daemon_in(directory: Path, broker: DevBroker, **more: object) -> Daemon:
+def daemon_in(directory: Path, broker: DevBroker | KafkaCluster, **more: object) -> Daemon:
     """Not started yet."""
     settings: dict[str, object] = {
         "input.unix_stream.enable": "true",

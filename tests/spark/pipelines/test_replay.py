@@ -45,10 +45,11 @@ def messages_of(sink: StreamSink) -> list[Message]:
 def test_all_of_a_message_comes_back_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
     lines = [line(number, topic=b"t%d" % (number % 2)) for number in range(300)]
     lines.append(line(300, topic=b"k", key=b"\xff", value=b"", partition_key=2**32 - 1))
-    lines.append(line(301, topic=b"k", partition_key=5))
+    lines.append(line(301, topic=b"k", partition_key=5, headers=((b"a", b"1"), (b"", None))))
+    lines.append(line(302, topic=b"k", headers=((b"a", b""),)))
     (tmp_path / "d").write_bytes(b"".join(lines))
     with StreamSink(tmp_path / "s") as sink:
-        assert run(spark, sink, tmp_path / "d") == Replayed(sent=302)
+        assert run(spark, sink, tmp_path / "d") == Replayed(sent=303)
     found = messages_of(sink)
     for topic in (0, 1):
         mine = [m for m in found if m.topic == b"t%d" % topic]
@@ -56,7 +57,9 @@ def test_all_of_a_message_comes_back_and_in_order(spark: SparkSession, tmp_path:
             (b"v%d" % n, 1000 + n, None) for n in range(topic, 300, 2)
         ]
     keyed = {(m.key, m.value, m.partition_key and m.partition_key % 2**32) for m in found if m.topic == b"k"}
-    assert keyed == {(b"\xff", b"", 2**32 - 1), (b"", b"v301", 5)}
+    assert keyed == {(b"\xff", b"", 2**32 - 1), (b"", b"v301", 5), (b"", b"v302", None)}
+    headers = {m.value: m.headers for m in found if m.headers}
+    assert headers == {b"v301": ((b"a", b"1"), (b"", None)), b"v302": ((b"a", b""),)}
 
 
 def test_filters_and_what_is_no_message(spark: SparkSession, tmp_path: Path) -> None:
