@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import BruceError, DiscardReason, ExitCode, SlabError
+from bruce_mp.protocol.client_headers import decode_headers
 from bruce_mp.protocol.client_wire import Message, Rejection, parse_message
 from bruce_mp.slab.file import keep_off
 from bruce_mp.slab.layout import SETTLED, State
@@ -130,8 +131,16 @@ class _Lines:
             yield self._of_datagram(landed)
 
     def _of_record(self, kept: Kept) -> DiscardLine | None:
-        message = self._salvage.message(kept)
-        return None if message is None else self._line(_info(kept), message)
+        body = self._salvage.body(kept)
+        if body is None:
+            return None
+        headers = decode_headers(body.headers)
+        if headers is None:
+            self._salvage.damage.append(
+                f"Headers of a record of chunk {kept.chunk} are damaged; it comes without them."
+            )
+        message = Message(kept.topic, body.value, body.key, kept.timestamp, kept.partition_key, headers or ())
+        return self._line(_info(kept), message)
 
     def _of_datagram(self, landed: Landed) -> DiscardLine:
         slab = self._salvage.slab

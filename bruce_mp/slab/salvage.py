@@ -18,8 +18,6 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
-from bruce_mp.protocol.client_headers import decode_headers
-from bruce_mp.protocol.client_wire import Message
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_heads, read_each
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.runs import Record, Run
 
-__all__ = ["ChunkCounts", "Kept", "Landed", "LandingZone", "Salvage"]
+__all__ = ["Body", "ChunkCounts", "Kept", "Landed", "LandingZone", "Salvage"]
 
 
 class Kept(NamedTuple):
@@ -67,6 +65,14 @@ class Kept(NamedTuple):
 
 
 _SENT: Final = frozenset({State.IN_FLIGHT, State.RETURNED_SENT, State.ROUTED_SENT, State.ASSIGNED_SENT})
+
+
+class Body(NamedTuple):
+    """The bytes of a record."""
+
+    key: bytes
+    value: bytes
+    headers: bytes
 
 
 class Landed(NamedTuple):
@@ -226,16 +232,15 @@ class Salvage:
             headers_at + record.headers_length,
         )
 
-    def message(self, kept: Kept) -> Message | None:
-        """What the client sent; None if a living daemon has used its memory again meanwhile."""
+    def body(self, kept: Kept) -> Body | None:
+        """The bytes of a record; None if a living daemon has used its memory again meanwhile."""
         view = self.slab.view
-        key, value = bytes(view[kept.key_at : kept.value_at]), bytes(view[kept.value_at : kept.headers_at])
-        headers = decode_headers(bytes(view[kept.headers_at : kept.end]))
-        if self._generation(kept.chunk) != kept.generation:
-            return None
-        if headers is None:
-            self.damage.append(f"The headers of a record of chunk {kept.chunk} are damaged; it comes without them.")
-        return Message(kept.topic, value, key, kept.timestamp, kept.partition_key, headers or ())
+        found = Body(
+            bytes(view[kept.key_at : kept.value_at]),
+            bytes(view[kept.value_at : kept.headers_at]),
+            bytes(view[kept.headers_at : kept.end]),
+        )
+        return found if self._generation(kept.chunk) == kept.generation else None
 
     # --- landing zone ------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
-from bruce_mp.protocol.client_wire import Message
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry, Slab, create, keep_off, lock
 from bruce_mp.slab.layout import State, word
@@ -41,7 +40,7 @@ class Found:
         self.geometry = salvage.slab.geometry
         self.chunks: ChunkCounts = salvage.chunks()
         self.records: list[Kept] = list(salvage.records(settled=settled))
-        pairs = [salvage.message(kept) for kept in self.records]
+        pairs = [salvage.body(kept) for kept in self.records]
         self.values = [pair.value for pair in pairs if pair]
         self.topics = [kept.topic for kept in self.records]
         self.zone = salvage.landing_zone()
@@ -389,13 +388,13 @@ def test_a_record_whose_chunk_was_used_again_meanwhile_is_not_taken_for_what_it_
     salvage = Salvage(path, is_live=True)
     records = salvage.records()
     kept = next(records)
-    assert salvage.message(kept) == Message(b"t1", b"first", b"", 0, None)
+    assert salvage.body(kept) == (b"", b"first", b"")
     kernels.mark(slab, segments, State.DELIVERED)
     sender.pool.release_seals()
     sender.pool.reclaim(SMALL.chunks)
     for _ in range(SMALL.chunks):
         sender.pool.allocate(1, 1)
-    assert salvage.message(kept) is None
+    assert salvage.body(kept) is None
     list(records)
     assert salvage.damage == []
     salvage.close()
