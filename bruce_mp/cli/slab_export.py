@@ -136,9 +136,7 @@ class _Lines:
             return None
         headers = decode_headers(body.headers)
         if headers is None:
-            self._salvage.damage.append(
-                f"Headers of a record of chunk {kept.chunk} are damaged; it comes without them."
-            )
+            self._salvage.damage.append(f"Headers of a record of chunk {kept.chunk} are damaged and left out.")
         message = Message(kept.topic, body.value, body.key, kept.timestamp, kept.partition_key, headers or ())
         return self._line(_info(kept), message)
 
