@@ -236,7 +236,7 @@ Processes:
   input: pid PID, start 1, since 2023-11-14 22:13:21 UTC, last sign 1970-01-01 00:00:00 UTC
 
 Held:
-  clicks: 2 messages (queued 1, in_flight 1, 1 sent, up to 3 attempts), 8 bytes, of 1970-01-01 00:00:01 UTC to \
+  clicks: 2 messages (queued 1, in_flight 1, 1 sent, up to 3 attempts), 23 bytes, of 1970-01-01 00:00:01 UTC to \
 1970-01-01 00:00:01 UTC
   \\xff\\x0a: 1 message (router 1), 4 bytes, of 1970-01-01 00:00:01 UTC to 1970-01-01 00:00:01 UTC
 """
@@ -261,7 +261,7 @@ def test_the_json_has_the_same_and_more(path: Path, capsys: pytest.CaptureFixtur
         "topic": "clicks",
         "held": {"input": 0, "router": 0, "queued": 1, "in_flight": 1},
         "messages": 2,
-        "bytes": 8,
+        "bytes": 23,
         "sent": 1,
         "attempts": 3,
         "oldest_ms": 1000,

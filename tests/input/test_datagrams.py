@@ -135,7 +135,7 @@ KEYED: Final = {"InputAgentProcessPartitionKeyMsg": 1}
             {"InputAgentDiscardMsgUnsupportedApiKey": 1},
         ),
         (
-            bytes.fromhex("0000000801000001"),
+            bytes.fromhex("0000000801000002"),
             DiscardReason.UNSUPPORTED_VERSION,
             {"InputAgentDiscardAnyPartitionMsgUnsupportedApiVersion": 1} | ANY,
         ),
