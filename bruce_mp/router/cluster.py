@@ -39,10 +39,14 @@ class TopicView(Struct, frozen=True):
 
 
 class ClusterView(Struct, frozen=True):
-    """Brokers and topics.  Two views are equal when nothing differs that matters to routing."""
+    """Brokers and topics.  Two views are equal when nothing differs that matters to routing.
+
+    `forbidden` are topics that somebody wants and that brokers hide from us, whether they exist or not.
+    """
 
     brokers: dict[int, Address]
     topics: dict[bytes, TopicView]
+    forbidden: frozenset[bytes] = frozenset()
 
     @property
     def in_service(self) -> frozenset[int]:
@@ -50,14 +54,15 @@ class ClusterView(Struct, frozen=True):
         return frozenset(leader for topic in self.topics.values() for leader in topic.leaders.values())
 
 
-def view_of(metadata: ClusterMetadata) -> ClusterView:
-    """The view of a metadata answer.
+def view_of(metadata: ClusterMetadata, forbidden: frozenset[bytes] = frozenset()) -> ClusterView:
+    """The view of a metadata answer; `forbidden` are the topics that brokers hide from us.
 
     Only an error that says so makes a topic unknown; with any other it is there, and may have no leaders just now.
     """
     return ClusterView(
         brokers={node: Address(broker.host, broker.port) for node, broker in metadata.brokers.items()},
         topics={name: _topic_view(topic) for name, topic in metadata.topics.items() if topic.error not in _UNKNOWN},
+        forbidden=forbidden,
     )
 
 

@@ -318,6 +318,11 @@ class Router:
 
     # --- metadata ----------------------------------------------------------------------------------------------------
 
+    @property
+    def missed(self) -> list[bytes]:
+        """Topics that metadata does not show although somebody wants them: brokers may only hide them from us."""
+        return list(dict.fromkeys([*self.unknown.asked, *self._vanishing.missing]))
+
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> bool:
         """New metadata, from a fetch that was started at `started_ms`; True when it differs from what we had."""
         view = self._vanishing.complete(view, self._table.known(), now_ms)
@@ -328,7 +333,10 @@ class Router:
         for number in self._tables.free(view.topics, self.dispatching.topics, now_ms):
             self._topics.pop(number, None)
         self.dispatching.on_metadata(view, started_ms, now_ms)
-        self._accept(self.unknown.settle(lambda name: self._can_number(name, now_ms), started_ms, now_ms), now_ms)
+        found = self.unknown.settle(
+            lambda name: self._can_number(name, now_ms), started_ms, now_ms, forbidden=view.forbidden
+        )
+        self._accept(found, now_ms)
         early, self._early = self._early, []
         self._accept(early, now_ms)
         self._unpark(now_ms)

@@ -16,7 +16,7 @@ from bruce_mp.protocol.error_actions import action_for
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from bruce_mp.pipes.loop import Loop
     from bruce_mp.pipes.openings import Openings
@@ -31,6 +31,9 @@ __all__ = ["FetchResult", "Fetcher"]
 _LOG = logging.getLogger(__name__)
 PATIENCE_S: Final = 10.0
 """A broker that is silent for so long is not worth waiting for: there are others to ask, and partitions that wait."""
+FIRST_THAT_MAKES_NONE: Final = 4
+"""Of metadata requests: an older one makes a topic that is named, if the broker's set-up says so."""
+_TOPIC_AUTHORIZATION_FAILED: Final = 29
 _UNKNOWN_SERVER_ERROR: Final = -1  # from brokers that have lost their coordination service: it goes away
 
 
@@ -38,11 +41,13 @@ class FetchResult(NamedTuple):
     """What a broker answered.
 
     `producer_id` is None if none was asked for or given; `producer_error` is the code if we were refused one.
+    `forbidden` are topics that were asked for by name and that our user may not see, whether they exist or not.
     """
 
     metadata: ClusterMetadata
     producer_id: int | None
     producer_error: int = 0
+    forbidden: frozenset[bytes] = frozenset()
 
 
 class Fetcher:
@@ -84,14 +89,28 @@ class Fetcher:
         self._wants_producer = False
         self._knows_producers = False
         self._metadata: ClusterMetadata | None = None
+        self._missed: Sequence[bytes] = ()
+        self._forbidden: frozenset[bytes] = frozenset()
+        self._may_name = False
 
     @property
     def is_busy(self) -> bool:
         """Whether a fetch is under way."""
         return self._socket is not None
 
-    def start(self, known: Iterable[Address], bootstrap: Iterable[Address], *, wants_producer: bool) -> None:
-        """Begin: known brokers in random order, the bootstrap list, and last those that failed last time; each once."""
+    def start(
+        self,
+        known: Iterable[Address],
+        bootstrap: Iterable[Address],
+        *,
+        wants_producer: bool,
+        missed: Sequence[bytes] = (),
+    ) -> None:
+        """Begin: known brokers in random order, the bootstrap list, and last those that failed last time; each once.
+
+        Topics of `missed` that are not in the answer are asked for by name.
+        """
+        self._missed = missed
         first = list(known)
         self._rng.shuffle(first)
         self._left = sorted(dict.fromkeys([*first, *bootstrap]), key=lambda address: address in self._failed)
@@ -102,6 +121,7 @@ class Fetcher:
 
     def _try_next(self) -> None:
         self._metadata = None
+        self._forbidden = frozenset()
         if not self._left:
             self._finish(None)
             return
@@ -123,6 +143,7 @@ class Fetcher:
         assert self._socket is not None
         if isinstance(event, Ready):
             self._knows_producers = event.abilities.idempotence
+            self._may_name = event.abilities.metadata_version >= FIRST_THAT_MAKES_NONE
             self._socket.send(self._socket.connection.request_metadata(None, time.monotonic()).buffers)
         elif isinstance(event, MetadataReceived):
             self._on_metadata(event.metadata)
@@ -149,11 +170,26 @@ class Fetcher:
 
     def _on_metadata(self, metadata: ClusterMetadata) -> None:
         assert self._socket is not None
-        self._metadata = metadata
+        if self._metadata is None:
+            self._metadata = metadata
+            hidden = [name for name in self._missed if name not in metadata.topics] if self._may_name else []
+            if hidden:
+                self._socket.send(self._socket.connection.request_metadata(hidden, time.monotonic()).buffers)
+                return
+        else:
+            refused = (name for name, topic in metadata.topics.items() if topic.error == _TOPIC_AUTHORIZATION_FAILED)
+            self._forbidden = frozenset(refused)
+        self._ask_for_producer(self._metadata)
+
+    def _ask_for_producer(self, metadata: ClusterMetadata) -> None:
+        assert self._socket is not None
         if self._wants_producer and self._knows_producers:
             self._socket.send(self._socket.connection.init_producer_id(time.monotonic()).buffers)
         else:
-            self._finish(FetchResult(metadata, None))
+            self._finish(self._result(metadata, None))
+
+    def _result(self, metadata: ClusterMetadata, producer_id: int | None, producer_error: int = 0) -> FetchResult:
+        return FetchResult(metadata, producer_id, producer_error, self._forbidden)
 
     def _on_producer(self, event: ProducerIdReceived) -> None:
         assert self._metadata is not None
@@ -168,9 +204,9 @@ class Fetcher:
                 "IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on a topic; we ask again with each "
                 "refresh of the metadata.", action_for(answer.error).name, answer.error,
             )  # fmt: skip
-            self._finish(FetchResult(self._metadata, None, answer.error))
+            self._finish(self._result(self._metadata, None, answer.error))
         else:
-            self._finish(FetchResult(self._metadata, answer.producer_id))
+            self._finish(self._result(self._metadata, answer.producer_id))
 
     def _drop_socket(self) -> None:
         if self._socket is not None:

@@ -242,7 +242,7 @@ class _Process:
         self._is_refresh, self._wants_refresh = self._wants_refresh, False
         bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
         wants_producer = self._config.kafka.required_acks == _ACKS_ALL and not numbering.is_numbering(self._slab)
-        self._fetcher.start(self._brokers, bootstrap, wants_producer=wants_producer)
+        self._fetcher.start(self._brokers, bootstrap, wants_producer=wants_producer, missed=self._core.missed)
 
     def _on_fetch_failure(self, cause: Cause | None) -> None:
         """One broker did not answer; others may."""
@@ -260,12 +260,12 @@ class _Process:
         self._row.add(Counter.MetadataPartitionHasUnknownBroker, result.metadata.unknown_leaders)
         self._row.add(Counter.MetadataHasEmptyTopicList, int(not result.metadata.topics))
         self._note_producer(result)
-        view = view_of(result.metadata)
+        view = view_of(result.metadata, result.forbidden)
         controller = result.metadata.controller
         self._brokers = [view.brokers[node] for node in sorted(view.brokers, key=lambda node: node != controller)]
         changed = self._core.on_metadata(view, self._fetch_started_ms, now_ms)
         self._row.add(Counter.MetadataChangedOnRefresh if changed else Counter.MetadataUnchangedOnRefresh)
-        self._standing.fetched(view.brokers)
+        self._standing.fetched(view.brokers, view.forbidden)
         self._slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, wall_ms())
         if changed:
             self._slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, wall_ms())

@@ -11,7 +11,7 @@ from bruce_mp.telemetry.logs import NOTICE
 from bruce_mp.telemetry.standings import MOST_LISTED, PausedScope, RouterStanding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from bruce_mp.router.cluster import Address
     from bruce_mp.router.dispatching import Dispatching
@@ -35,9 +35,17 @@ class Standing:
         self._error = ""
         self._needs_operator = False
         self._producer_error = 0
+        self._forbidden: tuple[bytes, ...] = ()
 
-    def fetched(self, brokers: Mapping[int, Address]) -> None:
-        """A fetch worked; the brokers by node."""
+    def fetched(self, brokers: Mapping[int, Address], forbidden: Iterable[bytes] = ()) -> None:
+        """A fetch worked; the brokers by node, and the topics that are wanted and that our user may not see."""
+        self._forbidden = tuple(sorted(forbidden)[:MOST_LISTED])
+        for name in self._forbidden:
+            _LOG.error(
+                "Topic %s: the brokers hide it from our user, TOPIC_AUTHORIZATION_FAILED (29), if there is one. Its "
+                "messages wait. Allow our user to write it (ACL WRITE), or correct who sends to it.",
+                name.decode("utf-8", "replace"), extra={"about": name},
+            )  # fmt: skip
         self._brokers = tuple((node, address.host, address.port) for node, address in sorted(brokers.items()))
         if self._failing_since_ms is not None:
             seconds = (self._now_ms() - self._failing_since_ms) / 1000
@@ -75,5 +83,6 @@ class Standing:
             len(paused),
             self._needs_operator,
             self._producer_error,
+            self._forbidden,
         )
         self._sender.send_bytes(encode_events([standing]))

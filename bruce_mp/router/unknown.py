@@ -5,6 +5,9 @@
     MAKING    a broker was asked to
     MADE      it did; the brokers hear of it one by one, so that metadata is asked for a few times
 
+Brokers hide a topic that our user may not see, and say so when they are asked for it by name.  It stays ASKING: its
+messages wait for the permission, as far as the topics are not more than MOST_FORBIDDEN.
+
 A topic that stays unknown or cannot be made is given up, and refused for a while without asking anybody.  What clients
 make up is bounded: a name waits only as long as messages of it are in the slab, and few refused ones are remembered.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum, unique
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
@@ -36,6 +40,10 @@ CANNOT_BE_MADE_MS: Final = 30_000
 """How long a topic that could not be made is not tried again."""
 MOST_REFUSED: Final = 10_000
 """So many refused topics are remembered; of more the cluster is asked each time."""
+FORBIDDEN_LOOK_MS: Final = 5_000
+"""How often it is looked whether a topic is not forbidden any more."""
+MOST_FORBIDDEN: Final = 100
+"""So many are asked for by name, and wait.  Whoever sends makes the names up: brokers do not say which exist."""
 MADE_AT_ONCE: Final = 100
 LOOK_AFTER_MS: Final = (100, 400, 1_000, 3_000, 6_000, 12_000)
 """When metadata is asked for after a topic was made: after each of these, one behind the other."""
@@ -99,7 +107,19 @@ class UnknownTopics:
         if waiting.step is Step.ASKING:
             self._wish.want(max(now_ms, waiting.since_ms))
 
-    def settle(self, is_known: Callable[[bytes], bool], started_ms: int, now_ms: int) -> list[Segment]:
+    @property
+    def asked(self) -> list[bytes]:
+        """Topics of which it should be asked by name whether they are only hidden; not more than MOST_FORBIDDEN."""
+        names = (name for name, waiting in self._waiting.items() if waiting.step is Step.ASKING)
+        return list(islice((name for name in names if _VALID_NAME.match(name)), MOST_FORBIDDEN))
+
+    def settle(
+        self,
+        is_known: Callable[[bytes], bool],
+        started_ms: int,
+        now_ms: int,
+        forbidden: frozenset[bytes] = frozenset(),
+    ) -> list[Segment]:
         """New metadata, from a fetch that was started at `started_ms`: the messages whose topics are known now."""
         self._refused = {name: refusal for name, refusal in self._refused.items() if refusal[0] > now_ms}
         if self._believes_from_ms is None:
@@ -108,6 +128,9 @@ class UnknownTopics:
         for name, waiting in list(self._waiting.items()):
             if is_known(name):
                 known += self._waiting.pop(name).segments
+            elif name in forbidden and waiting.step is Step.ASKING:
+                waiting.since_ms = now_ms + FORBIDDEN_LOOK_MS
+                self._wish.want(waiting.since_ms)
             elif waiting.step in {Step.ASKING, Step.MADE}:
                 self._decide(name, waiting, started_ms, now_ms)
             elif waiting.step is Step.WANTED and self._room() <= 0:

@@ -2,7 +2,8 @@
 
 A broker that comes back answers before it knows all topics (seen on Kafka 4 in KRaft mode).  To believe it would throw
 away everything that is queued.  So a topic that was known once stays known, without leaders, until it has been missing
-from every answer for a while; its messages wait meanwhile.
+from every answer for a while; its messages wait meanwhile.  One that our user may not see any more is not gone: brokers
+hide what is forbidden, and say so only when they are asked for it by name.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.router.cluster import ClusterView, TopicView
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["Vanishing"]
 
@@ -25,6 +26,11 @@ class Vanishing:
     def __init__(self) -> None:
         self._missing_since: dict[bytes, int] = {}
 
+    @property
+    def missing(self) -> Iterable[bytes]:
+        """The topics that should be asked for by name."""
+        return self._missing_since.keys()
+
     def complete(self, view: ClusterView, known: Mapping[bytes, int], now_ms: int) -> ClusterView:
         """The view with the topics that are not believed to be gone; `known` has their numbers of partitions."""
         missing = known.keys() - view.topics.keys()
@@ -32,6 +38,6 @@ class Vanishing:
         kept = {
             name: TopicView(tuple(range(known[name])), {})
             for name, since in self._missing_since.items()
-            if now_ms - since < BELIEVED_AFTER_MS
+            if now_ms - since < BELIEVED_AFTER_MS or name in view.forbidden
         }
-        return ClusterView(view.brokers, {**view.topics, **kept}) if kept else view
+        return ClusterView(view.brokers, {**view.topics, **kept}, view.forbidden) if kept else view

@@ -16,6 +16,7 @@ from werkzeug.exceptions import HTTPException
 
 from bruce_mp.errors import SlabError
 from bruce_mp.status.brokers import brokers_plain, read_brokers
+from bruce_mp.status.certificates import CertificatesPage, certificates_plain, read_certificates
 from bruce_mp.status.compression import compression_plain
 from bruce_mp.status.counters import counters_plain, read_counters
 from bruce_mp.status.debug_pages import add_debug_pages, refuse_other_sites
@@ -38,6 +39,7 @@ from bruce_mp.telemetry.counters import Counter
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from bruce_mp.config.security import Tls
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.compression import CompressionTable
     from bruce_mp.status.debug_files import MessageDebug
@@ -70,6 +72,7 @@ class Daemon:
     compression: CompressionTable
     standings: Standings
     losses: Losses
+    tls: Tls
     metadata_max_age_ms: int | None
     count: Callable[[Counter], None]
     refresh_metadata: Callable[[], None]
@@ -79,7 +82,14 @@ class Daemon:
     def evidence(self) -> Evidence:
         """What the health follows from, as of now."""
         now_ms = self.now_ms()
-        return gather(self.slab, self.standings.heard(now_ms), self.losses, now_ms, self.metadata_max_age_ms)
+        heard = self.standings.heard(now_ms)
+        max_age_ms = self.metadata_max_age_ms
+        return gather(self.slab, heard, self.losses, now_ms, metadata_max_age_ms=max_age_ms, tls=self.tls)
+
+    def certificates(self) -> CertificatesPage:
+        """The certificates, as of now."""
+        now_ms = self.now_ms()
+        return read_certificates(self.slab, self.tls, self.standings.heard(now_ms), now_ms)
 
     def held(self) -> HeldPage:
         """What is held, as of now."""
@@ -129,6 +139,7 @@ def _pages(daemon: Daemon) -> Mapping[str, tuple[Callable[[], Page], Callable[[A
         "metadata_fetch_time": (lambda: read_metadata(slab, now_ms()), metadata_plain),
         "compression": (lambda: daemon.compression.page(now_ms()), compression_plain),
         "brokers": (lambda: read_brokers(slab, daemon.standings.heard(now_ms()), now_ms()), brokers_plain),
+        "certificates": (daemon.certificates, certificates_plain),
         "processes": (lambda: read_processes(slab, now_ms()), None),
         "books": (lambda: _read_books(daemon), None),
     }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.protocol.error_actions import Action, action_for
 from bruce_mp.slab.tables import TopicTable
+from bruce_mp.status.certificates import expired, look_at, worrying
 from bruce_mp.status.fullness import share_in_use
 from bruce_mp.status.header import Page
 from bruce_mp.status.metadata import read_metadata
@@ -24,10 +25,12 @@ from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT, EXPLAINED, were_dis
 from bruce_mp.telemetry.standings import FAILED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from bruce_mp.config.security import Tls
     from bruce_mp.errors import DiscardReason
     from bruce_mp.slab.file import Slab
+    from bruce_mp.status.certificates import CertificateLine
     from bruce_mp.status.losses import Losses
     from bruce_mp.status.metadata import MetadataPage
     from bruce_mp.status.rows import ProcessesPage
@@ -71,6 +74,7 @@ class Evidence(NamedTuple):
     refusals: Mapping[bytes, int]
     slab_in_use: float
     losses: Mapping[DiscardReason, int]
+    certificates: Sequence[CertificateLine]
 
     @property
     def metadata_age_ms(self) -> int | None:
@@ -78,7 +82,9 @@ class Evidence(NamedTuple):
         return max(0, self.metadata.now - self.metadata.last_updated) if self.metadata.last_updated else None
 
 
-def gather(slab: Slab, heard: Heard, losses: Losses, now_ms: int, metadata_max_age_ms: int | None) -> Evidence:
+def gather(
+    slab: Slab, heard: Heard, losses: Losses, now_ms: int, *, metadata_max_age_ms: int | None, tls: Tls
+) -> Evidence:
     """The evidence as of now; `metadata_max_age_ms` is None if metadata may have any age."""
     return Evidence(
         processes=read_processes(slab, now_ms),
@@ -89,6 +95,7 @@ def gather(slab: Slab, heard: Heard, losses: Losses, now_ms: int, metadata_max_a
         refusals=TopicTable(slab).refusals(),
         slab_in_use=round(share_in_use(slab), 4),
         losses=losses.lately(),
+        certificates=look_at(tls, heard),
     )
 
 
@@ -167,6 +174,15 @@ def _metadata(evidence: Evidence) -> Iterator[str]:
         yield f"The metadata is {age_ms // 1000} s old, more than two refresh intervals; see the log for why."
 
 
+def _hidden_topics(evidence: Evidence) -> Iterator[str]:
+    hidden = evidence.heard.router.forbidden if evidence.heard.router is not None else ()
+    for topic in hidden[:MOST_NAMED]:
+        yield (
+            f"The brokers hide topic {topic_text(topic)} from our user, TOPIC_AUTHORIZATION_FAILED (29), if there is "
+            "one. Its messages wait in the slab: allow our user to write it (ACL WRITE), or correct who sends to it."
+        )
+
+
 _THEY_WAIT: Final = "Its messages wait in the slab, and are tried again; they go as soon as the brokers allow it."
 _DISCARDED: Final = "Its messages are discarded until they take one; see to the brokers' set-up."
 
@@ -201,12 +217,27 @@ def _lost(evidence: Evidence, reasons: frozenset[DiscardReason]) -> Iterator[str
             yield f"{were_discarded(count)} within the last minute, {reason.name}: {EXPLAINED[reason]}."
 
 
+def _expired(evidence: Evidence) -> Iterator[str]:
+    yield from expired(evidence.certificates, evidence.metadata.now / 1000)
+
+
 def _books(evidence: Evidence) -> Iterator[str]:
     if evidence.books.consistent and not evidence.books.balanced:
         yield "The books do not balance: messages were lost or counted twice. Please report it, with /books/json."
 
 
-PROBLEMS: Final = (_brokers_silent, _locked_out, _producer_refused, _metadata, _refused_topics, _full, _losses, _books)
+PROBLEMS: Final = (
+    _brokers_silent,
+    _locked_out,
+    _producer_refused,
+    _metadata,
+    _refused_topics,
+    _hidden_topics,
+    _full,
+    _losses,
+    _expired,
+    _books,
+)
 
 
 # --- warnings ---------------------------------------------------------------------------------------------------------
@@ -230,4 +261,8 @@ def _client_mistakes(evidence: Evidence) -> Iterator[str]:
     yield from _lost(evidence, BY_CLIENTS)
 
 
-WARNINGS: Final = (_failed_brokers, _filling, _client_mistakes)
+def _certificates(evidence: Evidence) -> Iterator[str]:
+    yield from worrying(evidence.certificates, evidence.metadata.now / 1000)
+
+
+WARNINGS: Final = (_failed_brokers, _filling, _certificates, _client_mistakes)

@@ -86,6 +86,7 @@ class _Status:
             compression=self._compression,
             standings=self._standings,
             losses=self._losses,
+            tls=config.kafka.tls,
             metadata_max_age_ms=2 * config.delivery.metadata_refresh_interval_min * _MINUTE_MS or None,
             debug=self._debug,
             count=self._count,

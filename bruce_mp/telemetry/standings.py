@@ -77,6 +77,7 @@ class RouterStanding(msgspec.Struct, frozen=True, tag=True):
     `brokers` are (node, host, port) as the metadata has them.  `failing_since_ms` is None if the last fetch of the
     metadata worked, else `error` says why it did not; `needs_operator`, as above.  `paused` lists some of the
     `paused_count` pauses.  `producer_error` is the error code for which we have no producer id, 0 if there is none.
+    `forbidden` are topics whose messages wait because brokers hide them from our user.
     """
 
     brokers: tuple[tuple[int, str, int], ...]
@@ -86,3 +87,4 @@ class RouterStanding(msgspec.Struct, frozen=True, tag=True):
     paused_count: int
     needs_operator: bool = False
     producer_error: int = 0
+    forbidden: tuple[bytes, ...] = ()

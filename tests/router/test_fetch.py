@@ -40,7 +40,11 @@ def producer(error: int) -> ProducerIdReceived:
 class FakeConnection:
     """Requests without bytes."""
 
-    def request_metadata(self, _topics: None, _now: float) -> Sent:
+    def __init__(self) -> None:
+        self.asked: list[list[bytes] | None] = []
+
+    def request_metadata(self, topics: list[bytes] | None, _now: float) -> Sent:
+        self.asked.append(topics)
         return Sent(1, [])
 
     def init_producer_id(self, _now: float) -> Sent:
@@ -181,6 +185,30 @@ def test_what_somebody_has_to_see_to_is_what_is_told(results: list[FetchResult |
     FakeSocket.opened[-1].tell(Failed(RemoteProtocolError("The last."), last, ()))
     assert results == [None]
     assert (fetcher.needs_operator, fetcher.last_error) == (True, "The last." if last.needs_operator else "Expired.")
+
+
+def test_a_topic_that_is_missing_is_asked_for_by_name(results: list[FetchResult | None]) -> None:
+    """Brokers hide what our user may not see, and say so when they are asked for it."""
+    fetcher = make_fetcher(results)
+    shown = ClusterMetadata(METADATA.brokers, {b"shown": TopicMetadata(0, {})})
+    fetcher.start([], BOOTSTRAP, wants_producer=True, missed=[b"shown", b"hidden", b"gone"])
+    socket = FakeSocket.opened[-1]
+    socket.tell(READY)
+    socket.tell(MetadataReceived(1, shown))
+    assert not results
+    named = {b"hidden": TopicMetadata(29, {}), b"gone": TopicMetadata(3, {})}
+    socket.tell(MetadataReceived(2, ClusterMetadata(METADATA.brokers, named)))
+    socket.tell(producer(0))
+    assert results == [fetch.FetchResult(shown, 7, 0, frozenset([b"hidden"]))]
+    assert socket.connection.asked == [None, [b"hidden", b"gone"]]
+
+
+def test_an_old_broker_would_make_what_it_is_asked_for(results: list[FetchResult | None]) -> None:
+    fetcher = make_fetcher(results)
+    fetcher.start([], BOOTSTRAP, wants_producer=False, missed=[b"gone"])
+    FakeSocket.opened[-1].tell(TOO_OLD)
+    FakeSocket.opened[-1].tell(ANSWERED)
+    assert results == [fetch.FetchResult(METADATA, None)]
 
 
 def test_the_view_of_metadata() -> None:

@@ -10,8 +10,21 @@ from hypothesis import strategies as st
 
 from bruce_mp.config.sections import Delivery
 from bruce_mp.errors import DiscardReason
-from bruce_mp.router.unknown import CANNOT_BE_MADE_MS, LOOK_AFTER_MS, MADE_AT_ONCE, MOST_ATTEMPTS, TRY_AGAIN, YOUNG_MS
+from bruce_mp.router.cluster import ClusterView, TopicView
+from bruce_mp.router.unknown import (
+    CANNOT_BE_MADE_MS,
+    FORBIDDEN_LOOK_MS,
+    LOOK_AFTER_MS,
+    MADE_AT_ONCE,
+    MOST_ATTEMPTS,
+    TRY_AGAIN,
+    YOUNG_MS,
+    UnknownTopics,
+)
+from bruce_mp.router.vanishing import BELIEVED_AFTER_MS, Vanishing
+from bruce_mp.router.wish import MetadataWish
 from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.runs import Segment
 from support.examples import examples
 from support.flow import World
 from support.flow_parts import a_config
@@ -217,3 +230,38 @@ def take(world: World, step: str, with_what: object) -> None:
         world.kill_router()
     else:
         world.step_all()
+
+
+class Kept:
+    """Where discards would be settled."""
+
+    def settle(self, *_: object) -> None:
+        raise AssertionError("it was discarded")
+
+
+@pytest.mark.parametrize("autocreate", [True, False])
+def test_a_topic_that_is_hidden_from_us_waits_for_the_permission(*, autocreate: bool) -> None:
+    wish = MetadataWish()
+    unknown = UnknownTopics(Kept(), wish, lambda: 10, autocreate=autocreate)  # type: ignore[arg-type]
+    segment = Segment(1, 1, 0, 0, 1, 1)
+    unknown.settle(lambda _: False, 0, 0)
+    now = 10 * YOUNG_MS
+    unknown.park(b"secret", segment, now)
+    unknown.park(b"no name", segment, now)
+    assert unknown.asked == [b"secret"]
+    for _ in range(5):
+        assert unknown.settle(lambda name: name == b"no name", now, now, frozenset([b"secret"])) in ([], [segment])
+        assert wish.due_ms is not None
+        assert unknown.wanted == []
+        now += FORBIDDEN_LOOK_MS
+    assert unknown.settle(lambda _: True, now, now) == [segment]
+    assert unknown.asked == []
+
+
+def test_a_topic_that_was_known_and_is_hidden_now_is_not_gone() -> None:
+    vanishing = Vanishing()
+    nothing = ClusterView({}, {}, frozenset([b"secret"]))
+    for now in (0, 100 * BELIEVED_AFTER_MS):
+        view = vanishing.complete(nothing, {b"secret": 2, b"gone": 1}, now)
+    assert view.topics == {b"secret": TopicView((0, 1), {})}
+    assert set(vanishing.missing) == {b"secret", b"gone"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from bruce_mp import __version__
@@ -14,7 +15,7 @@ from bruce_mp.slab.layout import State
 from bruce_mp.slab.rows import Row
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT
-from bruce_mp.telemetry.standings import CONNECTED, FAILED, BrokerStanding, RouterStanding
+from bruce_mp.telemetry.standings import CONNECTED, CONNECTING, FAILED, BrokerStanding, RouterStanding
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
@@ -106,6 +107,27 @@ def test_one_broker_that_failed_is_a_warning(daemon: PagesOfNoDaemon) -> None:
     assert warning.startswith("Broker 1 at kafka1:9092 has failed: It hung up.")
     daemon.standings.take([broker(CONNECTED)], NOW_MS)
     assert daemon.json("/healthz")["warnings"] == []
+
+
+def test_a_broker_that_somebody_has_to_see_to_is_a_problem(daemon: PagesOfNoDaemon) -> None:
+    """While other brokers work, too; and also while the next connection is being made."""
+    locked_out = msgspec.structs.replace(broker(CONNECTING), needs_operator=True, last_error="It refuses the login.")
+    well(daemon).standings.take([router(), locked_out], NOW_MS)
+    assert (
+        only_problem(daemon) == "It refuses the login. The messages of the partitions of broker 1 wait; see /brokers."
+    )
+    assert daemon.json("/healthz", 503)["warnings"] == []
+
+
+def test_all_brokers_refuse_us(daemon: PagesOfNoDaemon) -> None:
+    refusing = msgspec.structs.replace(router(NOW_MS - 7000), needs_operator=True, error="Wrong password. Mend it.")
+    well(daemon).standings.take([refusing], NOW_MS)
+    assert only_problem(daemon) == "No broker can be used for 7 s: Wrong password. Mend it. Messages wait in the slab."
+
+
+def test_a_producer_id_that_we_are_refused(daemon: PagesOfNoDaemon) -> None:
+    well(daemon).standings.take([msgspec.structs.replace(router(), producer_error=31)], NOW_MS)
+    assert only_problem(daemon).startswith("The brokers refuse us a producer id, CLUSTER_AUTHORIZATION_FAILED (31)")
 
 
 def test_what_was_said_long_ago_says_nothing(daemon: PagesOfNoDaemon) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from base64 import urlsafe_b64encode
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka.admin import AdminClient
@@ -22,7 +23,7 @@ from support.kafka_java import run_java
 from support.ports import ReservedPort
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from support.kafka_config import NodePlan
@@ -49,6 +50,8 @@ _SCRAM_MODULE: Final = f"{MODULES}.scram.ScramLoginModule required;"
 OLD_PASSWORD: Final = "old-secret"
 """Of alice by SCRAM with old brokers, whose command knows no commas in it."""
 TIMEOUT_S: Final = 60
+Acl = tuple[ResourceType, str, AclOperation]
+"""Of what, by which name, what is done."""
 
 
 def unsigned_token(subject: str, lifetime_s: float = 3600) -> str:
@@ -148,15 +151,18 @@ class SecureKafka(KafkaCluster):
 
     # --- permissions -------------------------------------------------------------------------------------------------
 
-    def forbid(self, user: str, kind: ResourceType, name: str, operation: AclOperation) -> None:
-        """Deny a user an operation."""
-        admin = self.admin
-        _wait_all(admin.create_acls([AclBinding(*_acl(user, kind, name, operation))]))
+    def ruled(self, user: str, rules: Iterable[tuple[AclPermissionType, Acl]]) -> ExitStack:
+        """Make ACLs that allow or deny; closing the stack takes them back."""
+        admin, stack = self.admin, ExitStack()
+        for permission, acl in rules:
+            words = _acl(permission, user, acl)
+            _wait_all(admin.create_acls([AclBinding(*words)]))
+            stack.callback(_take_back, admin, AclBindingFilter(*words))
+        return stack
 
-    def permit(self, user: str, kind: ResourceType, name: str, operation: AclOperation) -> None:
-        """The reverse of `forbid`."""
-        admin = self.admin
-        _wait_all(admin.delete_acls([AclBindingFilter(*_acl(user, kind, name, operation))]))
+
+def _take_back(admin: AdminClient, rule: AclBindingFilter) -> None:
+    _wait_all(admin.delete_acls([rule]))
 
 
 def _wait_all(futures: Any) -> None:
@@ -198,8 +204,9 @@ class OldKafka(KafkaCluster):
         run_java(self.dist, directory, "kafka.admin.ConfigCommand", [*words.split(), "--add-config", config])
 
 
-def _acl(user: str, kind: ResourceType, name: str, operation: AclOperation) -> Sequence[Any]:
-    return (kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.DENY)
+def _acl(permission: AclPermissionType, user: str, acl: Acl) -> Sequence[Any]:
+    kind, name, operation = acl
+    return (kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, permission)
 
 
 def _users() -> str:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from bruce_mp.config.sections import MsgDebug
+from bruce_mp.config.security import Tls
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import Row
 from bruce_mp.status.app import Daemon, create_app
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
 
 STARTED_MS = NOW_MS - 100_000
 METADATA_MAX_AGE_MS = 60_000
+NO_TLS = Tls()
 
 
 class PagesOfNoDaemon:
     """What the pages show and do, in one place."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tls: Tls = NO_TLS) -> None:
+        self._tls = tls
         self.filled = FilledSlab(path, known=(b"news", b"clicks"))
         self.slab = self.filled.slab
         self.now_ms = self.steady_ms = NOW_MS
@@ -57,6 +60,7 @@ class PagesOfNoDaemon:
             compression=self.compression,
             standings=self.standings,
             losses=self.losses,
+            tls=self._tls,
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
             count=self.counted.append,
             refresh_metadata=self._refresh,

@@ -1,0 +1,95 @@
+"""The dates in X.509 certificates: all that we want to know of one that is in a file.
+
+The `ssl` module gives them for what a broker has shown, but not for files.  DER is read as far as the dates
+(RFC 5280, section 4.1): each element is a tag, a length and so many bytes.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64decode
+from calendar import timegm
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["certificates_in", "validity_of"]
+
+_PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s*([A-Za-z0-9+/=\s]+?)-----END CERTIFICATE-----")
+_SEQUENCE: Final = 0x30
+_VERSION: Final = 0xA0
+_UTC_TIME: Final = 0x17
+_GENERALIZED_TIME: Final = 0x18
+_DATE: Final = re.compile(rb"(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)Z")
+_BEFORE_VALIDITY: Final = 3
+"""Serial number, algorithm, issuer."""
+
+
+class _Element(NamedTuple):
+    tag: int
+    content: bytes
+
+
+def certificates_in(pem: bytes) -> Iterator[tuple[float, float]]:
+    """The validity of each certificate in a PEM file; see `validity_of`."""
+    for block in _PEM.finditer(pem):
+        try:
+            der = b64decode(block[1])
+        except binascii.Error as error:
+            raise RemoteProtocolError("A certificate in it is not base64.") from error
+        yield validity_of(der)
+
+
+def validity_of(der: bytes) -> tuple[float, float]:
+    """From when to when a certificate is good, in seconds since the epoch.  Raises RemoteProtocolError."""
+    (certificate,) = _elements(der, 1)
+    (signed,) = _elements(certificate.content, 1)
+    # The version is left out by the first one.
+    skipped = _BEFORE_VALIDITY + (signed.content[:1] == bytes([_VERSION]))
+    validity = _elements(signed.content, skipped + 1)[-1]
+    if not certificate.tag == signed.tag == validity.tag == _SEQUENCE:
+        raise RemoteProtocolError("A certificate in it is not one of X.509.")
+    first, last = _elements(validity.content, 2)
+    return _date(first), _date(last)
+
+
+def _elements(data: bytes, count: int) -> list[_Element]:
+    """The first elements of a sequence's content."""
+    found = []
+    at = 0
+    for _ in range(count):
+        size, start = _length(data, at + 1)
+        end = start + size
+        if end > len(data):
+            raise RemoteProtocolError("A certificate in it is cut short.")
+        found.append(_Element(data[at], data[start:end]))
+        at = end
+    return found
+
+
+def _length(data: bytes, at: int) -> tuple[int, int]:
+    """A length, and where it ends."""
+    if at >= len(data):
+        raise RemoteProtocolError("A certificate in it is cut short.")
+    first = data[at]
+    if first < 0x80:
+        return first, at + 1
+    end = at + 1 + (first & 0x7F)
+    return int.from_bytes(data[at + 1 : end], "big"), end
+
+
+def _date(element: _Element) -> float:
+    text = element.content
+    if element.tag == _UTC_TIME:
+        text = (b"20" if text[:2] < b"50" else b"19") + text
+    found = _DATE.fullmatch(text)
+    if found is None or element.tag not in {_UTC_TIME, _GENERALIZED_TIME}:
+        raise RemoteProtocolError("A certificate in it has a date that is none.")
+    try:
+        return float(timegm((*map(int, found.groups()), 0, 0, 0)))
+    except ValueError as error:  # month 13
+        raise RemoteProtocolError("A certificate in it has a date that is none.") from error

@@ -1,0 +1,219 @@
+"""The whole daemon against a real broker that wants to know who it is: what goes wrong is told, kept, and mended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, Final
+from urllib.error import HTTPError
+
+import psutil
+import pytest
+from confluent_kafka.admin._acl import AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourceType
+
+from bruce_mp.client import DatagramClient
+from bruce_mp.telemetry.counters import Counter
+from support.daemon import Daemon
+from support.kafka_dist import NEWEST
+from support.kafka_secure import PASSWORDS, SESSION_MS, SecureKafka, unsigned_token
+from support.traffic import Load, Seen, assert_all_there, start_senders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from support.kafka_secure import Acl
+
+
+pytestmark = [pytest.mark.kafka, pytest.mark.process]
+
+TIMEOUT_S: Final = 60.0
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    with SecureKafka(tmp_path_factory.mktemp("secure"), NEWEST) as cluster:
+        cluster.make_users()
+        yield cluster
+
+
+def health(daemon: Daemon) -> dict[str, Any]:
+    try:
+        page = daemon.get_text("/healthz")
+    except HTTPError as unwell:
+        with unwell:
+            page = unwell.read().decode()
+    found = json.loads(page)
+    assert isinstance(found, dict)
+    return found
+
+
+def problems(daemon: Daemon) -> str:
+    return "\n".join(health(daemon)["problems"])
+
+
+def over_tls(kafka: SecureKafka) -> dict[str, object]:
+    return {"kafka.tls.enable": "true", "kafka.tls.ca_file": kafka.authority.certificate}
+
+
+def a_load(kafka: SecureKafka, name: str, messages: int = 300) -> Load:
+    kafka.create_topic(name, 2)
+    return Load((name,), senders=1, messages=messages)
+
+
+def deliver(load: Load, daemon: Daemon) -> None:
+    for sender in start_senders(load, daemon.socket_path):
+        assert sender.wait(TIMEOUT_S) == 0
+
+
+def assert_delivered(load: Load, daemon: Daemon, kafka: SecureKafka) -> None:
+    assert daemon.wait_settled(load.total, TIMEOUT_S).delivered == load.total
+    (topic,) = load.topics
+    seen = [
+        Seen(partition, record.key, record.value, record.timestamp)
+        for partition, records in sorted(kafka.read_all(topic).items())
+        for record in records
+    ]
+    assert_all_there(load, {topic: seen})
+
+
+def everything_said(daemon: Daemon) -> str:
+    """Log, pages and command lines."""
+    pages = [daemon.get_text(f"/{name}/json") for name in ("brokers", "server_info", "processes", "certificates")]
+    words = [" ".join(psutil.Process(pid).cmdline()) for pid in (daemon.pid, *daemon.pids().values())]
+    return "\n".join([daemon.log(), daemon.get_text("/"), *pages, *words])
+
+
+def counted(daemon: Daemon, counter: Counter) -> int:
+    return next((row["value"] for row in daemon.get("/counters/json")["counters"] if row["name"] == counter.name), 0)
+
+
+def test_a_wrong_password_is_told_and_mended_without_a_restart(tmp_path: Path, kafka: SecureKafka) -> None:
+    file = tmp_path / "password"
+    file.write_text("wrong-but-hidden\n")
+    file.chmod(0o644)
+    settings = {
+        **over_tls(kafka),
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.username": "alice",
+        "kafka.sasl.password_file": file,
+    }
+    load = a_load(kafka, "mended")
+    with Daemon(tmp_path, kafka.server("SASL_SSL"), settings) as daemon:
+        deliver(load, daemon)
+        daemon.wait_for(lambda: "No broker can be used" in problems(daemon), "a red page", TIMEOUT_S)
+        assert 'does not let in user "alice" by SCRAM-SHA-512: SASL_AUTHENTICATION_FAILED (58)' in problems(daemon)
+        assert "Messages wait in the slab" in problems(daemon)
+        assert "ERR: No metadata: Broker " in daemon.log()
+        assert f"{file} can be read by every user of this host (mode 0644): chmod o-rw" in daemon.log()
+        assert "wrong-but-hidden" not in everything_said(daemon)
+        file.write_text(PASSWORDS["alice"])
+        assert_delivered(load, daemon, kafka)
+        daemon.wait_for(lambda: health(daemon)["ready"], "health again", TIMEOUT_S)
+        assert PASSWORDS["alice"] not in everything_said(daemon)
+        assert daemon.books().possible_duplicates == 0
+
+
+def test_an_expired_certificate_of_ours_is_renewed_without_a_restart(tmp_path: Path, kafka: SecureKafka) -> None:
+    file = tmp_path / "client.pem"
+    shutil.copy(kafka.authority.issue("stale", days=-1).both, file)
+    settings = {**over_tls(kafka), "kafka.tls.certificate_file": file}
+    load = a_load(kafka, "renewed")
+    with Daemon(tmp_path, kafka.server("MTLS"), settings) as daemon:
+        deliver(load, daemon)
+        daemon.wait_for(lambda: "No broker can be used" in problems(daemon), "a red page", TIMEOUT_S)
+        assert "refuses our certificate" in problems(daemon)
+        assert f"The certificate of {file} (our own) has expired: new connections with it fail." in problems(daemon)
+        fresh = tmp_path / "fresh.pem"
+        shutil.copy(kafka.authority.issue("fresh").both, fresh)
+        fresh.replace(file)
+        assert_delivered(load, daemon, kafka)
+        daemon.wait_for(lambda: health(daemon)["ready"], "health again", TIMEOUT_S)
+        shown = {line["whose"]: line for line in daemon.get("/certificates/json")["certificates"]}
+        daemon.wait_for(
+            lambda: any("broker" in line["whose"] for line in daemon.get("/certificates/json")["certificates"]),
+            "the broker's certificate", TIMEOUT_S,
+        )  # fmt: skip
+        assert shown["our own"]["expires"] > time.time()
+
+
+@pytest.mark.parametrize(
+    ("name", "may_describe", "words"),
+    [
+        ("refused", True, "refuse topic refused: TOPIC_AUTHORIZATION_FAILED (29): our user may not write"),
+        ("hidden", False, "hide topic hidden from our user, TOPIC_AUTHORIZATION_FAILED (29)"),
+    ],
+)
+def test_without_permission_messages_wait_for_it(
+    tmp_path: Path, kafka: SecureKafka, name: str, words: str, *, may_describe: bool
+) -> None:
+    """No ACL for the topic, and none for producer ids; brokers hide a topic that we may not describe, either."""
+    file = tmp_path / "password"
+    file.write_text(PASSWORDS["bob"])
+    settings = {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "bob", "kafka.sasl.password_file": file}
+    load = a_load(kafka, name)
+    rules: list[tuple[AclPermissionType, Acl]] = [
+        (AclPermissionType.DENY, (ResourceType.TOPIC, "*", AclOperation.WRITE)),
+        (AclPermissionType.DENY, (ResourceType.BROKER, "kafka-cluster", AclOperation.IDEMPOTENT_WRITE)),
+    ]
+    if may_describe:
+        rules.append((AclPermissionType.ALLOW, (ResourceType.TOPIC, "*", AclOperation.DESCRIBE)))
+    with ExitStack() as cleanup:
+        ruled = cleanup.enter_context(kafka.ruled("bob", rules))
+        daemon = cleanup.enter_context(Daemon(tmp_path, kafka.server("SASL_PLAIN"), settings))
+        deliver(load, daemon)
+        for text in (words, "refuse us a producer id, CLUSTER_AUTHORIZATION_FAILED (31)"):
+            daemon.wait_for(lambda text=text: text in problems(daemon), "a red page", TIMEOUT_S)  # type: ignore[misc]
+        assert "Allow our user IDEMPOTENT_WRITE on the cluster" in daemon.log()
+        assert "(ACL WRITE)" in daemon.log()
+        books = daemon.still_books()
+        assert (books.received, books.delivered, books.discarded) == (load.total, 0, {})
+        ruled.close()
+        assert_delivered(load, daemon, kafka)
+        daemon.refresh_metadata()
+        daemon.wait_for(lambda: health(daemon)["ready"], "health again", TIMEOUT_S)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "OAUTHBEARER"])
+def test_a_login_that_ends_is_renewed_on_the_same_connection(
+    tmp_path: Path, kafka: SecureKafka, mechanism: str
+) -> None:
+    file = tmp_path / "secret"
+    settings: dict[str, object] = {"kafka.sasl.mechanism": mechanism}
+    if mechanism == "OAUTHBEARER":
+        file.write_text(unsigned_token("carol"))
+        settings["kafka.sasl.token_command"] = json.dumps(["/bin/cat", str(file)])
+    else:
+        file.write_text(PASSWORDS["alice"])
+        settings |= {"kafka.sasl.username": "alice", "kafka.sasl.password_file": file}
+    topic = f"renewed-{mechanism.lower()}"
+    kafka.create_topic(topic)
+    with Daemon(tmp_path, kafka.server("SHORT"), settings) as daemon:
+        sent = 0
+        until = time.monotonic() + 2.5 * SESSION_MS / 1000
+        with DatagramClient(str(daemon.socket_path), timeout=TIMEOUT_S) as client:
+            while time.monotonic() < until:
+                client.send(topic, b"%d" % sent)
+                sent += 1
+                time.sleep(0.05)  # the time that is to pass, not a wait for something
+        daemon.wait_settled(sent, TIMEOUT_S)
+        assert counted(daemon, Counter.ConnectorStartConnect) == 1
+    (records,) = kafka.read_all(topic, sent).values()
+    assert [record.value for record in records] == [b"%d" % number for number in range(sent)]
+
+
+def test_brokers_that_refuse_us_are_not_asked_in_a_busy_loop(tmp_path: Path, kafka: SecureKafka) -> None:
+    file = tmp_path / "password"
+    file.write_text("wrong")
+    settings = {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "alice", "kafka.sasl.password_file": file}
+    with Daemon(tmp_path, kafka.server("SASL_PLAIN"), settings) as daemon:
+        daemon.wait_for(lambda: counted(daemon, Counter.GetMetadataFail) >= 3, "attempts", TIMEOUT_S)
+        before, began = counted(daemon, Counter.GetMetadataFail), time.monotonic()
+        with suppress(AssertionError):
+            daemon.wait_for(lambda: False, "time to pass", 4)
+        # QUICK_PAUSES: 100 ms, doubled up to four times.
+        assert counted(daemon, Counter.GetMetadataFail) - before <= 2 + (time.monotonic() - began) / 0.4
+        assert daemon.log().count("does not let in") <= 2

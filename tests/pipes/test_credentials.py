@@ -1,0 +1,272 @@
+"""Secrets from files, variables and programs; certificates that change; and that nothing of it shows."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from base64 import urlsafe_b64encode
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from bruce_mp.config.features import remarks
+from bruce_mp.config.load import load_config
+from bruce_mp.config.model import Config
+from bruce_mp.config.sections import Kafka
+from bruce_mp.config.security import Sasl, Tls
+from bruce_mp.errors import ConfigError
+from bruce_mp.pipes import token_command
+from bruce_mp.pipes.credentials import careless_files, read_secret
+from bruce_mp.pipes.logins import Logins
+from bruce_mp.pipes.loop import Loop
+from bruce_mp.pipes.tls import TlsError, TlsSession
+from bruce_mp.pipes.tls_context import TlsContexts
+from support.certificates import Authority
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bruce_mp.protocol.sasl import Mechanism
+
+TIMEOUT_S: Final = 20.0
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("content", "secret"), [("a\n", "a"), ("a\r\n", "a"), ("a", "a"), (" a \n\n", " a \n"), ("ä", "ä")]
+)
+def test_only_one_line_feed_is_none_of_a_secret(tmp_path: Path, content: str, secret: str) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(content.encode())
+    assert read_secret(str(file), None, "The password") == secret
+
+
+def test_a_secret_that_is_not_there_is_named_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH", raising=False)
+    with pytest.raises(ConfigError, match="environment variable NO_SUCH"):
+        read_secret(None, "NO_SUCH", "The password")
+    with pytest.raises(ConfigError, match=f"cannot be read from {tmp_path}/none"):
+        read_secret(f"{tmp_path}/none", None, "The password")
+    assert read_secret(None, None, "The password") is None
+
+
+def test_bytes_that_are_no_text_are_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(b"hidden\xff")
+    with pytest.raises(ConfigError, match="is not UTF-8") as caught:
+        read_secret(str(file), None, "The password")
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(("mode", "count"), [(0o600, 0), (0o640, 0), (0o644, 2), (0o602, 2)])
+def test_files_that_everybody_can_read_are_named(tmp_path: Path, mode: int, count: int) -> None:
+    file = tmp_path / "secret"
+    file.write_text("x")
+    file.chmod(mode)
+    kafka = Kafka(("b:1",), tls=Tls(certificate_file=str(file)), sasl=Sasl(password_file=str(file)))
+    found = list(careless_files(kafka))
+    assert len(found) == count
+    assert all(f"chmod o-rw {file}" in text for text in found)
+
+
+# --- logins -----------------------------------------------------------------------------------------------------------
+def get(logins: Logins, loop: Loop) -> tuple[Mechanism | None, str]:
+    found: list[tuple[Mechanism | None, str]] = []
+    logins.get(lambda mechanism, trouble: found.append((mechanism, trouble)))
+    deadline = time.monotonic() + TIMEOUT_S
+    while not found:
+        assert time.monotonic() < deadline
+        loop.call_later(0.02, loop.stop)
+        loop.run()
+    return found[0]
+
+
+def jwt(lifetime_s: float) -> str:
+    claims = urlsafe_b64encode(b'{"exp": %f}' % (time.time() + lifetime_s)).decode().rstrip("=")
+    return f"head.{claims}.signature"
+
+
+@pytest.mark.parametrize(("token", "runs"), [("opaque", 3), (jwt(1000), 1), (jwt(-1), 3), ("a.b.c", 3)])
+def test_a_token_is_used_until_it_gets_old(tmp_path: Path, token: str, runs: int) -> None:
+    count = tmp_path / "count"
+    loop = Loop()
+    command = ("/bin/sh", "-c", f"echo >> {count}; echo {token}")
+    logins = Logins(Sasl(mechanism="OAUTHBEARER", token_command=command), loop)
+    for _ in range(3):
+        mechanism, trouble = get(logins, loop)
+        assert mechanism is not None, trouble
+        assert token.encode() in mechanism.start()
+    assert count.read_text().count("\n") == runs
+
+
+def test_a_token_command_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_command, "_PATIENCE_S", 0.2)
+    loop = Loop()
+    logins = Logins(Sasl(mechanism="OAUTHBEARER", token_command=("/bin/sleep", "100")), loop)
+    mechanism, trouble = get(logins, loop)
+    assert mechanism is None
+    assert "did not end within 0.2 s, and was killed" in trouble
+
+
+def test_a_password_that_changes_is_taken_up(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    logins = Logins(Sasl(mechanism="PLAIN", username="alice", password_file=str(file)), Loop())
+    for password in ("one", "other"):
+        file.write_text(password)
+        mechanism, _ = get(logins, Loop())
+        assert mechanism is not None
+        assert mechanism.start() == f"\0alice\0{password}".encode()
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, host: str = "localhost") -> TlsSession:
+    """Both sides in memory, until both are content."""
+    session = TlsSession(client, host, "Broker b:1")
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    other = server.wrap_bio(incoming, outgoing, server_side=True)
+    session.start()
+    for _ in range(4):
+        incoming.write(session.take())
+        with suppress(ssl.SSLWantReadError):
+            other.do_handshake()
+        if data := outgoing.read():
+            session.receive(data)
+    return session
+
+
+def server_of(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+def test_an_authority_that_is_replaced_is_taken_up(tmp_path: Path) -> None:
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    file = tmp_path / "ca.pem"
+    file.write_bytes(old.certificate.read_bytes())
+    contexts = TlsContexts(Tls(enable=True, ca_file=str(file)))
+    server = server_of(new.issue("broker").both)
+    assert contexts.current() is contexts.current()
+    with pytest.raises(TlsError, match="an authority that we do not trust"):
+        shake_hands(contexts.current(), server)
+    new.certificate.replace(file)
+    assert shake_hands(contexts.current(), server).is_open
+
+
+def test_files_that_do_not_fit_each_other_for_a_moment(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    authority = Authority(tmp_path)
+    first, second = authority.issue("first"), authority.issue("second")
+    tls = Tls(
+        enable=True,
+        ca_file=str(authority.certificate),
+        certificate_file=str(first.certificate),
+        key_file=str(first.key),
+    )
+    contexts = TlsContexts(tls)
+    before = contexts.current()
+    second.certificate.replace(first.certificate)
+    with caplog.at_level(logging.ERROR):
+        assert contexts.current() is before
+    assert "does not belong to the certificate" in caplog.text
+    second.key.replace(first.key)
+    assert contexts.current() is not before
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"ca_file": "/nowhere/ca.pem"}, "kafka.tls.ca_file = /nowhere/ca.pem cannot be used: No such file"),
+        ({"ca_file": "/etc/hostname"}, "kafka.tls.ca_file = /etc/hostname cannot be used: "),
+        ({"certificate_file": "/nowhere/c.pem"}, "kafka.tls.certificate_file = /nowhere/c.pem cannot be used"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        TlsContexts(Tls(enable=True, **settings)).current()
+    assert words in str(caught.value)
+
+
+def test_a_key_whose_password_is_missing_or_wrong_asks_nobody(tmp_path: Path) -> None:
+    made = Authority(tmp_path).issue("ours", password="right")
+    wrong = tmp_path / "password"
+    wrong.write_text("not it")
+    for password in (None, str(wrong)):
+        tls = Tls(
+            enable=True,
+            certificate_file=str(made.certificate),
+            key_file=str(made.key),
+            key_password_file=password,
+        )
+        with pytest.raises(ConfigError, match="has it a password"):
+            TlsContexts(tls).current()
+
+
+@pytest.mark.parametrize("host", ["", ".x", "a" * 300])
+def test_what_is_no_host_name(host: str) -> None:
+    with pytest.raises(TlsError, match="no certificate can be for"):
+        TlsSession(ssl.create_default_context(), host, "Broker b:1")
+
+
+def test_an_end_in_the_handshake_may_be_a_plain_listener() -> None:
+    session = TlsSession(ssl.create_default_context(), "localhost", "Broker b:1")
+    session.start()
+    with pytest.raises(TlsError, match=r"kafka\.tls\.enable = false") as caught:
+        session.receive(b"")
+    assert caught.value.is_closed
+
+
+def test_plain_text_for_an_answer() -> None:
+    session = TlsSession(ssl.create_default_context(), "localhost", "Broker b:1")
+    session.start()
+    with pytest.raises(TlsError, match="does not speak TLS on this port"):
+        session.receive(b"\0\0\0\x10 something in plain text")
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+HEAD: Final = '[kafka]\nbootstrap_servers = ["b:1"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[kafka.sasl]\nmechanism = "PLAIN"\npassword_env = "P"', "kafka.sasl.username is missing"),
+        (
+            '[kafka.sasl]\nmechanism = "PLAIN"\nusername = "u"',
+            "nothing to log in with: give kafka.sasl.password_file or",
+        ),
+        (
+            '[kafka.sasl]\nmechanism = "PLAIN"\nusername = "u"\npassword_env = "P"\npassword_file = "/p"',
+            "Only one of kafka.sasl.password_file or kafka.sasl.password_env",
+        ),
+        ('[kafka.sasl]\nmechanism = "OAUTHBEARER"\nusername = "u"\ntoken_file = "/t"', 'it is not for "OAUTHBEARER"'),
+        ('[kafka.sasl]\nmechanism = "OAUTHBEARER"\ntoken_command = []', "the absolute path of a program"),
+        ('[kafka.sasl]\nmechanism = "OAUTHBEARER"\ntoken_command = ["x"]', "is not an absolute path"),
+        ('[kafka.tls]\nkey_file = "/k"', "give kafka.tls.certificate_file as well"),
+        (
+            '[kafka.tls]\ncertificate_file = "/c"\nkey_password_file = "/k"\nkey_password_env = "K"',
+            "key_password_file is given, too",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_each_other(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "bruce.toml"
+    file.write_text(f"{HEAD}{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kafka", "words"),
+    [
+        ({"sasl": Sasl(mechanism="PLAIN")}, "reads the password"),
+        ({"sasl": Sasl(mechanism="OAUTHBEARER")}, "reads the token"),
+        ({"tls": Tls(enable=True, verify_host_name=False)}, "can pose as a broker"),
+        ({"tls": Tls(ca_file="/ca")}, "are not encrypted"),
+    ],
+)
+def test_settings_with_a_catch_are_remarked(kafka: dict[str, Any], words: str) -> None:
+    (remark,) = remarks(Config(kafka=Kafka(("b:1",), **kafka)))
+    assert words in remark
