@@ -33,12 +33,15 @@ from bruce_mp.protocol.connection_events import (
 )
 from bruce_mp.protocol.kafka_types import BrokerAddress, PartitionAck, PartitionData
 from bruce_mp.protocol.opening import LOOK_AGAIN, VERSIONS_TIMEOUT_S, assume
+from bruce_mp.protocol.sasl import Plain
 
 KAFKA_2_8 = {0: (0, 9), 3: (0, 11), 18: (0, 3), 22: (0, 4)}
+WITH_LOGINS = KAFKA_2_8 | {17: (0, 1), 36: (0, 2)}
 KAFKA_0_10 = {0: (0, 2), 3: (0, 2), 18: (0, 0)}
 NO_PRODUCER_IDS = {0: (0, 9), 3: (0, 9), 18: (0, 3)}
 TIMEOUT = 30.0
 BATCH = PartitionData(b"t", 0, b"records")
+LOGIN = Plain("alice", "secret")
 
 
 def framed(response: Any, correlation_id: int) -> bytes:
@@ -510,9 +513,21 @@ def in_state(state: State) -> BrokerConnection:
     if state is State.CONNECTING:
         connection.connecting(0.0)
         return connection
-    connection = negotiating() if state is State.NEGOTIATING else ready()
+    if state is State.LOGGING_IN:
+        return logging_in()
+    connection = negotiating() if state is State.NEGOTIATING else ready(WITH_LOGINS)
+    if state is State.RENEWING:
+        connection.renew_login(LOGIN, 0.0)
     if state is State.CLOSED:
         connection.close()
+    return connection
+
+
+def logging_in() -> BrokerConnection:
+    connection = BrokerConnection("bruce", "b1:9092")
+    connection.connecting(0.0)
+    connection.connected(0.0, LOGIN)
+    connection.receive(versions(WITH_LOGINS), 0.0)
     return connection
 
 
