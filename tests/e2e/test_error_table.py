@@ -32,6 +32,7 @@ MESSAGES: Final = 30
 """On average for each topic."""
 PATIENT: Final[Mapping[str, object]] = {"http.discard_report_interval_s": 86_400}
 TRIED_AGAIN: Final = (Action.RESEND, Action.AWAIT_PERMISSION, Action.PAUSE_AND_REROUTE, Action.SPLIT, Action.BUMP_EPOCH)
+RESENT: Final = frozenset({Action.RESEND, Action.AWAIT_PERMISSION, Action.BUMP_EPOCH})
 TRIED_OTHERWISE: Final = (Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED)
 GIVEN_UP: Final = (Action.DISCARD, Action.FATAL_FOR_TOPIC)
 
@@ -162,7 +163,7 @@ def test_what_is_sent_again_arrives_once_and_in_order(stage: Stage, action: Acti
     assert not account.repeated
     # Partitions may be paused together; none is for the other actions.
     assert (counted.pauses > 0) == (action is Action.PAUSE_AND_REROUTE)
-    assert counted.resend_acks == (len(rows) if action in {Action.RESEND, Action.BUMP_EPOCH} else 0)
+    assert counted.resend_acks == (len(rows) if action in RESENT else 0)
     # Only trouble with sequence numbers makes the broker forget what it has.
     assert (counted.possible_duplicates > 0) == (action is Action.BUMP_EPOCH)
 
