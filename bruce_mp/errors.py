@@ -59,6 +59,7 @@ class DiscardReason(IntEnum):
     SERVER_SHUTDOWN = 12
     UNCLEAN_DISCONNECT = 13
     BUG = 14
+    ABANDONED_ATTEMPT = 15
 
 
 class BruceError(Exception):

@@ -12,6 +12,7 @@ with StreamClient("/run/bruce.stream", linger=0.01) as client:
 from bruce_mp.client.base import Client, Stats
 from bruce_mp.client.datagram import DatagramClient
 from bruce_mp.client.failures import (
+    AttemptLostError,
     ClientClosedError,
     DaemonUnreachableError,
     MessageRefusedError,
@@ -23,6 +24,7 @@ from bruce_mp.client.flushing import FlushError, Outcome
 from bruce_mp.client.stream import StreamClient, TcpClient
 
 __all__ = [
+    "AttemptLostError",
     "Client",
     "ClientClosedError",
     "DaemonUnreachableError",

@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 from bruce_mp.errors import BruceError
 
 __all__ = [
+    "AttemptLostError",
     "ClientClosedError",
     "DaemonUnreachableError",
     "MessageRefusedError",
@@ -41,6 +42,12 @@ class MessageRefusedError(SendError):
     """The daemon closes the connection whenever it gets this message."""
 
     reason = "refused"
+
+
+class AttemptLostError(SendError):
+    """The connection broke within an attempt: the daemon discards it, unless it had the end already.  Begin anew."""
+
+    reason = "attempt"
 
 
 class SendTimeoutError(SendError):

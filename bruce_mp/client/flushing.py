@@ -43,6 +43,7 @@ _WHY: Final = {
     BarrierStatus.SHUTTING_DOWN: "the daemon ends. It keeps what is left, and delivers it when it is started again.",
     BarrierStatus.MALFORMED: "the daemon did not understand the question. Are client and daemon of one version?",
     BarrierStatus.UNSUPPORTED_VERSION: "the daemon is too old for this client's question. Update it.",
+    BarrierStatus.FENCED: "an attempt is open, and nothing of it is delivered before it ends. Flush behind it.",
 }
 
 

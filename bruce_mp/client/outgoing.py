@@ -71,7 +71,7 @@ class Outgoing:
 
     def take_back(self) -> bool:
         """Remove the last message if nothing of it is written; whether it was removed."""
-        if len(self._sizes) == 1 and self._written:
+        if not self._sizes or (len(self._sizes) == 1 and self._written):
             return False
         size, counts = self._sizes.pop()
         del self._bytes[len(self._bytes) - size :]

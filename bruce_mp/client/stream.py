@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager, suppress
+from enum import Enum, unique
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.client.base import Client, check_path
 from bruce_mp.client.deadline import Deadline
 from bruce_mp.client.failures import (
+    AttemptLostError,
     ClientClosedError,
     MessageRefusedError,
     SendError,
@@ -26,6 +28,8 @@ from bruce_mp.client.failures import (
 from bruce_mp.client.flushing import FlushError, Ledger, Question, read_answer
 from bruce_mp.client.link import BrokenError, Link
 from bruce_mp.client.outgoing import Outgoing
+from bruce_mp.errors import LocalProtocolError
+from bruce_mp.protocol.fence_wire import encode_begin, encode_end
 
 if TYPE_CHECKING:
     import os
@@ -51,6 +55,16 @@ LAST_WRITE_S: Final = 1.0
 LOOPBACK: Final = "127.0.0.1"
 BREAKS_OF_ONE_MESSAGE: Final = 5
 """A message within which so many connections in a row broke is given up."""
+
+
+@unique
+class _Fence(Enum):
+    """Whether an attempt is open."""
+
+    NONE = 0
+    OPEN = 1
+    LOST = 2
+    """The connection broke within it; nothing more can be sent before its `with` block ends."""
 
 
 class _Connected(Client):
@@ -87,6 +101,7 @@ class _Connected(Client):
         self._outgoing = Outgoing()
         self._ledger = Ledger()
         self._breaks = 0
+        self._attempt = _Fence.NONE
         self._link = Link(self._place, self._address, self._send_buffer)
 
     def _renew(self) -> None:
@@ -120,6 +135,68 @@ class _Connected(Client):
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosedError(f"{self._place}: the client is closed. Make a new one.")
+        if self._attempt is _Fence.LOST:
+            raise self._attempt_lost()
+
+    # --- attempts ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def attempt(self, name: str = "") -> Iterator[None]:
+        """What is sent in the `with` block is delivered when it ends well, all of it, or not at all.
+
+        If the block raises, or the connection breaks, the daemon discards what came.  `flush()` behind the block tells
+        what became of it.  `name` says in the daemon's log whose it was.  Raises `AttemptLostError` when the connection
+        broke, and `LocalProtocolError` for an attempt within an attempt.
+        """
+        self._begin_attempt(encode_begin(name))
+        try:
+            yield
+        except BaseException:
+            self._give_up_attempt()
+            raise
+        self._end_attempt()
+
+    def _begin_attempt(self, frame: bytes) -> None:
+        deadline = Deadline(self.timeout)
+        with self._locked(self._lock, deadline):
+            self._check_open()
+            if self._attempt is not _Fence.NONE:
+                raise LocalProtocolError("An attempt is open on this client: end it first, or make another client.")
+            self._write(deadline)  # a break from here on is the attempt's
+            self._link.connect(deadline)
+            self._attempt = _Fence.OPEN
+            self._outgoing.append(frame, counts=False)
+
+    def _end_attempt(self) -> None:
+        deadline = Deadline(self.timeout)
+        try:
+            with self._locked(self._lock, deadline):
+                self._check_open()
+                self._outgoing.append(encode_end(), counts=False)
+                self._write(deadline)
+                self._check_open()
+                self._attempt = _Fence.NONE
+        except SendError:
+            self._give_up_attempt()
+            raise
+
+    def _give_up_attempt(self) -> None:
+        """Let the daemon discard it: the end of the connection tells it."""
+        with self._lock:
+            self._lose_attempt()
+            self._attempt = _Fence.NONE
+
+    def _lose_attempt(self) -> None:
+        if self._attempt is _Fence.OPEN:
+            self._attempt = _Fence.LOST
+            if self._link.drop():
+                self._ledger.connection_ended()
+            lost = self._outgoing.clear()
+            if self._linger:  # else it is the one that is being sent, which its sender counts
+                self._count_dropped(self._attempt_lost(), lost)
+
+    def _attempt_lost(self) -> AttemptLostError:
+        return AttemptLostError(f"{self._place}: the connection broke within an attempt. Begin the attempt anew.")
 
     def _keep(self, message: Buffer, deadline: Deadline) -> None:
         if self._outgoing and len(self._outgoing) + len(message) > self._buffer:
@@ -134,6 +211,8 @@ class _Connected(Client):
         self._outgoing.append(message)
         try:
             self._write(deadline)
+        except AttemptLostError:
+            raise
         except SendError:
             if self._outgoing.take_back():
                 raise
@@ -160,6 +239,9 @@ class _Connected(Client):
 
     def _after_a_break(self) -> None:
         self._ledger.connection_ended()
+        if self._attempt is _Fence.OPEN:
+            self._lose_attempt()
+            raise self._attempt_lost()
         self._breaks = self._breaks + 1 if self._outgoing.rewind() else 0
         if self._breaks >= BREAKS_OF_ONE_MESSAGE:
             self._breaks = 0
@@ -243,6 +325,7 @@ class _Connected(Client):
 
     def _give_up(self, connection: socket.socket) -> None:
         if self._link.drop_this(connection):
+            self._lose_attempt()
             self._outgoing.rewind()
             self._ledger.connection_ended()
 

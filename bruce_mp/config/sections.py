@@ -155,6 +155,16 @@ class Streams(Section, frozen=True):
         ),
     ] = "block"
 
+    max_attempt_size: Annotated[
+        int,
+        fields.size(
+            "Most of the slab that a fenced attempt may have; a larger one is discarded. Less if all that are open on "
+            "a process need more than its part of half of the slab together; 0: that part.",
+            0,
+            64 * GIB,
+        ),
+    ] = 0
+
     @property
     def processes(self) -> int:
         """`workers`, or what it is on this machine."""

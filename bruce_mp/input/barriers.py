@@ -69,6 +69,8 @@ class Barriers:
             self._tell(client, request.token, request.status, client.section)
         elif request.level is Level.RECEIVED:
             self._tell(client, request.token, BarrierStatus.DONE, client.section)
+        elif client.attempt is not None:
+            self._tell(client, request.token, BarrierStatus.FENCED, client.section)
         else:
             self._await(client, request, now_ms)
 

@@ -14,6 +14,7 @@ from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
     from bruce_mp.errors import DiscardReason
+    from bruce_mp.input.fences import Attempt
     from bruce_mp.telemetry.discards import Peer
 
 __all__ = ["TCP", "UNIX", "Client", "Kind", "Section"]
@@ -90,5 +91,7 @@ class Client:
     """It sent what cannot be understood: nothing more is read from it."""
     earlier: list[Section] = field(default_factory=list)
     """Sections before the present one that are not finished, or stand behind such a one."""
+    attempt: Attempt | None = None
+    """The fenced attempt that is open."""
     past: Section = field(default_factory=lambda: Section(0))
     """All sections before those together."""

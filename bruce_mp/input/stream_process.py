@@ -21,9 +21,10 @@ from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discarding import reporter_for
+from bruce_mp.discarding import Discards, reporter_for
 from bruce_mp.input.barriers import Barriers
 from bruce_mp.input.clients import TCP, UNIX, Client
+from bruce_mp.input.fences import Attempts
 from bruce_mp.input.linger import linger_ms
 from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.outlet import Outlet
@@ -32,7 +33,7 @@ from bruce_mp.kernels import ChunkPool, Lanes, Row
 from bruce_mp.pipes.control import Drain, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import CHUNK_BYTES, State
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from bruce_mp.pipes.loop import Timer
     from bruce_mp.pipes.start import Start
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
 
 __all__ = ["main"]
 
@@ -109,13 +111,25 @@ class _Worker:
         self._outcomes = Outcomes(slab, self._sections)
         self._barriers = Barriers(self._outcomes, self._sections, self._answer)
         self._pool = ChunkPool(slab, start.row, start.inputs, self._outcomes)
-        self._lanes = Lanes(slab, self._pool, TopicTable(slab), lambda topic: linger_ms(config.batching_for(topic)))
+        topics = TopicTable(slab)
+        self._lanes = Lanes(slab, self._pool, topics, lambda topic: linger_ms(config.batching_for(topic)))
+        share = slab.geometry.chunks // 2 // max(1, len(start.inputs))
+        self._attempts = Attempts(
+            slab,
+            self._pool,
+            topics,
+            Discards(slab, self._row, self._reporter),
+            most=config.input.streams.max_attempt_size // CHUNK_BYTES or share,
+            most_together=max(1, share),
+        )
         self._admission = StreamAdmission(
             self._row,
             self._lanes,
             self._pool,
             self._reporter,
             self._on_barrier,
+            attempts=self._attempts,
+            release=self._on_release,
             longest=config.input.max_stream_size + 4,
             blocks=config.input.streams.when_full == "block",
         )
@@ -160,6 +174,7 @@ class _Worker:
 
     def _drain(self) -> None:
         """Read no more; who waits for a barrier may still get a better answer than that we end."""
+        self._abandon_all()
         self._outlet.hand_on_all()
         self._loop.forget(self._epoll)
         if len(self._barriers):
@@ -174,8 +189,19 @@ class _Worker:
         else:
             self._finish()
 
+    def _on_release(self, runs: list[Segment]) -> None:
+        """An attempt is complete."""
+        self._outlet.hand_on_closed()
+        self._outlet.hand_on(runs)
+
+    def _abandon_all(self) -> None:
+        """No attempt will be complete any more."""
+        for connection in self._connections.values():
+            self._admission.abandon(connection.client)
+
     def _finish(self) -> None:
         """Hand everything on, and end: the connections end with the process."""
+        self._abandon_all()
         self._barriers.end()
         self._outlet.hand_on_all()
         self._loop.stop()
@@ -222,6 +248,7 @@ class _Worker:
 
     def _close(self, descriptor: int) -> None:
         connection = self._connections.pop(descriptor)
+        self._admission.abandon(connection.client)
         self._blocked.pop(descriptor, None)
         self._leaving.discard(descriptor)
         del self._descriptors[connection.client]

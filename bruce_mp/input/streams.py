@@ -20,6 +20,7 @@ from bruce_mp.input.clients import TCP
 from bruce_mp.input.pressure import chunks_for, messages_that_fit
 from bruce_mp.input.tallies import refused, report, report_no_room, tally_ingested
 from bruce_mp.kernels import Stop, cut
+from bruce_mp.protocol.fence_wire import decode_begin, is_end
 from bruce_mp.slab import layout as lay
 from bruce_mp.telemetry.counters import Counter, discarded
 
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bruce_mp.input.clients import Client, Section
+    from bruce_mp.input.fences import Attempt, Attempts
     from bruce_mp.kernels import Ingested, Lanes
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = ["Portion", "StreamAdmission"]
@@ -47,9 +50,13 @@ class Portion(NamedTuple):
 
 
 class _Batch:
-    """Messages that are taken in together, with the client and section of each stretch of them."""
+    """Messages that are taken in together, with the client and section of each stretch of them.
 
-    def __init__(self) -> None:
+    Those of an `attempt` have no others among them.
+    """
+
+    def __init__(self, attempt: Attempt | None = None) -> None:
+        self.attempt = attempt
         self.places: list[tuple[int, int]] = []
         self.sources: list[int] = []
         self.largest = 0
@@ -67,6 +74,12 @@ class _Batch:
     def sender(self, index: int) -> tuple[Client, Section]:
         return self._senders[bisect_right(self._starts, index) - 1]
 
+    @property
+    def why_no_room(self) -> DiscardReason:
+        """Why messages found no room."""
+        is_over = self.attempt is not None and self.attempt.is_over
+        return DiscardReason.ABANDONED_ATTEMPT if is_over else DiscardReason.NO_MEM
+
     def stretches(self) -> Iterable[tuple[Client, Section, int]]:
         """Each client and section with how many messages it has."""
         ends = [*self._starts[1:], len(self.places)]
@@ -78,7 +91,7 @@ class StreamAdmission:
     """Takes in what clients sent.
 
     `longest` is the size that a message may have at the most, `on_barrier(client, data)` is called for each barrier
-    when everything before it is taken.
+    when everything before it is taken.  `release(runs)` is told of the runs of an attempt that is complete.
     """
 
     def __init__(
@@ -89,6 +102,8 @@ class StreamAdmission:
         reporter: DiscardReporter,
         on_barrier: Callable[[Client, bytes], None],
         *,
+        attempts: Attempts,
+        release: Callable[[list[Segment]], None],
         longest: int,
         blocks: bool,
     ) -> None:
@@ -97,6 +112,8 @@ class StreamAdmission:
         self._pool = pool
         self._reporter = reporter
         self._on_barrier = on_barrier
+        self._attempts = attempts
+        self._release = release
         self._longest = longest
         self._blocks = blocks
 
@@ -110,25 +127,60 @@ class StreamAdmission:
     def _admit_portion(self, buffer: memoryview, portion: Portion, batch: _Batch, now_ms: int) -> _Batch:
         client, at, end = portion
         client.is_blocked = False
-        while True:
+        batch = self._batch_for(buffer, client, batch, now_ms)
+        while not client.is_refused:
             found = cut(buffer, at, end, self._longest)
             batch, taken = self._add(buffer, batch, client, found.places, now_ms)
             if taken < len(found.places):
                 at, client.wanted, client.is_blocked = found.places[taken][0], 0, True
                 break
             at, client.wanted = found.at, found.size
-            if found.stop is not Stop.BARRIER:
+            if found.stop not in {Stop.BARRIER, Stop.FENCE}:
                 break
             self._take(buffer, batch, now_ms)
-            batch = _Batch()
-            self._on_barrier(client, bytes(buffer[at : at + found.size]))
+            if not self._obey(client, found.stop, bytes(buffer[at : at + found.size])):
+                break
+            batch = _Batch(client.attempt)
             at += found.size
+        if client.is_refused:
+            return _Batch()
         client.rest = bytearray(buffer[at:end])
         if not client.is_blocked and found.stop is not Stop.MORE:
             self._take(buffer, batch, now_ms)
             batch = _Batch()
             self._refuse(client, found.stop)
         return batch
+
+    def _batch_for(self, buffer: memoryview, client: Client, batch: _Batch, now_ms: int) -> _Batch:
+        """The batch for what a client sends: the messages of an attempt go with no others."""
+        if batch.attempt is client.attempt:
+            return batch
+        self._take(buffer, batch, now_ms)
+        return _Batch(client.attempt)
+
+    def _obey(self, client: Client, stop: Stop, frame: bytes) -> bool:
+        """Do what a frame says that is no message; False if it is not to be there.  All before it is taken."""
+        if client.is_refused:
+            return True
+        if stop is Stop.BARRIER:
+            self._on_barrier(client, frame)
+            return True
+        name, attempt = decode_begin(frame), client.attempt
+        if attempt is None and name is not None:
+            client.attempt = self._attempts.begin(name)
+            return True
+        if attempt is not None and is_end(frame):
+            client.attempt = None
+            self._lanes.close_runs()  # what came before the attempt is delivered before it
+            self._release(self._attempts.release(attempt))
+            return True
+        return False
+
+    def abandon(self, client: Client) -> None:
+        """The client is gone, or does not keep to the rules: what it has not completed is discarded."""
+        attempt, client.attempt = client.attempt, None
+        if attempt is not None:
+            self._attempts.abandon(attempt)
 
     def _add(
         self, buffer: memoryview, batch: _Batch, client: Client, places: list[tuple[int, int]], now_ms: int
@@ -142,7 +194,9 @@ class StreamAdmission:
             room = self._room(batch, places[added:])
             if not room and batch.places:  # the batch may need less than it could
                 self._take(buffer, batch, now_ms)
-                batch = _Batch()
+                batch = _Batch(batch.attempt)
+                if client.is_refused:
+                    return batch, added
                 continue
             if not room:
                 break
@@ -170,13 +224,18 @@ class StreamAdmission:
             return
         first = self._row.counted
         self._row.open_books()
-        ingested = self._lanes.ingest(buffer, batch.places, first, now_ms, sources=batch.sources)
-        raises = tally_ingested(len(batch.places), ingested)
+        lanes = self._lanes if batch.attempt is None else batch.attempt
+        ingested = lanes.ingest(buffer, batch.places, first, now_ms, sources=batch.sources)
+        raises = tally_ingested(len(batch.places), ingested, batch.why_no_room)
         for client, section, count in batch.stretches():
             section.received += count
             raises[client.kind.forwarded] += count
         self._note_refused(buffer, batch, ingested, raises, first)
         self._row.count(first + len(batch.places), +raises)
+        if batch.attempt is not None and batch.attempt.is_over:
+            client, _ = batch.sender(0)
+            client.is_refused = True
+            self.abandon(client)
 
     def _note_refused(
         self, buffer: memoryview, batch: _Batch, ingested: Ingested, raises: Tally[int], first: int
@@ -191,18 +250,20 @@ class StreamAdmission:
         for dropped in ingested.no_room:
             index = lay.stream_number(dropped.arrival) - first
             client, section = batch.sender(index)
-            report_no_room(self._reporter, dropped, buffer, batch.places[index])
-            section.discard(DiscardReason.NO_MEM)
+            report_no_room(self._reporter, dropped, buffer, batch.places[index], batch.why_no_room)
+            section.discard(batch.why_no_room)
             raises[client.kind.forwarded] -= 1
 
     def _refuse(self, client: Client, stop: Stop) -> None:
-        """Nobody knows where the client's next message begins."""
-        counter = client.kind.invalid_size if stop is Stop.INVALID_SIZE else client.kind.too_large
+        """Nobody knows where the client's next message begins, or what it means."""
+        counter = client.kind.too_large if stop is Stop.TOO_LARGE else client.kind.invalid_size
         self._discard_rest(client, DiscardReason.MALFORMED, counter)
+        self.abandon(client)
         client.is_refused = True
 
     def hang_up(self, client: Client) -> None:
         """The client closed its connection."""
+        self.abandon(client)
         if client.rest:
             self._discard_rest(client, DiscardReason.UNCLEAN_DISCONNECT, client.kind.unclean)
         else:

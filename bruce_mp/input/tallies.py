@@ -56,9 +56,15 @@ def report(
     reporter.note(DiscardReason(rejection.failure), sample=sample, version=version, api_key=api_key, peer=peer)
 
 
-def report_no_room(reporter: DiscardReporter, dropped: NoRoom, buffer: memoryview, place: tuple[int, int]) -> None:
+def report_no_room(
+    reporter: DiscardReporter,
+    dropped: NoRoom,
+    buffer: memoryview,
+    place: tuple[int, int],
+    reason: DiscardReason = DiscardReason.NO_MEM,
+) -> None:
     """Tell of a good message for which there was no room."""
-    reporter.note(DiscardReason.NO_MEM, topic=dropped.topic, timestamp=dropped.timestamp)
+    reporter.note(reason, topic=dropped.topic, timestamp=dropped.timestamp)
     if reporter.keeps_copies:
         at, length = place
         message = parse_message(buffer[at : at + length])
@@ -66,16 +72,19 @@ def report_no_room(reporter: DiscardReporter, dropped: NoRoom, buffer: memoryvie
         size = reporter.copy_size
         headers = message.headers if size is None else ()
         short = replace(message, key=message.key[:size], value=message.value[:size], headers=headers)
-        reporter.copy(DiscardReason.NO_MEM, [short])
+        reporter.copy(reason, [short])
 
 
-def tally_ingested(received: int, ingested: Ingested) -> Tally[int]:
-    """By how much a batch of `received` messages raises which counter, whatever input it came by."""
+def tally_ingested(received: int, ingested: Ingested, dropped: DiscardReason = DiscardReason.NO_MEM) -> Tally[int]:
+    """By how much a batch of `received` messages raises which counter, whatever input it came by.
+
+    `dropped` is why some found no room.
+    """
     raises: Tally[int] = Tally({Counter.MsgReceived: received})
     raises[RECOGNISED[_ANY_PARTITION]] = ingested.any_partition
     raises[RECOGNISED[_PARTITION_KEY]] = ingested.partition_key
     _tally_rejected(raises, ingested.rejections)
-    _tally_dropped(raises, ingested.no_room)
+    _tally_dropped(raises, ingested.no_room, dropped)
     return raises
 
 
@@ -87,7 +96,7 @@ def _tally_rejected(raises: Tally[int], rejections: list[Rejection]) -> None:
             raises[RECOGNISED[rejection.api_key]] += 1
 
 
-def _tally_dropped(raises: Tally[int], no_room: list[NoRoom]) -> None:
+def _tally_dropped(raises: Tally[int], no_room: list[NoRoom], reason: DiscardReason) -> None:
     if no_room:
-        raises[discarded(DiscardReason.NO_MEM)] += len(no_room)
-        raises[Counter.InputAgentDiscardMsgNoMem] += len(no_room)
+        raises[discarded(reason)] += len(no_room)
+        raises[Counter.InputAgentDiscardMsgNoMem] += len(no_room) if reason is DiscardReason.NO_MEM else 0

@@ -75,6 +75,8 @@ class BarrierStatus(IntEnum):
     """The request was not understood."""
     UNSUPPORTED_VERSION = 4
     """The request has a version that the daemon does not know."""
+    FENCED = 5
+    """The request is inside a fenced attempt, of which nothing is delivered before its end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Final
 
 from bruce_mp.errors import LocalProtocolError
 
-__all__ = ["BEGIN_KEY", "END_KEY", "LONGEST_NAME", "decode_begin", "encode_begin", "encode_end"]
+__all__ = ["BEGIN_KEY", "END_KEY", "LONGEST_NAME", "decode_begin", "encode_begin", "encode_end", "is_end"]
 
 BEGIN_KEY: Final = 260
 END_KEY: Final = 261
@@ -43,6 +43,11 @@ def decode_begin(data: bytes | bytearray | memoryview) -> bytes | None:
     if not sound or length != len(data) - _BEGIN.size or length > LONGEST_NAME:
         return None
     return bytes(data[_BEGIN.size :])
+
+
+def is_end(data: bytes | bytearray | memoryview) -> bool:
+    """Whether this is a sound end frame."""
+    return bytes(data) == encode_end()
 
 
 def encode_end() -> bytes:

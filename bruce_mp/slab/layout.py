@@ -78,6 +78,7 @@ ROW_STARTED_MS: Final = 24  # i64
 ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
 ROW_TICKET: Final = 40  # u64, of an input: the ticket of the last run that it handed over
 ROW_COUNTED: Final = 48  # u64, of a stream input: how many arrivals are counted, and those of its predecessors
+ROW_RELEASE: Final = 56  # u32, of a stream input: the fenced attempt that it is handing over, 0 = none
 ROW_COUNTERS: Final = 64
 ROW_COUNTER_CAPACITY: Final = 448
 ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, see slab/rows.py
@@ -105,12 +106,13 @@ CHUNK_BYTES: Final = 8192
 CHUNK_MAGIC: Final = 0x4B4E4843  # "CHNK"
 CHUNK_HEADER: Final = 64
 CHUNK_HEAD: Final = Struct("<IIBBHIIIqQ")
-"""magic, generation, state, owner input, 0, span, runs, 0, opened ms, last arrival"""
+"""magic, generation, state, owner input, 0, span, runs, attempt, opened ms, last arrival"""
 CHUNK_GENERATION: Final = 4
 CHUNK_STATE: Final = 8
 CHUNK_OWNER: Final = 9
 CHUNK_SPAN: Final = 12
 CHUNK_RUNS: Final = 16
+CHUNK_ATTEMPT: Final = 20  # u32, the fenced attempt that its runs belong to, 0 = none; stored before its first run
 CHUNK_LAST_ARRIVAL: Final = 32  # u64: no record in the chunk has a greater arrival number
 
 

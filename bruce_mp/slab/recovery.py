@@ -202,12 +202,12 @@ def _cut_at_starts(members: list[Found]) -> Iterator[list[Found]]:
 
 
 def close_open_runs(slab: Slab, owner: int) -> None:
-    """Hand over what a dead input of row `owner` left open; its sums are counted again from the records."""
+    """Hand over what a dead input of row `owner` left open, but for fenced attempts; its sums are counted again."""
     mine = [place for place in all_runs(slab) if _owner_of(slab, place[0]) == owner]
     tickets = TicketOffice(slab, owner)
     tickets.catch_up(max((run.ticket for _, _, run in mine), default=0))
     for chunk, offset, run in mine:
-        if run.state is State.OPEN:
+        if run.state is State.OPEN and not slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2]:
             with suppress(SlabError):  # a damaged run stays open: it cannot be delivered
                 _close_run(slab, tickets, chunk, offset, run)
 

@@ -28,8 +28,8 @@ BY_TOPIC: Final = ABOUT_UNDERSTOOD - {DiscardReason.BAD_TOPIC}
 BY_CLIENTS: Final = frozenset(DiscardReason) - ABOUT_UNDERSTOOD | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
 """Reasons that clients can mend."""
 
-BY_FAULT: Final = frozenset(DiscardReason) - BY_CLIENTS - {DiscardReason.RATE_LIMIT}
-"""Reasons that lie with the daemon or the cluster.  A rate limit is neither: it is wanted."""
+BY_FAULT: Final = frozenset(DiscardReason) - BY_CLIENTS - {DiscardReason.RATE_LIMIT, DiscardReason.ABANDONED_ATTEMPT}
+"""Reasons that lie with the daemon or the cluster.  A rate limit is neither, nor is a fence: they are wanted."""
 
 EXPLAINED: Final[Mapping[DiscardReason, str]] = {
     DiscardReason.MALFORMED: "a client sends what is no message; /discards shows the bytes",
@@ -45,6 +45,7 @@ EXPLAINED: Final[Mapping[DiscardReason, str]] = {
     DiscardReason.DELIVERY_ATTEMPT_LIMIT: "the broker refused them too often; the log names its answers",
     DiscardReason.SERVER_SHUTDOWN: "they were not delivered before the daemon ended",
     DiscardReason.UNCLEAN_DISCONNECT: "a client went away inside a message",
+    DiscardReason.ABANDONED_ATTEMPT: "a fenced attempt was not completed, or was too large; its client sends it again",
     DiscardReason.BUG: "an error of the daemon; please report it with the log",
 }
 """What happened and where the remedy is, in words that go on a sentence."""

@@ -266,4 +266,5 @@ def test_the_client_works_where_no_other_package_is_installed() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
     modules = ["errors", "protocol", "protocol.barrier_wire", "protocol.client_headers", "protocol.client_wire"]
+    modules.append("protocol.fence_wire")
     assert shown.stdout.strip() == str([f"bruce_mp.{name}" for name in modules])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.discarding import Discards
 from bruce_mp.input.barriers import Barriers
 from bruce_mp.input.clients import UNIX, Client, Kind
+from bruce_mp.input.fences import Attempts
 from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.streams import Portion, StreamAdmission
 from bruce_mp.kernels import Lanes
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.events import News
 
 __all__ = ["WORKER_ROW", "StreamInput"]
@@ -52,6 +55,7 @@ class StreamInput:
         topics: Sequence[tuple[bytes, int]] = (),
         linger_ms: int = 1000,
         row: int = WORKER_ROW,
+        max_attempt: int = 0,
     ) -> None:
         self.slab = slab
         table = TopicTable(slab)
@@ -67,8 +71,21 @@ class StreamInput:
         self._sent = _Sent()
         self.reporter = DiscardReporter(self._sent, 100)
         self.barriers: list[tuple[Client, bytes]] = []
+        most = max_attempt or max(1, slab.geometry.chunks // 2)
+        self.attempts = Attempts(
+            slab, self.pool, table, Discards(slab, self.row, self.reporter), most=most, most_together=most
+        )
+        self.released: list[Segment] = []
         self.admission = StreamAdmission(
-            self.row, self.lanes, self.pool, self.reporter, self._on_barrier, longest=longest, blocks=blocks
+            self.row,
+            self.lanes,
+            self.pool,
+            self.reporter,
+            self._on_barrier,
+            attempts=self.attempts,
+            release=self.released.extend,
+            longest=longest,
+            blocks=blocks,
         )
         self.now_ms = 1
         finish_stream_input(slab, self.row, row)

@@ -12,6 +12,8 @@ cdef enum:
     SIZE_BYTES = 4
     HEADER = 8           # size, API key, version
     BARRIER_KEY = 258
+    BEGIN_KEY = 260
+    END_KEY = 261
     SOURCE_MASK = 0xFFFFF
 
 
@@ -23,6 +25,7 @@ def cut(buffer, int64_t at, int64_t end, int64_t longest):
     cdef Py_buffer source
     cdef uint8_t *base
     cdef int64_t size = 0
+    cdef int key
     cdef list places = []
     stop = Stop.MORE
     PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
@@ -43,8 +46,12 @@ def cut(buffer, int64_t at, int64_t end, int64_t longest):
                 break
             if at + size > end:
                 break
-            if size >= HEADER and (<int>base[at + 4] << 8 | base[at + 5]) == BARRIER_KEY:
+            key = <int>base[at + 4] << 8 | base[at + 5] if size >= HEADER else 0
+            if key == BARRIER_KEY:
                 stop = Stop.BARRIER
+                break
+            if key == BEGIN_KEY or key == END_KEY:
+                stop = Stop.FENCE
                 break
             places.append((at, size))
             at += size

@@ -1,6 +1,7 @@
 """Cut what came on a stream into messages, by their sizes alone.
 
-A barrier is not a message: the cut stops before it, so that what follows can be told from what went before.  Nothing
+A barrier is not a message, nor are the frames of a fenced attempt: the cut stops before them, so that what follows can
+be told from what went before.  Nothing
 else is looked at here; what a message says is for `parse`, which sees the same bytes that a datagram would have had.
 """
 
@@ -15,6 +16,7 @@ __all__ = ["Cut", "Stop", "cut"]
 _SIZE: Final = Struct(">i")
 _HEAD: Final = Struct(">ihh")
 _BARRIER: Final = 258
+_FENCE: Final = frozenset({260, 261})
 
 
 @unique
@@ -29,6 +31,8 @@ class Stop(IntEnum):
     """A size that is more than is allowed; the message need not have come."""
     BARRIER = 3
     """A barrier, complete."""
+    FENCE = 4
+    """A frame that begins or ends a fenced attempt, complete."""
 
 
 class Cut(NamedTuple):
@@ -60,7 +64,7 @@ def _cut_plain(buffer: memoryview, at: int, end: int, longest: int, places: list
     unpack, header = _HEAD.unpack_from, _HEAD.size
     while at + header <= end:
         size, api_key, _ = unpack(buffer, at)
-        if not header <= size <= longest or at + size > end or api_key == _BARRIER:
+        if not header <= size <= longest or at + size > end or api_key == _BARRIER or api_key in _FENCE:
             break
         places.append((at, size))
         at += size
@@ -78,4 +82,6 @@ def _look(buffer: memoryview, at: int, end: int, longest: int) -> tuple[Stop | N
         return Stop.TOO_LARGE, size
     if at + size > end:
         return Stop.MORE, size
-    return (None if size < _HEAD.size else Stop.BARRIER), size
+    if size < _HEAD.size:
+        return None, size
+    return (Stop.FENCE if _HEAD.unpack_from(buffer, at)[1] in _FENCE else Stop.BARRIER), size

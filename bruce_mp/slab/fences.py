@@ -1,0 +1,77 @@
+"""Runs of fenced attempts in the slab: held back until their client says that the attempt is complete.
+
+A fenced attempt has chunks of its own, whose headers bear its number before there is a run in them.  Its runs stay
+OPEN, so nobody but their input touches them.  Releasing an attempt begins with one store to the input's row: up to it a
+successor finds an attempt that was not complete, from it on one that is to be handed over, as far as it was not yet.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from bruce_mp.errors import SlabError
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import all_runs
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.runs import records_of, segment_of
+from bruce_mp.slab.tickets import TicketOffice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["attempt_of", "finish_release", "mark_chunk", "release", "unreleased"]
+
+
+def attempt_of(slab: Slab, chunk: int) -> int:
+    """The number of the attempt that a chunk belongs to; 0 = none."""
+    return slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2]
+
+
+def mark_chunk(slab: Slab, chunk: int, attempt: int) -> None:
+    """The chunk, which has no run yet, belongs to an attempt."""
+    slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2] = attempt
+
+
+def release(slab: Slab, row: int, attempt: int, segments: Iterable[Segment]) -> None:
+    """Make the runs of an attempt, all of them, the router's; in the order given."""
+    slab.words[_release_at(slab, row)] = attempt
+    _hand_over(slab, row, segments)
+    slab.words[_release_at(slab, row)] = 0
+
+
+def finish_release(slab: Slab, row: int) -> None:
+    """Go on with a release that the dead input of a row had begun.  After the tickets have caught up."""
+    attempt = slab.words[_release_at(slab, row)]
+    if attempt:
+        _hand_over(slab, row, [each for each in unreleased(slab, row) if attempt_of(slab, each.chunk) == attempt])
+        slab.words[_release_at(slab, row)] = 0
+
+
+def unreleased(slab: Slab, row: int) -> list[Segment]:
+    """The runs of attempts that an input of this row holds back, in order of arrival; empty ones are settled."""
+    found: list[tuple[int, Segment]] = []
+    for chunk, offset, run in all_runs(slab):
+        is_ours = slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] == row
+        if not is_ours or run.state is not State.OPEN or not attempt_of(slab, chunk):
+            continue
+        if not run.records:
+            slab.words[(slab.chunk_at(chunk) + offset) >> 2] = State.DELIVERED  # nothing to deliver: its chunk can go
+            continue
+        with suppress(SlabError):  # a damaged run stays as it is, as any other
+            payload = sum(record.payload for _, record in records_of(slab, chunk, offset, run))
+            found.append((run.first_arrival, segment_of(chunk, offset, run)._replace(payload=payload)))
+    return [segment for _, segment in sorted(found)]
+
+
+def _hand_over(slab: Slab, row: int, segments: Iterable[Segment]) -> None:
+    tickets = TicketOffice(slab, row)
+    for segment in segments:
+        tickets.hand_over(slab.chunk_at(segment.chunk) + segment.run)
+
+
+def _release_at(slab: Slab, row: int) -> int:
+    return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2

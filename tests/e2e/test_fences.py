@@ -1,0 +1,150 @@
+"""Fenced attempts of the whole daemon, with the embedded broker: all of one is delivered, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.client import FlushError, StreamClient
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.protocol.barrier_wire import BarrierStatus, Level
+from bruce_mp.protocol.fence_wire import encode_begin, encode_end
+from support.stream_inputs import TOPICS, ask, connect, daemon_in, message, names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+BEGIN: Final = encode_begin("query/1/2/3")
+END: Final = encode_end()
+
+
+@pytest.fixture
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(brokers=2, topics=dict.fromkeys(TOPICS, 4)) as running:
+        yield running
+
+
+def read_back(broker: DevBroker) -> list[tuple[int, int]]:
+    """Client and number of all that is there; each client's messages of a partition in order."""
+    found = []
+    for topic in TOPICS:
+        for records in broker.fetch(topic):
+            some = names([record.value or b"" for record in records])
+            for who in {who for who, _ in some}:
+                mine = [number for each, number in some if each == who]
+                assert mine == sorted(mine)
+            found += some
+    return sorted(found)
+
+
+def test_nothing_of_a_killed_client_is_delivered_and_all_of_one_that_ended(tmp_path: Path, broker: DevBroker) -> None:
+    path = tmp_path / "in.stream"
+    script = (
+        "import sys, time; from bruce_mp.client import StreamClient\n"
+        f"client = StreamClient({str(path)!r})\n"
+        "with client.attempt('killed'):\n"
+        f"    for number in range(2000): client.send({TOPICS[0]!r}, b'1:%d:' % number)\n"
+        "    client.flush(30, 'received'); print('sent', flush=True); time.sleep(600)\n"
+    )
+    with daemon_in(tmp_path, broker) as daemon:
+        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as victim:
+            assert victim.stdout is not None
+            assert victim.stdout.readline() == b"sent\n"
+            assert daemon.still_books().held["input"] == 2000
+            victim.kill()
+        with StreamClient(path, timeout=60) as client:
+            with client.attempt("whole"):
+                for number in range(2000):
+                    client.send(TOPICS[0], b"2:%d:" % number, partition_key=1)
+                with pytest.raises(FlushError, match="attempt"):
+                    client.flush(60)
+            assert client.flush(60).delivered == 2000
+        books = daemon.wait_settled(4000)
+        assert books.discarded == {"ABANDONED_ATTEMPT": 2000}
+        assert read_back(broker) == [(2, number) for number in range(2000)]
+
+
+def test_a_block_that_raises_takes_its_messages_back(tmp_path: Path, broker: DevBroker) -> None:
+    with daemon_in(tmp_path, broker) as daemon, StreamClient(tmp_path / "in.stream", timeout=60) as client:
+        with pytest.raises(ZeroDivisionError), client.attempt("failed"):
+            client.send(TOPICS[0], b"1:1:")
+            client.flush(60, "received")
+            _ = 1 // 0
+        with client.attempt("again"):
+            client.send(TOPICS[0], b"1:2:")
+        with contextlib.suppress(FlushError):  # it tells of the broken connection
+            client.flush(60)
+        assert daemon.wait_settled(2).discarded == {"ABANDONED_ATTEMPT": 1}
+    assert read_back(broker) == [(1, 2)]
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+@pytest.mark.parametrize("victim", ["worker", "daemon"])
+def test_deaths_inside_and_behind_an_attempt(tmp_path: Path, broker: DevBroker, victim: str, is_ended: bool) -> None:
+    with daemon_in(tmp_path, broker, **{"input.streams.workers": 1}) as daemon:
+        with connect(daemon) as client:
+            client.sendall(BEGIN + b"".join(message(1, number, 900) for number in range(300)))
+            assert ask(client, 1, Level.DELIVERED).status is BarrierStatus.FENCED
+            if is_ended:
+                client.sendall(END)
+                assert ask(client, 2, Level.RECEIVED).received == 300
+            if victim == "worker":
+                os.kill(daemon.pids()["input-1"], signal.SIGKILL)
+            else:
+                daemon.kill_all()
+                daemon.start()
+        books = daemon.wait_settled(300)
+        assert books.discarded == ({} if is_ended else {"ABANDONED_ATTEMPT": 300})
+    assert read_back(broker) == ([(1, number) for number in range(300)] if is_ended else [])
+
+
+def test_an_attempt_that_is_too_large_is_told_and_closed(tmp_path: Path, broker: DevBroker) -> None:
+    with daemon_in(tmp_path, broker, **{"input.streams.max_attempt_size": 256 << 10}) as daemon:
+        with connect(daemon) as client:
+            with contextlib.suppress(ConnectionError):
+                client.sendall(BEGIN + b"".join(message(1, number, 4000) for number in range(500)))
+            with contextlib.suppress(ConnectionError):
+                assert client.recv(1) == b""
+        with connect(daemon) as client:
+            client.sendall(message(2, 1))
+            assert ask(client).delivered == 1
+        books = daemon.still_books()
+        assert books.balanced
+        assert books.discarded == {"ABANDONED_ATTEMPT": books.received - 1}
+        daemon.terminate()
+        assert "max_attempt_size" in daemon.log
+
+
+def test_a_hundred_attempts_between_others(tmp_path: Path, broker: DevBroker) -> None:
+    """Every third leaves before its end; a daemon that shuts down discards what is open."""
+    with daemon_in(tmp_path, broker) as daemon, ExitStack() as stack:
+        clients = [stack.enter_context(connect(daemon, "tcp" if who % 2 else "unix")) for who in range(150)]
+        for part in range(3):
+            for who, client in enumerate(clients):
+                begin = BEGIN if part == 0 and who < 100 else b""
+                client.sendall(begin + b"".join(message(who, part * 10 + number) for number in range(10)))
+        stays = [who for who in range(150) if who >= 100 or who % 3]
+        for who, client in enumerate(clients[:100]):
+            if who % 3:
+                client.sendall(END)
+            else:
+                assert ask(client, 1, Level.RECEIVED).received == 30
+                client.close()
+        for who in stays:
+            assert ask(clients[who], 1).delivered == 30
+        assert daemon.wait_settled(4500).discarded == {"ABANDONED_ATTEMPT": 34 * 30}
+        clients[1].sendall(BEGIN + message(1, 99))
+        assert ask(clients[1], 2, Level.RECEIVED).received == 31
+        daemon.terminate()
+        assert "ABANDONED_ATTEMPT 1021" in daemon.log
+    assert read_back(broker) == sorted((who, number) for who in stays for number in range(30))

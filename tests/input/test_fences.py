@@ -1,0 +1,196 @@
+"""Fenced attempts on their way into the slab: held, released or discarded, and what a death leaves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.input.clients import Client
+from bruce_mp.protocol.barrier_wire import BarrierStatus, Level, encode_barrier
+from bruce_mp.protocol.fence_wire import encode_begin, encode_end
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.layout import State
+from bruce_mp.telemetry.books import read_books
+from support.crash_images import crash_images
+from support.examples import examples
+from support.slabs import contents, datagram, new_slab
+from support.streams import StreamInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.slab.file import Slab
+
+GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=16384)
+BARRIER: Final = encode_barrier(b"01234567", Level.DELIVERED, 1000)
+BEGIN, END = encode_begin("query/1/2/3"), encode_end()
+TOPICS: Final = [(b"t1", 2), (b"t2", 1)]
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab(GEOMETRY) as found:
+        yield found
+
+
+def message(number: int, size: int = 0) -> bytes:
+    topic = (b"t1", b"t2", b"new")[number % 3]
+    return datagram(topic, b"%d:" % number + bytes(size), partition_key=number if number % 2 else None)
+
+
+def messages(count: int, first: int = 0, size: int = 0) -> bytes:
+    return b"".join(message(number, size) for number in range(first, first + count))
+
+
+def numbers(slab: Slab, state: State) -> list[int]:
+    found = [each for each in contents(slab) if each.state is state]
+    return [int(each.value.split(b":")[0]) for each in sorted(found, key=lambda each: each.arrival)]
+
+
+def assert_books(slab: Slab, received: int, **discarded: int) -> None:
+    books = read_books(slab)
+    assert books.consistent
+    assert books.balanced
+    assert (books.received, books.discarded) == (received, discarded)
+
+
+def test_an_attempt_is_held_until_its_end_comes(slab: Slab) -> None:
+    worker = StreamInput(slab, topics=TOPICS)
+    client, other = worker.connect(), worker.connect()
+    worker.feed((client, BEGIN + messages(20)), (other, messages(10, 100)))
+    worker.close_runs()
+    assert numbers(slab, State.OPEN) == list(range(20))
+    assert numbers(slab, State.FILLED) == list(range(100, 110))
+    worker.feed((client, messages(20, 20)), (other, messages(10, 110)))
+    assert_books(slab, 60)
+    worker.feed((client, END + messages(5, 40)))
+    worker.close_runs()
+    assert sorted(numbers(slab, State.FILLED)) == [*range(45), *range(100, 120)]
+    assert sum(segment.records for segment in worker.released) == 40
+    assert_books(slab, 65)
+
+
+def test_who_leaves_before_the_end_takes_the_attempt_along(slab: Slab) -> None:
+    worker = StreamInput(slab, topics=TOPICS)
+    client = worker.connect()
+    worker.feed((client, messages(3) + BEGIN + messages(500, 3, 200) + message(7)[:5]))
+    worker.admission.hang_up(client)
+    worker.close_runs()
+    assert numbers(slab, State.FILLED) == [0, 1, 2]
+    assert_books(slab, 504, ABANDONED_ATTEMPT=500, UNCLEAN_DISCONNECT=1)
+    assert len(worker.attempts) == 0
+    assert {event.reason.name for event in worker.reported()} == {"ABANDONED_ATTEMPT", "UNCLEAN_DISCONNECT"}
+
+
+@pytest.mark.parametrize(
+    "frames", [[END], [BEGIN, BEGIN], [BEGIN, END, END], [BEGIN, END[:-1] + b"\1"], [BEGIN[:3] + b"\x0c" + BEGIN[4:12]]]
+)
+def test_frames_that_are_not_to_be_there(slab: Slab, frames: list[bytes]) -> None:
+    worker = StreamInput(slab, topics=TOPICS)
+    client = worker.connect()
+    worker.feed((client, messages(2) + b"".join(frame + messages(3, 2) for frame in frames)))
+    assert client.is_refused
+    assert client.attempt is None
+    books = read_books(slab)
+    assert books.balanced
+    assert books.discarded["MALFORMED"] == 1
+    before = 0 if len(frames) != 2 else 3
+    assert books.discarded.get("ABANDONED_ATTEMPT", 0) == before
+
+
+def test_an_attempt_that_is_too_large_ends_and_leaves_the_slab_to_the_others(slab: Slab) -> None:
+    worker = StreamInput(slab, topics=TOPICS, max_attempt=16)
+    client, other = worker.connect(), worker.connect()
+    worker.feed((client, BEGIN))
+    for turn in range(40):
+        if not client.is_refused:
+            worker.feed((client, messages(20, 20 * turn, 900)))
+    assert client.is_refused
+    books = read_books(slab)
+    assert books.balanced
+    assert books.discarded == {"ABANDONED_ATTEMPT": books.received}
+    worker.feed((other, messages(10)))
+    worker.close_runs()
+    assert numbers(slab, State.FILLED) == list(range(10))
+
+
+def test_all_attempts_together_are_bounded(slab: Slab) -> None:
+    worker = StreamInput(slab, topics=TOPICS, max_attempt=16)
+    clients = [worker.connect() for _ in range(12)]
+    for client in clients:
+        worker.feed((client, BEGIN + messages(6, size=3000)))
+    assert 0 < sum(client.is_refused for client in clients) < 12
+    for client in clients:
+        if not client.is_refused:
+            worker.feed((client, END))
+    books = read_books(slab)
+    assert books.balanced
+    assert books.received - books.discarded["ABANDONED_ATTEMPT"] == 6 * sum(not each.is_refused for each in clients)
+
+
+def test_barriers_inside_and_behind(slab: Slab) -> None:
+    worker = StreamInput(slab, topics=TOPICS)
+    client = worker.connect()
+    worker.feed((client, BEGIN + messages(3) + BARRIER))
+    assert [(answer.status, answer.received) for _, answer in worker.answers] == [(BarrierStatus.FENCED, 3)]
+    worker.feed((client, END + BARRIER))
+    assert len(worker.waiting) == 1
+
+
+@examples(40)
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from(["begin", "end", "send", "leave"]), st.integers(1, 40)),
+        max_size=40,
+    )
+)
+def test_any_order_of_frames_keeps_the_books(steps: list[tuple[int, str, int]]) -> None:
+    """A model: what is released is what stands between a begin and its end, or outside of both."""
+    with new_slab(GEOMETRY) as slab:
+        worker = StreamInput(slab, topics=TOPICS)
+        clients: list[Client] = [worker.connect() for _ in range(4)]
+        fenced: dict[int, list[int]] = {}
+        released: list[int] = []
+        number = abandoned = 0
+        for who, what, count in steps:
+            if what == "send":
+                sent = list(range(number, number := number + count))
+                worker.feed((clients[who], messages(count, sent[0], 10)))
+                fenced.get(who, released).extend(sent)
+            elif what == "begin" and who not in fenced:
+                worker.feed((clients[who], BEGIN))
+                fenced[who] = []
+            elif what == "end" and who in fenced:
+                worker.feed((clients[who], END))
+                released += fenced.pop(who)
+            elif what == "leave":
+                worker.admission.hang_up(clients[who])
+                clients[who] = worker.connect()
+                abandoned += len(fenced.pop(who, []))
+        worker.close_runs()
+        assert sorted(numbers(slab, State.FILLED)) == sorted(released)
+        assert_books(slab, number, **({"ABANDONED_ATTEMPT": abandoned} if abandoned else {}))
+
+
+def test_a_death_anywhere_delivers_all_of_an_attempt_or_nothing() -> None:
+    """At each store of sending, releasing and leaving."""
+    with new_slab(GEOMETRY) as slab:
+        worker = StreamInput(slab, topics=TOPICS)
+        done, gone = worker.connect(), worker.connect()
+
+        def work() -> None:
+            worker.feed((done, BEGIN + messages(9, size=700)), (gone, BEGIN + messages(3, 100, 10)))
+            worker.feed((done, messages(9, 9, 700) + END))
+            worker.admission.hang_up(gone)
+
+        for _ in crash_images(slab, [range(slab.geometry.file_size)], work):
+            StreamInput(slab)
+            found = numbers(slab, State.FILLED)
+            assert found in ([], list(range(18)))
+            books = read_books(slab)
+            assert books.consistent
+            assert books.balanced
+            assert books.received == len(found) + books.discarded.get("ABANDONED_ATTEMPT", 0)
