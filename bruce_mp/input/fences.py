@@ -112,8 +112,8 @@ class Attempts:
             self._discards.settle(segments, DiscardReason.ABANDONED_ATTEMPT, topic)
         if attempt.is_over:
             _LOG.error(
-                "The fenced attempt %s needs more than the %d KiB of the slab that it may have, alone or with the others "
-                "that are open: it is discarded, and its connection closed. Send smaller attempts, or raise slab.size or "
+                "The fenced attempt %s needs more than the %d KiB of the slab that it may have, alone or with others "
+                "that are open: it is discarded, its connection closed. Send smaller attempts, or raise slab.size or "
                 "input.streams.max_attempt_size.",
                 attempt.name.decode("utf-8", "backslashreplace"),
                 self._most * lay.CHUNK_BYTES >> 10,

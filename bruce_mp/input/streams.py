@@ -138,6 +138,7 @@ class StreamAdmission:
             if found.stop not in {Stop.BARRIER, Stop.FENCE}:
                 break
             self._take(buffer, batch, now_ms)
+            batch = _Batch()
             if not self._obey(client, found.stop, bytes(buffer[at : at + found.size])):
                 break
             batch = _Batch(client.attempt)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.input.clients import Client
 from bruce_mp.protocol.barrier_wire import BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.fence_wire import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
@@ -22,6 +21,7 @@ from support.streams import StreamInput
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bruce_mp.input.clients import Client
     from bruce_mp.slab.file import Slab
 
 GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=16384)
