@@ -20,7 +20,6 @@ from bruce_mp.slab.tickets import TicketOffice
 
 if TYPE_CHECKING:
     from bruce_mp.discarding import Discards
-    from bruce_mp.kernels.pure.lane import Lane
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
@@ -39,29 +38,37 @@ class _Withheld(TicketOffice):
         pass
 
 
-class Attempt(Lanes):
-    """The lanes of one attempt.  Their closed runs stay OPEN in the slab, in chunks that bear its number."""
+class Attempt:
+    """One attempt.  Closed runs of its lanes stay OPEN in the slab, in chunks that bear its number."""
 
     def __init__(self, attempts: Attempts, name: bytes, number: int) -> None:
-        super().__init__(attempts.slab, attempts.pool, attempts.topics, lambda _: _NEVER_MS)
         self._attempts = attempts
-        self._tickets = _Withheld(attempts.slab, attempts.pool.owner)
+        self._pool = attempts.pool
+        self.owner = attempts.pool.owner
         self.name = name
         self.number = number
         self.chunks = 0
         self.is_over = False
         """It was larger than allowed: some of it found no room."""
+        withheld = _Withheld(attempts.slab, self.owner)
+        self.lanes = Lanes(attempts.slab, self, attempts.topics, lambda _: _NEVER_MS, withheld)
 
-    def _make_room(self, lane: Lane, size: int, now_ms: int) -> bool:
-        span = -(-(lay.CHUNK_HEADER + lane.head.size + size) // lay.CHUNK_BYTES)
-        if self.is_over or not self._attempts.allow(span, self):
-            self.is_over = True
-            return False
-        if not super()._make_room(lane, size, now_ms):
-            return False
-        fences.mark_chunk(self._slab, lane.chunk, self.number)
-        self.chunks += span
-        return True
+    def allocate(self, span: int, now_ms: int) -> int | None:
+        """Chunks for its lanes, as long as it is not too large."""
+        self.is_over = self.is_over or not self._attempts.allow(span, self)
+        chunk = None if self.is_over else self._pool.allocate(span, now_ms)
+        if chunk is not None:
+            fences.mark_chunk(self._attempts.slab, chunk, self.number)
+            self.chunks += span
+        return chunk
+
+    def seal(self, chunk: int) -> None:
+        """See `ChunkPool`."""
+        self._pool.seal(chunk)
+
+    def release_seals(self) -> None:
+        """See `ChunkPool`."""
+        self._pool.release_seals()
 
 
 class Attempts:
@@ -122,8 +129,8 @@ class Attempts:
 
     def _close(self, attempt: Attempt) -> list[Segment]:
         self._open.discard(attempt)
-        attempt.close_all()
-        return attempt.drain_closed()
+        attempt.lanes.close_all()
+        return attempt.lanes.drain_closed()
 
     def _topic_of(self, segment: Segment) -> bytes:
         run = read_run(self.slab, segment.chunk, segment.run)

@@ -225,7 +225,7 @@ class StreamAdmission:
             return
         first = self._row.counted
         self._row.open_books()
-        lanes = self._lanes if batch.attempt is None else batch.attempt
+        lanes = self._lanes if batch.attempt is None else batch.attempt.lanes
         ingested = lanes.ingest(buffer, batch.places, first, now_ms, sources=batch.sources)
         raises = tally_ingested(len(batch.places), ingested, batch.why_no_room)
         for client, section, count in batch.stretches():

@@ -473,8 +473,8 @@ class Lanes(PureLanes):
 
     lane_type = Lane
 
-    def __init__(self, slab, pool, topics, linger_ms):
-        super().__init__(slab, pool, topics, linger_ms)
+    def __init__(self, slab, pool, topics, linger_ms, tickets=None):
+        super().__init__(slab, pool, topics, linger_ms, tickets)
         self._work = Work()
         (<Work>self._work).topics_version = self._topics_version
 

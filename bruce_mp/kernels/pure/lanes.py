@@ -12,7 +12,7 @@ messages are stuck keeps the chunks of one.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
 from zlib import crc32
 
 from bruce_mp.kernels.pure.lane import Head, Lane, record_size
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from bruce_mp.kernels.pure.parse import Item, Rejection
-    from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import TopicTable
@@ -42,6 +41,21 @@ _WAKE_SLACK_MS: Final = 12
 
 LaneKey = tuple[int, int, int]
 """Topic id, partition index (-1 = AnyPartition), partition count (0 = AnyPartition)."""
+
+
+class Chunks(Protocol):
+    """Where lanes get their chunks: a `ChunkPool`, or what stands before it."""
+
+    owner: int
+
+    def allocate(self, span: int, now_ms: int) -> int | None:
+        """The first of `span` neighbouring chunks, opened and empty, or None."""
+
+    def seal(self, chunk: int) -> None:
+        """No run will be added to the chunk."""
+
+    def release_seals(self) -> None:
+        """What was sealed may be reclaimed."""
 
 
 class NoRoom(NamedTuple):
@@ -65,11 +79,19 @@ class Lanes:
     """The lanes of one input process.
 
     `linger_ms` says for a topic how long a run may wait for more; 0 = hand over at the end of each batch.
+    `tickets` hands closed runs over, if not as usual.
     """
 
     lane_type: ClassVar = Lane
 
-    def __init__(self, slab: Slab, pool: ChunkPool, topics: TopicTable, linger_ms: Callable[[bytes], int]) -> None:
+    def __init__(
+        self,
+        slab: Slab,
+        pool: Chunks,
+        topics: TopicTable,
+        linger_ms: Callable[[bytes], int],
+        tickets: TicketOffice | None = None,
+    ) -> None:
         self._slab = slab
         self._pool = pool
         self._topics = topics
@@ -83,7 +105,7 @@ class Lanes:
         self._is_shared = frozenset(self._shared).__contains__
         self._max_lanes = max(1, slab.geometry.chunks // 4)
         self._closed: list[Segment] = []
-        self._tickets = TicketOffice(slab, pool.owner)
+        self._tickets = tickets or TicketOffice(slab, pool.owner)
         self._next_due_ms: int | None = None
 
     def ingest(
