@@ -71,6 +71,12 @@ def _command(commands: object, name: str, text: str, run: Callable[[Namespace], 
     return parser
 
 
+def _session(args: Namespace, *, kafka: bool = False, **settings: str) -> SparkSession:
+    """The session of a command.  It says itself what went wrong; Spark's log would tear its line of progress."""
+    chosen = {"spark.log.level": "FATAL", **settings, **dict(args.conf)}
+    return start_session("bruce-spark", master=args.master, kafka=kafka, settings=chosen)
+
+
 def _pair(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator:
@@ -132,7 +138,7 @@ def _run_backfill(args: Namespace) -> int:
         args.path, args.format, args.checkpoint or "", _sink(args), args.value, args.key, args.topic_column,
         args.partition_key, args.timestamp, args.files_per_chunk, args.tasks_per_chunk, dict(args.read),
     )  # fmt: skip
-    spark = start_session("bruce backfill", master=args.master, settings=dict(args.conf))
+    spark = _session(args)
     if not args.dry_run:
         backfill(spark, plan)
         return ExitCode.OK
@@ -164,7 +170,7 @@ def _run_replay(args: Namespace) -> int:
     from bruce_mp.spark.pipelines.replay import Doubtful, Filter, replay  # noqa: PLC0415 - PySpark is slow
 
     wanted = Filter(args.only_topic, args.info, args.since, args.until)
-    spark = start_session("bruce replay", master=args.master, settings=dict(args.conf))
+    spark = _session(args)
     done = replay(
         spark,
         args.files,
@@ -212,8 +218,7 @@ def _run_audit(args: Namespace) -> int:
     plan = Audit(
         args.bootstrap, args.topic, args.ledger, args.output, args.discards, dict(args.kafka), args.table_format
     )
-    settings = {"spark.sql.shuffle.partitions": _SHUFFLE_PARTITIONS, **dict(args.conf)}
-    spark = start_session("bruce audit", master=args.master, kafka=True, settings=settings)
+    spark = _session(args, kafka=True, **{"spark.sql.shuffle.partitions": _SHUFFLE_PARTITIONS})
     if args.follow:
         following = Follow(plan, args.every, args.lateness, args.window, args.until_idle, args.stop_when_bad)
         return _run_follow(spark, following)
@@ -248,7 +253,7 @@ def _run_fleet(args: Namespace) -> int:
     from bruce_mp.spark.pipelines.fleet import collect_fleet, read_hosts, worst  # noqa: PLC0415 - PySpark is slow
 
     hosts = read_hosts(args.daemons, args.hosts)
-    spark = start_session("bruce fleet", master=args.master, settings=dict(args.conf))
+    spark = _session(args)
     stop = _told_to_stop()
     print(worst(collect_fleet(spark, hosts, args.output, rounds=args.rounds, every_s=args.every, stop=stop)))
     return ExitCode.OK

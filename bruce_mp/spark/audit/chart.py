@@ -47,8 +47,8 @@ class Bar:
 
 def chart(bars: Sequence[Bar]) -> str:
     """The figure; `bars` are in the order of time, spans without messages left out."""
-    if not bars:
-        return "<p>Nothing was sent.</p>"
+    if not any(count for bar in bars for count in bar.counts.values()):
+        return "<p>No ledger knows of messages here.</p>"
     first, last = bars[0].number, bars[-1].number
     width = min((_RIGHT - _LEFT) / (last - first + 1), _WIDEST)
     tallest = max(1, *(sum(bar.counts[name] for name in VOLUMES) for bar in bars))

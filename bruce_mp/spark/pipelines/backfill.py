@@ -72,6 +72,7 @@ class DryRun:
 def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = None) -> int:
     """Send what is not sent yet; the number of messages of this run.  Raises Spark's StreamingQueryException."""
     shown = progress or Progress("backfill")
+    parse_options(plan.sink)  # before any file is looked at
     register(spark)  # also where the lookup is off
     stream = _messages(_read(spark, plan, streaming=True), plan)
     if plan.tasks_per_chunk is not None:
@@ -116,7 +117,8 @@ class _Done:
 
     def text(self, began: float) -> str:
         spent = max(time.monotonic() - began, 1e-3)
-        return f"{self.rows:,} messages delivered in {self.chunks} chunks, {self.rows / spent:,.0f}/s, {spent:.0f} s"
+        chunks = f"{self.chunks} chunk{'' if self.chunks == 1 else 's'}"
+        return f"{self.rows:,} messages delivered in {chunks}, {self.rows / spent:,.0f}/s, {spent:.0f} s"
 
 
 def dry_run(spark: SparkSession, plan: Backfill) -> DryRun:

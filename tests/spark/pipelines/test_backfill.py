@@ -58,7 +58,7 @@ def test_rows_become_json_and_expressions_the_other_columns(spark: SparkSession,
         assert json.loads(message.value) == {"id": number, "at": 1000 * number, "name": "é"}
         assert (message.key, message.topic) == (b"%d" % number, b"t%d" % (number % 2))
         assert (message.partition_key, message.timestamp_ms) == (number, 1000 * number)
-    assert "backfill: 20 messages delivered in 1 chunks" in out.getvalue()
+    assert "backfill: 20 messages delivered in 1 chunk, " in out.getvalue()
 
 
 def test_parquet_csv_and_text(spark: SparkSession, tmp_path: Path) -> None:

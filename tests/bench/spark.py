@@ -1,0 +1,254 @@
+"""`scripts/bench spark`: what the Spark sink and the audit cost, beside Spark's own Kafka connector and plain reading.
+
+CPU is that of the JVM (driver and executor in one) and its Python workers, per million rows; `above noop` is without
+what the same rows cost when they are thrown away.  Times are until the job is done: Kafka has all, unless it says else.
+Connections are those to brokers that a sink opened; they were counted before the figures were taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+import psutil
+
+from bench.machine import OthersLoad
+from bruce_mp.spark.audit.messages import read_topics
+from bruce_mp.spark.audit.run import Audit, compare, land
+from bruce_mp.spark.ledger import Attempt, Sent, write_ledger
+from bruce_mp.spark.session import start_session
+from support import processes
+from support.daemon import Daemon
+from support.kafka_cluster import KafkaCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+TOPIC: Final = "bench"
+AUDITED: Final = "audited"
+WRITER: Final = "0f1c2d3e-4b5a-6978-8796-a5b4c3d2e1f0"
+PARTS: Final = 8
+TUNED: Final = {"kafka.linger.ms": "20", "kafka.batch.size": "262144"}
+SETTINGS: Final = {
+    "spark.driver.memory": "2g",
+    "spark.log.level": "FATAL",
+    "spark.sql.shuffle.partitions": "8",
+}
+
+
+def cpu_of_spark() -> float:
+    """CPU seconds of the JVM and of all Python workers, those that have ended included."""
+    total = 0.0
+    for process in _spark_processes():
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            ended = 0.0 if process.name() == "java" else times.children_user + times.children_system
+            total += times.user + times.system + ended
+    return total
+
+
+@dataclass
+class Watch:
+    """Wall time, CPU, and how many connections to `ports` came in the meantime, at most."""
+
+    ports: frozenset[int]
+    wall: float = 0.0
+    cpu: float = 0.0
+    opened: int = 0
+    _done: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, work: Callable[[], object]) -> Watch:
+        thread = threading.Thread(target=self._count)
+        thread.start()
+        began, before = time.monotonic(), cpu_of_spark()
+        try:
+            work()
+        finally:
+            self.wall, self.cpu = time.monotonic() - began, cpu_of_spark() - before
+            self._done.set()
+            thread.join()
+        return self
+
+    def _count(self) -> None:
+        before = self._open()
+        while not self._done.wait(0.2):
+            self.opened = max(self.opened, self._open() - before)
+
+    def _open(self) -> int:
+        return sum(map(self._connections, _spark_processes()))
+
+    def _connections(self, process: psutil.Process) -> int:
+        try:
+            found = process.net_connections("tcp")
+        except psutil.Error:
+            return 0
+        return sum(1 for connection in found if connection.raddr and connection.raddr.port in self.ports)
+
+
+def _spark_processes() -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            words = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        if "SparkSubmit" in words or "pyspark" in words:
+            found.append(process)
+    return found
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the measurements share."""
+
+    spark: SparkSession
+    kafka: KafkaCluster
+    socket: str
+    rows: int
+
+    def frame(self) -> DataFrame:
+        text = "cast(rpad(cast(id as string), 100, 'x') as binary) as value"
+        return self.spark.range(0, self.rows, 1, 2).selectExpr(text)
+
+    def watch(self, work: Callable[[], object]) -> Watch:
+        return Watch(frozenset(map(self.kafka.port, self.kafka.node_ids))).run(work)
+
+    def noop(self) -> None:
+        self.frame().write.format("noop").mode("overwrite").save()
+
+    def bruce(self, **options: str) -> None:
+        sink = self.frame().write.format("bruce").mode("append").option("topic", TOPIC)
+        sink.options(**options).save(self.socket)
+
+    def connector(self, **options: str) -> None:
+        sink = self.frame().write.format("kafka").option("topic", TOPIC).mode("append")
+        sink.option("kafka.bootstrap.servers", self.kafka.bootstrap).options(**options).save()
+
+
+def measure_sinks(bench: Bench, repeat: int) -> list[str]:
+    """Lines of the table."""
+    plain = {"stamp": "false", "fence": "false"}
+    cases: dict[str, Callable[[], None]] = {
+        "noop": bench.noop,
+        "bruce": lambda: bench.bruce(**plain),
+        "bruce, acks=received": lambda: bench.bruce(**plain, acks="received"),
+        "Kafka connector": bench.connector,
+        "Kafka connector, linger 20 ms": lambda: bench.connector(**TUNED),
+    }
+    opened = {name: bench.watch(case).opened for name, case in cases.items()}  # the JVM compiles, workers start
+    runs: dict[str, list[Watch]] = {name: [] for name in cases}
+    for _ in range(repeat):
+        for name, case in cases.items():
+            runs[name].append(bench.watch(case))
+    million = bench.rows / 1e6
+    base = median(run.cpu for run in runs["noop"])
+    lines = [f"{'sink':32} {'CPU s/M rows':>13} {'above noop':>11} {'wall s':>8} {'connections':>12}"]
+    for name, found in runs.items():
+        cpu, wall = median(run.cpu for run in found), median(run.wall for run in found)
+        lines.append(f"{name:32} {cpu / million:13.2f} {(cpu - base) / million:11.2f} {wall:8.2f} {opened[name]:12}")
+    return lines
+
+
+def put_stamped(bench: Bench, records: int, ledger: str) -> None:
+    """Messages as the sink stamps them, by the connector, and their ledger."""
+    now = time.time_ns() // 1_000_000
+    number = "unhex(lpad(hex(cast({} as bigint)), 16, '0'))"
+    parts = ("number", str(now))
+    stamp = f"concat({', '.join(map(number.format, parts))}, cast(concat('{WRITER}/-1/', part, '/0') as binary))"
+    frame = bench.spark.range(0, records, 1, PARTS).selectExpr(
+        "id", "spark_partition_id() as part", f"id % {records // PARTS} as number"
+    )
+    frame = frame.selectExpr(
+        "cast(rpad(cast(id as string), 100, 'x') as binary) as value", "part % 4 as partition",
+        f"array(struct('bruce.stamp' as key, {stamp} as value)) as headers",
+    )  # fmt: skip
+    sink = frame.write.format("kafka").option("topic", AUDITED).option("includeHeaders", "true").mode("append")
+    sink.option("kafka.bootstrap.servers", bench.kafka.bootstrap).options(**TUNED).save()
+    counts = {(AUDITED, now - now % 60_000): records // PARTS}
+    rows = [Sent(Attempt(WRITER, -1, part, 0), "host", counts, "delivered", stamped=True) for part in range(PARTS)]
+    write_ledger(ledger, rows)
+
+
+def measure_audit(bench: Bench, records: int, directory: Path, repeat: int) -> list[str]:
+    """Lines of the table."""
+    bench.kafka.create_topic(AUDITED, 4, config={"message.timestamp.type": "LogAppendTime"})
+    put_stamped(bench, records, f"{directory}/ledger")
+    plan = Audit(bench.kafka.bootstrap, [AUDITED], [f"{directory}/ledger"], f"{directory}/audit")
+
+    def count(**options: str) -> None:
+        frame = read_topics(bench.spark, plan.bootstrap, plan.topics, options)
+        assert frame.selectExpr("count(value)").collect()[0][0] == records
+
+    def everything() -> None:
+        land(bench.spark, read_topics(bench.spark, plan.bootstrap, plan.topics), plan.output)
+        verdict = compare(bench.spark, plan)
+        assert verdict.good, verdict
+        assert verdict.delivered == records, verdict
+
+    cases: dict[str, Callable[[], None]] = {
+        "read and count, no headers": lambda: count(includeHeaders="false"),
+        "read and count": count,
+        "audit": everything,
+    }
+    for case in cases.values():
+        case()
+    runs: dict[str, list[Watch]] = {name: [] for name in cases}
+    for _ in range(repeat):
+        for name, case in cases.items():
+            runs[name].append(bench.watch(case))
+    base = median(run.wall for run in runs["read and count"])
+    title = f"{records / 1e6:g} M records, read alike"
+    lines = [f"{title:40} {'wall s':>8} {'CPU s':>8} {'times':>6}"]
+    for name, found in runs.items():
+        wall, cpu = median(run.wall for run in found), median(run.cpu for run in found)
+        lines.append(f"{name:40} {wall:8.2f} {cpu:8.2f} {wall / base:6.2f}")
+    return lines
+
+
+@contextmanager
+def benchmark(rows: int) -> Iterator[tuple[Bench, Path]]:
+    """Three brokers, a daemon with the slab's default size, and a session with two cores."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bruce-bench-")))
+        kafka = stack.enter_context(KafkaCluster(brokers=3))
+        kafka.create_topic(TOPIC, 6)
+        (directory / "daemon").mkdir()
+        socket = f"{directory}/daemon/stream"
+        settings = {"input.unix_stream.enable": "true", "input.unix_stream.path": f'"{socket}"', "slab.size": '"128m"'}
+        stack.enter_context(Daemon(directory / "daemon", kafka.bootstrap, settings))
+        spark = start_session("bench", master="local[2]", kafka=True, settings=SETTINGS)
+        stack.callback(spark.stop)
+        yield Bench(spark, kafka, socket, rows), directory
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run it and print the tables."""
+    options = argparse.ArgumentParser(prog="scripts/bench spark", description=__doc__)
+    options.add_argument("--rows", type=int, default=3_000_000, metavar="N", help="rows of 100 bytes for each sink")
+    options.add_argument(
+        "--records", type=int, default=10_000_000, metavar="N", help="records that are audited; 0: none"
+    )
+    options.add_argument("--repeat", type=int, default=3, metavar="N", help="the figures are medians")
+    chosen = options.parse_args(arguments)
+    processes.become_subreaper()
+    others = OthersLoad()
+    with benchmark(chosen.rows) as (bench, directory):
+        print("\n".join(measure_sinks(bench, chosen.repeat)), flush=True)
+        if chosen.records:
+            print("\n" + "\n".join(measure_audit(bench, chosen.records, directory, chosen.repeat)), flush=True)
+    print(f"\ncores busy with other work: {others.cores():.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
