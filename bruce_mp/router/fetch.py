@@ -10,27 +10,22 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.pipes.broker_socket import BrokerSocket
 from bruce_mp.protocol.connection_events import Closed, Failed, MetadataReceived, ProducerIdReceived, Ready
 from bruce_mp.protocol.error_actions import action_for
+from bruce_mp.router.in_turn import BrokersInTurn
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Sequence
 
-    from bruce_mp.pipes.loop import Loop
-    from bruce_mp.pipes.openings import Openings
-    from bruce_mp.pipes.resolver import Resolver
-    from bruce_mp.pipes.security import Security
     from bruce_mp.protocol.connection_events import Cause, Event
     from bruce_mp.protocol.kafka_types import ClusterMetadata
     from bruce_mp.router.cluster import Address
+    from bruce_mp.router.in_turn import Connect
 
 __all__ = ["FetchResult", "Fetcher"]
 
 _LOG = logging.getLogger(__name__)
-PATIENCE_S: Final = 10.0
-"""A broker that is silent for so long is not worth waiting for: there are others to ask, and partitions that wait."""
 FIRST_THAT_MAKES_NONE: Final = 4
 """Of metadata requests: an older one makes a topic that is named, if the broker's set-up says so."""
 _TOPIC_AUTHORIZATION_FAILED: Final = 29
@@ -58,23 +53,13 @@ class Fetcher:
 
     def __init__(
         self,
-        loop: Loop,
-        resolver: Resolver,
+        connect: Connect,
         *,
-        client_id: str,
-        timeout_s: float,
-        openings: Openings,
         rng: random.Random,
         on_done: Callable[[FetchResult | None], None],
         on_failure: Callable[[Cause | None], None] = lambda _: None,
-        security: Security | None = None,
     ) -> None:
-        self._loop = loop
-        self._resolver = resolver
-        self._client_id = client_id
-        self._timeout_s = min(timeout_s, PATIENCE_S)
-        self._openings = openings
-        self._security = security
+        self._brokers = BrokersInTurn(connect, self._on_event)
         self._rng = rng
         self._on_done = on_done
         self.last_error = ""
@@ -82,10 +67,7 @@ class Fetcher:
         self.needs_operator = False
         """Whether that stays so until somebody changes the set-up."""
         self._on_failure = on_failure
-        self._left: list[Address] = []
-        self._asked: Address | None = None
         self._failed: set[Address] = set()
-        self._socket: BrokerSocket | None = None
         self._wants_producer = False
         self._knows_producers = False
         self._metadata: ClusterMetadata | None = None
@@ -96,7 +78,7 @@ class Fetcher:
     @property
     def is_busy(self) -> bool:
         """Whether a fetch is under way."""
-        return self._socket is not None
+        return self._brokers.is_busy
 
     def start(
         self,
@@ -113,8 +95,8 @@ class Fetcher:
         self._missed = missed
         first = list(known)
         self._rng.shuffle(first)
-        self._left = sorted(dict.fromkeys([*first, *bootstrap]), key=lambda address: address in self._failed)
-        self._failed.intersection_update(self._left)
+        self._brokers.begin(sorted([*first, *bootstrap], key=lambda address: address in self._failed))
+        self._failed.intersection_update(self._brokers.left)
         self._wants_producer = wants_producer
         self.needs_operator = False
         self._try_next()
@@ -122,29 +104,14 @@ class Fetcher:
     def _try_next(self) -> None:
         self._metadata = None
         self._forbidden = frozenset()
-        if not self._left:
+        if not self._brokers.turn():
             self._finish(None)
-            return
-        address = self._asked = self._left.pop(0)
-        self._socket = BrokerSocket(
-            self._loop,
-            self._resolver,
-            host=address.host,
-            port=address.port,
-            client_id=self._client_id,
-            timeout_s=self._timeout_s,
-            on_event=self._on_event,
-            openings=self._openings,
-            security=self._security,
-        )
-        self._socket.open()
 
     def _on_event(self, event: Event) -> None:
-        assert self._socket is not None
         if isinstance(event, Ready):
             self._knows_producers = event.abilities.idempotence
             self._may_name = event.abilities.metadata_version >= FIRST_THAT_MAKES_NONE
-            self._socket.send(self._socket.connection.request_metadata(None, time.monotonic()).buffers)
+            self._ask_for_metadata(None)
         elif isinstance(event, MetadataReceived):
             self._on_metadata(event.metadata)
         elif isinstance(event, ProducerIdReceived):
@@ -159,22 +126,25 @@ class Fetcher:
         cause = event.cause if isinstance(event, Failed) else None
         needs_operator = cause is not None and cause.needs_operator
         level = logging.ERROR if needs_operator else logging.WARNING
-        _LOG.log(level, "No metadata: %s", why, extra={"about": (self._asked, cause)})
+        _LOG.log(level, "No metadata: %s", why, extra={"about": (self._brokers.asked, cause)})
         if needs_operator or not self.needs_operator:
             self.last_error, self.needs_operator = why, needs_operator
 
     def _next_after_failure(self) -> None:
-        assert self._asked is not None
-        self._failed.add(self._asked)
+        assert self._brokers.asked is not None
+        self._failed.add(self._brokers.asked)
         self._try_next()
 
+    def _ask_for_metadata(self, topics: Sequence[bytes] | None) -> None:
+        connection = self._brokers.socket.connection
+        self._brokers.socket.send(connection.request_metadata(topics, time.monotonic()).buffers)
+
     def _on_metadata(self, metadata: ClusterMetadata) -> None:
-        assert self._socket is not None
         if self._metadata is None:
             self._metadata = metadata
             hidden = [name for name in self._missed if name not in metadata.topics] if self._may_name else []
             if hidden:
-                self._socket.send(self._socket.connection.request_metadata(hidden, time.monotonic()).buffers)
+                self._ask_for_metadata(hidden)
                 return
         else:
             refused = (name for name, topic in metadata.topics.items() if topic.error == _TOPIC_AUTHORIZATION_FAILED)
@@ -182,9 +152,9 @@ class Fetcher:
         self._ask_for_producer(self._metadata)
 
     def _ask_for_producer(self, metadata: ClusterMetadata) -> None:
-        assert self._socket is not None
         if self._wants_producer and self._knows_producers:
-            self._socket.send(self._socket.connection.init_producer_id(time.monotonic()).buffers)
+            connection = self._brokers.socket.connection
+            self._brokers.socket.send(connection.init_producer_id(time.monotonic()).buffers)
         else:
             self._finish(self._result(metadata, None))
 
@@ -196,7 +166,6 @@ class Fetcher:
         answer = event.response
         if answer.ask_again or answer.error == _UNKNOWN_SERVER_ERROR:
             _LOG.warning("A broker gave no producer id (error %d); the next one is asked.", answer.error)
-            self._drop_socket()
             self._next_after_failure()
         elif answer.error:
             _LOG.error(
@@ -208,13 +177,8 @@ class Fetcher:
         else:
             self._finish(self._result(self._metadata, answer.producer_id))
 
-    def _drop_socket(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
     def _finish(self, result: FetchResult | None) -> None:
-        self._drop_socket()
-        if result is not None and self._asked is not None:
-            self._failed.discard(self._asked)
+        self._brokers.leave()
+        if result is not None and self._brokers.asked is not None:
+            self._failed.discard(self._brokers.asked)
         self._on_done(result)

@@ -11,24 +11,20 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.pipes.broker_socket import BrokerSocket
 from bruce_mp.protocol.connection_events import Closed, Failed, MetadataReceived, Ready, TopicsMade
+from bruce_mp.router.in_turn import BrokersInTurn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from bruce_mp.pipes.loop import Loop
-    from bruce_mp.pipes.openings import Openings
-    from bruce_mp.pipes.resolver import Resolver
-    from bruce_mp.pipes.security import Security
     from bruce_mp.protocol.api_versions import BrokerAbilities
     from bruce_mp.protocol.connection_events import Event
     from bruce_mp.router.cluster import Address
+    from bruce_mp.router.in_turn import Connect
 
 __all__ = ["Sizes", "TopicMaker"]
 
 _LOG = logging.getLogger(__name__)
-PATIENCE_S: Final = 10.0
 TIME_TO_MAKE_MS: Final = 5_000
 BROKERS_CHOICE: Final = -1
 FIRST_WITH_BROKERS_CHOICE: Final = 4
@@ -52,58 +48,32 @@ class TopicMaker:
 
     def __init__(
         self,
-        loop: Loop,
-        resolver: Resolver,
+        connect: Connect,
         *,
-        client_id: str,
-        timeout_s: float,
-        openings: Openings,
         sizes: Sizes,
         on_done: Callable[[Mapping[bytes, int]], None],
-        security: Security | None = None,
     ) -> None:
-        self._loop = loop
-        self._resolver = resolver
-        self._client_id = client_id
-        self._timeout_s = min(timeout_s, PATIENCE_S)
-        self._openings = openings
-        self._security = security
+        self._brokers = BrokersInTurn(connect, self._on_event)
         self._sizes = sizes
         self._on_done = on_done
-        self._left: list[Address] = []
         self._names: Sequence[bytes] = ()
         self._answers: Mapping[bytes, int] = {}
-        self._socket: BrokerSocket | None = None
 
     @property
     def is_busy(self) -> bool:
         """Whether a request is under way."""
-        return self._socket is not None
+        return self._brokers.is_busy
 
     def start(self, brokers: Iterable[Address], names: Sequence[bytes]) -> None:
         """Begin; `brokers` in the order in which they are asked."""
-        self._left = list(dict.fromkeys(brokers))
+        self._brokers.begin(brokers)
         self._names = names
         self._answers = {}
         self._try_next()
 
     def _try_next(self) -> None:
-        if not self._left:
+        if not self._brokers.turn():
             self._finish(self._answers)
-            return
-        address = self._left.pop(0)
-        self._socket = BrokerSocket(
-            self._loop,
-            self._resolver,
-            host=address.host,
-            port=address.port,
-            client_id=self._client_id,
-            timeout_s=self._timeout_s,
-            on_event=self._on_event,
-            openings=self._openings,
-            security=self._security,
-        )
-        self._socket.open()
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Ready):
@@ -119,29 +89,22 @@ class TopicMaker:
             self._try_next()
 
     def _ask(self, abilities: BrokerAbilities) -> None:
-        assert self._socket is not None
-        connection, now = self._socket.connection, time.monotonic()
+        connection, now = self._brokers.socket.connection, time.monotonic()
         if self._sizes.may_be_asked_for(abilities):
             partitions, replication = (BROKERS_CHOICE if size is None else size for size in self._sizes)
             numbers = {"partitions": partitions, "replication": replication, "timeout_ms": TIME_TO_MAKE_MS}
             sent = connection.create_topics(self._names, now, **numbers)
         else:
             sent = connection.request_metadata(self._names, now, allow_auto_topic_creation=True)
-        self._socket.send(sent.buffers)
+        self._brokers.socket.send(sent.buffers)
 
     def _on_answers(self, errors: Mapping[bytes, int]) -> None:
-        if _NOT_CONTROLLER in errors.values() and self._left:
+        if _NOT_CONTROLLER in errors.values() and self._brokers.left:
             self._answers = errors
-            self._drop_socket()
             self._try_next()
         else:
             self._finish(errors)
 
-    def _drop_socket(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
     def _finish(self, answers: Mapping[bytes, int]) -> None:
-        self._drop_socket()
+        self._brokers.leave()
         self._on_done(answers)

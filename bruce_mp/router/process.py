@@ -29,6 +29,7 @@ from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.cluster import Address, view_of
 from bruce_mp.router.core import Router
 from bruce_mp.router.fetch import Fetcher
+from bruce_mp.router.in_turn import connector
 from bruce_mp.router.making import Sizes, TopicMaker
 from bruce_mp.router.standing import PUBLISH_EVERY_S, Standing
 from bruce_mp.router.unknown import SUCCESS
@@ -100,26 +101,19 @@ class _Process:
         resolver = Resolver(self._loop)
         security = security_of(start.config.kafka, self._loop)
         openings = Openings(start.config.kafka.broker_version, logs_in=security.logins is not None)
-        self._fetcher = Fetcher(
+        connect = connector(
             self._loop,
             resolver,
             client_id=start.config.kafka.client_id,
             timeout_s=delivery.kafka_socket_timeout_s,
             openings=openings,
-            rng=rng,
-            on_done=self._on_fetched,
-            on_failure=self._on_fetch_failure,
             security=security,
         )
+        self._fetcher = Fetcher(connect, rng=rng, on_done=self._on_fetched, on_failure=self._on_fetch_failure)
         self._maker = TopicMaker(
-            self._loop,
-            resolver,
-            client_id=start.config.kafka.client_id,
-            timeout_s=delivery.kafka_socket_timeout_s,
-            openings=openings,
+            connect,
             sizes=Sizes(delivery.topic_autocreate_partitions, delivery.topic_autocreate_replication),
             on_done=self._on_made,
-            security=security,
         )
         self._brokers: list[Address] = []
         """Those of the last metadata, the controller first."""

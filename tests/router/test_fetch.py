@@ -56,8 +56,8 @@ class FakeSocket:
 
     opened: list[FakeSocket]
 
-    def __init__(self, *_: object, host: str, on_event: Any, **__: object) -> None:
-        self.host = host
+    def __init__(self, address: Address, on_event: Any) -> None:
+        self.host = address.host
         self.tell = on_event
         self.connection = FakeConnection()
         self.is_open = True
@@ -73,19 +73,14 @@ class FakeSocket:
 
 
 @pytest.fixture
-def results(monkeypatch: pytest.MonkeyPatch) -> list[FetchResult | None]:
-    monkeypatch.setattr(fetch, "BrokerSocket", FakeSocket)
+def results() -> list[FetchResult | None]:
     FakeSocket.opened = []
     return []
 
 
 def make_fetcher(results: list[FetchResult | None]) -> Fetcher:
     return Fetcher(
-        None,  # type: ignore[arg-type]
-        None,  # type: ignore[arg-type]
-        client_id="bruce",
-        timeout_s=1,
-        openings=None,  # type: ignore[arg-type]
+        FakeSocket,  # type: ignore[arg-type]
         rng=random.Random(1),
         on_done=results.append,
     )

@@ -10,7 +10,6 @@ from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.protocol.api_versions import BrokerAbilities
 from bruce_mp.protocol.connection_events import Cause, Closed, Failed, MetadataReceived, Ready, Sent, TopicsMade
 from bruce_mp.protocol.kafka_types import BrokerAddress, ClusterMetadata, TopicMetadata
-from bruce_mp.router import making
 from bruce_mp.router.cluster import Address
 from bruce_mp.router.making import Sizes, TopicMaker
 
@@ -51,8 +50,8 @@ class FakeSocket:
     opened: list[FakeSocket]
     asked: list[object]
 
-    def __init__(self, *_: object, host: str, on_event: Any, **__: object) -> None:
-        self.host = host
+    def __init__(self, address: Address, on_event: Any) -> None:
+        self.host = address.host
         self.tell = on_event
         self.connection = FakeConnection(self.asked)
         self.is_open = True
@@ -68,8 +67,7 @@ class FakeSocket:
 
 
 @pytest.fixture(autouse=True)
-def _sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "BrokerSocket", FakeSocket)
+def _sockets() -> None:
     FakeSocket.opened, FakeSocket.asked = [], []
 
 
@@ -77,11 +75,7 @@ def play(*stories: list[Event], sizes: Sizes = Sizes()) -> Mapping[bytes, int]: 
     """Each broker that is asked tells its story; what came of it."""
     results: list[Mapping[bytes, int]] = []
     maker = TopicMaker(
-        None,  # type: ignore[arg-type]
-        None,  # type: ignore[arg-type]
-        client_id="bruce",
-        timeout_s=1,
-        openings=None,  # type: ignore[arg-type]
+        FakeSocket,  # type: ignore[arg-type]
         sizes=sizes,
         on_done=results.append,
     )
