@@ -8,7 +8,7 @@ place that is not what it claims, and a stale generation is told apart, because 
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
@@ -32,6 +32,7 @@ __all__ = [
     "read_record",
     "read_run",
     "records_of",
+    "refuse",
     "runs_of",
     "segment_bounds",
     "segment_of",
@@ -203,6 +204,13 @@ def segment_records(slab: Slab, segment: Segment) -> Iterator[tuple[int, Record]
     at, end = segment_bounds(slab, segment)
     base = slab.chunk_at(segment.chunk)
     return _walk(slab, segment.chunk, at - base, segment.records, end - base)
+
+
+def refuse(slab: Slab, segments: Iterable[Segment]) -> NoReturn:
+    """Raise SlabError for segments one of which is not what it claims."""
+    for segment in segments:
+        segment_bounds(slab, segment)
+    raise SlabError("The records of a run go past its end.")
 
 
 def segment_bounds(slab: Slab, segment: Segment) -> tuple[int, int]:

@@ -1,30 +1,13 @@
-"""The records section of a RecordBatch v2, and message sets, from segments: see the pure modules of these names."""
+"""The records section of a RecordBatch v2 from segments: see `kernels/pure/encode.py`."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from bruce_mp.kernels.compiled.frame cimport *
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.wire cimport *
 
-from bruce_mp.errors import SlabError
 from bruce_mp.kernels.pure.encode import Encoded
 from bruce_mp.slab import runs
-
-
-cdef struct Out:
-    uint8_t *at
-    uint8_t *end
-    uint64_t records
-    int64_t first_timestamp, max_timestamp
-    int64_t empty_value  # what stands for the length of a value without bytes: -1 makes it null
-
-
-cdef object refuse(slab, segments):
-    """Raise what the pure kernels raise for segments that are not what they claim."""
-    for segment in segments:
-        runs.segment_bounds(slab, segment)
-    raise SlabError("The records of a run go past its end.")
 
 
 cdef inline uint8_t *put_varint(uint8_t *at, int64_t value) noexcept nogil:
@@ -139,52 +122,12 @@ cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil
     return 0
 
 
-cdef int put_segments(Memory *memory, Part *parts, uint64_t count, Out *out) noexcept nogil:
-    """Append segments, or count their size; -1 when one is not what it claims."""
-    cdef Bounds place
-    cdef Look look
-    cdef uint8_t *at
-    cdef uint64_t index, _
-    for index in range(count):
-        if bounds_of(memory, &parts[index], &place):
-            return -1
-        at = place.first
-        for _ in range(parts[index].records):
-            if look_at(at, place.end, &look) or put_record(out, at, &look):
-                return -1
-            at = look.next
-    return 0
-
-
 def encode(slab, segments, *, keeps_empty=False):
-    cdef Memory memory
-    cdef Out size, out
-    cdef uint64_t count = 0
-    cdef int failed
+    cdef Out out
     cdef list wanted = list(segments)
-    cdef Part *parts = <Part *>malloc((len(wanted) or 1) * sizeof(Part))
-    if parts == NULL:
-        raise MemoryError
-    memset(&size, 0, sizeof(Out))
     memset(&out, 0, sizeof(Out))
     out.empty_value = 0 if keeps_empty else -1
-    attach(slab, &memory)
-    try:
-        for segment in wanted:
-            part_of(segment, &parts[count])
-            count += 1
-        with nogil:
-            failed = put_segments(&memory, parts, count, &size)
-        if failed:
-            return refuse(slab, wanted)
-        data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size.at)
-        out.at = <uint8_t *>PyBytes_AS_STRING(data)
-        out.end = out.at + <uint64_t>size.at
-        with nogil:
-            failed = put_segments(&memory, parts, count, &out)
-        if failed or out.at != out.end:
-            return refuse(slab, wanted)
-    finally:
-        release(&memory)
-        free(parts)
+    data = in_two_passes(slab, wanted, &out, put_record)
+    if data is None:
+        runs.refuse(slab, wanted)
     return Encoded(data, out.records, out.first_timestamp, out.max_timestamp)

@@ -1,0 +1,66 @@
+# What the encoders share: records are walked twice, to count the bytes and to write them into memory of that size.
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc
+
+from bruce_mp.kernels.compiled.memory cimport *
+
+
+cdef struct Out:
+    uint8_t *at              # without `end` it only counts
+    uint8_t *end
+    uint64_t records
+    int64_t first_timestamp, max_timestamp
+    int magic                # of a message set
+    int64_t empty_value      # what stands for the length of a value without bytes
+
+
+ctypedef int (*Put)(Out *out, uint8_t *record, Look *look) noexcept nogil
+# appends a record, or without `end` counts its size; else -1
+
+
+cdef inline int put_segments(Memory *memory, Part *parts, uint64_t count, Out *out, Put put) noexcept nogil:
+    """Append segments, or count their size; -1 when one is not what it claims."""
+    cdef Bounds place
+    cdef Look look
+    cdef uint8_t *at
+    cdef uint64_t index, _
+    for index in range(count):
+        if bounds_of(memory, &parts[index], &place):
+            return -1
+        at = place.first
+        for _ in range(parts[index].records):
+            if look_at(at, place.end, &look) or put(out, at, &look):
+                return -1
+            at = look.next
+    return 0
+
+
+cdef inline object in_two_passes(object slab, list segments, Out *out, Put put):
+    """The bytes of the segments' records, or None when one is not what it claims.  `out` has the settings."""
+    cdef Memory memory
+    cdef Out size = out[0]
+    cdef uint64_t count = 0
+    cdef int failed
+    cdef Part *parts = <Part *>malloc((len(segments) or 1) * sizeof(Part))
+    if parts == NULL:
+        raise MemoryError
+    attach(slab, &memory)
+    try:
+        for segment in segments:
+            part_of(segment, &parts[count])
+            count += 1
+        with nogil:
+            failed = put_segments(&memory, parts, count, &size, put)
+        if failed:
+            return None
+        data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size.at)
+        out.at = <uint8_t *>PyBytes_AS_STRING(data)
+        out.end = out.at + <uint64_t>size.at
+        with nogil:
+            failed = put_segments(&memory, parts, count, out, put)
+        return None if failed or out.at != out.end else data
+    finally:
+        release(&memory)
+        free(parts)
