@@ -117,6 +117,7 @@ ELSEWHERE: Final = {
     DiscardReason.NO_AVAILABLE_PARTITIONS: "tests/router: it takes a full table of partitions",
     DiscardReason.TOPIC_AUTOCREATE_FAIL: "where topics are created",
     DiscardReason.UNCLEAN_DISCONNECT: "where streams are read",
+    DiscardReason.ABANDONED_ATTEMPT: "tests/e2e/test_fences.py",
     DiscardReason.SERVER_SHUTDOWN: "never given: what is left at a shutdown stays in the slab",
     DiscardReason.BUG: "never given so far",
 }

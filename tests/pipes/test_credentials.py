@@ -88,8 +88,10 @@ def jwt(lifetime_s: float) -> str:
     return f"head.{claims}.signature"
 
 
-@pytest.mark.parametrize(("token", "runs"), [("opaque", 3), (jwt(1000), 1), (jwt(-1), 3), ("a.b.c", 3)])
-def test_a_token_is_used_until_it_gets_old(tmp_path: Path, token: str, runs: int) -> None:
+@pytest.mark.parametrize(("token", "runs"), [("opaque", 3), (1000.0, 1), (-1.0, 3), ("a.b.c", 3)])
+def test_a_token_is_used_until_it_gets_old(tmp_path: Path, token: str | float, runs: int) -> None:
+    if isinstance(token, float):  # made here: what is made when tests are collected is old when its turn comes
+        token = jwt(lifetime_s=token)
     count = tmp_path / "count"
     loop = Loop()
     command = ("/bin/sh", "-c", f"echo >> {count}; echo {token}")
