@@ -4,6 +4,8 @@ The model annotates each setting with one of the makers below (`size()`, `count(
 needs (range, meaning) and name a *kind*, a row of `KINDS`: how the TOML value becomes the plain value that msgspec
 checks, how a value is shown, and the words for what is allowed.  Error texts and the reference page are both made from
 these rows, so they cannot say different things.
+
+Behind the maker each setting says when a change of it takes effect: `LIVE`, with a reload, or `restart(why)`.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from bruce_mp.config.paths import PATH_MAX, RUN_DIR_MAX, SOCKET_PATH_MAX, check_
 from bruce_mp.config.sizes import GIB, format_size, parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = [
+    "LIVE",
+    "Applies",
     "Leaf",
     "choice",
     "command",
@@ -34,6 +38,7 @@ __all__ = [
     "mode",
     "path",
     "pattern",
+    "restart",
     "servers",
     "show",
     "size",
@@ -97,6 +102,11 @@ def _check_servers(raw: object) -> object:
     return raw
 
 
+def _show_command(command: Sequence[str]) -> str:
+    """The program alone: there may be a secret in its arguments."""
+    return show(command[0]) if len(command) == 1 else f"{show(command[0])} with arguments"
+
+
 def _check_command(raw: object) -> object:
     if isinstance(raw, list) and raw:
         check_path(raw[0], PATH_MAX)
@@ -120,17 +130,38 @@ KINDS: Final = {
     ),
     Kind.LISTEN: KindRow(_check_listen, show, '"host:port" or "unix:/path"'),
     Kind.SERVERS: KindRow(_check_servers, show, 'a list of at least one "host:port"'),
-    Kind.COMMAND: KindRow(_check_command, show, "a list of strings, the absolute path of a program and its arguments"),
+    Kind.COMMAND: KindRow(
+        _check_command, _show_command, "a list of strings, the absolute path of a program and its arguments"
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
+class Applies:
+    """When a change of a setting takes effect: with a reload, unless there is a reason why it needs a restart."""
+
+    restart_because: str = ""
+
+
+LIVE: Final = Applies()
+
+
+def restart(because: str) -> Applies:
+    """Only a restart applies a change; `because` is a clause, for a person."""
+    return Applies(because)
+
+
+@dataclass(frozen=True, slots=True)
 class Leaf:
-    """A setting's annotation, taken apart: the bare type, msgspec's range and meaning, and the kind."""
+    """A setting's annotation, taken apart: the bare type, msgspec's range and meaning, and when a change applies.
+
+    A section, or a map of them, has settings of its own and says nothing itself.
+    """
 
     annotation: Any
     type: Any
     meta: Meta
+    applies: Applies | None = None
 
     @property
     def kind(self) -> KindRow:
@@ -171,12 +202,17 @@ class Leaf:
 
 
 def leaf_of(annotation: Any) -> Leaf:
-    """Take `Annotated[T, Meta]`, `Annotated[T, Meta] | None` or plain `T` apart."""
+    """Take `Annotated[T, Meta, Applies]`, `Annotated[T, Meta, Applies] | None` or plain `T` apart.
+
+    Raises TypeError for a setting that does not say when a change applies.
+    """
     if NoneType in get_args(annotation):
         annotation = next(member for member in get_args(annotation) if member is not NoneType)
     if get_origin(annotation) is Annotated:
-        bare, meta = get_args(annotation)
-        return Leaf(annotation, bare, meta)
+        bare, meta, *applies = get_args(annotation)
+        if len(applies) != 1:
+            raise TypeError(f"{meta.description!r}: put LIVE, or restart(why), behind it in its annotation.")
+        return Leaf(annotation, bare, meta, *applies)
     return Leaf(annotation, annotation, Meta())
 
 

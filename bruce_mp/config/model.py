@@ -1,7 +1,9 @@
 """The whole configuration as one frozen, picklable value: what `load_config()` returns and every process is given."""
 
 from bruce_mp.config import topics
+from bruce_mp.config.inputs import Input
 from bruce_mp.config.paths import slab_path_for
+from bruce_mp.config.section import Section
 from bruce_mp.config.sections import (
     Batching,
     Compression,
@@ -10,13 +12,11 @@ from bruce_mp.config.sections import (
     Delivery,
     DiscardLog,
     Http,
-    Input,
     Kafka,
     Logging,
     MsgDebug,
     RateLimit,
     RateLimitConfig,
-    Section,
     Slab,
 )
 from bruce_mp.config.topics import TopicBatching

@@ -45,6 +45,18 @@ as a string, so that most strings need no quotes.
   `[batching.topics."a topic"]`.
 - An unknown key is an error. A setting whose default is *absent* is left out, or commented out, to have that default.
 
+## Changing it
+
+SIGHUP to the daemon, or `bruce reload`, has it read the file again; `bruce reload --check` only says what would happen.
+The file is checked as at a start. Then all that was changed is applied while messages flow, without losing, doubling or
+reordering any; the column *reload* says for which settings that works. If one was changed for which only a restart
+helps, or the file is wrong, the whole is refused and the old configuration stays in force.
+
+- What is laid over the file with `--set` stays laid over it.
+- What has been gathered for a batch under limits that were changed is sent at once.
+- Other brokers, credentials or certificates: each connection is replaced when what was sent on it is acknowledged.
+  Metadata is asked for with the new ones at once.
+
 ## How batches are made
 
 A topic's messages are gathered by one of three actions. `per_topic`: in a batch of its own, whose messages go to one
@@ -64,7 +76,7 @@ config = "quick"
 ## Settings
 """
 
-HEADER: Final = "| key | allowed | default | meaning |\n|---|---|---|---|\n"
+HEADER: Final = "| key | allowed | default | reload | meaning |\n|---|---|---|---|---|\n"
 
 
 def render() -> str:
@@ -92,17 +104,23 @@ def _rows(model: type[Struct]) -> Iterator[str]:
         leaf = leaf_of(field.type)
         if get_origin(leaf.type) is dict:
             if get_args(leaf.type)[1] is str:
-                yield _row(f"{field.name}.NAME", "a string in quotes", "absent", leaf.meaning)
+                yield _row(f"{field.name}.NAME", "a string in quotes", "absent", leaf)
         elif not issubclass(_class(leaf.type), Struct):
-            yield _row(field.name, leaf.allowed, _default(field, leaf), leaf.meaning)
+            yield _row(field.name, leaf.allowed, _default(field, leaf), leaf)
 
 
 def _class(annotation: Any) -> type:
     return annotation if isinstance(annotation, type) else object
 
 
-def _row(key: str, allowed: str, default: str, meaning: str) -> str:
-    return f"| `{key}` | {allowed} | {default} | {meaning} |\n"
+def _row(key: str, allowed: str, default: str, leaf: Leaf) -> str:
+    return f"| `{key}` | {allowed} | {default} | {_reload(leaf)} | {leaf.meaning} |\n"
+
+
+def _reload(leaf: Leaf) -> str:
+    """Whether a reload applies a change."""
+    why = leaf.applies.restart_because if leaf.applies is not None else ""
+    return f"restart: {why}" if why else "yes"
 
 
 def _default(field: FieldInfo, leaf: Leaf) -> str:

@@ -2,22 +2,23 @@
 
 The one place that knows the settings.  The decoder checks files against it, the reference page is rendered from it.
 Values are plain: sizes are bytes, modes are permission bits, paths and addresses are text.  A setting whose default is
-`None` may be left out, and its meaning says what happens then.  What spans several settings (a name that has to be
-defined somewhere) is in `checks.py`.
+`None` may be left out, and its meaning says what happens then.  Each says whether a reload applies a change of it
+(LIVE), or why only a restart does.  What spans several settings (a name that has to be defined somewhere) is in
+`checks.py`.
 
 A section's docstring is its text on the reference page.
 """
 
 # No `from __future__ import annotations` here: what the annotations name is used at run time.
 
-import os
 from typing import Annotated, Final, Literal
 
-from msgspec import Struct
+from msgspec import field
 
 from bruce_mp.config import fields
 from bruce_mp.config.addresses import HostPort, UnixPath, parse_host_port, parse_listen
-from bruce_mp.config.fields import Kind
+from bruce_mp.config.fields import LIVE, Kind, restart
+from bruce_mp.config.section import BOUND, MADE_WITH_SLAB, Section
 from bruce_mp.config.security import Sasl, Tls
 from bruce_mp.config.sizes import GIB, KIB, MIB
 
@@ -25,14 +26,9 @@ INT32_MAX: Final = 2**31 - 1
 DAY_MS: Final = 24 * 60 * 60 * 1000
 MONTH_MIN: Final = 31 * 24 * 60
 
-SMALLEST_MESSAGE: Final = 29
-"""Bytes of the smallest message that a client can send."""
+NUMBERING: Final = restart("it decides whether batches are numbered, and there may be such in the slab")
 
 Action = Literal["per_topic", "combined", "none"]
-
-
-class Section(Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of the configuration file."""
 
 
 class Kafka(Section, frozen=True):
@@ -41,9 +37,10 @@ class Kafka(Section, frozen=True):
     bootstrap_servers: Annotated[
         tuple[str, ...],
         fields.servers("Brokers to ask for metadata, at the start and whenever all known ones are gone."),
+        LIVE,
     ]
     client_id: Annotated[
-        str, fields.pattern("Our name in requests, logs and quotas of the brokers.", "^.+$", "bruce")
+        str, fields.pattern("Our name in requests, logs and quotas of the brokers.", "^.+$", "bruce"), LIVE
     ] = "bruce"
     required_acks: Annotated[
         Literal[-1, 0, 1],
@@ -51,9 +48,10 @@ class Kafka(Section, frozen=True):
             "Who has to have a batch before the broker acknowledges it: -1 all in-sync replicas, 1 the leader. "
             "With 0 nobody acknowledges: delivery is at most once, and what a broker loses is counted as delivered."
         ),
+        NUMBERING,
     ] = -1
     replication_timeout_ms: Annotated[
-        int, fields.count("How long a broker may wait for the acks of the replicas.", 1, INT32_MAX)
+        int, fields.count("How long a broker may wait for the acks of the replicas.", 1, INT32_MAX), LIVE
     ] = 10_000
     empty_values: Annotated[
         Literal["null", "empty"],
@@ -61,6 +59,7 @@ class Kafka(Section, frozen=True):
             "What a message without value bytes becomes: null, which deletes its key from a compacted topic (as with "
             "Bruce and Dory), or an empty value. An empty key is always null."
         ),
+        LIVE,
     ] = "null"
     broker_version: (
         Annotated[
@@ -70,6 +69,7 @@ class Kafka(Section, frozen=True):
                 r"^[0-9]+(\.[0-9]+){1,3}$",
                 "0.9.0.1",
             ),
+            LIVE,
         ]
         | None
     ) = None
@@ -82,113 +82,6 @@ class Kafka(Section, frozen=True):
         return tuple(parse_host_port(server) for server in self.bootstrap_servers)
 
 
-class UnixDatagram(Section, frozen=True):
-    """The datagram socket: one message, one `sendto()`."""
-
-    enable: Annotated[bool, fields.switch("Receive on this socket.")] = True
-    path: Annotated[str, fields.path("The socket's place in the file system.", Kind.SOCKET_PATH)] = "/run/bruce.dgram"
-    when_full: Annotated[
-        Literal["discard", "block"],
-        fields.choice(
-            "What happens to new messages when the slab is full: they are discarded and counted, or their senders "
-            "wait until there is room."
-        ),
-    ] = "discard"
-    mode: (
-        Annotated[int, fields.mode("Permission bits of the socket; senders need write. Absent: the umask decides.")]
-        | None
-    ) = None
-    user: (
-        Annotated[str, fields.text("Name or number of the user who owns the socket file. Absent: the daemon's own.")]
-        | None
-    ) = None
-    group: (
-        Annotated[
-            str, fields.text("Name or number of the file's group. Absent: that of a file the daemon makes there.")
-        ]
-        | None
-    ) = None
-
-
-class UnixStream(Section, frozen=True):
-    """The UNIX stream socket: messages back to back, with back-pressure."""
-
-    enable: Annotated[bool, fields.switch("Accept connections on this socket.")] = False
-    path: Annotated[str, fields.path("The socket's place in the file system.", Kind.SOCKET_PATH)] = "/run/bruce.stream"
-    mode: (
-        Annotated[int, fields.mode("Permission bits of the socket; senders need write. Absent: the umask decides.")]
-        | None
-    ) = None
-    user: (
-        Annotated[str, fields.text("Name or number of the user who owns the socket file. Absent: the daemon's own.")]
-        | None
-    ) = None
-    group: (
-        Annotated[
-            str, fields.text("Name or number of the file's group. Absent: that of a file the daemon makes there.")
-        ]
-        | None
-    ) = None
-
-
-class Tcp(Section, frozen=True):
-    """The same stream over TCP, for programs without UNIX sockets. Whoever can connect can send."""
-
-    enable: Annotated[bool, fields.switch("Accept connections on this port.")] = False
-    host: Annotated[str, fields.pattern("Address to listen on.", r"^[^\s\[\]]+$", "127.0.0.1")] = "127.0.0.1"
-    port: Annotated[int, fields.count("Port; 0 lets the kernel choose one.", 0, 65535)] = 9000
-    loopback_only: Annotated[bool, fields.switch("Refuse to start with a `host` that other hosts can reach.")] = True
-
-
-class Streams(Section, frozen=True):
-    """What the UNIX stream socket and the TCP port have in common: the processes that serve them."""
-
-    workers: Annotated[
-        int,
-        fields.count("Processes that share the connections; 0: half as many as there are cores, 8 at the most.", 0, 28),
-    ] = 0
-    when_full: Annotated[
-        Literal["discard", "block"],
-        fields.choice(
-            "What happens to new messages when the slab is full: they are discarded and counted, or nothing is read "
-            "from the connections until there is room."
-        ),
-    ] = "block"
-
-    max_attempt_size: Annotated[
-        int,
-        fields.size(
-            "Most of the slab that a fenced attempt may have; a larger one is discarded. Less if all that are open on "
-            "a process need more than its part of half of the slab together; 0: that part.",
-            0,
-            64 * GIB,
-        ),
-    ] = 0
-
-    @property
-    def processes(self) -> int:
-        """`workers`, or what it is on this machine."""
-        return self.workers or min(8, ((os.cpu_count() or 1) + 1) // 2)
-
-
-class Input(Section, frozen=True):
-    """Where messages come in."""
-
-    max_datagram_size: Annotated[
-        int, fields.size("Largest datagram; a longer one is cut, and counted as malformed.", SMALLEST_MESSAGE, 16 * MIB)
-    ] = 64 * KIB
-    allow_large_datagrams: Annotated[
-        bool, fields.switch("Allow a `max_datagram_size` that clients reach only with a raised SO_SNDBUF.")
-    ] = False
-    max_stream_size: Annotated[
-        int, fields.size("Largest message on a stream, without the 4 bytes of its size.", SMALLEST_MESSAGE - 4, GIB)
-    ] = 2 * MIB
-    unix_datagram: UnixDatagram = UnixDatagram()
-    unix_stream: UnixStream = UnixStream()
-    tcp: Tcp = Tcp()
-    streams: Streams = Streams()
-
-
 class Slab(Section, frozen=True):
     """The buffer: one memory-mapped file that holds every message until Kafka has it."""
 
@@ -199,6 +92,7 @@ class Slab(Section, frozen=True):
                 "The file. On a disk it survives a reboot. Absent: in `/dev/shm`, named after `daemon.run_dir` "
                 "(`/run/bruce` gives `/dev/shm/bruce-run-bruce.slab`)."
             ),
+            MADE_WITH_SLAB,
         ]
         | None
     ) = None
@@ -210,6 +104,7 @@ class Slab(Section, frozen=True):
             8 * MIB,
             64 * GIB,
         ),
+        MADE_WITH_SLAB,
     ] = 128 * MIB
 
 
@@ -223,6 +118,7 @@ class Daemon(Section, frozen=True):
             "one each.",
             Kind.RUN_DIR,
         ),
+        restart("it is locked, and the processes meet in it"),
     ] = "/run/bruce"
 
 
@@ -235,13 +131,18 @@ class Delivery(Section, frozen=True):
             "Have the brokers create a topic that they do not know; its messages wait meanwhile. Brokers before 0.10.1 "
             "do so only if their `auto.create.topics.enable` is set; those before 2.4 also, unless the next two are."
         ),
+        LIVE,
     ] = False
     topic_autocreate_partitions: (
-        Annotated[int, fields.count("Partitions of a topic that is created. Absent: the brokers decide.", 1, INT32_MAX)]
+        Annotated[
+            int, fields.count("Partitions of a topic that is created. Absent: the brokers decide.", 1, INT32_MAX), LIVE
+        ]
         | None
     ) = None
     topic_autocreate_replication: (
-        Annotated[int, fields.count("Replicas of a topic that is created. Absent: the brokers decide.", 1, 32_767)]
+        Annotated[
+            int, fields.count("Replicas of a topic that is created. Absent: the brokers decide.", 1, 32_767), LIVE
+        ]
         | None
     ) = None
     max_failed_attempts: (
@@ -253,12 +154,15 @@ class Delivery(Section, frozen=True):
                 0,
                 INT32_MAX,
             ),
+            LIVE,
         ]
         | None
     ) = None
-    max_in_flight: Annotated[int, fields.count("Produce requests sent to one broker and not yet answered.", 1, 5)] = 5
+    max_in_flight: Annotated[
+        int, fields.count("Produce requests sent to one broker and not yet answered.", 1, 5), LIVE
+    ] = 5
     shutdown_max_delay_ms: Annotated[
-        int, fields.count("How long a shutdown may wait for acks; what is left stays in the slab.", 0, DAY_MS)
+        int, fields.count("How long a shutdown may wait for acks; what is left stays in the slab.", 0, DAY_MS), LIVE
     ] = 30_000
     dispatcher_restart_max_delay_ms: Annotated[
         int,
@@ -268,10 +172,12 @@ class Delivery(Section, frozen=True):
             0,
             DAY_MS,
         ),
+        LIVE,
     ] = 5_000
     metadata_refresh_interval_min: Annotated[
         int,
         fields.count("Minutes between metadata refreshes, varied by 20 % either way; 0 turns them off.", 0, MONTH_MIN),
+        LIVE,
     ] = 15
     compare_metadata_on_refresh: Annotated[
         bool,
@@ -279,16 +185,19 @@ class Delivery(Section, frozen=True):
             "Leave everything as it is if a refresh brought nothing new; if false, each refresh awaits what was "
             "sent and has the rest sent out anew."
         ),
+        LIVE,
     ] = True
     kafka_socket_timeout_s: Annotated[
-        int, fields.count("How long a broker may be silent while an answer is due.", 1, 86_400)
+        int, fields.count("How long a broker may be silent while an answer is due.", 1, 86_400), LIVE
     ] = 60
     # Shorter than the reference's (5 s, 5 s, 4 times), whose pauses stop everything: ours stop what is concerned.
     pause_rate_limit_initial_ms: Annotated[
-        int, fields.count("First back-off between two pauses of a partition or a broker.", 1, DAY_MS)
+        int, fields.count("First back-off between two pauses of a partition or a broker.", 1, DAY_MS), LIVE
     ] = 500
-    pause_rate_limit_max_double: Annotated[int, fields.count("How often the back-off doubles at most.", 0, 20)] = 6
-    min_pause_delay_ms: Annotated[int, fields.count("Shortest pause.", 0, DAY_MS)] = 200
+    pause_rate_limit_max_double: Annotated[
+        int, fields.count("How often the back-off doubles at most.", 0, 20), LIVE
+    ] = 6
+    min_pause_delay_ms: Annotated[int, fields.count("Shortest pause.", 0, DAY_MS), LIVE] = 200
 
     @property
     def attempt_limit(self) -> int | None:
@@ -299,32 +208,32 @@ class Delivery(Section, frozen=True):
 class BatchLimits(Section, frozen=True):
     """A named set of limits for a batch. The first that is reached sends it; at least one has to be given."""
 
-    time_ms: Annotated[int, fields.count("Age of the oldest message. Absent: no limit.", 1, DAY_MS)] | None = None
-    messages: Annotated[int, fields.count("Number of messages. Absent: no limit.", 1, INT32_MAX)] | None = None
-    bytes: Annotated[int, fields.size("Keys and values together. Absent: no limit.", 1, GIB)] | None = None
+    time_ms: Annotated[int, fields.count("Age of the oldest message. Absent: no limit.", 1, DAY_MS), LIVE] | None = None
+    messages: Annotated[int, fields.count("Number of messages. Absent: no limit.", 1, INT32_MAX), LIVE] | None = None
+    bytes: Annotated[int, fields.size("Keys and values together. Absent: no limit.", 1, GIB), LIVE] | None = None
 
 
 class CombinedBatching(Section, frozen=True):
     """Batches of all combined topics together, one per broker."""
 
-    enable: Annotated[bool, fields.switch("If false, topics with the action `combined` are not batched.")] = True
-    config: Annotated[str, fields.text("Name of the limits.")] = "standard"
+    enable: Annotated[bool, fields.switch("If false, topics with the action `combined` are not batched."), LIVE] = True
+    config: Annotated[str, fields.text("Name of the limits."), LIVE] = "standard"
 
 
 class DefaultBatching(Section, frozen=True):
     """Topics that are not listed below."""
 
     action: Annotated[
-        Action, fields.choice("A batch of its own for each topic, one with all other combined topics, or none.")
+        Action, fields.choice("A batch of its own for each topic, one with all other combined topics, or none."), LIVE
     ] = "combined"
-    config: Annotated[str, fields.text("Name of the limits; given with `per_topic` only.")] | None = None
+    config: Annotated[str, fields.text("Name of the limits; given with `per_topic` only."), LIVE] | None = None
 
 
 class TopicRule(Section, frozen=True):
     """A topic with its own rule; quote a name with other characters than letters, digits, `_` and `-`."""
 
-    action: Annotated[Action, fields.choice("As above.")]
-    config: Annotated[str, fields.text("Name of the limits; given with `per_topic` only.")] | None = None
+    action: Annotated[Action, fields.choice("As above."), LIVE]
+    config: Annotated[str, fields.text("Name of the limits; given with `per_topic` only."), LIVE] | None = None
 
 
 class Batching(Section, frozen=True):
@@ -338,17 +247,19 @@ class Batching(Section, frozen=True):
         fields.size(
             "Keys and values in one request to a broker; 0 sends each message in a request of its own.", 0, GIB
         ),
+        LIVE,
     ] = MIB
     message_max_bytes: Annotated[
         int,
         fields.size(
             "Largest message, and largest batch of a partition; as `message.max.bytes` of the brokers.", 1, GIB
         ),
+        LIVE,
     ] = 1_000_000
-    configs: dict[str, BatchLimits] = {}
+    configs: dict[str, BatchLimits] = field(default_factory=dict)
     combined: CombinedBatching = CombinedBatching()
     default: DefaultBatching = DefaultBatching()
-    topics: dict[str, TopicRule] = {}
+    topics: dict[str, TopicRule] = field(default_factory=dict)
 
 
 class CompressionConfig(Section, frozen=True):
@@ -359,11 +270,14 @@ class CompressionConfig(Section, frozen=True):
         fields.choice(
             "The codec. A broker that is too old for lz4 (before 0.10) or zstd (before 2.1) gets snappy instead."
         ),
+        LIVE,
     ]
-    min_size: Annotated[int, fields.size("A smaller batch is sent as it is.", 0, GIB)] = 128
+    min_size: Annotated[int, fields.size("A smaller batch is sent as it is.", 0, GIB), LIVE] = 128
     level: (
         Annotated[
-            int, fields.count("For gzip 0 to 9, lz4 0 to 16, zstd 1 to 22. Absent: the codec's own default.", 0, 22)
+            int,
+            fields.count("For gzip 0 to 9, lz4 0 to 16, zstd 1 to 22. Absent: the codec's own default.", 0, 22),
+            LIVE,
         ]
         | None
     ) = None
@@ -372,6 +286,7 @@ class CompressionConfig(Section, frozen=True):
         fields.switch(
             "Stop compressing a topic whose batches do not get smaller by a tenth, and try it again now and then."
         ),
+        LIVE,
     ] = False
 
 
@@ -379,22 +294,24 @@ class Compression(Section, frozen=True):
     """What is compressed, and how. Nothing unless configured."""
 
     size_threshold_percent: Annotated[
-        int, fields.count("Send the compressed form only if it has at most this share of the size.", 0, 100)
+        int, fields.count("Send the compressed form only if it has at most this share of the size.", 0, 100), LIVE
     ] = 100
-    default: Annotated[str, fields.text("Name of the config for topics that are not listed. Absent: none.")] | None = (
-        None
+    default: (
+        Annotated[str, fields.text("Name of the config for topics that are not listed. Absent: none."), LIVE] | None
+    ) = None
+    configs: dict[str, CompressionConfig] = field(default_factory=dict)
+    topics: Annotated[dict[str, str], fields.text("Name of the config for a topic."), LIVE] = field(
+        default_factory=dict
     )
-    configs: dict[str, CompressionConfig] = {}
-    topics: Annotated[dict[str, str], fields.text("Name of the config for a topic.")] = {}
 
 
 class RateLimitConfig(Section, frozen=True):
     """A named limit, which holds for each topic by itself."""
 
-    interval_ms: Annotated[int, fields.count("Length of a window.", 1, DAY_MS)]
+    interval_ms: Annotated[int, fields.count("Length of a window.", 1, DAY_MS), LIVE]
     max_count: (
         Annotated[
-            int, fields.count("Messages in a window; further ones are discarded. Absent: no limit.", 0, INT32_MAX)
+            int, fields.count("Messages in a window; further ones are discarded. Absent: no limit.", 0, INT32_MAX), LIVE
         ]
         | None
     ) = None
@@ -409,20 +326,26 @@ class RateLimit(Section, frozen=True):
     """
 
     default: (
-        Annotated[str, fields.text("Name of the config for topics that are not listed. Absent: no limit.")] | None
+        Annotated[str, fields.text("Name of the config for topics that are not listed. Absent: no limit."), LIVE] | None
     ) = None
-    configs: dict[str, RateLimitConfig] = {}
-    topics: Annotated[dict[str, str], fields.text("Name of the config for a topic.")] = {}
+    configs: dict[str, RateLimitConfig] = field(default_factory=dict)
+    topics: Annotated[dict[str, str], fields.text("Name of the config for a topic."), LIVE] = field(
+        default_factory=dict
+    )
 
 
 class Http(Section, frozen=True):
     """The status pages."""
 
-    listen: Annotated[str, fields.listen("Where the pages are served; with port 0 the kernel chooses one.")] = (
+    listen: Annotated[str, fields.listen("Where the pages are served; with port 0 the kernel chooses one."), BOUND] = (
         "127.0.0.1:9090"
     )
-    discard_report_interval_s: Annotated[int, fields.count("Length of a discard report's period.", 1, 86_400)] = 600
-    bad_msg_prefix_size: Annotated[int, fields.size("Bytes of a bad message that a report shows.", 0, 64 * KIB)] = 256
+    discard_report_interval_s: Annotated[int, fields.count("Length of a discard report's period.", 1, 86_400), LIVE] = (
+        600
+    )
+    bad_msg_prefix_size: Annotated[
+        int, fields.size("Bytes of a bad message that a report shows.", 0, 64 * KIB), LIVE
+    ] = 256
 
     @property
     def address(self) -> HostPort | UnixPath:
@@ -433,34 +356,34 @@ class Http(Section, frozen=True):
 class DiscardLog(Section, frozen=True):
     """A file of all discarded messages, from which they can be sent again; `docs/delivery.md` says more."""
 
-    enable: Annotated[bool, fields.switch("Write the file.")] = False
-    path: Annotated[str, fields.path("The file; rolled ones lie beside it.")] = "/var/log/bruce/discard.log"
+    enable: Annotated[bool, fields.switch("Write the file."), LIVE] = False
+    path: Annotated[str, fields.path("The file; rolled ones lie beside it."), LIVE] = "/var/log/bruce/discard.log"
     max_file_size: Annotated[
-        int, fields.size("Size at which the file is rolled; at least twice the largest message.", 0, 64 * GIB)
+        int, fields.size("Size at which the file is rolled; at least twice the largest message.", 0, 64 * GIB), LIVE
     ] = 64 * MIB
-    max_archive_size: Annotated[int, fields.size("Rolled files together; the oldest are deleted.", 0, 64 * GIB)] = (
-        256 * MIB
-    )
+    max_archive_size: Annotated[
+        int, fields.size("Rolled files together; the oldest are deleted.", 0, 64 * GIB), LIVE
+    ] = 256 * MIB
     max_msg_prefix_size: (
-        Annotated[int, fields.size("Bytes of a key and of a value that are kept. Absent: all.", 0, GIB)] | None
+        Annotated[int, fields.size("Bytes of a key and of a value that are kept. Absent: all.", 0, GIB), LIVE] | None
     ) = None
 
 
 class MsgDebug(Section, frozen=True):
     """Copies of messages on their way, for debugging; `docs/status.md` says how topics are chosen."""
 
-    enable: Annotated[bool, fields.switch("Write the copies.")] = False
-    path: Annotated[str, fields.path("Directory of the files.")] = "/var/log/bruce/debug"
-    time_limit_s: Annotated[int, fields.count("Stop after this time.", 1, INT32_MAX)] = 3_600
-    byte_limit: Annotated[int, fields.size("Stop after this much in all files together.", 0, 64 * GIB)] = 2 * GIB
+    enable: Annotated[bool, fields.switch("Write the copies."), LIVE] = False
+    path: Annotated[str, fields.path("Directory of the files."), LIVE] = "/var/log/bruce/debug"
+    time_limit_s: Annotated[int, fields.count("Stop after this time.", 1, INT32_MAX), LIVE] = 3_600
+    byte_limit: Annotated[int, fields.size("Stop after this much in all files together.", 0, 64 * GIB), LIVE] = 2 * GIB
 
 
 class LogFile(Section, frozen=True):
     """The log in a file, which SIGUSR1 opens anew."""
 
-    enable: Annotated[bool, fields.switch("Write the file.")] = False
-    path: Annotated[str, fields.path("The file.")] = "/var/log/bruce/bruce.log"
-    mode: Annotated[int, fields.mode("Permission bits of the file. Absent: the umask decides.")] | None = None
+    enable: Annotated[bool, fields.switch("Write the file."), LIVE] = False
+    path: Annotated[str, fields.path("The file."), LIVE] = "/var/log/bruce/bruce.log"
+    mode: Annotated[int, fields.mode("Permission bits of the file. Absent: the umask decides."), LIVE] | None = None
 
 
 class Logging(Section, frozen=True):
@@ -469,15 +392,17 @@ class Logging(Section, frozen=True):
     level: Annotated[
         Literal["EMERG", "ALERT", "CRIT", "ERR", "WARNING", "NOTICE", "INFO", "DEBUG"],
         fields.choice("Least important level that is logged."),
+        LIVE,
     ] = "NOTICE"
     stdout_stderr: Annotated[
-        bool, fields.switch("Log WARNING and worse to standard error, the rest to standard output.")
+        bool, fields.switch("Log WARNING and worse to standard error, the rest to standard output."), LIVE
     ] = True
     format: Annotated[
         Literal["plain", "json"],
         fields.choice("Lines for people, or a JSON object on each; syslog and the journal have their own form."),
+        LIVE,
     ] = "plain"
-    syslog: Annotated[bool, fields.switch("Log to syslog.")] = False
-    journald: Annotated[bool, fields.switch("Log to systemd's journal, with fields.")] = False
-    log_discards: Annotated[bool, fields.switch("Log discards, each kind at most once in 30 s.")] = True
+    syslog: Annotated[bool, fields.switch("Log to syslog."), LIVE] = False
+    journald: Annotated[bool, fields.switch("Log to systemd's journal, with fields."), LIVE] = False
+    log_discards: Annotated[bool, fields.switch("Log discards, each kind at most once in 30 s."), LIVE] = True
     file: LogFile = LogFile()

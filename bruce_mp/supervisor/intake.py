@@ -17,7 +17,7 @@ from bruce_mp.supervisor.sockets import Bound, bind_datagrams, bind_tcp, bind_un
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bruce_mp.config.sections import Input
+    from bruce_mp.config.inputs import Input
     from bruce_mp.slab.file import Slab
 
 __all__ = ["Intake", "bind_intake", "input_rows"]

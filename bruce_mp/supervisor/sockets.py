@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from socket import SocketKind
 
-    from bruce_mp.config.sections import Tcp, UnixDatagram, UnixStream
+    from bruce_mp.config.inputs import Tcp, UnixDatagram, UnixStream
 
 __all__ = ["Bound", "bind_datagrams", "bind_http", "bind_tcp", "bind_unix_stream"]
 

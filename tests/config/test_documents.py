@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import msgspec
+import pytest
 from msgspec import Struct
 
 from bruce_mp.config.features import remarks
-from bruce_mp.config.fields import leaf_of
+from bruce_mp.config.fields import LIVE, Applies, leaf_of, switch
 from bruce_mp.config.load import load_config
 from bruce_mp.config.model import Config
 from bruce_mp.config.paths import LONGEST_SOCKET_NAME, RUN_DIR_MAX, SOCKET_PATH_MAX
 from bruce_mp.config.reference import render
+from bruce_mp.config.section import MADE_WITH_SLAB
 from bruce_mp.config.sections import Kafka
 
 if TYPE_CHECKING:
@@ -92,3 +94,25 @@ def test_the_reference_page_is_the_rendered_one() -> None:
 def test_the_longest_socket_fits_into_the_longest_run_directory() -> None:
     assert RUN_DIR_MAX == 89
     assert len(f"/{'x' * 88}/{LONGEST_SOCKET_NAME}") == SOCKET_PATH_MAX
+
+
+def decisions(model: type[Struct], prefix: str = "") -> Iterator[tuple[str, Applies | None]]:
+    for item in msgspec.structs.fields(model):
+        leaf = leaf_of(item.type)
+        kind: Any = get_args(leaf.type)[1] if get_origin(leaf.type) is dict else leaf.type
+        if isinstance(kind, type) and issubclass(kind, Struct):
+            yield from decisions(kind, f"{prefix}{item.name}.")
+        else:
+            yield f"{prefix}{item.name}", leaf.applies
+
+
+def test_every_setting_says_when_a_change_of_it_applies() -> None:
+    found = dict(decisions(Config))
+    assert None not in found.values()
+    assert found["slab.size"] == MADE_WITH_SLAB
+    assert found["rate_limit.topics"] == found["batching.configs.time_ms"] == LIVE
+
+
+def test_a_setting_that_does_not_say_so_cannot_be() -> None:
+    with pytest.raises(TypeError, match="put LIVE, or restart"):
+        leaf_of(Annotated[bool, switch("Speak.")])

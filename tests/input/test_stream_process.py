@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from bruce_mp.config.inputs import Input, Streams
 from bruce_mp.config.model import Config
-from bruce_mp.config.sections import Input, Kafka, Streams
+from bruce_mp.config.sections import Kafka
 from bruce_mp.input.stream_process import _Worker
 from bruce_mp.pipes.control import Control
 from bruce_mp.pipes.start import Start

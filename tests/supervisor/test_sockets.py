@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.config.addresses import HostPort, UnixPath
-from bruce_mp.config.sections import Tcp, UnixDatagram, UnixStream
+from bruce_mp.config.inputs import Tcp, UnixDatagram, UnixStream
 from bruce_mp.errors import StartError
 from bruce_mp.supervisor.sockets import bind_datagrams, bind_http, bind_tcp, bind_unix_stream
 

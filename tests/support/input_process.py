@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Self
 
 from bruce_mp import kernels
+from bruce_mp.config.inputs import Input, UnixDatagram
 from bruce_mp.config.model import Config
-from bruce_mp.config.sections import Input, Kafka, UnixDatagram
+from bruce_mp.config.sections import Kafka
 from bruce_mp.input.process import main
 from bruce_mp.pipes.control import Control, Ready
 from bruce_mp.pipes.links import DISCARDS, ROUTER_FROM_INPUTS, Links

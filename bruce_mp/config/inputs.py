@@ -1,0 +1,149 @@
+"""The sections about the places where messages come in: part of `sections`, which says how they are written."""
+
+# No `from __future__ import annotations` here: what the annotations name is used at run time.
+
+import os
+from typing import Annotated, Final, Literal
+
+from bruce_mp.config import fields
+from bruce_mp.config.fields import LIVE, Kind, restart
+from bruce_mp.config.section import BOUND, MADE_WITH_SLAB, Section
+from bruce_mp.config.sizes import GIB, KIB, MIB
+
+__all__ = ["SMALLEST_MESSAGE", "Input", "Streams", "Tcp", "UnixDatagram", "UnixStream"]
+
+SMALLEST_MESSAGE: Final = 29
+"""Bytes of the smallest message that a client can send."""
+
+
+class UnixDatagram(Section, frozen=True):
+    """The datagram socket: one message, one `sendto()`."""
+
+    enable: Annotated[bool, fields.switch("Receive on this socket."), BOUND] = True
+    path: Annotated[str, fields.path("The socket's place in the file system.", Kind.SOCKET_PATH), BOUND] = (
+        "/run/bruce.dgram"
+    )
+    when_full: Annotated[
+        Literal["discard", "block"],
+        fields.choice(
+            "What happens to new messages when the slab is full: they are discarded and counted, or their senders "
+            "wait until there is room."
+        ),
+        LIVE,
+    ] = "discard"
+    mode: (
+        Annotated[
+            int, fields.mode("Permission bits of the socket; senders need write. Absent: the umask decides."), BOUND
+        ]
+        | None
+    ) = None
+    user: (
+        Annotated[
+            str, fields.text("Name or number of the user who owns the socket file. Absent: the daemon's own."), BOUND
+        ]
+        | None
+    ) = None
+    group: (
+        Annotated[
+            str,
+            fields.text("Name or number of the file's group. Absent: that of a file the daemon makes there."),
+            BOUND,
+        ]
+        | None
+    ) = None
+
+
+class UnixStream(Section, frozen=True):
+    """The UNIX stream socket: messages back to back, with back-pressure."""
+
+    enable: Annotated[bool, fields.switch("Accept connections on this socket."), BOUND] = False
+    path: Annotated[str, fields.path("The socket's place in the file system.", Kind.SOCKET_PATH), BOUND] = (
+        "/run/bruce.stream"
+    )
+    mode: (
+        Annotated[
+            int, fields.mode("Permission bits of the socket; senders need write. Absent: the umask decides."), BOUND
+        ]
+        | None
+    ) = None
+    user: (
+        Annotated[
+            str, fields.text("Name or number of the user who owns the socket file. Absent: the daemon's own."), BOUND
+        ]
+        | None
+    ) = None
+    group: (
+        Annotated[
+            str,
+            fields.text("Name or number of the file's group. Absent: that of a file the daemon makes there."),
+            BOUND,
+        ]
+        | None
+    ) = None
+
+
+class Tcp(Section, frozen=True):
+    """The same stream over TCP, for programs without UNIX sockets. Whoever can connect can send."""
+
+    enable: Annotated[bool, fields.switch("Accept connections on this port."), BOUND] = False
+    host: Annotated[str, fields.pattern("Address to listen on.", r"^[^\s\[\]]+$", "127.0.0.1"), BOUND] = "127.0.0.1"
+    port: Annotated[int, fields.count("Port; 0 lets the kernel choose one.", 0, 65535), BOUND] = 9000
+    loopback_only: Annotated[bool, fields.switch("Refuse to start with a `host` that other hosts can reach."), LIVE] = (
+        True
+    )
+
+
+class Streams(Section, frozen=True):
+    """What the UNIX stream socket and the TCP port have in common: the processes that serve them."""
+
+    workers: Annotated[
+        int,
+        fields.count("Processes that share the connections; 0: half as many as there are cores, 8 at the most.", 0, 28),
+        restart("the slab is shared out among the inputs at the start"),
+    ] = 0
+    when_full: Annotated[
+        Literal["discard", "block"],
+        fields.choice(
+            "What happens to new messages when the slab is full: they are discarded and counted, or nothing is read "
+            "from the connections until there is room."
+        ),
+        LIVE,
+    ] = "block"
+
+    max_attempt_size: Annotated[
+        int,
+        fields.size(
+            "Most of the slab that a fenced attempt may have; a larger one is discarded. Less if all that are open on "
+            "a process need more than its part of half of the slab together; 0: that part.",
+            0,
+            64 * GIB,
+        ),
+        LIVE,
+    ] = 0
+
+    @property
+    def processes(self) -> int:
+        """`workers`, or what it is on this machine."""
+        return self.workers or min(8, ((os.cpu_count() or 1) + 1) // 2)
+
+
+class Input(Section, frozen=True):
+    """Where messages come in."""
+
+    max_datagram_size: Annotated[
+        int,
+        fields.size("Largest datagram; a longer one is cut, and counted as malformed.", SMALLEST_MESSAGE, 16 * MIB),
+        MADE_WITH_SLAB,
+    ] = 64 * KIB
+    allow_large_datagrams: Annotated[
+        bool, fields.switch("Allow a `max_datagram_size` that clients reach only with a raised SO_SNDBUF."), LIVE
+    ] = False
+    max_stream_size: Annotated[
+        int,
+        fields.size("Largest message on a stream, without the 4 bytes of its size.", SMALLEST_MESSAGE - 4, GIB),
+        LIVE,
+    ] = 2 * MIB
+    unix_datagram: UnixDatagram = UnixDatagram()
+    unix_stream: UnixStream = UnixStream()
+    tcp: Tcp = Tcp()
+    streams: Streams = Streams()
