@@ -4,8 +4,9 @@ It never waits for anything behind it.
 
 What the kernel took from a sender is not lost without a trace, also at the end.  Told to drain, the input goes on as
 ever until nothing waits at the socket, which takes no more by then; where senders are blocked rather than messages
-discarded, it waits for room.  Told to stop, it takes in what waits whether there is room or not, so that what finds
-none is at least counted.
+discarded, it waits for room.  A service manager's socket goes on taking messages: of these it takes what waits just
+then, and the next daemon takes the others.  Told to stop, it takes in what waits whether there is room or not, so that
+what finds none is at least counted.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ class _Input:
         if isinstance(word, Drain):
             self._draining = True
             self._on_datagrams()
+            if word.goes_on:
+                self._finish()
         elif word is None or isinstance(word, Stop):
             self._take_the_rest()
             self._finish()

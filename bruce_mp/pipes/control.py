@@ -52,7 +52,12 @@ class PeerDied(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to process: send what you have at once; no new work will come."""
+    """Supervisor to process: send what you have at once; no new work will come.
+
+    To an input whose socket goes on taking messages, for the next daemon: take in what waits now, and no more.
+    """
+
+    goes_on: bool = False
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):

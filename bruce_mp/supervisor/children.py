@@ -30,6 +30,7 @@ STOP_PATIENCE_S: Final = 2.0
 """So long may a process take to end when it is told to."""
 
 PROPER_END: Final = "exit code 0"
+DRAIN: Final = Drain()
 
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
@@ -52,7 +53,7 @@ class Child:
         self._program = program
         self._locks = locks
         self._ends_when_drained = ends_when_drained
-        self._draining = False
+        self._drain: Drain | None = None
         self._killed_for = ""
         self._lives = 0
 
@@ -80,10 +81,10 @@ class Child:
         if self.connection is not None:
             Control(self.connection).send(word)
 
-    def drain(self) -> None:
+    def drain(self, word: Drain = DRAIN) -> None:
         """Say Drain to this life, and to each one that may follow."""
-        self._draining = True
-        self.send(Drain())
+        self._drain = word
+        self.send(word)
 
     def stop(self, now: float) -> None:
         """Let it end, by force if it does not."""
@@ -139,8 +140,8 @@ class Child:
             theirs.close()
         self.process = process
         self.state = advance(self.state, Event.SPAWNED)
-        if self._draining:
-            self.send(Drain())
+        if self._drain is not None:
+            self.send(self._drain)
 
     def kill(self, reason: str) -> None:
         """End it by force; a process that is stopped dies of it, too."""
@@ -168,7 +169,7 @@ class Child:
         self.process = None
         self._close()
         self.due = None
-        finished = code == 0 and self._draining and self._ends_when_drained
+        finished = code == 0 and self._drain is not None and self._ends_when_drained
         self.state = advance(self.state, Event.FINISHED if finished else Event.CRASHED)
         return self._obituary(code)
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from bruce_mp.pipes.control import Control, DebugTopics, Dispatchers, PeerDied, Ready, RefreshMetadata
+from bruce_mp.pipes.control import Control, DebugTopics, Dispatchers, Drain, PeerDied, Ready, RefreshMetadata
 from bruce_mp.pipes.start import Start
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import Row
@@ -256,10 +256,10 @@ class Crew:
         """Whether every input that has not ended runs: then none of them will begin anew and bring more."""
         return all(child.state in {State.RUNNING, State.ENDED} for child in self.inputs)
 
-    def drain_inputs(self) -> None:
-        """Let the inputs hand on what they have, and end."""
+    def drain_inputs(self, *, goes_on: bool) -> None:
+        """Let the inputs hand on what they have, and end, also if more comes (`goes_on`)."""
         for child in self.inputs:
-            child.drain()
+            child.drain(Drain(goes_on))
 
     def drain_others(self) -> None:
         """Let everyone behind the input send what they have."""

@@ -10,17 +10,28 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from bruce_mp.config.addresses import HostPort, UnixPath, is_loopback
+from bruce_mp.errors import StartError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.landing import landed_lengths
-from bruce_mp.supervisor.sockets import Bound, bind_datagrams, bind_tcp, bind_unix_stream
+from bruce_mp.supervisor.sockets import (
+    DATAGRAM_SETTING,
+    STREAM_SETTING,
+    TCP_SETTING,
+    Bound,
+    bind_datagrams,
+    bind_tcp,
+    bind_unix_stream,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bruce_mp.config.inputs import Input
+    from bruce_mp.config.inputs import Input, Tcp, UnixDatagram, UnixStream
     from bruce_mp.slab.file import Slab
+    from bruce_mp.supervisor.handed import Handed
 
-__all__ = ["Intake", "bind_intake", "input_rows"]
+__all__ = ["Intake", "input_rows", "take_intake"]
 
 
 class Intake(NamedTuple):
@@ -33,12 +44,21 @@ class Intake(NamedTuple):
     def _all(self) -> Iterator[Bound]:
         return (bound for bound in self if bound is not None)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether datagrams may come after the end of the daemon: a service manager keeps them for the next one."""
+        return self.datagrams is not None and not self.datagrams.is_ours
+
     def close(self) -> None:
-        """Let senders know that nobody receives any more; what the kernel has already can still be read."""
+        """Let senders know that nobody receives any more; what the kernel has already can still be read.
+
+        A service manager's sockets stay as they are: their senders wait for the next daemon.
+        """
         self.remove_files()
         for bound in self._all():
-            with suppress(OSError):  # somebody was faster, or never was connected
-                bound.socket.shutdown(socket.SHUT_RD)
+            if bound.is_ours:
+                with suppress(OSError):  # somebody was faster, or never was connected
+                    bound.socket.shutdown(socket.SHUT_RD)
 
     def remove_files(self) -> None:
         """Remove the socket files."""
@@ -52,20 +72,47 @@ class Intake(NamedTuple):
             bound.socket.close()
 
 
-def bind_intake(config: Input) -> Intake:
-    """Bind what is configured.  Raises StartError, and leaves nothing behind, when a place is taken or unusable."""
+def take_intake(config: Input, handed: Handed) -> Intake:
+    """What is configured, from what was handed over or bound anew.
+
+    Raises StartError, and leaves nothing of its own behind, when a place is taken or unusable.
+    """
     found: dict[str, Bound] = {}
     try:
         if config.unix_datagram.enable:
-            found["datagrams"] = bind_datagrams(config.unix_datagram)
+            found["datagrams"] = _take_datagrams(config.unix_datagram, handed)
         if config.unix_stream.enable:
-            found["unix_stream"] = bind_unix_stream(config.unix_stream)
+            found["unix_stream"] = _take_unix_stream(config.unix_stream, handed)
         if config.tcp.enable:
-            found["tcp"] = bind_tcp(config.tcp)
+            found["tcp"] = _take_tcp(config.tcp, handed)
+        handed.refuse_others()
     except BaseException:
-        Intake(found.get("datagrams"), found.get("unix_stream"), None).forget()
+        Intake(found.get("datagrams"), found.get("unix_stream"), found.get("tcp")).forget()
         raise
     return Intake(found.get("datagrams"), found.get("unix_stream"), found.get("tcp"))
+
+
+def _take_datagrams(config: UnixDatagram, handed: Handed) -> Bound:
+    found = handed.take(DATAGRAM_SETTING, socket.SOCK_DGRAM, UnixPath(config.path))
+    return found or bind_datagrams(config)
+
+
+def _take_unix_stream(config: UnixStream, handed: Handed) -> Bound:
+    found = handed.take(STREAM_SETTING, socket.SOCK_STREAM, UnixPath(config.path))
+    return found or bind_unix_stream(config)
+
+
+def _take_tcp(config: Tcp, handed: Handed) -> Bound:
+    found = handed.take(TCP_SETTING, socket.SOCK_STREAM, HostPort(config.host, config.port))
+    if found is None:
+        return bind_tcp(config)
+    host = found.socket.getsockname()[0]
+    if config.loopback_only and not is_loopback(host):
+        raise StartError(
+            f"{TCP_SETTING}: the socket that the service manager hands over listens at {host}, which other hosts can "
+            "reach. Let it listen at 127.0.0.1, or set input.tcp.loopback_only = false."
+        )
+    return found
 
 
 def input_rows(config: Input, slab: Slab) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ import time
 from multiprocessing.connection import wait
 from pathlib import Path
 from signal import Signals
+from socket import SOCK_STREAM
 from typing import TYPE_CHECKING, cast
 
 from setproctitle import setproctitle
@@ -32,7 +33,8 @@ from bruce_mp.slab.rows import Row
 from bruce_mp.supervisor.child import Inherited
 from bruce_mp.supervisor.crew import Crew, Equipment
 from bruce_mp.supervisor.datagram_limits import check_datagram_size, warn_of_short_queue
-from bruce_mp.supervisor.intake import bind_intake, input_rows
+from bruce_mp.supervisor.handed import sockets_of_manager
+from bruce_mp.supervisor.intake import input_rows, take_intake
 from bruce_mp.supervisor.notify import ServiceManager
 from bruce_mp.supervisor.programs import PROGRAMS
 from bruce_mp.supervisor.remains import held_messages, plural
@@ -40,7 +42,7 @@ from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, take_run_dir
 from bruce_mp.supervisor.shutdown import Phase, Shutdown
 from bruce_mp.supervisor.signals import SignalPipe
 from bruce_mp.supervisor.slab_setup import join_inputs, take_slab
-from bruce_mp.supervisor.sockets import bind_http
+from bruce_mp.supervisor.sockets import HTTP_SETTING, bind_http
 from bruce_mp.telemetry.books import balance_line, read_books
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.addresses import UnixPath
     from bruce_mp.config.model import Config
     from bruce_mp.slab.file import Slab
+    from bruce_mp.supervisor.handed import Handed
     from bruce_mp.supervisor.programs import Programs
     from bruce_mp.supervisor.sockets import Bound
 
@@ -74,7 +77,7 @@ def run(config: Config, config_path: Path, programs: Programs = PROGRAMS) -> int
     for remark in (*remarks(config), *careless_files(config.kafka)):
         log.warning("%s", remark, extra={"about": remark})
     try:
-        equipment = _equip(config)
+        equipment = _equip(config, sockets_of_manager())
     except BruceError as error:
         log.error("%s", error)  # noqa: TRY400 - we foresaw it: a traceback would only hide the sentence
         if is_on_stderr(config.logging):
@@ -87,8 +90,11 @@ def run(config: Config, config_path: Path, programs: Programs = PROGRAMS) -> int
     return ExitCode.BOOT_LOOP if failure else ExitCode.OK
 
 
-def _equip(config: Config) -> Equipment:
-    """Get hold of everything.  Raises BruceError when something is not to be had."""
+def _equip(config: Config, handed: Handed) -> Equipment:
+    """Get hold of everything; sockets that were handed over are not bound anew.
+
+    Raises BruceError when something is not to be had.
+    """
     if config.input.unix_datagram.enable:
         check_datagram_size(config.input.max_datagram_size, allow_large=config.input.allow_large_datagrams)
         warn_of_short_queue()
@@ -98,8 +104,8 @@ def _equip(config: Config) -> Equipment:
     inputs = input_rows(config.input, slab)
     join_inputs(slab, inputs)
     try:
-        http = bind_http(config.http.address)
-        intake = bind_intake(config.input)
+        http = handed.take(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http.address)
+        intake = take_intake(config.input, handed)
     except StartError:
         _remove_if_empty(slab)
         raise
@@ -137,7 +143,7 @@ class _Supervisor:
         self._signals = SignalPipe()
         self._crew = Crew(programs, equipment, row)
         max_delay = equipment.config.delivery.shutdown_max_delay_ms / 1000
-        self._shutdown = Shutdown(self._crew, equipment.slab, max_delay, equipment.intake.close)
+        self._shutdown = Shutdown(self._crew, equipment.slab, max_delay, equipment.intake)
         self._manager = ServiceManager()
         self._beat_due = 0.0
         self._beat: Callable[[], None]

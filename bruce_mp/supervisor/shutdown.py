@@ -3,7 +3,8 @@
     RUNNING ──SIGTERM──▶ INTAKE ──input is done──▶ DELIVERY ──slab is empty──▶ STOPPING ──all are gone──▶ OVER
        └──────────── the daemon cannot go on, or the time is over: straight to ────────▲
 
-First the datagram socket takes no new messages; those that the kernel has already are still received.  Whether
+First the datagram socket takes no new messages; those that the kernel has already are still received.  A service
+manager's socket goes on taking some, which wait for the next daemon.  Whether
 everything is delivered is counted in the slab, not asked of the processes: they may die meanwhile, and are started
 again as ever.  `step` is called after every event and when `due` has come; it never waits.
 """
@@ -19,10 +20,9 @@ from bruce_mp.supervisor.remains import held_messages
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bruce_mp.slab.file import Slab
     from bruce_mp.supervisor.crew import Crew
+    from bruce_mp.supervisor.intake import Intake
 
 __all__ = ["Phase", "Shutdown"]
 
@@ -44,13 +44,13 @@ class Phase(Enum):
 
 
 class Shutdown:
-    """Leads the crew through the phases.  `close_intake` makes the sockets take no new messages."""
+    """Leads the crew through the phases."""
 
-    def __init__(self, crew: Crew, slab: Slab, max_delay_s: float, close_intake: Callable[[], None]) -> None:
+    def __init__(self, crew: Crew, slab: Slab, max_delay_s: float, intake: Intake) -> None:
         self._crew = crew
         self._slab = slab
         self._max_delay = max_delay_s
-        self._close_intake = close_intake
+        self._intake = intake
         self._deadline = 0.0
         self._intake_until = 0.0
         self.phase = Phase.RUNNING
@@ -63,8 +63,8 @@ class Shutdown:
             log.log(NOTICE, "Shutting down; delivery of what is left may take %g s.", self._max_delay)
             self._deadline = now + self._max_delay
             self._intake_until = min(now + INTAKE_PATIENCE_S, self._deadline)
-            self._close_intake()
-            self._crew.drain_inputs()
+            self._intake.close()
+            self._crew.drain_inputs(goes_on=self._intake.goes_on)
             self.phase = Phase.INTAKE
         elif self.phase in {Phase.INTAKE, Phase.DELIVERY}:
             log.log(NOTICE, "Asked again to shut down: not waiting for deliveries any longer.")

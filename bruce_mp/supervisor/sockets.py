@@ -27,7 +27,17 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.inputs import Tcp, UnixDatagram, UnixStream
 
-__all__ = ["Bound", "bind_datagrams", "bind_http", "bind_tcp", "bind_unix_stream"]
+__all__ = [
+    "DATAGRAM_SETTING",
+    "HTTP_SETTING",
+    "STREAM_SETTING",
+    "TCP_SETTING",
+    "Bound",
+    "bind_datagrams",
+    "bind_http",
+    "bind_tcp",
+    "bind_unix_stream",
+]
 
 HTTP_SETTING: Final = "http.listen"
 DATAGRAM_SETTING: Final = "input.unix_datagram.path"
@@ -39,11 +49,15 @@ _BACKLOG: Final = 64
 
 
 class Bound(NamedTuple):
-    """A socket and, if it has one, its file."""
+    """A socket and, if it has one that is ours to remove, its file.
+
+    One that is not ours belongs to a service manager, who keeps it open when the daemon ends.
+    """
 
     socket: socket.socket
     path: Path | None = None
     file: os.stat_result | None = None
+    is_ours: bool = True
 
     def remove_file(self) -> None:
         """Remove the socket file, unless somebody else has put his own there meanwhile."""

@@ -29,8 +29,10 @@ from bruce_mp.slab.file import Slab
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS
 from bruce_mp.telemetry.books import Books, read_books
 from support import processes
+from support.activated import activated
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterable, Mapping
     from typing import Self
 
@@ -67,6 +69,8 @@ class Daemon:
         )
         tomllib.loads(self.config_path.read_text())
         self._process: subprocess.Popen[bytes] | None = None
+        self.handed_over: dict[str, socket.socket] = {}
+        """Sockets that the test keeps and hands over to each daemon that it starts, by name."""
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -74,10 +78,12 @@ class Daemon:
         """Start it, and wait until all its processes are there; `package` is where another bruce_mp is to be found."""
         (self.run_dir / HTTP_ADDRESS).unlink(missing_ok=True)
         overrides = [f"--set={key}={value}" for key, value in self._settings.items()]
-        command = [sys.executable, "-m", "bruce_mp", "run", "--config", self.config_path, *overrides]
+        command = [sys.executable, "-m", "bruce_mp", "run", "--config", str(self.config_path), *overrides]
         env = None if package is None else {**os.environ, "PYTHONPATH": str(package), "PYTHONSAFEPATH": "1"}
+        command = activated(command, self.handed_over)
+        inherited = [handed.fileno() for handed in self.handed_over.values()]
         with self.log_path.open("ab") as log:
-            self._process = processes.spawn([str(word) for word in command], output=log, env=env)
+            self._process = processes.spawn(command, output=log, env=env, pass_fds=inherited)
         processes.long_lived.add(self._process.pid)
         self.wait_for(self._is_up, "the daemon to start", START_S)
         return self

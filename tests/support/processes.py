@@ -36,14 +36,20 @@ long_lived_trees: Final[set[int]] = set()
 
 
 def spawn(
-    command: Sequence[str | Path], *, output: IO[bytes] | int = subprocess.DEVNULL, env: Mapping[str, str] | None = None
+    command: Sequence[str | Path],
+    *,
+    output: IO[bytes] | int = subprocess.DEVNULL,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Collection[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start `command` (first word: a path) with both outputs to `output`.
+    """Start `command` (first word: a path) with both outputs to `output`; it inherits the descriptors of `pass_fds`.
 
     Call it from a thread that lives as long as the process should: the kernel takes the thread for the parent.
     """
     wrapped = [sys.executable, "-I", "-S", WRAPPER, str(os.getpid()), *command]
-    return subprocess.Popen(wrapped, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env)
+    return subprocess.Popen(
+        wrapped, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env, pass_fds=pass_fds
+    )
 
 
 def become_subreaper() -> None:

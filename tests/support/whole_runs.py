@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from threading import Thread
+import time
+from dataclasses import replace
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.client import DatagramClient, SendError
 from support import processes
+from support.activated import activated
 from support.traffic import messages_of
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
     from pathlib import Path
 
-    from support.traffic import Load
+    from support.traffic import Load, Message
 
 __all__ = ["Ended", "Sender", "run_to_the_end"]
 
@@ -35,17 +39,20 @@ class Ended(NamedTuple):
     text: str
 
 
-def run_to_the_end(config: Path, settings: Mapping[str, object] | None = None) -> Ended:
-    """Run a daemon that ends by itself; its exit code and all that it wrote.
+def run_to_the_end(
+    config: Path, settings: Mapping[str, object] | None = None, handed_over: Mapping[str, socket.socket] | None = None
+) -> Ended:
+    """Run a daemon that ends by itself, with sockets of a service manager; its exit code and all that it wrote.
 
     Permissions hold for it, even if the tests run as root.
     """
     overrides = [f"--set={key}={value}" for key, value in (settings or {}).items()]
     daemon = [sys.executable, "-m", "bruce_mp", "run", "--config", str(config), *overrides]
-    command = [sys.executable, "-c", WITHOUT_PRIVILEGE, *daemon]
+    command = activated([sys.executable, "-c", WITHOUT_PRIVILEGE, *daemon], handed_over or {})
+    inherited = [handed.fileno() for handed in (handed_over or {}).values()]
     output = config.with_suffix(".output")
     with output.open("wb") as file:
-        process = processes.spawn(command, output=file)
+        process = processes.spawn(command, output=file, pass_fds=inherited)
     try:
         return Ended(process.wait(WITHIN_S), output.read_text(errors="replace"))
     except subprocess.TimeoutExpired:
@@ -55,20 +62,30 @@ def run_to_the_end(config: Path, settings: Mapping[str, object] | None = None) -
 
 
 class Sender:
-    """A thread that sends the messages of a load's sender 0 until it is refused; `accepted` counts.
+    """A thread that sends the messages of a load's sender 0 until it is refused, or told to stop; `accepted` counts.
 
-    What the kernel has taken is accepted, whether the daemon has read it or not.
+    What the kernel has taken is accepted, whether the daemon has read it or not.  `pause_s` lies between two messages;
+    `longest_s` is how long the slowest of them took.
     """
 
-    def __init__(self, load: Load, path: Path) -> None:
+    def __init__(self, load: Load, path: Path, pause_s: float = 0.0) -> None:
         self.load = load
         self.accepted = 0
+        self.longest_s = 0.0
         self.refusal: SendError | None = None
         self._path = path
+        self._pause_s = pause_s
+        self._stop = Event()
         self._thread = Thread(target=self._run)
 
     def start(self) -> None:
         self._thread.start()
+
+    def stop(self) -> Load:
+        """Let it end after the present message; what it has sent."""
+        self._stop.set()
+        self.join()
+        return replace(self.load, messages=self.accepted)
 
     def join(self, timeout: float = 60) -> None:
         """Wait for its end."""
@@ -82,15 +99,22 @@ class Sender:
     def _run(self) -> None:
         with DatagramClient(self._path, timeout=60) as client:
             for message in messages_of(self.load, 0):
+                if self._stop.wait(self._pause_s):
+                    return
                 try:
-                    client.send(
-                        message.topic,
-                        message.value,
-                        key=message.key,
-                        partition_key=message.partition_key,
-                        timestamp_ms=message.timestamp_ms,
-                    )
+                    self._send(client, message)
                 except SendError as error:
                     self.refusal = error
                     return
                 self.accepted += 1
+
+    def _send(self, client: DatagramClient, message: Message) -> None:
+        began = time.monotonic()
+        client.send(
+            message.topic,
+            message.value,
+            key=message.key,
+            partition_key=message.partition_key,
+            timestamp_ms=message.timestamp_ms,
+        )
+        self.longest_s = max(self.longest_s, time.monotonic() - began)

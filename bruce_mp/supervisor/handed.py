@@ -1,0 +1,155 @@
+"""Sockets that were open before we began: those of a service manager, and those of the daemon that we replace.
+
+A service manager says by three variables of the environment which descriptors it hands over, and what it calls them:
+https://www.freedesktop.org/software/systemd/man/sd_listen_fds.html.  A daemon that is upgraded hands its own over to
+the code that takes its place (`handover.py`); these stay ours, files included.
+
+Each is given to the setting that asks for its address, or that it is named after.  A service manager's socket that no
+setting asks for is an error: its clients would wait for ever.  One of our own that nobody wants any more is closed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.config.addresses import HostPort, UnixPath
+from bruce_mp.errors import StartError
+from bruce_mp.supervisor.sockets import Bound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from socket import SocketKind
+
+__all__ = ["Handed", "HandedSocket", "sockets_of_manager"]
+
+_FIRST: Final = 3
+_KINDS: Final = {
+    socket.SOCK_DGRAM: "a datagram socket (systemd: ListenDatagram=)",
+    socket.SOCK_STREAM: "a listening stream socket (systemd: ListenStream=)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HandedSocket:
+    """An open socket; `name` is what its owner calls it.  `is_ours`: we opened it ourselves, in an earlier life."""
+
+    socket: socket.socket
+    name: str
+    is_ours: bool = False
+
+    @property
+    def bound(self) -> Bound:
+        """The socket, and its file if that is ours to remove."""
+        address = _address_of(self.socket)
+        if not self.is_ours or not isinstance(address, UnixPath):
+            return Bound(self.socket, is_ours=self.is_ours)
+        path = Path(address.path)
+        return Bound(self.socket, path, path.lstat()) if path.is_socket() else Bound(self.socket)
+
+    def serves(self, setting: str, address: HostPort | UnixPath) -> bool:
+        """Whether it is the one that a setting asks for."""
+        if self.name == setting and not self.is_ours:
+            return True
+        mine = _address_of(self.socket)
+        if not isinstance(mine, HostPort) or not isinstance(address, HostPort):
+            return mine == address
+        if not address.port and self.name == setting:
+            mine = HostPort(mine.host, 0)  # the kernel chose the port
+        return tuple(mine) == _resolved(address)
+
+    def check(self, setting: str, kind: SocketKind) -> None:
+        """Raises StartError when it is of another kind than the setting wants."""
+        listens = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        if self.socket.type != kind or bool(listens) != (kind == socket.SOCK_STREAM):
+            raise StartError(
+                f"{setting}: what the service manager hands over at {_place_of(self.socket)} cannot be used; it has to "
+                f"be {_KINDS[kind]}."
+            )
+
+
+class Handed:
+    """The sockets that were handed over, as long as nobody has taken them."""
+
+    def __init__(self, sockets: Iterable[HandedSocket] = ()) -> None:
+        self._sockets = list(sockets)
+
+    def take(self, setting: str, kind: SocketKind, address: HostPort | UnixPath) -> Bound | None:
+        """The socket for a setting, None when there is none.  Raises StartError when it is of the wrong kind."""
+        for handed in self._sockets:
+            if handed.serves(setting, address):
+                handed.check(setting, kind)
+                self._sockets.remove(handed)
+                return handed.bound
+        return None
+
+    def refuse_others(self) -> None:
+        """Nobody takes the others.  Raises StartError when the service manager believes that somebody does."""
+        for handed in self._sockets:
+            if not handed.is_ours:
+                raise StartError(
+                    f"The service manager hands over a socket at {_place_of(handed.socket)} that no setting asks for. "
+                    "Remove it there (systemd: in the .socket unit), or name its address in the configuration, as in "
+                    "input.unix_datagram.path."
+                )
+        self.forget()
+
+    def forget(self) -> None:
+        """Close what nobody has taken."""
+        for handed in self._sockets:
+            handed.bound.remove_file()
+            handed.socket.close()
+        self._sockets.clear()
+
+
+def sockets_of_manager() -> Handed:
+    """What the service manager hands over to this process; whoever we start does not inherit it."""
+    variables = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
+    if variables["LISTEN_PID"] != str(os.getpid()) or not variables["LISTEN_FDS"].isdecimal():
+        return Handed()
+    count = int(variables["LISTEN_FDS"])
+    names = variables["LISTEN_FDNAMES"].split(":")
+    names += [""] * (count - len(names))
+    return Handed([_opened(_FIRST + index, names[index]) for index in range(count)])
+
+
+def _opened(descriptor: int, name: str) -> HandedSocket:
+    try:
+        found = socket.socket(fileno=descriptor)
+    except OSError as error:
+        what = "is not a socket" if error.errno == errno.ENOTSOCK else f"cannot be used: {error.strerror}"
+        raise StartError(
+            f"Descriptor {descriptor} ({name or 'without a name'}), which the service manager hands over, {what}. Only "
+            "sockets can be handed over."
+        ) from error
+    found.set_inheritable(False)
+    return HandedSocket(found, name)
+
+
+def _address_of(handed: socket.socket) -> HostPort | UnixPath | None:
+    """Where it is bound; None for a place that no setting can name."""
+    place = handed.getsockname()
+    if handed.family == socket.AF_UNIX:
+        return UnixPath(place) if isinstance(place, str) and place else None
+    if handed.family in {socket.AF_INET, socket.AF_INET6}:
+        return HostPort(place[0], place[1])
+    return None
+
+
+def _place_of(handed: socket.socket) -> str:
+    address = _address_of(handed)
+    return repr(handed.getsockname()) if address is None else str(address)
+
+
+def _resolved(address: HostPort) -> tuple[str, int] | None:
+    """The numbers that a setting's address is bound to; None when it has none."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return None
+    place = found[0][4]
+    return str(place[0]), int(place[1])

@@ -1,0 +1,150 @@
+"""Sockets of a service manager outlive the daemon: its clients never hear of a restart."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.client import DatagramClient, StreamClient, TcpClient
+from bruce_mp.devbroker.control import DevBroker
+from support import processes
+from support.daemon import Daemon
+from support.traffic import Load, Seen, assert_all_there
+from support.whole_runs import Sender, run_to_the_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+TOPICS = ("red", "green")
+LOOPBACK = ("127.0.0.1", 0)
+BLOCKING = {"input.unix_datagram.when_full": "block"}
+
+
+@pytest.fixture
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(topics=dict.fromkeys(TOPICS, 2)) as running:
+        yield running
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, broker: DevBroker) -> Iterator[Daemon]:
+    """Not started, with a socket for datagrams that the test holds."""
+    daemon = Daemon(tmp_path, broker.bootstrap, BLOCKING)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as opened:
+        opened.bind(str(daemon.socket_path))
+        daemon.handed_over["bruce.socket"] = opened
+        yield daemon
+
+
+def read_back(broker: DevBroker) -> dict[str, list[Seen]]:
+    return {
+        topic: [
+            Seen(partition, record.key, record.value, record.timestamp)
+            for partition, records in enumerate(broker.fetch(topic))
+            for record in records
+        ]
+        for topic in TOPICS
+    }
+
+
+def test_a_sender_sees_no_error_over_restarts_and_a_kill(daemon: Daemon, broker: DevBroker) -> None:
+    endless = Load(TOPICS, senders=1, messages=10**9, largest=300)
+    sender = Sender(endless, daemon.socket_path, pause_s=0.0003)
+    sender.start()  # before there is a daemon
+    with daemon:
+        for _ in range(2):
+            daemon.wait_received(500)
+            assert daemon.terminate() == 0
+            assert daemon.socket_path.is_socket()
+            daemon.start()
+        daemon.wait_received(500)
+        daemon.kill_supervisor()
+        daemon.start()
+        load = sender.stop()
+        daemon.wait_for(lambda: sum(map(len, read_back(broker).values())) >= load.total, "all messages", 60)
+        daemon.wait_settled(1)
+    assert sender.refusal is None
+    assert_all_there(load, read_back(broker))
+    assert daemon.socket_path.is_socket()
+
+
+def test_what_is_sent_while_no_daemon_runs_waits_for_the_next(daemon: Daemon, broker: DevBroker) -> None:
+    with daemon, DatagramClient(daemon.socket_path, timeout=0) as client:
+        client.send("red", b"before")
+        daemon.wait_settled(1)
+        assert daemon.terminate() == 0
+        client.send("red", b"between")
+        daemon.start()
+        daemon.wait_settled(1)
+    assert sorted(record.value or b"" for records in broker.fetch("red") for record in records) == [
+        b"before",
+        b"between",
+    ]
+
+
+def test_listening_sockets_are_taken_over_too(tmp_path: Path, broker: DevBroker) -> None:
+    stream = tmp_path / "in.stream"
+    with socket.create_server(str(stream), family=socket.AF_UNIX) as unix, socket.create_server(LOOPBACK) as tcp:
+        port = tcp.getsockname()[1]
+        streams = {f"input.unix_stream.{key}": value for key, value in {"enable": "true", "path": stream}.items()}
+        daemon = Daemon(tmp_path, broker.bootstrap, {**streams, "input.tcp.enable": "true", "input.tcp.port": port})
+        daemon.handed_over.update({"one": unix, "two": tcp})
+        with daemon, StreamClient(stream, timeout=30) as by_path, TcpClient(port, timeout=30) as by_port:
+            for client in (by_path, by_port):
+                client.send("red", b"before")
+                client.flush()
+            assert daemon.terminate() == 0
+            assert stream.is_socket()
+            daemon.start()
+            for client in (by_path, by_port):
+                client.send("red", b"after")
+                client.flush()
+            daemon.wait_settled(2)
+    assert sorted(record.value or b"" for records in broker.fetch("red") for record in records) == [
+        *[b"after"] * 2,
+        *[b"before"] * 2,
+    ]
+
+
+def test_a_socket_that_the_configuration_does_not_know_is_refused(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, "127.0.0.1:1")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as opened:
+        opened.bind(str(tmp_path / "other"))
+        ended = run_to_the_end(daemon.config_path, handed_over={"bruce.socket": opened})
+    assert ended.code == 1
+    assert f"hands over a socket at unix:{tmp_path}/other that no setting asks for" in ended.text
+    assert not daemon.socket_path.exists()
+    assert not daemon.slab_path.exists()
+
+
+def test_systemd_hands_the_socket_over(tmp_path: Path, broker: DevBroker) -> None:
+    """With systemd's own program: the first datagram starts the daemon, and is delivered."""
+    activate = shutil.which("systemd-socket-activate")
+    if activate is None:
+        pytest.skip("systemd-socket-activate is not installed")
+    daemon = Daemon(tmp_path, broker.bootstrap)
+    listen = ["--datagram", f"--listen={daemon.socket_path}", "--setenv=PYTHONPATH", "--setenv=PATH"]
+    run = [sys.executable, "-m", "bruce_mp", "run", "--config", str(daemon.config_path)]
+    with daemon.log_path.open("wb") as log:
+        process = processes.spawn(
+            [activate, *listen, *run], output=log, env={**os.environ, "SYSTEMD_LOG_LEVEL": "info"}
+        )
+    try:
+        processes.wait_until(daemon.socket_path.is_socket, "the socket")
+        with DatagramClient(daemon.socket_path) as client:
+            client.send("red", b"wake up")
+        processes.wait_until(lambda: sum(map(len, broker.fetch("red"))) == 1, "the message")
+        process.terminate()
+        assert process.wait(30) == 0, daemon.log()
+    finally:
+        process.kill()
+        process.wait()
+    assert daemon.socket_path.is_socket()
