@@ -11,7 +11,7 @@ from bruce_mp import kernels
 from bruce_mp.protocol.compression import Codec
 from bruce_mp.protocol.kafka_types import PartitionData
 from bruce_mp.protocol.message_set import MessageFormat, wrap_set
-from bruce_mp.protocol.record_batch import NO_PRODUCER, Producer, finish_batch
+from bruce_mp.protocol.record_batch import NO_PRODUCER, Producer, batch_header
 from bruce_mp.slab import layout as lay
 from bruce_mp.telemetry.counters import Counter
 
@@ -41,25 +41,26 @@ class Encoder:
         """The batch as one partition's part of a produce request to a broker with these abilities."""
         has_batches = abilities.message_format is MessageFormat.BATCHES
         encode = self._record_batch if has_batches else self._message_set
-        whole = encode(topic, batch, abilities)
+        data = encode(topic, batch, abilities)
         self._row.add(Counter.SerializeMsgSet)
         self._row.add(Counter.SerializeMsg, batch.records)
-        return PartitionData(topic, batch.partition, whole)
+        return data
 
-    def _record_batch(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> bytes:
+    def _record_batch(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> PartitionData:
         encoded = kernels.encode(self._slab, batch.segments, keeps_empty=self._keeps_empty)
         codec, data = self._compressor.compress(topic, batch.partition, encoded.data, abilities)
         stamps = (encoded.first_timestamp, encoded.max_timestamp)
-        return finish_batch(data, encoded.records, *stamps, codec=codec, producer=self._producer(batch))
+        header = batch_header(data, encoded.records, *stamps, codec=codec, producer=self._producer(batch))
+        return PartitionData(topic, batch.partition, data, header)
 
-    def _message_set(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> bytes:
+    def _message_set(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> PartitionData:
         encoded = kernels.encode_message_set(
             self._slab, batch.segments, abilities.message_format, keeps_empty=self._keeps_empty
         )
         codec, data = self._compressor.compress(topic, batch.partition, encoded.data, abilities)
-        if codec is Codec.NONE:
-            return data
-        return wrap_set(data, codec, abilities.message_format, encoded.records, encoded.max_timestamp)
+        if codec is not Codec.NONE:
+            data = wrap_set(data, codec, abilities.message_format, encoded.records, encoded.max_timestamp)
+        return PartitionData(topic, batch.partition, data)
 
     def _producer(self, batch: SentBatch) -> Producer:
         if batch.base_sequence < 0:

@@ -13,6 +13,7 @@ from bruce_mp.dispatcher.core import REMIND_S, Dispatcher
 from bruce_mp.dispatcher.encode import Encoder
 from bruce_mp.dispatcher.standing import PUBLISH_EVERY_S, Standing
 from bruce_mp.errors import SlabError
+from bruce_mp.heap import keep_freed_memory
 from bruce_mp.kernels import Row
 from bruce_mp.pipes.broker_socket import BrokerSocket
 from bruce_mp.pipes.control import DebugTopics, Drain, Ready, Stop
@@ -54,6 +55,7 @@ LONGEST_REST_S: Final = 60.0
 
 def main(start: Start, slab: Slab, control: Control) -> None:
     """Serve one broker until told to stop."""
+    keep_freed_memory()
     _Process(start, slab, control).run()
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerSocket"]
 
 _LOG = logging.getLogger(__name__)
-_READ_BYTES: Final = 256 * 1024
+_READ_BYTES: Final = 64 * 1024
 _BUFFERS_A_CALL: Final = 64
 _RENEWED_SHARE: Final = 0.8
 """Of the time that a login lasts: then it is renewed.  The broker closes the connection at the end of it."""

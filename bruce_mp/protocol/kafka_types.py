@@ -90,11 +90,15 @@ class ClusterMetadata(Struct, frozen=True):
 
 
 class PartitionData(Struct, frozen=True):
-    """One partition's part of a produce request: exactly one record batch, or a message set for an older broker."""
+    """One partition's part of a produce request: exactly one record batch, or a message set for an older broker.
+
+    `header` is that of a record batch, and is sent right before the `records`.
+    """
 
     topic: bytes
     partition: int
     records: bytes
+    header: bytes = b""
 
 
 class PartitionAck(Struct, frozen=True):

@@ -125,7 +125,7 @@ def _write_topics(out: _Pieces, layout: _Layout, data: Sequence[PartitionData]) 
     for topic, partitions in topics.items():
         out.write(layout.string_length(len(topic)), topic, layout.array_length(len(partitions)))
         for one in partitions:
-            out.write(I32.pack(one.partition), layout.records_length(len(one.records)))
+            out.write(I32.pack(one.partition), layout.records_length(len(one.header) + len(one.records)), one.header)
             out.write_alone(one.records)
             out.write(layout.tags)
         out.write(layout.tags)

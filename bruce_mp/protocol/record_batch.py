@@ -40,8 +40,8 @@ __all__ = [
     "Record",
     "RecordBatch",
     "advance_sequence",
+    "batch_header",
     "encode_records",
-    "finish_batch",
     "read_batches",
 ]
 
@@ -125,7 +125,7 @@ class RecordBatch(NamedTuple):
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
-def finish_batch(
+def batch_header(
     records: bytes,
     count: int,
     first_timestamp: int,
@@ -134,8 +134,9 @@ def finish_batch(
     codec: Codec = Codec.NONE,
     producer: Producer = NO_PRODUCER,
 ) -> bytes:
-    """The whole batch around `count` encoded records, which `codec` has compressed already.
+    """What stands before `count` encoded records, which `codec` has compressed already, to make a batch of them.
 
+    They are not copied behind it: a batch may be large.
     Raises LocalProtocolError for a batch without records: a broker refuses it.
     """
     if count < 1:
@@ -143,7 +144,7 @@ def finish_batch(
     covered = COVERED.pack(codec, count - 1, first_timestamp, max_timestamp, *producer, count)
     crc = google_crc32c.extend(google_crc32c.value(covered), records)
     length = HEADER_BYTES - LENGTH_AT + len(records)
-    return UNCOVERED.pack(0, length, UNKNOWN_LEADER_EPOCH, MAGIC, crc) + covered + records
+    return UNCOVERED.pack(0, length, UNKNOWN_LEADER_EPOCH, MAGIC, crc) + covered
 
 
 def advance_sequence(sequence: int, count: int) -> int:
@@ -152,7 +153,7 @@ def advance_sequence(sequence: int, count: int) -> int:
 
 
 def encode_records(records: Iterable[Record], *, empty_value_as_null: bool = True) -> bytes:
-    """What `finish_batch` takes.  An empty key becomes null; so does an empty value, unless it is told otherwise."""
+    """What `batch_header` takes.  An empty key becomes null; so does an empty value, unless it is told otherwise."""
     encoded = bytearray()
     first: int | None = None
     for index, record in enumerate(records):

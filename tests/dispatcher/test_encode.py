@@ -40,7 +40,7 @@ def encode(slab: Slab, produce_version: int, codec: str, plain: Plain = frozense
     batch = SentBatch(1, 4, -1, -1, tuple(put_records(slab, [RECORDS])))
     data = encoder.encode(b"t1", batch, BrokerAbilities(produce_version, 0, None))
     assert (data.topic, data.partition) == (b"t1", 4)
-    return data.records
+    return data.header + data.records
 
 
 def read(data: bytes) -> list[tuple[bytes | None, bytes | None]]:

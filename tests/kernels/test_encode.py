@@ -11,13 +11,14 @@ from kafka.record.memory_records import MemoryRecords
 
 from bruce_mp.errors import SlabError
 from bruce_mp.kernels import encode
-from bruce_mp.protocol.record_batch import Record, encode_records, finish_batch, read_batches
+from bruce_mp.protocol.record_batch import Record, encode_records, read_batches
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
 from support.headers import header_lists
 from support.put_records import put_records
 from support.slabs import new_slab
+from support.whole_batch import whole_batch
 
 MIN_INT64: Final = -(2**63)
 MAX_INT64: Final = 2**63 - 1
@@ -72,7 +73,7 @@ def test_it_writes_what_the_plain_encoder_writes(runs: list[list[Record]]) -> No
     assert encoded.records == len(records)
     assert encoded.first_timestamp == records[0].timestamp
     assert encoded.max_timestamp == max(record.timestamp for record in records)
-    [batch] = read_batches(finish_batch(*encoded))
+    [batch] = read_batches(whole_batch(*encoded))
     assert batch.records() == nulls(records)
 
 
@@ -88,14 +89,14 @@ def test_kafka_python_reads_it(records: list[Record]) -> None:
     records = [_readable(record) for record in records if abs(record.timestamp - first) < 2**62][:2]
     with new_slab(ROOMY) as slab:
         encoded = encode(slab, put_records(slab, [records]))
-    assert read_by_kafka_python(finish_batch(*encoded)) == nulls(records)
+    assert read_by_kafka_python(whole_batch(*encoded)) == nulls(records)
 
 
 def test_an_empty_value_stays_empty_if_wanted_and_an_empty_key_never_does() -> None:
     records = [Record(NOW, b"", b""), Record(NOW, b"k", b""), Record(NOW, b"k", b"v")]
     with new_slab() as slab:
         encoded = encode(slab, put_records(slab, [records]), keeps_empty=True)
-    assert [(record.key, record.value) for record in read_by_kafka_python(finish_batch(*encoded))] == [
+    assert [(record.key, record.value) for record in read_by_kafka_python(whole_batch(*encoded))] == [
         (None, b""),
         (b"k", b""),
         (b"k", b"v"),

@@ -22,7 +22,8 @@ from bruce_mp.protocol.connection_events import (
     Sent,
 )
 from bruce_mp.protocol.kafka_types import PartitionAck, PartitionData
-from bruce_mp.protocol.record_batch import NO_PRODUCER, Producer, Record, encode_records, finish_batch
+from bruce_mp.protocol.record_batch import NO_PRODUCER, Producer, Record, encode_records
+from support.whole_batch import whole_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +98,7 @@ def connected(kafka: KafkaCluster) -> Iterator[Client]:
 def batch_of(records: list[Record], codec: Codec = Codec.NONE, producer: Producer = NO_PRODUCER) -> bytes:
     section = compress(codec, None, encode_records(records))
     latest = max(record.timestamp for record in records)
-    return finish_batch(section, len(records), records[0].timestamp, latest, codec=codec, producer=producer)
+    return whole_batch(section, len(records), records[0].timestamp, latest, codec=codec, producer=producer)
 
 
 def some_records(first: int, count: int) -> list[Record]:

@@ -21,10 +21,10 @@ from bruce_mp.protocol.record_batch import (
     RecordBatch,
     advance_sequence,
     encode_records,
-    finish_batch,
     read_batches,
 )
 from bruce_mp.protocol.varints import VarintReader, encode_varint, wrap_int64
+from support.whole_batch import whole_batch
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 TIMES = st.integers(0, 1 << 50)
@@ -36,7 +36,7 @@ RECORDS = st.builds(Record, timestamp=TIMES, key=KEYS, value=KEYS, headers=HEADE
 def batch_of(records: list[Record], codec: Codec = Codec.NONE, producer: Producer = NO_PRODUCER) -> bytes:
     section = compress(codec, None, encode_records(records))
     latest = max(record.timestamp for record in records)
-    return finish_batch(section, len(records), records[0].timestamp, latest, codec=codec, producer=producer)
+    return whole_batch(section, len(records), records[0].timestamp, latest, codec=codec, producer=producer)
 
 
 def the_batch(data: bytes) -> RecordBatch:
@@ -109,7 +109,7 @@ def test_empty_key_and_value_are_null() -> None:
 
 def test_an_empty_value_stays_empty_on_demand() -> None:
     section = encode_records([Record(1, b"", b""), Record(1, None, None)], empty_value_as_null=False)
-    records = the_batch(finish_batch(section, 2, 1, 1)).records()
+    records = the_batch(whole_batch(section, 2, 1, 1)).records()
     assert [(record.key, record.value) for record in records] == [(None, b""), (None, None)]
 
 
@@ -122,7 +122,7 @@ def test_reads_batches_one_behind_the_other_from_their_base_offset() -> None:
 
 def test_refuses_a_batch_without_records() -> None:
     with pytest.raises(LocalProtocolError, match="at least one"):
-        finish_batch(b"", 0, 0, 0)
+        whole_batch(b"", 0, 0, 0)
 
 
 @pytest.mark.parametrize(("base", "count", "after"), [(0, 5, 5), (2**31 - 1, 1, 0), (2**31 - 3, 10, 7)])
@@ -158,7 +158,7 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 @given(section=st.binary(max_size=60), count=st.integers(1, 2**31 - 1), codec=st.integers(0, 7))
 @settings(deadline=None, max_examples=300)
 def test_random_records_behind_a_right_crc_are_refused_or_read(section: bytes, count: int, codec: int) -> None:
-    batch = the_batch(finish_batch(section, count, 0, 0, codec=codec))  # type: ignore[arg-type]
+    batch = the_batch(whole_batch(section, count, 0, 0, codec=codec))  # type: ignore[arg-type]
     with suppress(RemoteProtocolError):
         batch.records()
 
@@ -175,7 +175,7 @@ def test_random_records_behind_a_right_crc_are_refused_or_read(section: bytes, c
 )
 def test_refuses_records_that_are_not_what_the_header_says(section: bytes, count: int, complaint: str) -> None:
     with pytest.raises(RemoteProtocolError, match=complaint):
-        the_batch(finish_batch(section, count, 0, 0)).records()
+        the_batch(whole_batch(section, count, 0, 0)).records()
 
 
 def test_refuses_message_format_1() -> None:

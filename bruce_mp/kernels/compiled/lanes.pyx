@@ -175,9 +175,9 @@ cdef class Lane:
 
     cdef object slab, _head
     cdef bytes name
-    cdef public int64_t chunk, records, due_ms, used_ms
+    cdef public int64_t chunk, span, runs, records, due_ms, used_ms
     cdef uint64_t start, run_at, end, limit, payload
-    cdef uint32_t generation, runs, topic, flags, head_size, partition_count, largest
+    cdef uint32_t generation, topic, flags, head_size, partition_count, largest
     cdef int partition_index
     cdef int64_t min_timestamp
 
@@ -185,6 +185,7 @@ cdef class Lane:
         self.slab = slab
         self.head = head
         self.chunk = -1
+        self.span = 1
 
     @property
     def head(self):
@@ -202,7 +203,7 @@ cdef class Lane:
         cdef uint8_t *base
         attach(self.slab, &memory)
         base = <uint8_t *>memory.buffer.buf
-        self.chunk = chunk
+        self.chunk, self.span = chunk, span
         self.start = self.slab.chunk_at(chunk)
         self.generation = load32(base + self.start + CHUNK_GENERATION)
         self.end = self.start + CHUNK_HEADER
@@ -296,7 +297,7 @@ cdef class Lane:
         self.payload = self.largest = 0
         self.min_timestamp = item.timestamp
         self.runs += 1
-        store32(base + self.start + CHUNK_RUNS, self.runs)
+        store32(base + self.start + CHUNK_RUNS, <uint32_t>self.runs)
 
 
 cdef inline uint64_t payload_of(Item *item) noexcept nogil:

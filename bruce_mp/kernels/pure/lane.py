@@ -54,29 +54,30 @@ def record_size(item: Item) -> int:
 
 
 class Lane:
-    """An open chunk (-1 = none) and, while `records` > 0, the open run at its end."""
+    """An open chunk (-1 = none), or a span of them, with so many `runs`; while `records` > 0 the last one is open."""
 
     __slots__ = (
-        "_end", "_generation", "_largest", "_limit", "_min_timestamp", "_payload", "_run_at", "_runs", "_slab",
-        "_start", "chunk", "due_ms", "head", "records", "used_ms",
+        "_end", "_generation", "_largest", "_limit", "_min_timestamp", "_payload", "_run_at", "_slab", "_start",
+        "chunk", "due_ms", "head", "records", "runs", "span", "used_ms",
     )  # fmt: skip
 
     def __init__(self, slab: Slab, head: Head) -> None:
         self._slab = slab
         self.head = head
         self.chunk = -1
-        self.records = 0
+        self.span = 1
+        self.runs = self.records = 0
         self.due_ms = self.used_ms = 0
         self._start = self._run_at = self._end = self._limit = 0  # file offsets
-        self._generation = self._runs = self._payload = self._largest = self._min_timestamp = 0
+        self._generation = self._payload = self._largest = self._min_timestamp = 0
 
     def enter(self, chunk: int, span: int) -> None:
-        """Go on in a new chunk."""
-        self.chunk = chunk
+        """Go on in a new chunk, or span of chunks."""
+        self.chunk, self.span = chunk, span
         self._start = self._slab.chunk_at(chunk)
         self._generation = self._slab.words[(self._start + lay.CHUNK_GENERATION) >> 2]
         self._end, self._limit = self._start + lay.CHUNK_HEADER, self._start + span * lay.CHUNK_BYTES
-        self._runs = 0
+        self.runs = 0
 
     def has_room(self, item: Item) -> bool:
         """Whether a message fits in the open run, or, where none is open, in one that would be."""
@@ -128,8 +129,8 @@ class Lane:
         self._run_at, self._end = at, at + head.size
         self._payload = self._largest = 0
         self._min_timestamp = item[1]
-        self._runs += 1
-        self._slab.words[(self._start + lay.CHUNK_RUNS) >> 2] = self._runs
+        self.runs += 1
+        self._slab.words[(self._start + lay.CHUNK_RUNS) >> 2] = self.runs
 
     def _commit(self, data: bytes, records: int, last_arrival: int) -> None:
         """Write records behind the open run and make them part of it."""

@@ -36,6 +36,10 @@ IDLE_MS: Final = 1000
 """A lane that nothing was appended to for so long gives its chunk up, once its messages are settled."""
 MOST_SHARED: Final = 64
 """Shared lanes; fewer in a small slab, of which their open chunks take no more than a 64th."""
+LONGEST_SPAN: Final = 8
+"""Chunks that a busy lane takes at a time, 64 KiB; fewer in a small slab, of which they are no more than a 1024th."""
+_RUNS_THAT_FIT: Final = 3
+"""A lane whose span lasts for more runs takes a smaller one next."""
 _WAKE_SLACK_MS: Final = 12
 """Who closes one lane closes those that would be due so soon: each frame wakes the router up."""
 
@@ -104,6 +108,7 @@ class Lanes:
         self._shared = tuple(self.lane_type(slab, Head(0, b"", 0, -1, 0)) for _ in range(shared))
         self._is_shared = frozenset(self._shared).__contains__
         self._max_lanes = max(1, slab.geometry.chunks // 4)
+        self._longest_span = max(1, min(LONGEST_SPAN, slab.geometry.chunks // 1024))
         self._closed: list[Segment] = []
         self._tickets = tickets or TicketOffice(slab, pool.owner)
         self._next_due_ms: int | None = None
@@ -227,14 +232,27 @@ class Lanes:
         return dropped
 
     def _make_room(self, lane: Lane, size: int, now_ms: int) -> bool:
-        """Give the lane a new chunk, or a span for a large record of `size` bytes."""
+        """Give the lane a new chunk, or a span of them: for a large record of `size` bytes, or for large runs."""
+        needed = -(-(lay.CHUNK_HEADER + lane.head.size + size) // lay.CHUNK_BYTES)
+        wanted = self._next_span(lane)
         self._give_up(lane)
-        span = -(-(lay.CHUNK_HEADER + lane.head.size + size) // lay.CHUNK_BYTES)
-        chunk = self._pool.allocate(span, now_ms)
-        if chunk is None:
-            return False
-        lane.enter(chunk, span)
-        return True
+        for span in (wanted, needed) if wanted > needed else (needed,):
+            chunk = self._pool.allocate(span, now_ms)
+            if chunk is not None:
+                lane.enter(chunk, span)
+                return True
+        return False
+
+    def _next_span(self, lane: Lane) -> int:
+        """Chunks that a lane should take next: twice as many when these were full before a single run was over.
+
+        All that comes behind the input works per run.
+        """
+        if lane.chunk < 0:
+            return 1
+        if lane.records and lane.runs == 1:
+            return min(2 * lane.span, self._longest_span)
+        return lane.span if lane.runs <= _RUNS_THAT_FIT else lane.span // 2
 
     # --- closing -----------------------------------------------------------------------------------------------------
 
