@@ -1,7 +1,8 @@
 """When a batch is complete: by age, by number of messages, by bytes, whichever comes first.
 
 The rules are those of the reference (behaviour, "Flush rule of one batch"), applied to segments: a segment that does
-not fit is cut at the message where the limit is reached.  Ages count from the arrival of the first message, not from
+not fit is cut at the message where the limit is reached.  Where the batch says no more than when its messages may go
+(`keeps_whole`), it goes with the batch that it completes instead: a cut is paid for by every message of its run.  Ages count from the arrival of the first message, not from
 the client's timestamp, which may lie anywhere.  Used by the router for batches of a topic, by the dispatchers for all
 others.
 """
@@ -25,8 +26,9 @@ _UNLIMITED: Final = 1 << 62
 class BatchBuilder:
     """One batch that grows, and the finished ones that adding to it yields."""
 
-    def __init__(self, slab: Slab, limits: BatchLimits) -> None:
+    def __init__(self, slab: Slab, limits: BatchLimits, *, keeps_whole: bool = False) -> None:
         self._slab = slab
+        self._keeps_whole = keeps_whole
         self._age_ms = limits.time_ms
         self._max_bytes = limits.bytes or _UNLIMITED
         self._max_records = min(limits.messages or _UNLIMITED, self._max_bytes)  # an empty message counts a byte
@@ -44,7 +46,7 @@ class BatchBuilder:
         done: list[list[Segment]] = []
         rest: Segment | None = segment
         while rest is not None:
-            if self._fits(rest):
+            if self._keeps_whole or self._fits(rest):
                 self._join(rest, now_ms)
                 rest = None
             else:

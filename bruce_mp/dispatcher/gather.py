@@ -54,7 +54,7 @@ class Gathering:
         key = self._key(topic)
         builder = self._builders.get(key)
         if builder is None:
-            builder = self._builders[key] = BatchBuilder(self._slab, rule.limits)
+            builder = self._builders[key] = BatchBuilder(self._slab, rule.limits, keeps_whole=True)
         return [ready for segment in segments for batch in builder.add(segment, now_ms) for ready in batch]
 
     def _key(self, topic: int) -> int:

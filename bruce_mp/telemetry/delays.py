@@ -36,8 +36,10 @@ def ack_delays(slab: Slab, segments: Iterable[Segment], now_ms: int) -> dict[int
     """
     raises: dict[int, int] = {}
     waited = 0
+    longs, arrived_at = slab.longs, slab.chunks_at + lay.RUN_ARRIVED_MS
     for segment in segments:
-        delay_ms = max(0, now_ms - slab.signed(slab.chunk_at(segment.chunk) + segment.run + lay.RUN_ARRIVED_MS))
+        arrived_ms = longs[(arrived_at + segment.chunk * lay.CHUNK_BYTES + segment.run) >> 3]
+        delay_ms = max(0, now_ms - arrived_ms)
         bucket = Counter.AckDelayFirst + bisect_left(BOUNDS_MS, delay_ms)
         raises[bucket] = raises.get(bucket, 0) + segment.records
         waited += delay_ms * segment.records

@@ -36,8 +36,8 @@ IDLE_MS: Final = 1000
 """A lane that nothing was appended to for so long gives its chunk up, once its messages are settled."""
 MOST_SHARED: Final = 64
 """Shared lanes; fewer in a small slab, of which their open chunks take no more than a 64th."""
-LONGEST_SPAN: Final = 8
-"""Chunks that a busy lane takes at a time, 64 KiB; fewer in a small slab, of which they are no more than a 1024th."""
+LONGEST_SPAN: Final = 32
+"""Chunks that a busy lane takes at a time, 256 KiB; fewer in a small slab, of which they are no more than a 1024th."""
 _RUNS_THAT_FIT: Final = 3
 """A lane whose span lasts for more runs takes a smaller one next."""
 _WAKE_SLACK_MS: Final = 12
