@@ -2,9 +2,10 @@
 
 The rules are those of the reference (behaviour, "Flush rule of one batch"), applied to segments: a segment that does
 not fit is cut at the message where the limit is reached.  Where the batch says no more than when its messages may go
-(`keeps_whole`), it goes with the batch that it completes instead: a cut is paid for by every message of its run.  Ages count from the arrival of the first message, not from
-the client's timestamp, which may lie anywhere.  Used by the router for batches of a topic, by the dispatchers for all
-others.
+(`keeps_whole`), it goes with the batch that it completes instead: a cut is paid for by every message of its run.
+
+Ages count from the arrival of the first message, not from the client's timestamp, which may lie anywhere.  Used by the
+router for batches of a topic, by the dispatchers for all others.
 """
 
 from __future__ import annotations

@@ -129,3 +129,15 @@ def test_a_batch_is_due_by_the_age_of_its_oldest_message() -> None:
             for segment in source.close_all():
                 assert builder.add(segment, now_ms) == []
         assert builder.due_ms == 1100
+
+
+@pytest.mark.parametrize(("keeps_whole", "batches"), [(True, [[300] * 4]), (False, [[300] * 3])])
+def test_what_completes_a_batch_is_cut_only_where_that_matters(*, keeps_whole: bool, batches: list[Batch]) -> None:
+    with new_slab() as slab:
+        source, builder = Input(slab), BatchBuilder(slab, BatchLimits(bytes=1000), keeps_whole=keeps_whole)
+        found: list[Batch] = []
+        for _ in range(2):
+            source.receive([datagram(b"t1", b"v" * 300)] * 2)
+            found += [sizes_of(slab, batch) for run in source.close_all() for batch in builder.add(run, 0)]
+        assert found == batches
+        assert len(sizes_of(slab, builder.flush())) == 4 - len(batches[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,7 @@ from bruce_mp.slab.runs import Segment, read_run
 from bruce_mp.slab.tables import TopicTable
 from support.examples import examples
 from support.sent import Message, check_runs, expected, records, send, slab_topic
-from support.slabs import CAPACITY, Input, contents, datagram, new_slab
+from support.slabs import CAPACITY, SMALL, Input, contents, datagram, new_slab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,3 +197,44 @@ def test_with_too_many_lanes_topics_share_one(slab: Slab) -> None:
     assert len(shared) == 8 - slab.geometry.chunks // 4
     assert len({segment.chunk for segment in shared}) == 1
     assert {slab_topic(slab, segment) for segment in [*shared, *sender.close_all()]} == set(names)
+
+
+# --- spans for large runs ---------------------------------------------------------------------------------------------
+def spans_in_use(slab: Slab) -> list[int]:
+    return [span for _, state, span, _ in chunk_heads(slab) if state is not ChunkState.FREE]
+
+
+def test_a_busy_lane_takes_longer_and_longer_spans() -> None:
+    with new_slab(replace(SMALL, chunks=8192)) as slab:
+        sender = Input(slab, linger_ms=25, topics=TOPICS)
+        value = bytes(1500)
+        for _ in range(16):
+            sender.receive([datagram(b"t1", value)] * 8)
+        segments = sender.close_all()
+        assert spans_in_use(slab) == [1, 2, 4, 8, 8, 8]
+        assert [segment.records for segment in segments] == [5, 10, 21, 42, 42, 8]
+        assert len(contents(slab)) == 16 * 8
+
+
+def test_a_lane_whose_runs_are_short_goes_back_to_single_chunks() -> None:
+    with new_slab(replace(SMALL, chunks=8192)) as slab:
+        sender = Input(slab, linger_ms=25, topics=TOPICS)
+        for _ in range(6):
+            sender.receive([datagram(b"t1", bytes(1500))] * 8)
+        assert spans_in_use(slab)[-1] == 8
+        for _ in range(60):
+            sender.receive([datagram(b"t1", bytes(1500))])
+            sender.now_ms += 30
+            sender.lanes.close_due(sender.now_ms)
+        assert spans_in_use(slab)[-1] == 1
+
+
+def test_where_there_is_no_room_for_a_long_span_a_short_one_does() -> None:
+    with new_slab(replace(SMALL, chunks=2048)) as slab:
+        sender = Input(slab, linger_ms=25, topics=TOPICS)
+        sent = 0
+        while not sender.receive([datagram(b"t1", bytes(3000))]).no_room:
+            sent += 1
+        assert set(spans_in_use(slab)) == {1, 2}
+        assert sum(spans_in_use(slab)) == 2048
+        assert len(contents(slab)) == sent

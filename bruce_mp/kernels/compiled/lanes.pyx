@@ -60,7 +60,7 @@ cdef enum:
     LONGEST_HEADERS = 0xFFFF
     MMSGHDR_FLAGS = 48   # where the kernel says what it did to the datagram
     CUT = 0x20           # MSG_TRUNC
-    PATIENCE_MS = 2      # for company of a run that is closed, so that a frame names several
+    PATIENCE_MS = 8      # for company of a run that is closed, so that a frame names several
     NONE = -1
 
 
