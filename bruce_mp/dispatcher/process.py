@@ -11,9 +11,9 @@ from bruce_mp.discarding import reporter_for
 from bruce_mp.dispatcher.compressing import Compressor
 from bruce_mp.dispatcher.core import REMIND_S, Dispatcher
 from bruce_mp.dispatcher.encode import Encoder
+from bruce_mp.dispatcher.heap import keep_freed_memory
 from bruce_mp.dispatcher.standing import PUBLISH_EVERY_S, Standing
 from bruce_mp.errors import SlabError
-from bruce_mp.heap import keep_freed_memory
 from bruce_mp.kernels import Row
 from bruce_mp.pipes.broker_socket import BrokerSocket
 from bruce_mp.pipes.control import DebugTopics, Drain, Ready, Stop
