@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections import Counter as Tally
 from typing import TYPE_CHECKING
 
@@ -14,9 +13,9 @@ from bruce_mp.status.debug_files import MessageDebug
 from bruce_mp.status.rolling_file import FileTroubleError
 from bruce_mp.telemetry.copies import Copy, Target
 from bruce_mp.telemetry.counters import Counter
+from support.full_disk import files_end_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 LINE = b"ts: 5 topic: 4[news] key: 4[a2V5] value: 8[dmFsdWU=]\n"
@@ -131,18 +130,9 @@ def test_a_status_process_that_starts_goes_on_with_the_files(made: Made) -> None
     assert not successor.announced
 
 
-@pytest.fixture
-def no_room() -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(LINE) + 5, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.usefixtures("no_room")
 def test_a_full_disk_ends_it(made: Made) -> None:
     made.debug.add(b"news")
-    with pytest.raises(FileTroubleError, match=r"cannot be written: .*has ended"):
+    with files_end_at(len(LINE) + 5), pytest.raises(FileTroubleError, match=r"cannot be written: .*has ended"):
         made.write(count=4)
     assert made.announced[-1] == DebugTopics()
     assert made.counted == {Counter.MsgCopyLost: 3}

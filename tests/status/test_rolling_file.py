@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import resource
 import stat
 from typing import TYPE_CHECKING
 
 import pytest
 
 from bruce_mp.status.rolling_file import FileTroubleError, RollingFile
+from support.full_disk import files_end_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 NOW_MS = 1_800_000_000_000
@@ -30,15 +29,6 @@ def rolled(path: Path) -> list[str]:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "of" / "ours" / "discard.log"
-
-
-@pytest.fixture
-def small_files() -> Iterator[int]:
-    """Files of this process cannot grow beyond the number of bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1]))
-    yield 20
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_the_directory_is_made_with_its_parents(path: Path) -> None:
@@ -135,14 +125,13 @@ def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_full_disk_leaves_whole_lines(path: Path, small_files: int) -> None:
+def test_a_full_disk_leaves_whole_lines(path: Path) -> None:
     file = made(path, max_size=1000)
-    with pytest.raises(FileTroubleError, match="cannot be written"):
-        file.write([LINE] * 3)
-    assert path.read_bytes() == LINE * 2
-    assert small_files > len(LINE) * 2
-    with pytest.raises(FileTroubleError, match="cannot be written"):
-        file.write([LINE])
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    with files_end_at(2 * len(LINE) + 3):
+        with pytest.raises(FileTroubleError, match="cannot be written"):
+            file.write([LINE] * 3)
+        assert path.read_bytes() == LINE * 2
+        with pytest.raises(FileTroubleError, match="cannot be written"):
+            file.write([LINE])
     file.write([LINE])
     assert path.read_bytes() == LINE * 3
