@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "check-config": Command("bruce_mp.cli.check_config", "check a configuration file"),
     "import-config": Command("bruce_mp.cli.import_config", "convert a configuration of Dory or Bruce"),
     "send": Command("bruce_mp.cli.send", "send messages to a daemon"),
+    "upgrade": Command("bruce_mp.cli.upgrade", "let a daemon go on with the code that is installed now"),
     "status": Command("bruce_mp.cli.status", "show what a daemon does"),
     "check": Command("bruce_mp.cli.check", "check that a daemon's books balance"),
     "monitor": Command("bruce_mp.cli.monitor", "check a daemon for Nagios: exit status 0, 1, 2 or 3"),

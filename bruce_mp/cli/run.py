@@ -9,9 +9,14 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from bruce_mp.cli.configuration import add_overrides
 from bruce_mp.config.load import load_config
+from bruce_mp.errors import ExitCode
 from bruce_mp.supervisor.process import run
+from bruce_mp.supervisor.programs import PROGRAMS
+from bruce_mp.supervisor.trial import CHECK, examine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,5 +29,9 @@ def main(argv: Sequence[str]) -> int:
     parser = ArgumentParser(prog="bruce run", description="Run the daemon in the foreground.")
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the configuration")
     add_overrides(parser)
+    parser.add_argument(CHECK, action="store_true", help="only say, as JSON, whether the daemon's code would start")
     args = parser.parse_args(argv)
+    if args.check:
+        print(msgspec.json.encode(examine(load_config(args.config, args.overrides), PROGRAMS)).decode())
+        return ExitCode.OK
     return run(load_config(args.config, args.overrides), args.config)

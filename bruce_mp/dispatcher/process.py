@@ -49,6 +49,8 @@ _MESSAGES_A_ROUND: Final = 64
 _REPORT_EVERY_S: Final = 0.5
 _FAULTS: Final = {Cause.SILENT: Counter.ConnectorSocketTimeout, Cause.BAD_DATA: Counter.BadProduceResponse}
 """What is counted when a connection that was ready fails."""
+_LAST_ANSWERS_S: Final = 0.5
+"""So long a dispatcher whose code is replaced waits for the answers to what it has sent."""
 LONGEST_REST_S: Final = 60.0
 """Brokers' quota windows are far shorter by default; nothing that one says stops us for longer."""
 
@@ -92,6 +94,7 @@ class _Process:
         self._alarm_at = 0.0
         self._is_reminding = False
         self._is_reporting = False
+        self._is_leaving = False
         self._standing = Standing(start.slot, start.broker, links.sender(DISCARDS), wall_ms)
 
     def run(self) -> None:
@@ -114,8 +117,16 @@ class _Process:
             self._core.drain()
         elif isinstance(word, DebugTopics):
             self._tap.choose(word)
-        elif word is None or isinstance(word, Stop):
+        elif isinstance(word, Stop):
             self._loop.stop()
+        elif word is None:
+            self._make_way()
+
+    def _make_way(self) -> None:
+        """End when the brokers have answered: a broker that does not recognise repetitions would double the rest."""
+        self._is_leaving = True
+        self._loop.forget(self._control)
+        self._loop.call_later(_LAST_ANSWERS_S, self._loop.stop)
 
     def _on_parcels(self) -> None:
         for _ in range(_MESSAGES_A_ROUND):
@@ -132,7 +143,10 @@ class _Process:
         ends = self._core.patience_ends_ms
         if ends is not None and ends <= steady_ms():
             self._give_up_waiting()
-        self._send_requests()
+        if not self._is_leaving:
+            self._send_requests()
+        elif not self._requests:
+            self._loop.stop()
         self._router.send(self._core.drain_outbox())
         self._set_alarm(began)
         if (self._reporter.pending or self._tap.pending or self._compressor.sums) and not self._is_reporting:

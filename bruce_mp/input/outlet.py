@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.pipes.frames import Kind, Parcel
+from bruce_mp.pipes.links import LAST_WORDS_MS
 from bruce_mp.telemetry.clock import steady_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from bruce_mp.kernels import Lanes
-    from bruce_mp.pipes.links import Sender
+    from bruce_mp.pipes.links import Links, Sender
     from bruce_mp.pipes.loop import Loop, Timer
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.runs import Segment
@@ -21,6 +22,7 @@ __all__ = ["Outlet"]
 
 _REPORT_EVERY_S: Final = 0.5
 _TIDY_EVERY_S: Final = 1.0
+_FLUSH_MS: Final = 2000
 
 
 class Outlet:
@@ -58,6 +60,13 @@ class Outlet:
         """Close everything, and tell it of that."""
         self._lanes.close_all()
         self.hand_on_closed()
+
+    def close(self, links: Links, *, has_router: bool) -> None:
+        """Say the last words, to a router only if there is one: its successor looks by itself."""
+        self._reporter.flush()
+        if not has_router:
+            self._router.close()
+        links.close(_FLUSH_MS if has_router else LAST_WORDS_MS)
 
     def after_round(self) -> None:
         """Hand on what is due, and see to it that the loop wakes when more is."""

@@ -40,7 +40,6 @@ _TURNS_A_ROUND: Final = 4
 """After so many turns the loop looks at its other sources, however much waits at the socket."""
 _BATCHES_A_TURN: Final = 64
 """So many batches are taken in between two looks at the slab's room; one where senders are blocked."""
-_FLUSH_MS: Final = 2000
 _AFTER_ERROR_S: Final = 1.0
 _LOOK: Final = MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT
 """With it `recv` says how long a datagram is and leaves it where it is."""
@@ -85,6 +84,7 @@ class _Input:
         router = self._links.sender(ROUTER_FROM_INPUTS)
         self._outlet = Outlet(self._loop, self._lanes, pool, router, self._reporter)
         self._draining = False
+        self._is_replaced = False
 
     def run(self) -> None:
         self._outlet.hand_on(self._admission.recover(self._row_index, steady_ms()))
@@ -94,8 +94,7 @@ class _Input:
         self._outlet.start_tidying()
         self._control.send(Ready())
         self._loop.run(self._outlet.after_round)
-        self._reporter.flush()
-        self._links.close(_FLUSH_MS)
+        self._outlet.close(self._links, has_router=not self._is_replaced)
 
     def _on_control(self) -> None:
         word = self._control.receive()
@@ -104,8 +103,11 @@ class _Input:
             self._on_datagrams()
             if word.goes_on:
                 self._finish()
-        elif word is None or isinstance(word, Stop):
+        elif isinstance(word, Stop):
             self._take_the_rest()
+            self._finish()
+        elif word is None:
+            self._is_replaced = True  # a new supervisor's input takes what waits; the router is gone
             self._finish()
 
     def _on_datagrams(self) -> None:

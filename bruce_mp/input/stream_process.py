@@ -58,7 +58,6 @@ _LEAST_READ: Final = 64 << 10
 _ACCEPTS_A_ROUND: Final = 16
 """So many connections a worker takes at a time: others are woken too."""
 _EVENTS: Final = 512
-_FLUSH_MS: Final = 2000
 _RETRY_S: Final = 0.005
 _AFTER_ERROR_S: Final = 1.0
 _LOOK_FIRST_MS: Final = 1
@@ -148,6 +147,7 @@ class _Worker:
         router = self._links.sender(ROUTER_FROM_INPUTS)
         self._outlet = Outlet(self._loop, self._lanes, self._pool, router, self._reporter)
         self._is_paused = False
+        self._is_replaced = False
 
     def run(self) -> None:
         finish_stream_input(self._slab, self._row, self._row_index)
@@ -161,15 +161,18 @@ class _Worker:
         self._outlet.start_tidying()
         self._control.send(Ready())
         self._loop.run(self._outlet.after_round)
-        self._reporter.flush()
-        self._links.close(_FLUSH_MS)
+        self._outlet.close(self._links, has_router=not self._is_replaced)
 
     def _on_control(self) -> None:
         word = self._control.receive()
         if isinstance(word, Drain):
             self._on_ready()  # what had come before is still taken
             self._drain()
-        elif word is None or isinstance(word, Stop):
+        elif isinstance(word, Stop):
+            self._finish()
+        elif word is None:
+            self._is_replaced = True
+            self._on_ready()  # what had come before is still taken
             self._finish()
 
     def _drain(self) -> None:

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 __all__ = [
+    "Begin",
     "Broker",
     "Control",
     "DebugTopics",
     "Dispatchers",
     "Drain",
+    "Loaded",
     "PeerDied",
     "Ready",
     "RefreshMetadata",
@@ -33,6 +35,14 @@ class Broker(msgspec.Struct, frozen=True):
     node: int
     host: str
     port: int
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """Supervisor to process, before anything else: nobody has your place any more; do your work."""
+
+
+class Loaded(msgspec.Struct, frozen=True, tag=True):
+    """Process to supervisor: I could begin at once."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -87,7 +97,7 @@ class DebugTopics(msgspec.Struct, frozen=True, tag=True):
         return self.all or topic in self.topics
 
 
-Word = Ready | Dispatchers | PeerDied | Drain | Stop | RefreshMetadata | DebugTopics
+Word = Begin | Loaded | Ready | Dispatchers | PeerDied | Drain | Stop | RefreshMetadata | DebugTopics
 _DECODER: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
 
 

@@ -1,5 +1,7 @@
 """The first steps of a process of the daemon, and its last.
 
+What it needs is loaded before it is told to begin: it may have a predecessor that has to end first.
+
 It must not outlive the supervisor, who alone watches it: the kernel kills it when the supervisor dies.  Signals of the
 terminal are the supervisor's business; a SIGTERM that a service manager sends to all of them is its business, too.
 
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from setproctitle import setproctitle
 
 from bruce_mp.errors import BruceError
-from bruce_mp.pipes.control import Control
+from bruce_mp.pipes.control import Begin, Control, Loaded
 from bruce_mp.slab.file import Slab
 from bruce_mp.telemetry.clock import steady
 from bruce_mp.telemetry.logs import set_up_logging
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Inherited", "note_of", "run_child"]
 
 _PR_SET_PDEATHSIG: Final = 1
-_NOT_OURS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+_NOT_OURS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Service managers send them to the whole group; the supervisor says what follows from them."""
 
 log = logging.getLogger(__name__)
@@ -64,12 +66,16 @@ def run_child(program: str, start: Start, connection: Connection, _locks: Sequen
     _tie_to_parent()
     for number in _NOT_OURS:
         signal.signal(number, signal.SIG_IGN)
-    setproctitle(f"bruce: {start.name}")
+    setproctitle(f"bruce: {start.name} to be")
     if start.clock_offset_ms is not None:
         steady.offset_ms = start.clock_offset_ms
     try:
         set_up_logging(start.config.logging, start.name)
-        importlib.import_module(program).main(start, Slab(start.slab_path), Control(connection))
+        module, control = importlib.import_module(program), Control(connection)
+        control.send(Loaded())
+        if isinstance(control.receive(), Begin):
+            setproctitle(f"bruce: {start.name}")
+            module.main(start, Slab(start.slab_path), control)
     except BruceError as error:
         log.error("%s", error)  # noqa: TRY400 - we foresaw it: a traceback would only hide the sentence
         _fail(start, str(error), error.exit_code)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from signal import strsignal
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.pipes.control import Control, Drain, Stop
+from bruce_mp.pipes.control import Begin, Control, Drain, Stop
 from bruce_mp.supervisor.child import note_of, run_child
 from bruce_mp.supervisor.lifecycle import ALIVE, Event, State, advance
 from bruce_mp.supervisor.policy import Restarts
@@ -54,6 +54,7 @@ class Child:
         self._locks = locks
         self._ends_when_drained = ends_when_drained
         self._drain: Drain | None = None
+        self._may_begin = True
         self._killed_for = ""
         self._lives = 0
 
@@ -80,6 +81,16 @@ class Child:
         """Say a word; nothing when there is no process."""
         if self.connection is not None:
             Control(self.connection).send(word)
+
+    def hold(self) -> None:
+        """Let the life that comes load what it needs, and then wait for `begin`."""
+        self._may_begin = False
+
+    def begin(self) -> None:
+        """Let it begin."""
+        if not self._may_begin:
+            self._may_begin = True
+            self.send(Begin())
 
     def drain(self, word: Drain = DRAIN) -> None:
         """Say Drain to this life, and to each one that may follow."""
@@ -140,6 +151,8 @@ class Child:
             theirs.close()
         self.process = process
         self.state = advance(self.state, Event.SPAWNED)
+        if self._may_begin:
+            self.send(Begin())
         if self._drain is not None:
             self.send(self._drain)
 

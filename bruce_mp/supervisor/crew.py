@@ -14,14 +14,16 @@ import socket
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from multiprocessing.connection import wait
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from bruce_mp.pipes.control import Control, DebugTopics, Dispatchers, Drain, PeerDied, Ready, RefreshMetadata
+from bruce_mp.pipes.control import Control, DebugTopics, Dispatchers, Drain, Loaded, PeerDied, Ready, RefreshMetadata
 from bruce_mp.pipes.start import Start
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import Row
 from bruce_mp.supervisor import watch
 from bruce_mp.supervisor.children import PROPER_END, Child
+from bruce_mp.supervisor.handover import Member
 from bruce_mp.supervisor.lifecycle import UNWANTED, State
 from bruce_mp.supervisor.policy import BOOTS_MAX
 from bruce_mp.supervisor.slab_setup import retire_row
@@ -31,6 +33,7 @@ from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from multiprocessing.connection import Connection
     from pathlib import Path
 
     from bruce_mp.config.model import Config
@@ -109,6 +112,35 @@ class Crew:
         child.start = replace(child.start, inputs=self._equipment.inputs)
         return child
 
+    def load(self, until: float) -> None:
+        """Start everybody, and wait until they could begin, or until a time of the monotonic clock."""
+        for child in self.members:
+            child.hold()
+        self.act()
+        loading = [child.connection for child in self.members if child.connection is not None]
+        while loading and time.monotonic() < until:
+            for connection in cast("list[Connection]", wait(loading, until - time.monotonic())):
+                Control(connection).receive()  # Loaded, or the end of one that died: that is found later
+                loading.remove(connection)
+
+    def let_inputs_begin(self) -> None:
+        """Whoever had the inputs' places is gone."""
+        for child in self.inputs:
+            child.begin()
+
+    def let_all_begin(self) -> None:
+        """The same of everybody."""
+        for child in self.members:
+            child.begin()
+
+    def as_left(self) -> tuple[Member, ...]:
+        """Those that live, as new code is told of them."""
+        return tuple(
+            Member(child.name, child.process.pid or 0, child.connection.fileno() if child.connection else None)
+            for child in self.members
+            if child.process is not None
+        )
+
     @property
     def members(self) -> list[Child]:
         """Everyone, those that ended included."""
@@ -179,6 +211,8 @@ class Crew:
 
     def _obey(self, child: Child, word: Word) -> None:
         match word:
+            case Loaded():
+                pass
             case Ready():
                 self._on_ready(child)
             case Dispatchers(wanted):

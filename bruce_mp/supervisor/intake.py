@@ -115,9 +115,12 @@ def _take_tcp(config: Tcp, handed: Handed) -> Bound:
     return found
 
 
-def input_rows(config: Input, slab: Slab) -> tuple[int, ...]:
-    """The rows of the inputs that there should be: that of the datagram input, then those of the stream workers."""
-    has_datagrams = config.unix_datagram.enable or bool(landed_lengths(slab))
+def input_rows(config: Input, slab: Slab, *, had_datagrams: bool = False) -> tuple[int, ...]:
+    """The rows of the inputs that there should be: that of the datagram input, then those of the stream workers.
+
+    `had_datagrams`: a daemon before us is still receiving some.
+    """
+    has_datagrams = config.unix_datagram.enable or had_datagrams or bool(landed_lengths(slab))
     has_streams = config.unix_stream.enable or config.tcp.enable
     workers = config.streams.processes if has_streams else 0
     first = lay.ROW_FIRST_INPUT

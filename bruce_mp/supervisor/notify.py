@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import Final
 
 __all__ = ["ServiceManager"]
 
+_VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 _MARGIN: Final = 3
 """So many signs of life in the time that systemd waits for one."""
 
 
 class ServiceManager:
-    """The one that started this process, if it wants to be told.  Times in seconds of a monotonic clock."""
+    """The one that started this process, if it wants to be told.  Times in seconds of a monotonic clock.
+
+    `variables` are those of the environment from which code that takes our place knows it, too.
+    """
 
     def __init__(self) -> None:
+        self.variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
         address = os.environ.pop("NOTIFY_SOCKET", "")  # ours alone: no process of the daemon speaks for it
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._said: set[str] = set()
@@ -27,8 +33,13 @@ class ServiceManager:
         self._due = 0.0
 
     def ready(self) -> None:
-        """Say once that the daemon does its work."""
+        """Say once that the daemon does its work; again after `reloading`."""
         self._say_once("READY=1")
+
+    def reloading(self) -> None:
+        """Say that other code takes over; it will say that it is ready, or we do if it does not come to that."""
+        self._said.discard("READY=1")
+        self._say(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
         """Say once that the daemon ends."""

@@ -29,11 +29,13 @@ from bruce_mp.errors import BruceError, ExitCode, StartError
 from bruce_mp.kernels import CHOICE
 from bruce_mp.pipes.credentials import careless_files
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Slab
 from bruce_mp.slab.rows import Row
 from bruce_mp.supervisor.child import Inherited
 from bruce_mp.supervisor.crew import Crew, Equipment
 from bruce_mp.supervisor.datagram_limits import check_datagram_size, warn_of_short_queue
 from bruce_mp.supervisor.handed import sockets_of_manager
+from bruce_mp.supervisor.handover import Handover, PassedSocket, execute, take_handover
 from bruce_mp.supervisor.intake import input_rows, take_intake
 from bruce_mp.supervisor.notify import ServiceManager
 from bruce_mp.supervisor.programs import PROGRAMS
@@ -41,8 +43,10 @@ from bruce_mp.supervisor.remains import held_messages, plural
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, take_run_dir
 from bruce_mp.supervisor.shutdown import Phase, Shutdown
 from bruce_mp.supervisor.signals import SignalPipe
-from bruce_mp.supervisor.slab_setup import join_inputs, take_slab
-from bruce_mp.supervisor.sockets import HTTP_SETTING, bind_http
+from bruce_mp.supervisor.slab_setup import join_inputs, take_slab, warn_of_size
+from bruce_mp.supervisor.sockets import DATAGRAM_SETTING, HTTP_SETTING, STREAM_SETTING, TCP_SETTING, bind_http
+from bruce_mp.supervisor.takeover import Takeover
+from bruce_mp.supervisor.upgrade import State, Upgrade
 from bruce_mp.telemetry.books import balance_line, read_books
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
@@ -50,11 +54,10 @@ from bruce_mp.telemetry.log_lines import printable
 from bruce_mp.telemetry.logs import NOTICE, is_on_stderr, set_up_logging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from bruce_mp.config.addresses import UnixPath
     from bruce_mp.config.model import Config
-    from bruce_mp.slab.file import Slab
     from bruce_mp.supervisor.handed import Handed
     from bruce_mp.supervisor.programs import Programs
     from bruce_mp.supervisor.sockets import Bound
@@ -76,8 +79,9 @@ def run(config: Config, config_path: Path, programs: Programs = PROGRAMS) -> int
     log.log(NOTICE if CHOICE.compiled else logging.WARNING, "It uses %s.", CHOICE.sentence)
     for remark in (*remarks(config), *careless_files(config.kafka)):
         log.warning("%s", remark, extra={"about": remark})
+    handover = take_handover()
     try:
-        equipment = _equip(config, sockets_of_manager())
+        equipment = _take_over(config, handover) if handover and handover.crew else _equip(config, _handed(handover))
     except BruceError as error:
         log.error("%s", error)  # noqa: TRY400 - we foresaw it: a traceback would only hide the sentence
         if is_on_stderr(config.logging):
@@ -85,9 +89,17 @@ def run(config: Config, config_path: Path, programs: Programs = PROGRAMS) -> int
         raise
     row = Row(equipment.slab, lay.ROW_SUPERVISOR)
     row.begin(os.getpid(), wall_ms())
-    failure = _Supervisor(equipment, row, programs).serve()
-    _finish(equipment, failure)
+    supervisor = _Supervisor(equipment, row, programs, handover)
+    failure = supervisor.serve()
+    _finish(equipment, failure, keeps_sockets=supervisor.has_to_make_way)
+    if supervisor.has_to_make_way:
+        supervisor.make_way()
     return ExitCode.BOOT_LOOP if failure else ExitCode.OK
+
+
+def _handed(handover: Handover | None) -> Handed:
+    """The sockets that were open before we began."""
+    return handover.handed if handover else sockets_of_manager()
 
 
 def _equip(config: Config, handed: Handed) -> Equipment:
@@ -114,6 +126,19 @@ def _equip(config: Config, handed: Handed) -> Equipment:
     return Equipment(config, run_dir, slab, (Inherited(run_lock), Inherited(slab_lock)), intake, http, inputs)
 
 
+def _take_over(config: Config, handover: Handover) -> Equipment:
+    """What the code that we replace had; its processes are still at work.  Raises BruceError as `_equip`."""
+    run_dir, slab = Path(config.daemon.run_dir), Slab(Path(config.slab_path))
+    warn_of_size(slab, config.slab.size, config.input.max_datagram_size)
+    handed = handover.handed
+    http = handed.take(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http.address)
+    intake = take_intake(config.input, handed)
+    _publish(run_dir, http, config.http.address)
+    _publish_tcp(run_dir, intake.tcp)
+    inputs = input_rows(config.input, slab, had_datagrams=handover.had_datagrams)
+    return Equipment(config, run_dir, slab, tuple(map(Inherited, handover.locks)), intake, http, inputs)
+
+
 def _publish(run_dir: Path, http: Bound, address: HostPort | UnixPath) -> None:
     """Write down where the status pages are: with port 0 only the kernel knows."""
     if isinstance(address, HostPort):
@@ -137,7 +162,7 @@ def _remove_if_empty(slab: Slab) -> None:
 
 
 class _Supervisor:
-    def __init__(self, equipment: Equipment, row: Row, programs: Programs) -> None:
+    def __init__(self, equipment: Equipment, row: Row, programs: Programs, handover: Handover | None) -> None:
         self._equipment = equipment
         self._row = row
         self._signals = SignalPipe()
@@ -145,6 +170,8 @@ class _Supervisor:
         max_delay = equipment.config.delivery.shutdown_max_delay_ms / 1000
         self._shutdown = Shutdown(self._crew, equipment.slab, max_delay, equipment.intake)
         self._manager = ServiceManager()
+        self._upgrade = Upgrade(equipment.run_dir, equipment.slab.path)
+        self._takeover = Takeover(handover, equipment.run_dir) if handover else None
         self._beat_due = 0.0
         self._beat: Callable[[], None]
         row.start_heartbeat(self._call_later, wall_ms)
@@ -153,32 +180,71 @@ class _Supervisor:
         self._beat_due, self._beat = time.monotonic() + seconds, beat
 
     def serve(self) -> str | None:
-        """Until the end; why the daemon could not go on, None when it was asked to end."""
+        """Until the end; why the daemon could not go on, None when it was asked to end, or to make way for new code."""
+        if self._takeover:
+            self._manager.alive(time.monotonic())
+            self._takeover.carry_out(self._crew, self._equipment.slab, self._equipment.inputs)
         while True:
             if time.monotonic() >= self._beat_due:
                 self._beat()
             self._crew.act()
             self._crew.watch_over()
             self._shutdown.step()
+            self._see_to_upgrade()
             self._tell_manager()
             if self._shutdown.phase is Phase.OVER:
                 return self._crew.failure
             self._wait()
 
+    def _see_to_upgrade(self) -> None:
+        if self._takeover:
+            self._takeover.look(self._crew)
+        self._upgrade.step()
+        if self._upgrade.state is State.READY:
+            self.make_way()
+        elif self.has_to_make_way and self._shutdown.phase is Phase.RUNNING:
+            self._shutdown.request(keeps_sockets=True)
+
+    @property
+    def has_to_make_way(self) -> bool:
+        """Whether new code is to be executed when all processes have ended."""
+        return self._upgrade.state is State.DRAINING
+
+    def make_way(self) -> None:
+        """Execute the code that is installed now; returns only if that cannot be done."""
+        equipment = self._equipment
+        crew = self._crew.as_left()
+        locks = tuple(lock.descriptor for lock in equipment.locks) if crew else ()
+        handover = Handover(__version__, self._upgrade.since, tuple(_passed(equipment)), locks, crew)
+        self._manager.alive(time.monotonic())
+        self._manager.reloading()
+        try:
+            execute(handover, self._manager.variables)
+        except OSError as error:
+            self._upgrade.refuse(f"it cannot be executed: {error.strerror}")
+
     def _tell_manager(self) -> None:
         self._manager.alive(time.monotonic())
+        if self.has_to_make_way:
+            return
         if self._shutdown.phase is not Phase.RUNNING:
             self._manager.stopping()
         elif self._crew.is_complete:
             self._manager.ready()
 
     def _wait(self) -> None:
-        sources = {**self._crew.sources(), self._signals.fileno(): self._on_signals}
+        sources = {
+            **self._crew.sources(),
+            **self._upgrade.sources(),
+            self._signals.fileno(): self._on_signals,
+        }
         for ready in wait(list(sources), self._timeout()):
             sources[cast("int", ready)]()
 
     def _timeout(self) -> float:
-        dues = [due for due in (self._beat_due, self._crew.due, self._shutdown.due) if due is not None]
+        dues = [
+            due for due in (self._beat_due, self._crew.due, self._shutdown.due, self._upgrade.due) if due is not None
+        ]
         return max(0.0, min(dues) - time.monotonic())
 
     def _on_signals(self) -> None:
@@ -186,17 +252,35 @@ class _Supervisor:
             match number:
                 case Signals.SIGTERM | Signals.SIGINT:
                     self._row.add(Counter.GotShutdownRequest)
+                    self._upgrade.cancel()
                     self._shutdown.request()
                 case Signals.SIGUSR1:  # the log file is opened anew whenever it was moved away
                     self._row.add(Counter.GotLogfileReopenRequest)
+                case Signals.SIGUSR2:
+                    self._upgrade.request()
                 case _:
                     log.warning("%s is ignored: a changed configuration needs a restart.", number.name)
 
 
-def _finish(equipment: Equipment, failure: str | None) -> None:
+def _passed(equipment: Equipment) -> Iterator[PassedSocket]:
+    """The sockets that the code that takes our place goes on with, by setting."""
+    intake = equipment.intake
+    bound = {
+        DATAGRAM_SETTING: intake.datagrams,
+        STREAM_SETTING: intake.unix_stream,
+        TCP_SETTING: intake.tcp,
+        HTTP_SETTING: equipment.http,
+    }
+    for setting, each in bound.items():
+        if each is not None:
+            yield PassedSocket(setting, each.socket.fileno(), each.is_ours)
+
+
+def _finish(equipment: Equipment, failure: str | None, *, keeps_sockets: bool) -> None:
     """All processes are gone: clean up, and say what is left."""
-    equipment.intake.remove_files()
-    equipment.http.remove_file()
+    if not keeps_sockets:
+        equipment.intake.remove_files()
+        equipment.http.remove_file()
     if failure:
         _tell(equipment, f"{failure}. The daemon has ended.")
     held = held_messages(equipment.slab)

@@ -17,12 +17,33 @@ from bruce_mp.supervisor.locks import patiently
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["HTTP_ADDRESS", "TCP_ADDRESS", "take_run_dir"]
+__all__ = ["HTTP_ADDRESS", "TCP_ADDRESS", "daemon_of", "take_run_dir"]
 
 HTTP_ADDRESS: Final = "http.address"
 """The file that says where the status pages are served, as `http.listen` does."""
 TCP_ADDRESS: Final = "input.tcp.address"
 """The file that says where TCP connections are accepted, if they are."""
+
+_PID: Final = "supervisor.pid"
+
+
+def daemon_of(path: Path) -> int | None:
+    """The process number of the supervisor that has this run directory; None when none has.
+
+    Raises StartError when we are not allowed to look.
+    """
+    try:
+        pid = int((path / _PID).read_text("ascii"))
+        os.close(_lock(path))
+    except StartError:
+        return pid
+    except PermissionError as error:
+        raise StartError(
+            f"The run directory {path} cannot be looked into: {error.strerror}. Do it as the daemon's user, or as root."
+        ) from error
+    except (OSError, ValueError):
+        return None
+    return None
 
 
 def take_run_dir(path: Path) -> int:
@@ -37,7 +58,9 @@ def take_run_dir(path: Path) -> int:
         remedy = f"{place_above(error, path.parent)}, or set another daemon.run_dir."
         raise StartError(f"The run directory {path} cannot be made: {error.strerror}. {remedy}") from error
     _check(path, found)
-    return patiently(lambda: _lock(path))
+    descriptor = patiently(lambda: _lock(path))
+    (path / _PID).write_text(str(os.getpid()), "ascii")
+    return descriptor
 
 
 def _check(path: Path, found: os.stat_result) -> None:

@@ -56,15 +56,16 @@ class Shutdown:
         self.phase = Phase.RUNNING
         self.due: float | None = None
 
-    def request(self) -> None:
-        """Begin; or, when it was requested before, hurry."""
+    def request(self, *, keeps_sockets: bool = False) -> None:
+        """Begin; or, when it was requested before, hurry.  `keeps_sockets`: others will receive there."""
         now = time.monotonic()
         if self.phase is Phase.RUNNING:
             log.log(NOTICE, "Shutting down; delivery of what is left may take %g s.", self._max_delay)
             self._deadline = now + self._max_delay
             self._intake_until = min(now + INTAKE_PATIENCE_S, self._deadline)
-            self._intake.close()
-            self._crew.drain_inputs(goes_on=self._intake.goes_on)
+            if not keeps_sockets:
+                self._intake.close()
+            self._crew.drain_inputs(goes_on=keeps_sockets or self._intake.goes_on)
             self.phase = Phase.INTAKE
         elif self.phase in {Phase.INTAKE, Phase.DELIVERY}:
             log.log(NOTICE, "Asked again to shut down: not waiting for deliveries any longer.")

@@ -11,9 +11,9 @@ import socket
 from signal import Signals
 from typing import Final
 
-__all__ = ["SignalPipe"]
+__all__ = ["WATCHED", "SignalPipe"]
 
-WATCHED: Final = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGUSR1)
+WATCHED: Final = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGUSR1, Signals.SIGUSR2)
 
 
 class SignalPipe:
@@ -26,6 +26,7 @@ class SignalPipe:
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in WATCHED:
             signal.signal(number, _nothing)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # the code that we replaced held them back
 
     def fileno(self) -> int:
         """The descriptor to poll."""

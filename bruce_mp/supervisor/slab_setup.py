@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-__all__ = ["OwnSlab", "join_inputs", "retire_row", "take_slab"]
+__all__ = ["OwnSlab", "inherit_slab", "join_inputs", "retire_row", "take_slab", "warn_of_size"]
 
 log = logging.getLogger(__name__)
 
@@ -122,16 +122,25 @@ def _adopt(path: Path, wanted: Geometry) -> Slab | None:
     slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)  # what the last daemon knew of the cluster is nobody's any more
     if held:
         log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held, "message"))
-    if slab.geometry != wanted and held:
+    if slab.geometry != wanted and not held:
+        path.unlink()
+        return None
+    _warn_of_size(slab, wanted)
+    return slab
+
+
+def warn_of_size(slab: Slab, size: int, largest_datagram: int) -> None:
+    """Say so when a slab that is in use has another size than the configured one."""
+    _warn_of_size(slab, Geometry.for_size(size, largest_datagram))
+
+
+def _warn_of_size(slab: Slab, wanted: Geometry) -> None:
+    if slab.geometry != wanted:
         log.warning(
             "The slab %s keeps its old size until it is empty: slab.size and input.max_datagram_size take effect after "
             "a shutdown that delivered everything.",
-            path,
+            slab.path,
         )
-    elif slab.geometry != wanted:
-        path.unlink()
-        return None
-    return slab
 
 
 def _check_kind(path: Path) -> None:
@@ -149,6 +158,19 @@ def retire_row(slab: Slab, row: int) -> None:
     """Nobody has the row any more: finish the transaction of whoever had it; no process is to be there."""
     Row(slab, row)
     slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_PID) >> 2] = 0
+
+
+def inherit_slab(slab: Slab, inputs: Sequence[int]) -> None:
+    """Put a slab in order whose processes have just ended for the sake of ours.
+
+    It is believed to be sound: it was in use a moment ago.  The supervisor's own row is in use still.
+    """
+    for row in range(lay.ROW_COUNT):
+        if row != lay.ROW_SUPERVISOR:
+            retire_row(slab, row)
+    decide_anew(slab)
+    join_inputs(slab, inputs)
+    slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)
 
 
 def join_inputs(slab: Slab, rows: Sequence[int]) -> None:

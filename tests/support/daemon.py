@@ -18,7 +18,7 @@ import sys
 import time
 import tomllib
 import urllib.request
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +33,7 @@ from support.activated import activated
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Self
 
 __all__ = ["Daemon"]
@@ -127,6 +127,13 @@ class Daemon:
 
     def __enter__(self) -> Self:
         return self.start()
+
+    @contextmanager
+    def kept(self) -> Iterator[Self]:
+        """As a `with` block of a daemon that is started already."""
+        with ExitStack() as stack:
+            stack.push(self.__exit__)
+            yield self
 
     def __exit__(self, kind: object, *_: object) -> None:
         assert self._process is not None

@@ -1,0 +1,96 @@
+"""`bruce upgrade`: let a running daemon go on with the code that is installed now, and with the configuration of now.
+
+Exit status: 0 if the new code receives, 1 if the daemon goes on with the old one, or has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.config.load import load_config
+from bruce_mp.errors import BruceError, ExitCode
+from bruce_mp.supervisor.run_dir import daemon_of
+from bruce_mp.supervisor.upgrade_note import Stage, read_note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bruce_mp.supervisor.upgrade_note import UpgradeNote
+
+__all__ = ["main"]
+
+_TIMEOUT_S: Final = 120.0
+_LOOK_EVERY_S: Final = 0.02
+
+
+class UpgradeError(BruceError):
+    """The upgrade did not come about."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Ask for it, and wait until it is done."""
+    parser = ArgumentParser(
+        prog="bruce upgrade", description="Let a running daemon go on with the code that is installed now."
+    )
+    parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="its configuration")
+    parser.add_argument(
+        "--timeout", type=float, default=_TIMEOUT_S, metavar="S", help=f"wait so long (default {_TIMEOUT_S:g} s)"
+    )
+    args = parser.parse_args(argv)
+    note = _upgrade(Path(load_config(args.config).daemon.run_dir), args.timeout)
+    print(f"bruce {note.old} -> {note.new}: nothing was received for {note.waited_ms} ms; what came waited.")
+    return ExitCode.OK
+
+
+def _upgrade(run_dir: Path, timeout: float) -> UpgradeNote:
+    """Have the daemon of a run directory do it.  Raises UpgradeError."""
+    pid = daemon_of(run_dir)
+    if pid is None:
+        raise UpgradeError(f"No daemon runs with the run directory {run_dir}. Start it; it is then of the new version.")
+    before = read_note(run_dir)
+    try:
+        os.kill(pid, signal.SIGUSR2)
+    except PermissionError as error:
+        raise UpgradeError(f"Process {pid} is not yours to upgrade: do it as the daemon's user, or as root.") from error
+    for note in _notes(run_dir, pid, time.monotonic() + timeout):
+        if note.number > (before.number if before else 0) and _is_over(note):
+            return note
+    raise UpgradeError("The daemon has not said in time how the upgrade went; look into its log.")
+
+
+def _notes(run_dir: Path, pid: int, deadline: float) -> Iterator[UpgradeNote]:
+    """What the supervisor notes, each note once, until it ends or the time is over."""
+    last = None
+    while time.monotonic() < deadline:
+        is_there = _is_alive(pid)
+        note = read_note(run_dir)
+        if note is not None and note != last:
+            yield note
+        if not is_there:
+            raise UpgradeError(
+                "The daemon has ended meanwhile; its log says why. What it had not delivered is in its slab."
+            )
+        last = note
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _is_over(note: UpgradeNote) -> bool:
+    if note.stage is Stage.REFUSED:
+        raise UpgradeError(f"bruce {note.old} goes on: {note.reason}")
+    if note.stage is Stage.DRAINING:
+        sys.stderr.write("The new version cannot go on with this slab: the daemon delivers first what it has.\n")
+    return note.stage is Stage.DONE

@@ -1,0 +1,78 @@
+"""How the new code takes over from the old one's processes.
+
+Its own processes are started first, and load all that they need; then the old ones end, the slab is put in order, and
+the new ones may begin.  Only between the end of the old inputs and the beginning of the new ones nobody receives.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp import __version__
+from bruce_mp.supervisor.predecessors import Predecessors
+from bruce_mp.supervisor.slab_setup import inherit_slab
+from bruce_mp.supervisor.upgrade_note import Stage, UpgradeNote, read_note, write_note
+from bruce_mp.telemetry.logs import NOTICE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.supervisor.crew import Crew
+    from bruce_mp.supervisor.handover import Handover
+
+__all__ = ["Takeover"]
+
+_LOADING_S: Final = 10.0
+"""So long may our processes take to load; who takes longer does it while messages wait."""
+
+log = logging.getLogger(__name__)
+
+
+class Takeover:
+    """From `before` to `crew`.  Times in seconds of the monotonic clock."""
+
+    def __init__(self, handover: Handover, run_dir: Path) -> None:
+        self._old_version = handover.version
+        self._before = Predecessors(handover.crew)
+        self._has_slab = bool(handover.crew)
+        self._run_dir = run_dir
+        self._deaf_since = handover.since
+        self._waited: float | None = None
+        self._is_told = False
+
+    def carry_out(self, crew: Crew, slab: Slab, inputs: tuple[int, ...]) -> None:
+        """End the old processes, and let ours begin.  Raises SlabError for a slab that is damaged."""
+        if not self._has_slab:
+            return  # they have ended: the slab was taken, and ours are started, as at every start
+        crew.load(time.monotonic() + _LOADING_S)
+        self._before.end_senders()
+        self._deaf_since = time.monotonic()
+        self._before.end_inputs()
+        inherit_slab(slab, inputs)
+        crew.let_inputs_begin()
+        self._before.end_status()
+        crew.let_all_begin()
+
+    def look(self, crew: Crew) -> None:
+        """Say once that it is done, and how long messages waited."""
+        self._before.bury_helpers()
+        if self._waited is None and crew.inputs_run:
+            self._waited = time.monotonic() - self._deaf_since
+        if self._waited is not None and crew.is_complete and not self._is_told:
+            self._is_told = True
+            self._tell(round(self._waited * 1000))
+
+    def _tell(self, waited_ms: int) -> None:
+        log.log(
+            NOTICE,
+            "bruce %s has taken over from %s. Nothing was received for %d ms; what came waited.",
+            __version__,
+            self._old_version,
+            waited_ms,
+        )
+        note = read_note(self._run_dir)
+        number = note.number if note else 1
+        write_note(self._run_dir, UpgradeNote(number, Stage.DONE, self._old_version, __version__, waited_ms=waited_ms))

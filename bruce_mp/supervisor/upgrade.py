@@ -1,0 +1,126 @@
+"""The way to the code that is installed now, without an end of the daemon.
+
+    IDLE ──SIGUSR2──▶ CHECKING ──it would start, and can go on with our slab──▶ ready: execute it
+                         │  └─────it would start, with another kind of slab──▶ DRAINING ──all have ended──▶ execute it
+                         └────────it would not start──▶ IDLE
+
+While the new code is checked everything goes on.  `step` never waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from enum import Enum, auto, unique
+from typing import TYPE_CHECKING
+
+from bruce_mp import __version__
+from bruce_mp.slab.layout import LAYOUT_VERSION
+from bruce_mp.supervisor.trial import Trial, TrialError, Verdict
+from bruce_mp.supervisor.upgrade_note import Stage, UpgradeNote, read_note, write_note
+from bruce_mp.telemetry.logs import NOTICE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["State", "Upgrade"]
+
+log = logging.getLogger(__name__)
+
+
+@unique
+class State(Enum):
+    IDLE = auto()
+    CHECKING = auto()
+    READY = auto()
+    """The new code is to be executed now; our processes go on meanwhile."""
+    DRAINING = auto()
+    """It is to be executed when our processes have delivered all and ended."""
+
+
+class Upgrade:
+    """`run_dir` and `slab` are the places where this daemon works.
+
+    `since`: when the way was free, by the monotonic clock in seconds.
+    """
+
+    def __init__(self, run_dir: Path, slab: Path) -> None:
+        self._run_dir = run_dir
+        self._slab = slab
+        self._trial: Trial | None = None
+        self._note = UpgradeNote(0, Stage.DONE, __version__)
+        self.state = State.IDLE
+        self.since = 0.0
+
+    @property
+    def due(self) -> float | None:
+        """When `step` has something to do."""
+        return self._trial.due if self._trial else None
+
+    def sources(self) -> dict[int, Callable[[], None]]:
+        """The descriptor to wait for."""
+        return {self._trial.fileno(): self.step} if self._trial else {}
+
+    def request(self) -> None:
+        """Begin, unless we are at it already."""
+        if self.state is not State.IDLE:
+            return
+        log.log(NOTICE, "An upgrade is asked for: the code that is installed now is checked.")
+        before = read_note(self._run_dir)
+        self._note = UpgradeNote(before.number + 1 if before else 1, Stage.CHECKING, __version__)
+        write_note(self._run_dir, self._note)
+        try:
+            self._trial = Trial()
+        except OSError as error:
+            self.refuse(f"it cannot be started: {error.strerror}")
+        else:
+            self.state = State.CHECKING
+
+    def step(self) -> None:
+        """Look what came of the check."""
+        if self._trial is None or not self._trial.is_over:
+            return
+        try:
+            self._go_by(self._trial.verdict())
+        except TrialError as error:
+            self.refuse(str(error))
+        self._end_trial()
+
+    def _go_by(self, verdict: Verdict) -> None:
+        same = (str(self._run_dir), str(self._slab), LAYOUT_VERSION)
+        if (verdict.run_dir, verdict.slab, verdict.layout) == same:
+            self._advance(State.READY, Stage.TAKING_OVER, verdict)
+            log.log(NOTICE, "bruce %s makes way for %s.", __version__, verdict.version)
+            return
+        self._advance(State.DRAINING, Stage.DRAINING, verdict)
+        log.log(
+            NOTICE,
+            "bruce %s makes way for %s, which has its slab at %s, with layout %d: this one is emptied first.",
+            __version__,
+            verdict.version,
+            verdict.slab,
+            verdict.layout,
+        )
+
+    def _advance(self, state: State, stage: Stage, verdict: Verdict) -> None:
+        self.state, self.since = state, time.monotonic()
+        self._note = UpgradeNote(self._note.number, stage, __version__, verdict.version)
+        write_note(self._run_dir, self._note)
+
+    def refuse(self, reason: str) -> None:
+        """Stay as we are."""
+        log.error("There is no upgrade from bruce %s to the code that is installed now: %s", __version__, reason)
+        write_note(self._run_dir, UpgradeNote(self._note.number, Stage.REFUSED, __version__, self._note.new, reason))
+        self.state = State.IDLE
+
+    def cancel(self) -> None:
+        """The daemon is to end."""
+        if self.state is not State.IDLE:
+            self.refuse("the daemon was told to end")
+            self._end_trial()
+
+    def _end_trial(self) -> None:
+        if self._trial is not None:
+            self._trial.close()
+            self._trial = None

@@ -1,0 +1,239 @@
+"""`bruce upgrade` under load: the daemon goes on with other code, in the same process, and nobody hears of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import psutil
+import pytest
+
+import bruce_mp
+from bruce_mp.client import DatagramClient, StreamClient
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.slab.layout import LAYOUT_VERSION
+from bruce_mp.supervisor.upgrade_note import Stage, read_note
+from support.daemon import Daemon
+from support.processes import wait_until
+from support.traffic import Load, Seen, assert_all_there
+from support.whole_runs import Sender
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.process
+
+TOPICS: Final = ("red", "green")
+BLOCKING: Final = {"input.unix_datagram.when_full": "block"}
+ENDLESS: Final = Load(TOPICS, senders=1, messages=10**9, largest=300)
+PACKAGE: Final = Path(bruce_mp.__file__).parent
+WITHIN_S: Final = 90
+
+
+class Installation:
+    """A directory with the package, which is installed anew while a daemon runs from it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory
+        self.package = directory / "bruce_mp"
+        ignored = shutil.ignore_patterns("__pycache__", "*.c", "spark", "devbroker")
+        shutil.copytree(PACKAGE, self.package, ignore=ignored)
+        (self.package / "devbroker").symlink_to(PACKAGE / "devbroker")
+
+    def set_version(self, version: str) -> None:
+        """Another version, which is the same but for its name."""
+        self._edit("__init__.py", r'"\d+\.\d+\.\d+"', f'"{version}"')
+
+    def set_layout(self, version: int) -> None:
+        """Another layout of the slab."""
+        self._edit("slab/layout.py", r"(?m)^LAYOUT_VERSION.*$", f"LAYOUT_VERSION = {version}")
+
+    def break_module(self, name: str) -> None:
+        """A module that cannot be imported."""
+        (self.package / name).write_text("raise ImportError('half installed')\n")
+
+    def _edit(self, name: str, what: str, by: str) -> None:
+        file = self.package / name
+        text, changed = re.subn(what, by, file.read_text())
+        assert changed
+        file.with_suffix(".new").write_text(text)
+        file.with_suffix(".new").replace(file)
+
+
+@pytest.fixture
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(topics=dict.fromkeys(TOPICS, 2)) as running:
+        yield running
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Installation:
+    return Installation(tmp_path / "installed")
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, broker: DevBroker, installed: Installation) -> Iterator[Daemon]:
+    daemon = Daemon(tmp_path, broker.bootstrap, BLOCKING)
+    daemon.start(installed.path)
+    with daemon.kept():
+        yield daemon
+
+
+def upgrade(daemon: Daemon) -> subprocess.CompletedProcess[str]:
+    """Run `bruce upgrade`."""
+    command = [sys.executable, "-m", "bruce_mp", "upgrade", "--config", str(daemon.config_path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+
+
+def read_back(broker: DevBroker) -> dict[str, list[Seen]]:
+    return {
+        topic: [
+            Seen(partition, record.key, record.value, record.timestamp)
+            for partition, records in enumerate(broker.fetch(topic))
+            for record in records
+        ]
+        for topic in TOPICS
+    }
+
+
+def assert_arrived(sender: Sender, load: Load, daemon: Daemon, broker: DevBroker) -> None:
+    """Nothing lost, nothing doubled, no error."""
+    assert sender.refusal is None
+    books = daemon.wait_settled(load.total)
+    assert (books.received, books.delivered) == (load.total, load.total)
+    assert_all_there(load, read_back(broker))
+
+
+def test_upgrades_in_a_row_under_load(daemon: Daemon, broker: DevBroker, installed: Installation) -> None:
+    sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.0003)
+    sender.start()
+    pid = daemon.pid
+    for number in range(1, 4):
+        daemon.wait_received(number * 300)
+        old = daemon.pids()
+        installed.set_version(f"9.0.{number}")
+        done = upgrade(daemon)
+        assert done.returncode == 0, done.stderr + daemon.log()
+        assert re.fullmatch(rf"bruce \S+ -> 9\.0\.{number}: nothing was received for \d+ ms; .*\n", done.stdout)
+        assert daemon.get("/server_info/json")["version"] == f"9.0.{number}"
+        assert not set(old.values()) & set(daemon.pids().values())
+    load = sender.stop()
+    assert_arrived(sender, load, daemon, broker)
+    assert psutil.Process(pid).ppid() == os.getpid()
+    assert [child for child in psutil.Process(pid).children() if child.status() == psutil.STATUS_ZOMBIE] == []
+    assert daemon.terminate() == 0
+    assert not daemon.socket_path.exists()
+    assert not daemon.slab_path.exists()
+
+
+def test_what_is_held_is_delivered_by_the_new_code(daemon: Daemon, broker: DevBroker, installed: Installation) -> None:
+    broker.broker_down(1)
+    sender = Sender(replace(ENDLESS, messages=2000), daemon.socket_path)
+    sender.start()
+    daemon.wait_received(2000)
+    sender.join()
+    installed.set_version("9.1.0")
+    assert upgrade(daemon).returncode == 0
+    broker.broker_up(1)
+    assert_arrived(sender, sender.stop(), daemon, broker)
+
+
+def test_code_that_would_not_start_is_refused(daemon: Daemon, broker: DevBroker, installed: Installation) -> None:
+    before = daemon.pids()
+    installed.break_module("router/fetch.py")
+    done = upgrade(daemon)
+    assert done.returncode == 1
+    assert "goes on: it would not start: " in done.stderr
+    assert "ImportError: half installed" in done.stderr
+    with DatagramClient(daemon.socket_path) as client:
+        client.send("red", b"still here")
+    daemon.wait_settled(1)
+    assert daemon.pids() == before
+
+
+def test_a_configuration_that_is_wrong_now_is_refused(daemon: Daemon) -> None:
+    before = daemon.pids()
+    right = daemon.config_path.read_text()
+    daemon.config_path.write_text(right + "\n[compression]\nsise = 1\n")
+    os.kill(daemon.pid, signal.SIGUSR2)
+    wait_until(lambda: (note := read_note(daemon.run_dir)) is not None and note.stage is Stage.REFUSED, "the refusal")
+    daemon.config_path.write_text(right)
+    note = read_note(daemon.run_dir)
+    assert note is not None
+    assert "sise" in note.reason
+    assert daemon.pids() == before
+
+
+def test_another_layout_empties_the_slab_first(daemon: Daemon, broker: DevBroker, installed: Installation) -> None:
+    sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.0003)
+    sender.start()
+    daemon.wait_received(500)
+    installed.set_version("9.2.0")
+    installed.set_layout(LAYOUT_VERSION + 1)
+    done = upgrade(daemon)
+    assert done.returncode == 0, done.stderr + daemon.log()
+    assert "delivers first what it has" in done.stderr
+    load = sender.stop()
+    assert sender.refusal is None
+    daemon.wait_for(lambda: sum(map(len, read_back(broker).values())) >= load.total, "all messages", 60)
+    assert_all_there(load, read_back(broker))
+    assert "moved to" not in daemon.log()
+    assert daemon.terminate() == 0
+
+
+@pytest.mark.parametrize("stage", [Stage.CHECKING, Stage.TAKING_OVER])
+def test_a_supervisor_that_is_killed_in_the_middle_loses_nothing(
+    daemon: Daemon, broker: DevBroker, installed: Installation, stage: Stage
+) -> None:
+    sender = Sender(replace(ENDLESS, messages=20_000), daemon.socket_path)
+    sender.start()
+    daemon.wait_received(500)
+    os.kill(daemon.pid, signal.SIGUSR2)
+    wait_until(lambda: (note := read_note(daemon.run_dir)) is not None and note.stage is stage, "the stage")
+    daemon.kill_supervisor()
+    sender.join()
+    daemon.start(installed.path)
+    sent = sender.load if sender.refusal is None else replace(sender.load, messages=sender.accepted)
+    books = daemon.wait_settled(sent.messages - 1)
+    assert books.received == books.delivered <= sent.messages
+
+
+def test_streams_go_on(tmp_path: Path, broker: DevBroker, installed: Installation) -> None:
+    path = tmp_path / "in.stream"
+    settings = {**BLOCKING, "input.unix_stream.enable": "true", "input.unix_stream.path": path}
+    daemon = Daemon(tmp_path, broker.bootstrap, settings).start(installed.path)
+    with daemon.kept(), StreamClient(path, timeout=30) as client:
+        for number in range(3):
+            client.send("red", b"%d" % number)
+            client.flush()
+            assert upgrade(daemon).returncode == 0
+        client.send("red", b"3")
+        client.flush()
+        daemon.wait_settled(4)
+    assert sorted(record.value or b"" for records in broker.fetch("red") for record in records) == [
+        b"0",
+        b"1",
+        b"2",
+        b"3",
+    ]
+
+
+def test_sigterm_while_the_new_code_is_checked_ends_the_daemon(daemon: Daemon) -> None:
+    os.kill(daemon.pid, signal.SIGUSR2)
+    wait_until(lambda: read_note(daemon.run_dir) is not None, "the upgrade")
+    assert daemon.terminate() == 0
+    assert not daemon.slab_path.exists()
+
+
+def test_without_a_daemon_there_is_nothing_to_upgrade(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, "127.0.0.1:1")
+    done = upgrade(daemon)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"bruce: No daemon runs with the run directory {daemon.run_dir}.")
