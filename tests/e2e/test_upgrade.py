@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -155,7 +156,7 @@ def test_code_that_would_not_start_is_refused(daemon: Daemon, broker: DevBroker,
     with DatagramClient(daemon.socket_path) as client:
         client.send("red", b"still here")
     daemon.wait_settled(1)
-    assert daemon.pids() == before
+    assert before.items() <= daemon.pids().items()
 
 
 def test_a_configuration_that_is_wrong_now_is_refused(daemon: Daemon) -> None:
@@ -168,7 +169,7 @@ def test_a_configuration_that_is_wrong_now_is_refused(daemon: Daemon) -> None:
     note = read_note(daemon.run_dir)
     assert note is not None
     assert "sise" in note.reason
-    assert daemon.pids() == before
+    assert before.items() <= daemon.pids().items()
 
 
 def test_another_layout_empties_the_slab_first(daemon: Daemon, broker: DevBroker, installed: Installation) -> None:
@@ -190,19 +191,25 @@ def test_another_layout_empties_the_slab_first(daemon: Daemon, broker: DevBroker
 
 @pytest.mark.parametrize("stage", [Stage.CHECKING, Stage.TAKING_OVER])
 def test_a_supervisor_that_is_killed_in_the_middle_loses_nothing(
-    daemon: Daemon, broker: DevBroker, installed: Installation, stage: Stage
+    tmp_path: Path, broker: DevBroker, installed: Installation, stage: Stage
 ) -> None:
-    sender = Sender(replace(ENDLESS, messages=20_000), daemon.socket_path)
-    sender.start()
-    daemon.wait_received(500)
-    os.kill(daemon.pid, signal.SIGUSR2)
-    wait_until(lambda: (note := read_note(daemon.run_dir)) is not None and note.stage is stage, "the stage")
-    daemon.kill_supervisor()
-    sender.join()
-    daemon.start(installed.path)
-    sent = sender.load if sender.refusal is None else replace(sender.load, messages=sender.accepted)
-    books = daemon.wait_settled(sent.messages - 1)
-    assert books.received == books.delivered <= sent.messages
+    """The socket is a service manager's; one of its own would die with the daemon, and take along what it holds."""
+    daemon = Daemon(tmp_path, broker.bootstrap, BLOCKING)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as opened:
+        opened.bind(str(daemon.socket_path))
+        daemon.handed_over["bruce.socket"] = opened
+        daemon.start(installed.path)
+        sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.0003)
+        sender.start()
+        with daemon.kept():
+            daemon.wait_received(300)
+            os.kill(daemon.pid, signal.SIGUSR2)
+            wait_until(lambda: (note := read_note(daemon.run_dir)) is not None and note.stage is stage, "the stage")
+            daemon.kill_supervisor()
+            daemon.start(installed.path)
+            assert upgrade(daemon).returncode == 0
+            assert_arrived(sender, sender.stop(), daemon, broker)
+        assert daemon.socket_path.is_socket()
 
 
 def test_streams_go_on(tmp_path: Path, broker: DevBroker, installed: Installation) -> None:
