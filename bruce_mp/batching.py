@@ -4,7 +4,8 @@ The rules are those of the reference (behaviour, "Flush rule of one batch"), app
 not fit is cut at the message where the limit is reached.  Where the batch says no more than when its messages may go
 (`keeps_whole`), it goes with the batch that it completes instead: a cut is paid for by every message of its run.
 
-Ages count from the arrival of the first message, not from the client's timestamp, which may lie anywhere.  Used by the
+Ages count from the arrival of the first message at the input, not from the client's timestamp, which may lie anywhere.
+Used by the
 router for batches of a topic, by the dispatchers for all others.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.kernels import head_of
+from bruce_mp.slab.runs import arrived_ms
 
 if TYPE_CHECKING:
     from bruce_mp.config.sections import BatchLimits
@@ -76,8 +78,9 @@ class BatchBuilder:
         return rest
 
     def _join(self, segment: Segment, now_ms: int) -> None:
-        if not self._segments and self._age_ms is not None:
-            self.due_ms = now_ms + self._age_ms
+        if self._age_ms is not None:
+            due_ms = min(arrived_ms(self._slab, segment), now_ms) + self._age_ms  # of another life: perhaps to come
+            self.due_ms = due_ms if self.due_ms is None else min(due_ms, self.due_ms)
         self._segments.append(segment)
         self._records += segment.records
         self._bytes += segment.payload

@@ -24,6 +24,7 @@ __all__ = [
     "Record",
     "Run",
     "Segment",
+    "arrived_ms",
     "is_current",
     "name_of",
     "next_sequence",
@@ -140,6 +141,11 @@ def unpack_segments(data: bytes | memoryview) -> list[Segment]:
 def is_current(slab: Slab, segment: Segment) -> bool:
     """Whether the segment's chunk still is in the generation that the segment names."""
     return slab.words[(slab.chunk_at(segment.chunk) + lay.CHUNK_GENERATION) >> 2] == segment.generation
+
+
+def arrived_ms(slab: Slab, segment: Segment) -> int:
+    """When the first message of the segment's run was received, in ms on the steady clock of that daemon's life."""
+    return slab.longs[(slab.chunks_at + segment.chunk * lay.CHUNK_BYTES + segment.run + lay.RUN_ARRIVED_MS) >> 3]
 
 
 def read_run(slab: Slab, chunk: int, offset: int) -> Run:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.slab import layout as lay
+from bruce_mp.slab.runs import arrived_ms
 from bruce_mp.telemetry.books import total
 from bruce_mp.telemetry.counters import Counter
 
@@ -36,10 +36,8 @@ def ack_delays(slab: Slab, segments: Iterable[Segment], now_ms: int) -> dict[int
     """
     raises: dict[int, int] = {}
     waited = 0
-    longs, arrived_at = slab.longs, slab.chunks_at + lay.RUN_ARRIVED_MS
     for segment in segments:
-        arrived_ms = longs[(arrived_at + segment.chunk * lay.CHUNK_BYTES + segment.run) >> 3]
-        delay_ms = max(0, now_ms - arrived_ms)
+        delay_ms = max(0, now_ms - arrived_ms(slab, segment))
         bucket = Counter.AckDelayFirst + bisect_left(BOUNDS_MS, delay_ms)
         raises[bucket] = raises.get(bucket, 0) + segment.records
         waited += delay_ms * segment.records

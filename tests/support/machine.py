@@ -74,7 +74,7 @@ class Machine:
         slab.words = self.words  # type: ignore[assignment]
         slab.words[lay.SUPER_IDEMPOTENCE >> 2] = 1 if self.config.kafka.required_acks == -1 else 2
         self.input = Input(slab, linger_ms=0, topics=[])
-        self.now_ms = 1000
+        self.now_ms = self.input.now_ms = 1000
         self.down: set[int] = set()
         self.brokers = set(BROKERS)
         """Those that the metadata names."""
