@@ -231,7 +231,7 @@ def received_from(code: str, directory: Path, count: int) -> Sequence[object]:
 
 
 def test_the_python_shown_sends(tmp_path: Path) -> None:
-    client, raw = blocks(README, "python")
+    client, raw, _ = blocks(README, "python")  # the third is for Spark
     first, second = received_from(client, tmp_path, 2)
     assert isinstance(first, Message)
     assert isinstance(second, Message)
