@@ -1,6 +1,6 @@
 """Discards and possible duplicates of messages that are in the slab: settled, counted, reported, copied.
 
-For the processes behind the input.  `reporter_for` makes the reporter of any process of the message path.
+For the processes behind the input.  `ProcessReporter` is the reporter of any process of the message path.
 """
 
 from __future__ import annotations
@@ -27,20 +27,25 @@ if TYPE_CHECKING:
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["Discards", "reporter_for"]
+__all__ = ["Discards", "ProcessReporter"]
 
 _AT_ONCE: Final = MAX_SETTLED_SEGMENTS
 
 
-def reporter_for(config: Config, links: Links, row: Row) -> DiscardReporter:
+class ProcessReporter(DiscardReporter):
     """The reporter of a process with these links and this row."""
-    log = config.discard_log
-    return DiscardReporter(
-        links.sender(DISCARDS),
-        config.http.bad_msg_prefix_size,
-        is_logged=config.logging.log_discards,
-        file=FileCopies(Copies(links.sender(COPIES), row.add), log.max_msg_prefix_size) if log.enable else None,
-    )
+
+    def __init__(self, config: Config, links: Links, row: Row) -> None:
+        super().__init__(links.sender(DISCARDS), config.http.bad_msg_prefix_size)
+        self._copies = Copies(links.sender(COPIES), row.add)
+        self.apply(config)
+
+    def apply(self, config: Config) -> None:
+        """Go by this configuration from now on."""
+        self._copies.flush()
+        log = config.discard_log
+        file = FileCopies(self._copies, log.max_msg_prefix_size) if log.enable else None
+        self.change(config.http.bad_msg_prefix_size, is_logged=config.logging.log_discards, file=file)
 
 
 class Discards:

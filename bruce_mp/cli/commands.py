@@ -26,6 +26,7 @@ class Command(NamedTuple):
 
 COMMANDS: Final = {
     "run": Command("bruce_mp.cli.run", "run the daemon"),
+    "reload": Command("bruce_mp.cli.reload", "have a daemon read its configuration anew"),
     "check-config": Command("bruce_mp.cli.check_config", "check a configuration file"),
     "import-config": Command("bruce_mp.cli.import_config", "convert a configuration of Dory or Bruce"),
     "send": Command("bruce_mp.cli.send", "send messages to a daemon"),

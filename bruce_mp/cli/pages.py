@@ -1,7 +1,8 @@
-"""A daemon's status pages, read by `bruce status` and `bruce check`.
+"""A daemon's status pages, as the commands read them.
 
-Where they are is said by `--url`, or by the configuration that the daemon runs with; with port 0 the daemon has written
-the address into its run directory.  Proxies of the environment are not asked: the daemon is on this host.
+Where they are is said by `--url`, or by the configuration that the daemon runs with: it has written the address into
+its run directory, where it stays true if somebody edits the configuration meanwhile.  Proxies of the environment are
+not asked: the daemon is on this host.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ __all__ = ["Pages", "UnreadableError", "add_address", "pages_of"]
 _Page = TypeVar("_Page")
 
 TIMEOUT_S: Final = 5.0
+POST_TIMEOUT_S: Final = 45.0
+"""A daemon answers only when it has done what it was asked to."""
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to connect if the daemon listens there
 
 
@@ -67,12 +70,12 @@ def pages_of(args: Namespace) -> Pages:
 
 def _address_in(config: Config) -> HostPort | UnixPath:
     address = config.http.address
-    if isinstance(address, UnixPath) or address.port:
-        return address
     place = Path(config.daemon.run_dir, HTTP_ADDRESS)
     try:
         return parse_listen(place.read_text("utf-8"))
     except OSError as error:
+        if isinstance(address, UnixPath) or address.port:
+            return address
         raise UnreadableError(
             f"http.listen has port 0, and {place}, where a running daemon notes the port that it got, cannot be read: "
             f"{error.strerror}. Start the daemon, or give --url."
@@ -94,12 +97,24 @@ class Pages:
                 f"What answers at {self._address} is not a bruce daemon of this version: /{page}/json: {error}."
             ) from error
 
+    def post(self, path: str) -> tuple[int, str]:
+        """Have the daemon do something; the status and the text of its answer.  Raises UnreadableError."""
+        status, body = self._ask("POST", path, POST_TIMEOUT_S)
+        return status, body.decode("utf-8", "replace")
+
     def _fetch(self, path: str) -> bytes:
-        connection = _connection(self._address)
+        status, body = self._ask("GET", path, TIMEOUT_S)
+        if status != 200:
+            text = body.decode("utf-8", "replace").strip()
+            raise UnreadableError(f"{self._address} answered {path} with {status}: {text}")
+        return body
+
+    def _ask(self, method: str, path: str, timeout_s: float) -> tuple[int, bytes]:
+        connection = _connection(self._address, timeout_s)
         try:
-            connection.request("GET", path)
+            connection.request(method, path)
             answer = connection.getresponse()
-            body = answer.read()
+            return answer.status, answer.read()
         except OSError as error:
             raise UnreadableError(
                 f"No daemon answers at {self._address}: {error.strerror or error}. Start it, or say with --url or "
@@ -109,24 +124,20 @@ class Pages:
             raise UnreadableError(f"What answers at {self._address} does not speak HTTP: {error!r}.") from error
         finally:
             connection.close()
-        if answer.status != 200:
-            text = body.decode("utf-8", "replace").strip()
-            raise UnreadableError(f"{self._address} answered {path} with {answer.status}: {text}")
-        return body
 
 
-def _connection(address: HostPort | UnixPath) -> HTTPConnection:
+def _connection(address: HostPort | UnixPath, timeout_s: float) -> HTTPConnection:
     if isinstance(address, UnixPath):
-        return _UnixConnection(address.path)
-    return HTTPConnection(_ANY_ADDRESS.get(address.host, address.host), address.port, timeout=TIMEOUT_S)
+        return _UnixConnection(address.path, timeout_s)
+    return HTTPConnection(_ANY_ADDRESS.get(address.host, address.host), address.port, timeout=timeout_s)
 
 
 class _UnixConnection(HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_S)
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(TIMEOUT_S)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)

@@ -34,4 +34,4 @@ def main(argv: Sequence[str]) -> int:
     if args.check:
         print(msgspec.json.encode(examine(load_config(args.config, args.overrides), PROGRAMS)).decode())
         return ExitCode.OK
-    return run(load_config(args.config, args.overrides), args.config)
+    return run(load_config(args.config, args.overrides), args.config, args.overrides)

@@ -200,6 +200,11 @@ class Delivery(Section, frozen=True):
     min_pause_delay_ms: Annotated[int, fields.count("Shortest pause.", 0, DAY_MS), LIVE] = 200
 
     @property
+    def backoff(self) -> tuple[int, int, int]:
+        """What a back-off goes by: its first length, how often it doubles, the shortest pause."""
+        return self.pause_rate_limit_initial_ms, self.pause_rate_limit_max_double, self.min_pause_delay_ms
+
+    @property
     def attempt_limit(self) -> int | None:
         """`max_failed_attempts`, where `None` is the only way to say "no limit"."""
         return self.max_failed_attempts or None

@@ -70,7 +70,7 @@ class Answers:
         self._discards = Discards(slab, row, reporter)
         self._maker = maker
         self._topics = topics
-        self._attempt_limit = attempt_limit
+        self.attempt_limit = attempt_limit
         self.troubles = Troubles(wall_ms)
         self.uncompressed: set[tuple[bytes, int]] = set()
         """Partitions whose leader does not take what we compress."""
@@ -134,7 +134,7 @@ class Answers:
         return False
 
     def _exceeds(self, attempts: int, row: ErrorRow) -> bool:
-        limits = [limit for limit in (row.attempt_limit, self._attempt_limit) if limit is not None]
+        limits = [limit for limit in (row.attempt_limit, self.attempt_limit) if limit is not None]
         return bool(limits) and attempts > min(limits)
 
     def _send_again(self, queue: PartitionQueue, batch: SentBatch, row: ErrorRow, topic: bytes) -> None:

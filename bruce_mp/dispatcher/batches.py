@@ -46,7 +46,8 @@ class BatchMaker:
         self._slab = slab
         self._sequences = sequences
         self._word = word(State.IN_FLIGHT, slot)
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
+        """Keys and values that a batch may have; one that was built keeps its boundaries."""
         self.idempotent = idempotent
         """Whether batches are numbered: the cluster was found to know producer ids."""
         self.recognised = idempotent
@@ -72,7 +73,7 @@ class BatchMaker:
 
     def _cut(self, ready: deque[Segment], room: int) -> list[Segment]:
         segments: list[Segment] = []
-        left = self._max_bytes
+        left = self.max_bytes
         while ready and len(segments) < MAX_SETTLED_SEGMENTS:
             segment = ready[0]
             cost = segment.payload + OVERHEAD * segment.records
@@ -86,9 +87,9 @@ class BatchMaker:
     def _cut_first(self, ready: deque[Segment], room: int) -> Segment:
         """What fits of a first segment that does not fit whole; a single record always does, even without any room."""
         segment = ready.popleft()
-        fitting = self._max_bytes * segment.records // (segment.payload + OVERHEAD * segment.records)
+        fitting = self.max_bytes * segment.records // (segment.payload + OVERHEAD * segment.records)
         records = max(1, fitting) if room else 1
-        head, rest = kernels.head_of(self._slab, segment, records, min(room, self._max_bytes - OVERHEAD * records))
+        head, rest = kernels.head_of(self._slab, segment, records, min(room, self.max_bytes - OVERHEAD * records))
         if head is None:
             head, rest = kernels.head_of(self._slab, segment, 1, _ANY_SIZE)
         assert head is not None

@@ -61,10 +61,16 @@ class Compressor:
         self._row = row
         self._rule_of = rule_of
         self._threshold = compression.size_threshold_percent
+        self._topics: dict[bytes, _Topic] = {}
         self._plain = plain
         self._clock = clock
-        self._topics: dict[bytes, _Topic] = {}
         self.sums = CompressionSums()
+
+    def change(self, rule_of: Callable[[bytes], CompressionConfig], compression: Compression) -> None:
+        """From now on these are the rules; a topic with the same one as before keeps what came of its batches."""
+        self._rule_of = rule_of
+        self._threshold = compression.size_threshold_percent
+        self._topics = {name: topic for name, topic in self._topics.items() if topic.rule == rule_of(name)}
 
     def compress(self, topic: bytes, partition: int, data: bytes, abilities: BrokerAbilities) -> tuple[Codec, bytes]:
         """What to send for the records of a batch, and the codec that it is in."""

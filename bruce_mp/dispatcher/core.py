@@ -31,9 +31,10 @@ from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from bruce_mp.config.model import Config
+    from bruce_mp.config.topics import TopicBatching
     from bruce_mp.dispatcher.troubles import Troubles
     from bruce_mp.protocol.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
@@ -65,6 +66,12 @@ class _Limits(NamedTuple):
     patience_ms: int
     """How long a hand-back waits for outstanding answers."""
 
+    @classmethod
+    def of(cls, config: Config) -> _Limits:
+        delivery = config.delivery
+        limit = config.batching.produce_request_data_limit
+        return cls(limit, delivery.max_in_flight, delivery.dispatcher_restart_max_delay_ms)
+
 
 class Dispatcher:
     """See the module's text.  `now` is in seconds of a monotonic clock."""
@@ -77,16 +84,11 @@ class Dispatcher:
         self._slot = slot
         self._incarnation = incarnation
         self._router = 0
-        delivery = config.delivery
-        self._limits = _Limits(
-            config.batching.produce_request_data_limit,
-            delivery.max_in_flight,
-            delivery.dispatcher_restart_max_delay_ms,
-        )
+        self._limits = _Limits.of(config)
         self._topics = TopicTable(slab)
         self._queues: dict[_Key, PartitionQueue] = {}
         self._turn: dict[_Key, None] = {}
-        self._gathering = Gathering(slab, lambda topic: config.batching_for(self._topics.name_of(topic)))
+        self._gathering = Gathering(slab, self._rules_of(config))
         self.maker = BatchMaker(
             slab,
             PartitionTable(slab),
@@ -95,7 +97,7 @@ class Dispatcher:
             idempotent=is_numbering(slab),
         )
         self._answers = Answers(
-            slab, row, reporter, self.maker, topics=self._topics, attempt_limit=delivery.attempt_limit
+            slab, row, reporter, self.maker, topics=self._topics, attempt_limit=config.delivery.attempt_limit
         )
         self._outbox: list[Parcel] = []
         self._rest_until = 0.0
@@ -104,6 +106,16 @@ class Dispatcher:
         self._awaiting_since_ms: int | None = None
         """When a hand-back began to wait for answers."""
         self._is_synced = False
+
+    def apply(self, config: Config) -> None:
+        """Go by this configuration from now on; what gathers by other rules is sent first."""
+        self._limits = _Limits.of(config)
+        self._sort_in(self._gathering.change_rules(self._rules_of(config)))
+        self.maker.max_bytes = config.batching.message_max_bytes
+        self._answers.attempt_limit = config.delivery.attempt_limit
+
+    def _rules_of(self, config: Config) -> Callable[[int], TopicBatching]:
+        return lambda topic: config.batching_for(self._topics.name_of(topic))
 
     # --- what the process asks ---------------------------------------------------------------------------------------
 
@@ -255,6 +267,7 @@ class Dispatcher:
         if not self._is_synced:
             self._recover([segment for parcel in rest if parcel.kind is Kind.SENT for segment in parcel.segments])
             self._is_synced = True
+        self._end_gathering()  # a new router may batch by other rules: nothing that it sends may pass this
         for queue in self._queues.values():
             queue.hand_back = False
         self._handing_back = False

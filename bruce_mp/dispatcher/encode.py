@@ -32,7 +32,7 @@ class Encoder:
     """
 
     def __init__(self, slab: Slab, row: Row, compressor: Compressor, *, keeps_empty: bool = False) -> None:
-        self._keeps_empty = keeps_empty
+        self.keeps_empty = keeps_empty
         self._slab = slab
         self._row = row
         self._compressor = compressor
@@ -47,7 +47,7 @@ class Encoder:
         return data
 
     def _record_batch(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> PartitionData:
-        encoded = kernels.encode(self._slab, batch.segments, keeps_empty=self._keeps_empty)
+        encoded = kernels.encode(self._slab, batch.segments, keeps_empty=self.keeps_empty)
         codec, data = self._compressor.compress(topic, batch.partition, encoded.data, abilities)
         stamps = (encoded.first_timestamp, encoded.max_timestamp)
         header = batch_header(data, encoded.records, *stamps, codec=codec, producer=self._producer(batch))
@@ -55,7 +55,7 @@ class Encoder:
 
     def _message_set(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> PartitionData:
         encoded = kernels.encode_message_set(
-            self._slab, batch.segments, abilities.message_format, keeps_empty=self._keeps_empty
+            self._slab, batch.segments, abilities.message_format, keeps_empty=self.keeps_empty
         )
         codec, data = self._compressor.compress(topic, batch.partition, encoded.data, abilities)
         if codec is not Codec.NONE:

@@ -36,6 +36,14 @@ class Gathering:
         self.draining = False
         """When set, nothing waits any more."""
 
+    def change_rules(self, rule_of: Callable[[int], TopicBatching]) -> list[Segment]:
+        """From now on these are the rules; what waited by the ones before."""
+        waited = self.flush()
+        self._rule_of = rule_of
+        self._rules.clear()
+        self._builders.clear()
+        return waited
+
     def kind_of(self, topic: int) -> BatchingKind:
         """How a topic is batched."""
         return self._rule(topic).kind

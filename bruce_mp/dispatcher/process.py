@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discarding import reporter_for
+from bruce_mp.discarding import ProcessReporter
 from bruce_mp.dispatcher.compressing import Compressor
 from bruce_mp.dispatcher.core import REMIND_S, Dispatcher
 from bruce_mp.dispatcher.encode import Encoder
@@ -16,12 +16,12 @@ from bruce_mp.dispatcher.standing import PUBLISH_EVERY_S, Standing
 from bruce_mp.errors import SlabError
 from bruce_mp.kernels import Row
 from bruce_mp.pipes.broker_socket import BrokerSocket
-from bruce_mp.pipes.control import DebugTopics, Drain, Ready, Stop
+from bruce_mp.pipes.control import ConfigTaken, DebugTopics, Drain, NewConfig, Ready, Stop
 from bruce_mp.pipes.links import DISCARDS, LAST_WORDS_MS, ROUTER_FROM_DISPATCHERS, Links, dispatcher_link
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.pipes.openings import Openings
 from bruce_mp.pipes.resolver import Resolver
-from bruce_mp.pipes.security import security_of
+from bruce_mp.pipes.security import connection_settings, security_of
 from bruce_mp.protocol.connection_events import Cause, Closed, Failed, ProduceAcked
 from bruce_mp.protocol.connection_events import Ready as ConnectionReady
 from bruce_mp.tapping import tap_for
@@ -29,10 +29,12 @@ from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.copies import Target
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.events import encode_events
+from bruce_mp.telemetry.logs import renew_logging
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from bruce_mp.config.model import Config
     from bruce_mp.pipes.control import Control
     from bruce_mp.pipes.loop import Timer
     from bruce_mp.pipes.start import Start
@@ -64,9 +66,9 @@ def main(start: Start, slab: Slab, control: Control) -> None:
 class _Process:
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         assert start.broker is not None
+        self._name = start.name
         self._broker = start.broker
-        self._kafka = start.config.kafka
-        self._timeout_s = start.config.delivery.kafka_socket_timeout_s
+        self._config = start.config
         self._control = control
         self._row = Row(slab, start.row)
         incarnation = self._row.begin(os.getpid(), wall_ms())
@@ -76,17 +78,19 @@ class _Process:
         self._router = links.sender(ROUTER_FROM_DISPATCHERS)
         self._parcels = links.receiver(dispatcher_link(start.slot))
         self._news = links.sender(DISCARDS)
-        self._reporter = reporter_for(start.config, links, self._row)
+        self._reporter = ProcessReporter(start.config, links, self._row)
         self._tap = tap_for(slab, links, self._row)
         self._core = Dispatcher(slab, self._row, start.config, start.slot, self._reporter, incarnation=incarnation)
         self._compressor = Compressor(
             self._row, start.config.compression_for, start.config.compression, self._core.uncompressed
         )
-        self._encoder = Encoder(slab, self._row, self._compressor, keeps_empty=self._kafka.empty_values == "empty")
-        self._security = security_of(self._kafka, self._loop)
-        self._openings = Openings(self._kafka.broker_version, logs_in=self._security.logins is not None)
+        keeps_empty = start.config.kafka.empty_values == "empty"
+        self._encoder = Encoder(slab, self._row, self._compressor, keeps_empty=keeps_empty)
+        self._prepare_connections()
         self._socket: BrokerSocket | None = None
         self._is_ready = False
+        self._is_outdated = False
+        """Whether the connection was made as it is not configured any more."""
         self._requests: dict[int, list[SentBatch]] = {}
         self._being_written: list[SentBatch] = []
         """With acks 0: sent, and not yet taken by the kernel."""
@@ -96,6 +100,23 @@ class _Process:
         self._is_reporting = False
         self._is_leaving = False
         self._standing = Standing(start.slot, start.broker, links.sender(DISCARDS), wall_ms)
+
+    def _prepare_connections(self) -> None:
+        kafka = self._config.kafka
+        self._security = security_of(kafka, self._loop)
+        self._openings = Openings(kafka.broker_version, logs_in=self._security.logins is not None)
+
+    def apply(self, config: Config) -> None:
+        """Go by this configuration from now on; what only a restart applies is as it was."""
+        before, self._config = self._config, config
+        renew_logging(before.logging, config.logging, self._name)
+        self._reporter.apply(config)
+        self._core.apply(config)
+        self._compressor.change(config.compression_for, config.compression)
+        self._encoder.keeps_empty = config.kafka.empty_values == "empty"
+        if connection_settings(config) != connection_settings(before):
+            self._prepare_connections()
+            self._is_outdated = self._socket is not None
 
     def run(self) -> None:
         self._row.add(Counter.StartKafkaDispatcher)
@@ -117,6 +138,9 @@ class _Process:
             self._core.drain()
         elif isinstance(word, DebugTopics):
             self._tap.choose(word)
+        elif isinstance(word, NewConfig):
+            self.apply(word.config)
+            self._control.send(ConfigTaken(word.number))
         elif isinstance(word, Stop):
             self._loop.stop()
         elif word is None:
@@ -186,7 +210,20 @@ class _Process:
 
     # --- the broker --------------------------------------------------------------------------------------------------
 
+    def _end_outdated(self, connection: BrokerSocket) -> None:
+        """End a connection of before once it owes nothing; until then nothing more is sent on it."""
+        if self._requests or connection.is_writing:
+            return
+        self._core.on_written(self._being_written)
+        connection.close()
+        self._standing.closed()
+        self._forget_connection()
+
     def _send_requests(self) -> None:
+        if self._socket is not None and self._is_outdated:
+            self._end_outdated(self._socket)
+        if self._is_outdated:
+            return
         if self._socket is None:
             if self._core.wants_connection:
                 self._connect()
@@ -207,8 +244,8 @@ class _Process:
             self._resolver,
             host=self._broker.host,
             port=self._broker.port,
-            client_id=self._kafka.client_id,
-            timeout_s=self._timeout_s,
+            client_id=self._config.kafka.client_id,
+            timeout_s=self._config.delivery.kafka_socket_timeout_s,
             on_event=self._on_event,
             openings=self._openings,
             security=self._security,
@@ -222,10 +259,8 @@ class _Process:
         if not batches:
             return
         self._copy(Target.MSG_SEND, batches)
-        acks = self._kafka.required_acks
-        sent = self._socket.connection.send_produce(
-            data, time.monotonic(), acks=acks, timeout_ms=self._kafka.replication_timeout_ms
-        )
+        acks, timeout_ms = self._config.kafka.required_acks, self._config.kafka.replication_timeout_ms
+        sent = self._socket.connection.send_produce(data, time.monotonic(), acks=acks, timeout_ms=timeout_ms)
         self._row.add(Counter.SerializeProduceRequest)
         self._row.add(Counter.SendProduceRequestOk)
         if acks == 0:
@@ -322,7 +357,7 @@ class _Process:
 
     def _forget_connection(self) -> None:
         self._socket = None
-        self._is_ready = False
+        self._is_ready = self._is_outdated = False
         self._requests.clear()
         self._being_written = []
 

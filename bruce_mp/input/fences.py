@@ -84,10 +84,14 @@ class Attempts:
         self.pool = pool
         self.topics = topics
         self._discards = discards
-        self._most = min(most, most_together)
         self._most_together = most_together
+        self.limit(most)
         self._open: set[Attempt] = set()
         self._last = 0
+
+    def limit(self, most: int) -> None:
+        """From now on an attempt may have so many chunks; 0: as many as all together."""
+        self._most = min(most or self._most_together, self._most_together)
 
     def __len__(self) -> int:
         return len(self._open)

@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.config.topics import BatchingKind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bruce_mp.config.model import Config
     from bruce_mp.config.topics import TopicBatching
 
 __all__ = ["linger_ms"]
 
 LONGEST_MS: Final = 100
+
+
+def lingers_of(config: Config) -> Callable[[bytes], int]:
+    """How long a run of a topic may wait."""
+    return lambda topic: linger_ms(config.batching_for(topic))
 
 
 def linger_ms(batching: TopicBatching) -> int:

@@ -34,20 +34,23 @@ class Allowance(NamedTuple):
 
 
 class Pressure:
-    """Watches the chunks of one input.  `largest` is the size of its largest message, `batch` that of a batch."""
+    """Watches the chunks of one input.  `largest` is the size of its largest message, `batch` that of a batch.
 
-    def __init__(self, pool: ChunkPool, *, largest: int, batch: int, blocks: bool) -> None:
+    `blocks`: nothing is received that may not find room.
+    """
+
+    def __init__(self, pool: ChunkPool, *, largest: int, batch: int, blocks: bool = False) -> None:
         self._pool = pool
         self._soft_free = int(pool.capacity * (1 - SOFT))
         self._span = chunks_for(largest)
         self._batch = batch
-        self._blocks = blocks
+        self.blocks = blocks
 
     def allowance(self, next_size: int) -> Allowance:
         """What may be received now, when the datagram that comes first has `next_size` bytes."""
         if self._pool.free_count <= self._soft_free:
             self._pool.reclaim(self._soft_free + 1)
-        messages = self._room(next_size) if self._blocks else self._batch
+        messages = self._room(next_size) if self.blocks else self._batch
         return Allowance(messages, self._rest_s() if messages else LONGEST_S)
 
     def _rest_s(self) -> float:

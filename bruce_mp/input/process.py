@@ -16,19 +16,21 @@ import os
 from socket import MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discarding import reporter_for
+from bruce_mp.discarding import ProcessReporter
 from bruce_mp.input.datagrams import Admission
-from bruce_mp.input.linger import LONGEST_MS, linger_ms
+from bruce_mp.input.linger import LONGEST_MS, lingers_of
 from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.pressure import Pressure
 from bruce_mp.kernels import ChunkPool, Lanes, Row
-from bruce_mp.pipes.control import Drain, Ready, Stop
+from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
+from bruce_mp.telemetry.logs import renew_logging
 
 if TYPE_CHECKING:
+    from bruce_mp.config.model import Config
     from bruce_mp.pipes.control import Control
     from bruce_mp.pipes.start import Start
     from bruce_mp.slab.file import Slab
@@ -61,18 +63,12 @@ class _Input:
         slab.populate()
         self._row_index = start.row
         self._links = Links(start.run_dir)
-        self._reporter = reporter_for(start.config, self._links, self._row)
-        config = start.config
+        self._reporter = ProcessReporter(start.config, self._links, self._row)
+        self._name = start.name
+        self._config = config = start.config
         pool = ChunkPool(slab, start.row, start.inputs)
-        self._lanes = Lanes(slab, pool, TopicTable(slab), lambda topic: linger_ms(config.batching_for(topic)))
-        self._blocks = config.input.unix_datagram.when_full == "block"
-        self._batches_a_turn = 1 if self._blocks else _BATCHES_A_TURN
-        self._pressure = Pressure(
-            pool,
-            largest=slab.geometry.landing_slot_size,
-            batch=slab.geometry.landing_slots,
-            blocks=self._blocks,
-        )
+        self._lanes = Lanes(slab, pool, TopicTable(slab), lingers_of(config))
+        self._pressure = Pressure(pool, largest=slab.geometry.landing_slot_size, batch=slab.geometry.landing_slots)
         self._admission = Admission(
             slab,
             self._row,
@@ -85,6 +81,16 @@ class _Input:
         self._outlet = Outlet(self._loop, self._lanes, pool, router, self._reporter)
         self._draining = False
         self._is_replaced = False
+        self.apply(config)
+
+    def apply(self, config: Config) -> None:
+        """Go by this configuration from now on; what only a restart applies is as it was."""
+        renew_logging(self._config.logging, config.logging, self._name)
+        self._config = config
+        self._reporter.apply(config)
+        self._lanes.change_lingers(lingers_of(config))
+        self._blocks = self._pressure.blocks = config.input.unix_datagram.when_full == "block"
+        self._batches_a_turn = 1 if self._blocks else _BATCHES_A_TURN
 
     def run(self) -> None:
         self._outlet.hand_on(self._admission.recover(self._row_index, steady_ms()))
@@ -103,6 +109,9 @@ class _Input:
             self._on_datagrams()
             if word.goes_on:
                 self._finish()
+        elif isinstance(word, NewConfig):
+            self.apply(word.config)
+            self._control.send(ConfigTaken(word.number))
         elif isinstance(word, Stop):
             self._take_the_rest()
             self._finish()

@@ -21,16 +21,17 @@ from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discarding import Discards, reporter_for
+from bruce_mp.discarding import Discards, ProcessReporter
 from bruce_mp.input.barriers import Barriers
 from bruce_mp.input.clients import TCP, UNIX, Client
+from bruce_mp.input.connection import Connection
 from bruce_mp.input.fences import Attempts
-from bruce_mp.input.linger import linger_ms
+from bruce_mp.input.linger import lingers_of
 from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.streams import Portion, StreamAdmission
 from bruce_mp.kernels import ChunkPool, Lanes, Row
-from bruce_mp.pipes.control import Drain, Ready, Stop
+from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.slab.layout import CHUNK_BYTES, State
@@ -39,9 +40,11 @@ from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.discards import Peer
+from bruce_mp.telemetry.logs import renew_logging
 from bruce_mp.telemetry.receipts import finish_stream_input
 
 if TYPE_CHECKING:
+    from bruce_mp.config.model import Config
     from bruce_mp.pipes.control import Control
     from bruce_mp.pipes.loop import Timer
     from bruce_mp.pipes.start import Start
@@ -79,23 +82,6 @@ def main(start: Start, slab: Slab, control: Control) -> None:
     _Worker(start, slab, control).run()
 
 
-class _Connection:
-    """A client and its socket.  `outgoing` are answers that it has not taken yet; it may have left, but for those."""
-
-    __slots__ = ("client", "has_left", "outgoing", "socket")
-
-    def __init__(self, connection: socket.socket, client: Client) -> None:
-        self.socket = connection
-        self.client = client
-        self.outgoing = bytearray()
-        self.has_left = False
-
-    @property
-    def events(self) -> int:
-        """What to wait for."""
-        return (0 if self.has_left else select.EPOLLIN) | (select.EPOLLOUT if self.outgoing else 0)
-
-
 class _Worker:
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         self._slab = slab
@@ -104,21 +90,22 @@ class _Worker:
         self._row.begin(os.getpid(), wall_ms())
         self._row_index = start.row
         self._links = Links(start.run_dir)
-        config = start.config
-        self._reporter = reporter_for(config, self._links, self._row)
+        self._name = start.name
+        self._config = config = start.config
+        self._reporter = ProcessReporter(config, self._links, self._row)
         self._sections = Sections()
         self._outcomes = Outcomes(slab, self._sections)
         self._barriers = Barriers(self._outcomes, self._sections, self._answer)
         self._pool = ChunkPool(slab, start.row, start.inputs, self._outcomes)
         topics = TopicTable(slab)
-        self._lanes = Lanes(slab, self._pool, topics, lambda topic: linger_ms(config.batching_for(topic)))
+        self._lanes = Lanes(slab, self._pool, topics, lingers_of(config))
         share = slab.geometry.chunks // 2 // max(1, len(start.inputs))
         self._attempts = Attempts(
             slab,
             self._pool,
             topics,
             Discards(slab, self._row, self._reporter),
-            most=config.input.streams.max_attempt_size // CHUNK_BYTES or share,
+            most=config.input.streams.max_attempt_size // CHUNK_BYTES,
             most_together=max(1, share),
         )
         self._admission = StreamAdmission(
@@ -133,8 +120,8 @@ class _Worker:
             blocks=config.input.streams.when_full == "block",
         )
         self._listeners = {each.fileno(): each for each in (start.unix_stream, start.tcp) if each is not None}
-        self._connections: dict[int, _Connection] = {}
-        self._blocked: dict[int, _Connection] = {}
+        self._connections: dict[int, Connection] = {}
+        self._blocked: dict[int, Connection] = {}
         self._descriptors: dict[Client, int] = {}
         self._leaving: set[int] = set()
         self._look_timer: Timer | None = None
@@ -168,12 +155,25 @@ class _Worker:
         if isinstance(word, Drain):
             self._on_ready()  # what had come before is still taken
             self._drain()
+        elif isinstance(word, NewConfig):
+            self.apply(word.config)
+            self._control.send(ConfigTaken(word.number))
         elif isinstance(word, Stop):
             self._finish()
         elif word is None:
             self._is_replaced = True
             self._on_ready()  # what had come before is still taken
             self._finish()
+
+    def apply(self, config: Config) -> None:
+        """Go by this configuration from now on; what only a restart applies is as it was."""
+        renew_logging(self._config.logging, config.logging, self._name)
+        self._config = config
+        self._reporter.apply(config)
+        self._lanes.change_lingers(lingers_of(config))
+        streams = config.input.streams
+        self._attempts.limit(streams.max_attempt_size // CHUNK_BYTES)
+        self._admission.limit(config.input.max_stream_size + 4, blocks=streams.when_full == "block")
 
     def _drain(self) -> None:
         """Read no more; who waits for a barrier may still get a better answer than that we end."""
@@ -244,7 +244,7 @@ class _Worker:
         if not is_unix:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client = Client(UNIX if is_unix else TCP, self._sections.begin(), _peer_of(connection) if is_unix else None)
-        self._connections[connection.fileno()] = _Connection(connection, client)
+        self._connections[connection.fileno()] = Connection(connection, client)
         self._descriptors[client] = connection.fileno()
         self._epoll.register(connection, select.EPOLLIN)
         self._note_connections()

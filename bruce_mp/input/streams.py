@@ -114,6 +114,10 @@ class StreamAdmission:
         self._on_barrier = on_barrier
         self._attempts = attempts
         self._release = release
+        self.limit(longest, blocks=blocks)
+
+    def limit(self, longest: int, *, blocks: bool) -> None:
+        """From now on messages may be so long, and clients do or do not wait for room: see the arguments."""
         self._longest = longest
         self._blocks = blocks
 

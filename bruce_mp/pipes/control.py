@@ -3,27 +3,33 @@
 They travel over a `multiprocessing` pipe of the two.  Its end-of-file tells a process that the supervisor is dead.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: what the annotations name is used at run time.
 
+from multiprocessing.connection import Connection
 from select import select
-from typing import TYPE_CHECKING
+from typing import Final
 
 import msgspec
 
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
+from bruce_mp.config.model import Config
 
 __all__ = [
+    "MOST_BYTES",
     "Begin",
     "Broker",
+    "ConfigTaken",
     "Control",
     "DebugTopics",
     "Dispatchers",
     "Drain",
+    "InForce",
     "Loaded",
+    "NewConfig",
     "PeerDied",
     "Ready",
     "RefreshMetadata",
+    "ReloadOutcome",
+    "ReloadRequest",
     "Stop",
     "Word",
 ]
@@ -97,7 +103,66 @@ class DebugTopics(msgspec.Struct, frozen=True, tag=True):
         return self.all or topic in self.topics
 
 
-Word = Begin | Loaded | Ready | Dispatchers | PeerDied | Drain | Stop | RefreshMetadata | DebugTopics
+class NewConfig(msgspec.Struct, frozen=True, tag=True):
+    """Supervisor to process: from now on this is the configuration.  The answer is ConfigTaken with its number."""
+
+    number: int
+    config: Config
+
+
+class ConfigTaken(msgspec.Struct, frozen=True, tag=True):
+    """Process to supervisor: this one is in force with me."""
+
+    number: int
+
+
+class ReloadRequest(msgspec.Struct, frozen=True, tag=True):
+    """Status to supervisor: read the configuration anew; with `only_check` say what would come of it."""
+
+    number: int
+    only_check: bool
+
+
+class ReloadOutcome(msgspec.Struct, frozen=True, tag=True):
+    """Supervisor to status: what came of the request with this number."""
+
+    number: int
+    accepted: bool
+    text: str
+
+
+class InForce(msgspec.Struct, frozen=True, tag=True):
+    """Supervisor to status: where the configuration in force is from, since when, and how the last reload went.
+
+    Times in ms since the epoch.  `refused` says why the last reload was refused, empty if it was not.
+    """
+
+    path: str
+    since_ms: int
+    reloads: int = 0
+    refused: str = ""
+    refused_ms: int = 0
+
+
+Word = (
+    Begin
+    | Loaded
+    | Ready
+    | Dispatchers
+    | PeerDied
+    | Drain
+    | Stop
+    | RefreshMetadata
+    | DebugTopics
+    | NewConfig
+    | ConfigTaken
+    | ReloadRequest
+    | ReloadOutcome
+    | InForce
+)
+MOST_BYTES: Final = 128 << 10
+"""The largest word: for so much there is room in a pipe of which `select` says that it can be written to."""
+
 _DECODER: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
 
 

@@ -19,13 +19,17 @@ class PauseBackoff:
     """The back-off of one scope; times in milliseconds on one clock."""
 
     def __init__(self, initial_ms: int, max_double: int, minimum_ms: int, rng: random.Random) -> None:
-        self._initial_ms = initial_ms
-        self._max_double = max_double
-        self._minimum_ms = minimum_ms
+        self.change(initial_ms, max_double, minimum_ms)
         self._rng = rng
         self._window_ends_ms: int | None = None
         self._doubled = 0
         self._last_end_ms = 0
+
+    def change(self, initial_ms: int, max_double: int, minimum_ms: int) -> None:
+        """From now on back off so long; a window that has begun lasts as long as it was to."""
+        self._initial_ms = initial_ms
+        self._max_double = max_double
+        self._minimum_ms = minimum_ms
 
     def next_delay_ms(self, now_ms: int) -> int:
         """How long to wait before the next try."""
@@ -38,7 +42,7 @@ class PauseBackoff:
             self._window_ends_ms = now_ms + (self._initial_ms << (self._max_double + 2))
             self._doubled = 0
             return 0
-        base = self._initial_ms << self._doubled
+        base = self._initial_ms << min(self._doubled, self._max_double)
         self._doubled = min(self._doubled + 1, self._max_double)
         drawn = int(base * self._rng.uniform(0.5, 1.5))
         return max(0, drawn - (now_ms - self._last_end_ms))

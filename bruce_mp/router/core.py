@@ -100,6 +100,18 @@ class Router:
             rng=rng,
         )
 
+    def apply(self, config: Config, now_ms: int) -> None:
+        """Go by this configuration from now on; what is batched by a rule that changes is sent first."""
+        self._config = config
+        self._limits.apply(config.rate_limit_for)
+        self.unknown.change(autocreate=config.delivery.topic_autocreate)
+        self.dispatching.apply(config.delivery)
+        for topic in self._topics.values():
+            rule = config.batching_for(topic.name)
+            if rule != topic.rule:
+                self.flush(topic.number, now_ms)
+                topic.take_rule(rule)
+
     def _leader_of(self, topic: int, partition: int) -> int | None:
         if self._view is None or not self._table.has(topic):
             return None

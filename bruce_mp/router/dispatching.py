@@ -195,12 +195,14 @@ class Dispatching:
         return route
 
     def _new_backoff(self) -> PauseBackoff:
-        return PauseBackoff(
-            self._delivery.pause_rate_limit_initial_ms,
-            self._delivery.pause_rate_limit_max_double,
-            self._delivery.min_pause_delay_ms,
-            self._rng,
-        )
+        return PauseBackoff(*self._delivery.backoff, self._rng)
+
+    def apply(self, delivery: Delivery) -> None:
+        """Go by this configuration from now on."""
+        self._delivery = delivery
+        self._drought.backoff.change(*delivery.backoff)
+        for scope in (*self._peers.values(), *self._routes.values()):
+            scope.backoff.change(*delivery.backoff)
 
     # --- metadata ----------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,12 @@ class Fetcher:
         """Whether a fetch is under way."""
         return self._brokers.is_busy
 
+    def change(self, connect: Connect) -> None:
+        """From now on connect in this way; what is under way is given up, and nobody hears of it."""
+        self._brokers.leave()
+        self._brokers.connect = connect
+        self._failed.clear()
+
     def start(
         self,
         known: Iterable[Address],

@@ -54,7 +54,7 @@ class BrokersInTurn:
     """One connection at a time; `on_event` hears of what happens to the present one."""
 
     def __init__(self, connect: Connect, on_event: Callable[[Event], None]) -> None:
-        self._connect = connect
+        self.connect = connect
         self._on_event = on_event
         self._socket: BrokerSocket | None = None
         self.left: list[Address] = []
@@ -83,7 +83,7 @@ class BrokersInTurn:
         if not self.left:
             return False
         self.asked = self.left.pop(0)
-        self._socket = self._connect(self.asked, self._on_event)
+        self._socket = self.connect(self.asked, self._on_event)
         self._socket.open()
         return True
 

@@ -17,6 +17,7 @@ from bruce_mp.router.in_turn import BrokersInTurn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from bruce_mp.config.sections import Delivery
     from bruce_mp.protocol.api_versions import BrokerAbilities
     from bruce_mp.protocol.connection_events import Event
     from bruce_mp.router.cluster import Address
@@ -36,6 +37,11 @@ class Sizes(NamedTuple):
 
     partitions: int | None = None
     replication: int | None = None
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> Sizes:
+        """As configured."""
+        return cls(delivery.topic_autocreate_partitions, delivery.topic_autocreate_replication)
 
     def may_be_asked_for(self, abilities: BrokerAbilities) -> bool:
         """Whether a broker can be told to make topics of these sizes."""
@@ -63,6 +69,11 @@ class TopicMaker:
     def is_busy(self) -> bool:
         """Whether a request is under way."""
         return self._brokers.is_busy
+
+    def change(self, connect: Connect, sizes: Sizes) -> None:
+        """From the next request on connect, and have topics made, in this way."""
+        self._brokers.connect = connect
+        self._sizes = sizes
 
     def start(self, brokers: Iterable[Address], names: Sequence[bytes]) -> None:
         """Begin; `brokers` in the order in which they are asked."""

@@ -7,9 +7,20 @@ import os
 import random
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discarding import reporter_for
+from bruce_mp.discarding import ProcessReporter
 from bruce_mp.kernels import Row
-from bruce_mp.pipes.control import Broker, DebugTopics, Dispatchers, Drain, PeerDied, Ready, RefreshMetadata, Stop
+from bruce_mp.pipes.control import (
+    Broker,
+    ConfigTaken,
+    DebugTopics,
+    Dispatchers,
+    Drain,
+    NewConfig,
+    PeerDied,
+    Ready,
+    RefreshMetadata,
+    Stop,
+)
 from bruce_mp.pipes.frames import Kind
 from bruce_mp.pipes.links import (
     DISCARDS,
@@ -22,7 +33,7 @@ from bruce_mp.pipes.links import (
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.pipes.openings import Openings
 from bruce_mp.pipes.resolver import Resolver
-from bruce_mp.pipes.security import security_of
+from bruce_mp.pipes.security import connection_settings, security_of
 from bruce_mp.protocol.connection_events import Cause
 from bruce_mp.protocol.error_actions import action_for
 from bruce_mp.router.backoff import PauseBackoff
@@ -39,17 +50,19 @@ from bruce_mp.slab.tables import TopicTable
 from bruce_mp.tapping import tap_for
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.logs import NOTICE
+from bruce_mp.telemetry.logs import NOTICE, renew_logging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from bruce_mp.config.model import Config
     from bruce_mp.pipes.control import Control
     from bruce_mp.pipes.frames import Parcel
     from bruce_mp.pipes.links import Receiver, Sender
     from bruce_mp.pipes.loop import Timer
     from bruce_mp.pipes.start import Start
     from bruce_mp.router.fetch import FetchResult
+    from bruce_mp.router.in_turn import Connect
     from bruce_mp.slab.file import Slab
 
 __all__ = ["main"]
@@ -75,6 +88,7 @@ def main(start: Start, slab: Slab, control: Control) -> None:
 class _Process:
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         self._slab = slab
+        self._name = start.name
         self._config = start.config
         self._control = control
         self._row = Row(slab, start.row)
@@ -84,37 +98,19 @@ class _Process:
         self._runs = self._links.receiver(ROUTER_FROM_INPUTS)
         self._events = self._links.receiver(ROUTER_FROM_DISPATCHERS)
         self._dispatchers: dict[int, Sender] = {}
-        self._reporter = reporter_for(start.config, self._links, self._row)
+        self._reporter = ProcessReporter(start.config, self._links, self._row)
         self._tap = tap_for(slab, self._links, self._row)
         rng = random.Random()  # noqa: S311 - spreads load and back-offs; no secret depends on it
         self._core = Router(
             slab, self._row, start.config, incarnation=incarnation, reporter=self._reporter, rng=rng, tap=self._tap
         )
-        delivery = start.config.delivery
-        self._retry = PauseBackoff(
-            delivery.pause_rate_limit_initial_ms,
-            delivery.pause_rate_limit_max_double,
-            delivery.min_pause_delay_ms,
-            rng,
-        )
+        self._retry = PauseBackoff(*start.config.delivery.backoff, rng)
         self._rng = rng
-        resolver = Resolver(self._loop)
-        security = security_of(start.config.kafka, self._loop)
-        openings = Openings(start.config.kafka.broker_version, logs_in=security.logins is not None)
-        connect = connector(
-            self._loop,
-            resolver,
-            client_id=start.config.kafka.client_id,
-            timeout_s=delivery.kafka_socket_timeout_s,
-            openings=openings,
-            security=security,
-        )
+        self._resolver = Resolver(self._loop)
+        connect = self._connector(start.config)
         self._fetcher = Fetcher(connect, rng=rng, on_done=self._on_fetched, on_failure=self._on_fetch_failure)
-        self._maker = TopicMaker(
-            connect,
-            sizes=Sizes(delivery.topic_autocreate_partitions, delivery.topic_autocreate_replication),
-            on_done=self._on_made,
-        )
+        self._maker = TopicMaker(connect, sizes=Sizes.of(start.config.delivery), on_done=self._on_made)
+        self._connect = connect
         self._brokers: list[Address] = []
         """Those of the last metadata, the controller first."""
         self._fetch_started_ms = 0
@@ -126,6 +122,39 @@ class _Process:
         """Whether the next fetch, and the one under way, is a refresh and no answer to trouble."""
         self._is_reporting = False
         self._standing = Standing(self._links.sender(DISCARDS), wall_ms, TopicTable(slab).name_of)
+
+    def _connector(self, config: Config) -> Connect:
+        security = security_of(config.kafka, self._loop)
+        return connector(
+            self._loop,
+            self._resolver,
+            client_id=config.kafka.client_id,
+            timeout_s=config.delivery.kafka_socket_timeout_s,
+            openings=Openings(config.kafka.broker_version, logs_in=security.logins is not None),
+            security=security,
+        )
+
+    def apply(self, config: Config) -> None:
+        """Go by this configuration from now on; what only a restart applies is as it was."""
+        before, self._config = self._config, config
+        renew_logging(before.logging, config.logging, self._name)
+        self._reporter.apply(config)
+        self._core.apply(config, steady_ms())
+        self._retry.change(*config.delivery.backoff)
+        self._follow_brokers(before, config)
+        self._maker.change(self._connect, Sizes.of(config.delivery))
+        if config.delivery.metadata_refresh_interval_min != before.delivery.metadata_refresh_interval_min:
+            self._schedule_refresh()
+
+    def _follow_brokers(self, before: Config, after: Config) -> None:
+        """If others are to be asked, or in another way, ask at once: what was found out before may not be true now."""
+        has_moved = after.kafka.bootstrap_servers != before.kafka.bootstrap_servers
+        if has_moved:
+            self._brokers = []
+        if has_moved or connection_settings(after) != connection_settings(before):
+            self._connect = self._connector(after)
+            self._fetcher.change(self._connect)
+            self._core.wish.want_at_once(steady_ms())
 
     def run(self) -> None:
         self._core.recover(steady_ms())
@@ -154,6 +183,9 @@ class _Process:
             self._refresh()
         elif isinstance(word, DebugTopics):
             self._tap.choose(word)
+        elif isinstance(word, NewConfig):
+            self.apply(word.config)
+            self._control.send(ConfigTaken(word.number))
         elif word is None or isinstance(word, Stop):
             self._loop.stop()
 

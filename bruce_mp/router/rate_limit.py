@@ -44,6 +44,10 @@ class Windows:
         self._newest = 0
         self._counts: dict[int, int] = {}
 
+    def keep_to(self, rule: RateLimitConfig) -> bool:
+        """Whether they are of this rule."""
+        return (self._interval_ms, self._max_count) == (rule.interval_ms, rule.max_count)
+
     def pass_through(self, records: int, at_ms: int) -> int:
         """Count messages that arrived at this time; how many of them pass, the first ones."""
         if self._origin_ms is None:
@@ -70,6 +74,15 @@ class RateLimits:
         self._discards = discards
         self._rule_of = rule_of
         self._windows: dict[int, Windows | None] = {}
+        self._names: dict[int, bytes] = {}
+
+    def apply(self, rule_of: Callable[[bytes], RateLimitConfig | None]) -> None:
+        """From now on these are the rules; where one is the same its windows go on, elsewhere they begin anew."""
+        self._rule_of = rule_of
+        for topic, windows in list(self._windows.items()):
+            rule = rule_of(self._names[topic])
+            if windows is None or rule is None or not windows.keep_to(rule):
+                del self._windows[topic]
 
     def admit(self, topic: int, name: bytes, segments: Sequence[Segment], run: Run, now_ms: int) -> Sequence[Segment]:
         """Segments of one run that is ours: those that pass.  The others are discarded."""
@@ -94,6 +107,7 @@ class RateLimits:
 
     def _windows_of(self, topic: int, name: bytes) -> Windows | None:
         if topic not in self._windows:
+            self._names[topic] = name
             rule = self._rule_of(name)
             limit = None if rule is None else rule.max_count
             self._windows[topic] = None if rule is None or limit is None else Windows(rule.interval_ms, limit)

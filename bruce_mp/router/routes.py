@@ -116,13 +116,13 @@ class Drought:
     """
 
     def __init__(self, backoff: PauseBackoff) -> None:
-        self._backoff = backoff
+        self.backoff = backoff
         self._not_before_ms = 0
 
     def until(self, started_ms: int, now_ms: int) -> int:
         """When to ask again, after metadata that was asked for at `started_ms` did not help."""
         if started_ms >= self._not_before_ms:
-            self._not_before_ms = now_ms + min(self._backoff.next_delay_ms(now_ms), LONGEST_DROUGHT_MS)
+            self._not_before_ms = now_ms + min(self.backoff.next_delay_ms(now_ms), LONGEST_DROUGHT_MS)
         return self._not_before_ms
 
 

@@ -45,12 +45,11 @@ class Topic:
         self._slab = slab
         self.number = number
         self.name = name
-        self.rule = rule
         self.view: TopicView | None = None
         self.parked: list[Segment] = []
         self.parked_since_ms = 0
         self.parked_keyed: list[Segment] = []
-        self.batch = BatchBuilder(slab, rule.limits) if rule.kind is BatchingKind.PER_TOPIC else None
+        self.take_rule(rule)
         self._rng = rng
         self.alarm_ms = 0
         """For which due time of the batch an alarm is set."""
@@ -60,6 +59,11 @@ class Topic:
         self._cursor = 0
         self._stay_until_ms = 0
         self._bound: dict[int, _Bound] = {}
+
+    def take_rule(self, rule: TopicBatching) -> None:
+        """How it is batched from now on; nothing is batched at the moment."""
+        self.rule = rule
+        self.batch = BatchBuilder(self._slab, rule.limits) if rule.kind is BatchingKind.PER_TOPIC else None
 
     def take_view(self, view: TopicView | None) -> None:
         """New metadata: a new round."""

@@ -96,6 +96,12 @@ class UnknownTopics:
         self._refused: dict[bytes, tuple[int, DiscardReason]] = {}
         self._believes_from_ms: int | None = None
 
+    def change(self, *, autocreate: bool) -> None:
+        """Whether to have unknown topics made from now on; what was given up before may be asked for again."""
+        if autocreate != self._autocreate:
+            self._autocreate = autocreate
+            self._refused.clear()
+
     def park(self, name: bytes, segment: Segment, now_ms: int) -> None:
         """Keep messages of a topic that present metadata does not know, or discard them if that was found out."""
         until, reason = self._refused.get(name, (0, DiscardReason.BAD_TOPIC))

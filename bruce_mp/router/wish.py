@@ -30,6 +30,10 @@ class MetadataWish:
         if self._wanted_ms is None or at_ms < self._wanted_ms:
             self._wanted_ms = at_ms
 
+    def want_at_once(self, now_ms: int) -> None:
+        """Fetch now, even if no broker answered a moment ago: others are asked, or in another way."""
+        self._wanted_ms = self._floor_ms = now_ms
+
     def begun(self, now_ms: int) -> None:
         """A fetch begins; wishes from now on are for the next."""
         self._wanted_ms = None

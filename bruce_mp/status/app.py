@@ -1,8 +1,8 @@
 """The status pages as a Flask application: which path shows what.
 
 A page is read from the slab on request and is a struct, whose fields are the JSON; the plain form is made from the
-same struct.  Only `/metadata_update` and `/msg_debug` change anything, and only from a page of our own or from no page
-at all.
+same struct.  Only `/metadata_update`, `/reload` and `/msg_debug` change anything, and only from a page of our own or
+from no page at all.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ from bruce_mp.telemetry.counters import Counter
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from bruce_mp.config.security import Tls
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.compression import CompressionTable
     from bruce_mp.status.debug_files import MessageDebug
     from bruce_mp.status.health import Evidence
     from bruce_mp.status.held import HeldPage
+    from bruce_mp.status.in_force import PageSettings
     from bruce_mp.status.losses import Losses
+    from bruce_mp.status.reloading import ReloadDesk
     from bruce_mp.status.reports import Reports
     from bruce_mp.status.standings import Standings
 
@@ -62,8 +63,7 @@ _HEADERS: Final = {
 class Daemon:
     """What the pages show, and the little that they may do.  All of it may be called from several threads.
 
-    `metadata_max_age_ms` is None if metadata may have any age.  `now_ms` is the wall clock,
-    `steady_ms` the one by which messages are dated.
+    `settings` gives those in force, `now_ms` is the wall clock, `steady_ms` the one by which messages are dated.
     """
 
     slab: Slab
@@ -72,8 +72,8 @@ class Daemon:
     compression: CompressionTable
     standings: Standings
     losses: Losses
-    tls: Tls
-    metadata_max_age_ms: int | None
+    reloads: ReloadDesk
+    settings: Callable[[], PageSettings]
     count: Callable[[Counter], None]
     refresh_metadata: Callable[[], None]
     now_ms: Callable[[], int]
@@ -82,14 +82,12 @@ class Daemon:
     def evidence(self) -> Evidence:
         """What the health follows from, as of now."""
         now_ms = self.now_ms()
-        heard = self.standings.heard(now_ms)
-        max_age_ms = self.metadata_max_age_ms
-        return gather(self.slab, heard, self.losses, now_ms, metadata_max_age_ms=max_age_ms, tls=self.tls)
+        return gather(self.slab, self.standings.heard(now_ms), self.losses, now_ms, self.settings())
 
     def certificates(self) -> CertificatesPage:
         """The certificates, as of now."""
         now_ms = self.now_ms()
-        return read_certificates(self.slab, self.tls, self.standings.heard(now_ms), now_ms)
+        return read_certificates(self.slab, self.settings().tls, self.standings.heard(now_ms), now_ms)
 
     def held(self) -> HeldPage:
         """What is held, as of now."""
@@ -119,6 +117,7 @@ def create_app(daemon: Daemon) -> Flask:
     _add_page(app, "held", held, None)
     app.add_url_rule("/", "overview", lambda: _overview(daemon))
     app.add_url_rule("/metadata_update", "metadata_update", lambda: _metadata_update(daemon), methods=["POST"])
+    app.add_url_rule("/reload", "reload", lambda: _reload(daemon), methods=["POST"])
     add_debug_pages(app, daemon.debug)
     app.before_request(lambda: daemon.count(Counter.MongooseHttpRequest))
     app.after_request(_finish)
@@ -132,7 +131,7 @@ def _pages(daemon: Daemon) -> Mapping[str, tuple[Callable[[], Page], Callable[[A
     """The pages by name: how each is read, and its plain form if it has one."""
     slab, now_ms = daemon.slab, daemon.now_ms
     return {
-        "server_info": (lambda: read_server_info(slab, now_ms()), server_info_plain),
+        "server_info": (lambda: read_server_info(slab, daemon.settings().in_force, now_ms()), server_info_plain),
         "counters": (lambda: read_counters(slab, now_ms(), by_process=_wants("by", "process")), counters_plain),
         "discards": (lambda: daemon.reports.page(now_ms()), discards_plain),
         "queues": (lambda: read_queues(slab, now_ms()), queues_plain),
@@ -190,6 +189,15 @@ def _metadata_update(daemon: Daemon) -> Response:
     return _text(f"Metadata update initiated at {stamp(daemon.now_ms() // 1000)}\n")
 
 
+def _reload(daemon: Daemon) -> Response:
+    """With `?check=1` it is only said what would come of it."""
+    refuse_other_sites()
+    outcome = daemon.reloads.ask(only_check=_wants("check", "1"))
+    if outcome is None:
+        return _text("The supervisor has not said yet what comes of it; its log will.\n", 504)
+    return _text(f"{outcome.text}\n", 200 if outcome.accepted else 409)
+
+
 def _finish(response: Response) -> Response:
     response.headers.update(_HEADERS)
     return response
@@ -198,7 +206,7 @@ def _finish(response: Response) -> Response:
 _OUR_FAULT: Final = 500
 _EXPLAINED: Final = {
     404: "There is no such page here; / lists those that there are.",
-    405: "This page does not take this method; only /metadata_update takes POST, all others GET.",
+    405: "This page does not take this method; only /metadata_update and /reload take POST, all others GET.",
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.status.rolling_file import FileTroubleError
@@ -48,6 +48,10 @@ class DiscardFile:
         """Open it, so that trouble shows at once.  Raises FileTroubleError."""
         self._file.prepare()
 
+    def close(self) -> None:
+        """Write no more."""
+        self._file.close()
+
     def write(self, copies: Sequence[Copy]) -> None:
         """See `CopyFile`."""
         written = 0
@@ -74,6 +78,12 @@ def _discard_line(copy: Copy) -> DiscardLine:
     )
 
 
+class _Exchange(NamedTuple):
+    """For the writer: from here on the discards go to this file."""
+
+    discards: DiscardFile | None
+
+
 class CopyWriter:
     """Writes copies to `discards`, if there is such a file, and to `debug`.  `count(counter, amount)` is ours."""
 
@@ -81,7 +91,7 @@ class CopyWriter:
         self._discards = discards
         self._debug = debug
         self._count = count
-        self._queue: SimpleQueue[bytes | None] = SimpleQueue()
+        self._queue: SimpleQueue[bytes | _Exchange | None] = SimpleQueue()
         self._waiting = 0
         self._lock = Lock()
         self._thread = Thread(target=self._run, name="copies", daemon=True)
@@ -89,6 +99,10 @@ class CopyWriter:
     def start(self) -> None:
         """Begin to write."""
         self._thread.start()
+
+    def change(self, discards: DiscardFile | None) -> None:
+        """Write discards to another file, or to none, behind what has been offered."""
+        self._queue.put(_Exchange(discards))
 
     def stop(self) -> None:
         """Write what waits, if the disk is quick, and end."""
@@ -107,12 +121,24 @@ class CopyWriter:
             self._count(Counter.MsgCopyLost, len(_decoded(data)))
 
     def _run(self) -> None:
+        self._prepare()
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, _Exchange):
+                self._exchange(item.discards)
+                continue
+            self._write(_decoded(item))
+            with self._lock:
+                self._waiting -= len(item)
+
+    def _prepare(self) -> None:
         if self._discards is not None:
             self._try(self._discards.prepare)
-        while (data := self._queue.get()) is not None:
-            self._write(_decoded(data))
-            with self._lock:
-                self._waiting -= len(data)
+
+    def _exchange(self, discards: DiscardFile | None) -> None:
+        if self._discards is not None:
+            self._discards.close()
+        self._discards = discards
+        self._prepare()
 
     def _write(self, copies: list[Copy]) -> None:
         of_discards = [copy for copy in copies if copy.target is Target.DISCARDS]

@@ -72,6 +72,15 @@ class MessageDebug:
         """Whether the configuration allows it."""
         return self._config.enable
 
+    def change(self, config: MsgDebug) -> None:
+        """Go by this configuration from now on."""
+        with self._lock:
+            before, self._config = self._config, config
+            if config.path != before.path:
+                self._close()
+            if self._chosen.any and config != before:
+                self._change(self._chosen if config.enable else DebugTopics())
+
     # --- what the pages ask ------------------------------------------------------------------------------------------
 
     def describe(self) -> str:

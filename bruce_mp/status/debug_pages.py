@@ -23,7 +23,7 @@ __all__ = ["add_debug_pages", "refuse_other_sites"]
 _FROM_ELSEWHERE: Final = frozenset({"cross-site", "same-site"})
 _BOTH: Final = ["GET", "POST"]
 _DISABLED: Final = (
-    "Message debugging is switched off: set msg_debug.enable = true and msg_debug.path, and start the daemon anew.\n"
+    "Message debugging is switched off: set msg_debug.enable = true and msg_debug.path, and reload the configuration.\n"
 )
 
 

@@ -11,6 +11,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.status.text import stamp
 
 if TYPE_CHECKING:
+    from bruce_mp.pipes.control import InForce
     from bruce_mp.slab.file import Slab
 
 __all__ = ["Page", "ServerInfoPage", "header_lines", "read_header", "read_server_info", "server_info_plain"]
@@ -33,20 +34,45 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerInfoPage(Page, frozen=True, kw_only=True):
-    """The JSON of `/server_info`.  `delivery` is what the brokers were found to be able to."""
+    """The JSON of `/server_info`.
+
+    `delivery` is what the brokers were found to be able to.  `config_*`: the file of the configuration, since when it
+    is in force as it is, how many reloads there were, and why the last one was refused, empty if it was not.
+    """
 
     delivery: str
+    config_file: str
+    config_since: int
+    config_reloads: int
+    config_refused: str
 
 
-def read_server_info(slab: Slab, now_ms: int) -> ServerInfoPage:
+def read_server_info(slab: Slab, in_force: InForce, now_ms: int) -> ServerInfoPage:
     """The page as of now."""
-    delivery = DELIVERIES[slab.words[lay.SUPER_IDEMPOTENCE >> 2]]
-    return ServerInfoPage(**read_header(slab, now_ms), delivery=delivery)
+    return ServerInfoPage(
+        **read_header(slab, now_ms),
+        delivery=DELIVERIES[slab.words[lay.SUPER_IDEMPOTENCE >> 2]],
+        config_file=in_force.path,
+        config_since=in_force.since_ms // 1000,
+        config_reloads=in_force.reloads,
+        config_refused=in_force.refused,
+    )
 
 
 def server_info_plain(page: ServerInfoPage) -> str:
     """The plain form."""
-    return "\n".join([*header_lines(page)[:-1], f"delivery: {page.delivery}", ""])
+    refused = [f"config_refused: {page.config_refused}"] if page.config_refused else []
+    return "\n".join(
+        [
+            *header_lines(page)[:-1],
+            f"delivery: {page.delivery}",
+            f"config_file: {page.config_file}",
+            f"config_since: {stamp(page.config_since)}",
+            f"config_reloads: {page.config_reloads}",
+            *refused,
+            "",
+        ]
+    )
 
 
 def read_header(slab: Slab, now_ms: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from bruce_mp.status.fullness import share_in_use
 from bruce_mp.status.header import Page
 from bruce_mp.status.metadata import read_metadata
 from bruce_mp.status.rows import STALLED_MS, read_processes
-from bruce_mp.status.text import topic_text
+from bruce_mp.status.text import stamp, topic_text
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT, EXPLAINED, were_discarded
 from bruce_mp.telemetry.standings import FAILED
@@ -27,10 +27,11 @@ from bruce_mp.telemetry.standings import FAILED
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from bruce_mp.config.security import Tls
     from bruce_mp.errors import DiscardReason
+    from bruce_mp.pipes.control import InForce
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.certificates import CertificateLine
+    from bruce_mp.status.in_force import PageSettings
     from bruce_mp.status.losses import Losses
     from bruce_mp.status.metadata import MetadataPage
     from bruce_mp.status.rows import ProcessesPage
@@ -75,6 +76,7 @@ class Evidence(NamedTuple):
     slab_in_use: float
     losses: Mapping[DiscardReason, int]
     certificates: Sequence[CertificateLine]
+    in_force: InForce
 
     @property
     def metadata_age_ms(self) -> int | None:
@@ -82,20 +84,19 @@ class Evidence(NamedTuple):
         return max(0, self.metadata.now - self.metadata.last_updated) if self.metadata.last_updated else None
 
 
-def gather(
-    slab: Slab, heard: Heard, losses: Losses, now_ms: int, *, metadata_max_age_ms: int | None, tls: Tls
-) -> Evidence:
-    """The evidence as of now; `metadata_max_age_ms` is None if metadata may have any age."""
+def gather(slab: Slab, heard: Heard, losses: Losses, now_ms: int, settings: PageSettings) -> Evidence:
+    """The evidence as of now."""
     return Evidence(
         processes=read_processes(slab, now_ms),
         metadata=read_metadata(slab, now_ms),
-        metadata_max_age_ms=metadata_max_age_ms,
+        metadata_max_age_ms=settings.metadata_max_age_ms,
         books=read_books(slab),
         heard=heard,
         refusals=TopicTable(slab).refusals(),
         slab_in_use=round(share_in_use(slab), 4),
         losses=losses.lately(),
-        certificates=look_at(tls, heard),
+        certificates=look_at(settings.tls, heard),
+        in_force=settings.in_force,
     )
 
 
@@ -265,4 +266,13 @@ def _certificates(evidence: Evidence) -> Iterator[str]:
     yield from worrying(evidence.certificates, evidence.metadata.now / 1000)
 
 
-WARNINGS: Final = (_failed_brokers, _filling, _certificates, _client_mistakes)
+def _refused_reload(evidence: Evidence) -> Iterator[str]:
+    known = evidence.in_force
+    if known.refused:
+        yield (
+            f"The reload at {stamp(known.refused_ms // 1000)} was refused: {known.refused} The old configuration stays "
+            f"in force. Correct {known.path} and reload it, or restart the daemon."
+        )
+
+
+WARNINGS: Final = (_failed_brokers, _filling, _certificates, _refused_reload, _client_mistakes)

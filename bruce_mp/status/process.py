@@ -14,7 +14,16 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import BruceError, RemoteProtocolError
-from bruce_mp.pipes.control import DebugTopics, Ready, RefreshMetadata, Stop
+from bruce_mp.pipes.control import (
+    ConfigTaken,
+    DebugTopics,
+    InForce,
+    NewConfig,
+    Ready,
+    RefreshMetadata,
+    ReloadOutcome,
+    Stop,
+)
 from bruce_mp.pipes.links import COPIES, DISCARDS, Links
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.slab.rows import Row
@@ -22,7 +31,9 @@ from bruce_mp.status.app import Daemon, create_app
 from bruce_mp.status.compression import CompressionTable
 from bruce_mp.status.copy_writer import CopyWriter, DiscardFile
 from bruce_mp.status.debug_files import MessageDebug
+from bruce_mp.status.in_force import UNTOLD, PageSettings
 from bruce_mp.status.losses import Losses
+from bruce_mp.status.reloading import ReloadDesk
 from bruce_mp.status.reports import Reports
 from bruce_mp.status.rolling_file import RollingFile
 from bruce_mp.status.server import HttpServer
@@ -30,6 +41,7 @@ from bruce_mp.status.standings import Standings
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.events import CompressionEvent, Event, decode_events
+from bruce_mp.telemetry.logs import renew_logging
 from bruce_mp.telemetry.standings import BrokerStanding, RouterStanding
 
 if TYPE_CHECKING:
@@ -44,7 +56,6 @@ __all__ = ["main"]
 _LOG: Final = logging.getLogger(__name__)
 _TICK_S: Final = 1.0
 _EVENTS_A_ROUND: Final = 100
-_MINUTE_MS: Final = 60_000
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -57,6 +68,8 @@ class _Status:
         assert start.listener is not None
         self._row = Row(slab, start.row)
         self._row.begin(os.getpid(), wall_ms())
+        self._name = start.name
+        self._config = start.config
         self._control = control
         self._row_lock = Lock()
         self._control_lock = Lock()
@@ -71,7 +84,9 @@ class _Status:
         self._losses = Losses(slab)
         self._reports = Reports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
         self._compression = CompressionTable(slab)
-        self._server = HttpServer(create_app(self._daemon(slab, start.config)), start.listener)
+        self._settings = PageSettings.of(start.config, UNTOLD)
+        self._reloads = ReloadDesk(self._tell)
+        self._server = HttpServer(create_app(self._daemon(slab)), start.listener)
 
     def _discard_file(self, config: DiscardLog) -> DiscardFile | None:
         if not config.enable:
@@ -79,15 +94,25 @@ class _Status:
         file = RollingFile(Path(config.path), config.max_file_size, config.max_archive_size, wall_ms)
         return DiscardFile(file, self._count)
 
-    def _daemon(self, slab: Slab, config: Config) -> Daemon:
+    def apply(self, config: Config) -> None:
+        """Go by this configuration from now on; what only a restart applies is as it was."""
+        before, self._config = self._config, config
+        renew_logging(before.logging, config.logging, self._name)
+        self._settings = PageSettings.of(config, self._settings.in_force)
+        self._reports.change(config.http.discard_report_interval_s)
+        self._debug.change(config.msg_debug)
+        if config.discard_log != before.discard_log:
+            self._writer.change(self._discard_file(config.discard_log))
+
+    def _daemon(self, slab: Slab) -> Daemon:
         return Daemon(
             slab=slab,
             reports=self._reports,
             compression=self._compression,
             standings=self._standings,
             losses=self._losses,
-            tls=config.kafka.tls,
-            metadata_max_age_ms=2 * config.delivery.metadata_refresh_interval_min * _MINUTE_MS or None,
+            reloads=self._reloads,
+            settings=lambda: self._settings,
             debug=self._debug,
             count=self._count,
             refresh_metadata=lambda: self._tell(RefreshMetadata()),
@@ -132,6 +157,13 @@ class _Status:
             self._loop.stop()
         elif isinstance(word, DebugTopics):
             self._debug.adopt(word)
+        elif isinstance(word, NewConfig):
+            self.apply(word.config)
+            self._tell(ConfigTaken(word.number))
+        elif isinstance(word, InForce):
+            self._settings = PageSettings.of(self._config, word)
+        elif isinstance(word, ReloadOutcome):
+            self._reloads.answer(word)
 
     def _take_events(self) -> None:
         for _ in range(_EVENTS_A_ROUND):

@@ -32,6 +32,11 @@ class Reports:
         self._on_unread = on_unread
         self._lock = Lock()
 
+    def change(self, interval: int) -> None:
+        """From now on periods are so long, the one in progress too."""
+        with self._lock:
+            self._book.interval = interval
+
     def record(self, events: Iterable[Event], now_ms: int) -> None:
         """Put events into the report of the present period."""
         with self._lock:

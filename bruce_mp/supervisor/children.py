@@ -54,7 +54,7 @@ class Child:
         self._locks = locks
         self._ends_when_drained = ends_when_drained
         self._drain: Drain | None = None
-        self._may_begin = True
+        self.may_begin = True
         self._killed_for = ""
         self._lives = 0
 
@@ -84,12 +84,12 @@ class Child:
 
     def hold(self) -> None:
         """Let the life that comes load what it needs, and then wait for `begin`."""
-        self._may_begin = False
+        self.may_begin = False
 
     def begin(self) -> None:
         """Let it begin."""
-        if not self._may_begin:
-            self._may_begin = True
+        if not self.may_begin:
+            self.may_begin = True
             self.send(Begin())
 
     def drain(self, word: Drain = DRAIN) -> None:
@@ -151,7 +151,7 @@ class Child:
             theirs.close()
         self.process = process
         self.state = advance(self.state, Event.SPAWNED)
-        if self._may_begin:
+        if self.may_begin:
             self.send(Begin())
         if self._drain is not None:
             self.send(self._drain)

@@ -17,7 +17,18 @@ from functools import partial
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from bruce_mp.pipes.control import Control, DebugTopics, Dispatchers, Drain, Loaded, PeerDied, Ready, RefreshMetadata
+from bruce_mp.pipes.control import (
+    ConfigTaken,
+    Control,
+    DebugTopics,
+    Dispatchers,
+    Drain,
+    Loaded,
+    PeerDied,
+    Ready,
+    RefreshMetadata,
+    ReloadRequest,
+)
 from bruce_mp.pipes.start import Start
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import Row
@@ -37,7 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bruce_mp.config.model import Config
-    from bruce_mp.pipes.control import Broker, Word
+    from bruce_mp.pipes.control import Broker, InForce, NewConfig, Word
     from bruce_mp.slab.file import Slab
     from bruce_mp.supervisor.child import Inherited
     from bruce_mp.supervisor.intake import Intake
@@ -67,6 +78,12 @@ class Crew:
     def __init__(self, programs: Programs, equipment: Equipment, row: Row) -> None:
         self._programs = programs
         self._equipment = equipment
+        self._config = equipment.config
+        self._config_number = 0
+        self._in_force: InForce | None = None
+        self.late: set[tuple[str, int]] = set()
+        """The lives that have not said yet that they took the configuration in force."""
+        self.on_reload_request: Callable[[ReloadRequest], None] = lambda _: None
         self._row = row
         self._bereft: set[Child] = set()
         self._debug = DebugTopics()
@@ -94,7 +111,7 @@ class Crew:
         ends_when_drained: bool = False,
     ) -> Child:
         equipment = self._equipment
-        places = (equipment.config, equipment.run_dir, equipment.slab.path)
+        places = (self._config, equipment.run_dir, equipment.slab.path)
         clock = steady.offset_ms
         start = Start(name, row, *places, listener=listener, slot=slot, broker=broker, clock_offset_ms=clock)
         return Child(program, start, equipment.locks, time.monotonic(), ends_when_drained=ends_when_drained)
@@ -219,6 +236,11 @@ class Crew:
                 self._arrange_dispatchers(wanted)
             case RefreshMetadata():
                 self._router.send(word)
+            case ConfigTaken(number):
+                if number == self._config_number:
+                    self.late.discard(child.life)
+            case ReloadRequest():
+                self.on_reload_request(word)
             case DebugTopics():
                 self._debug = word
                 for each in (self._router, *self._dispatchers.values()):
@@ -230,7 +252,41 @@ class Crew:
         child.is_ready()
         if self._debug.any and child not in self.inputs:
             child.send(self._debug)
+        if child is self._status and self._in_force is not None:
+            child.send(self._in_force)
         log.log(NOTICE, "Process %s is ready.", child.name, extra=child.about)
+
+    # --- a new configuration -----------------------------------------------------------------------------------------
+
+    @property
+    def have_begun(self) -> bool:
+        """Whether nobody is held back."""
+        return all(child.may_begin for child in self.members)
+
+    def take_config(self, word: NewConfig) -> None:
+        """From now on everybody goes by this configuration: those that run are told, others begin with it."""
+        self._config, self._config_number = word.config, word.number
+        for child in self.members:
+            child.start = replace(child.start, config=word.config)
+            child.send(word)
+        self.late = {child.life for child in self.members if child.state is State.RUNNING}
+
+    def kill_late(self, reason: str) -> None:
+        """Kill who has not taken the configuration; its successor begins with it."""
+        for child in self.members:
+            if child.life in self.late:
+                child.kill(reason)
+
+    def announce(self, in_force: InForce) -> None:
+        """Let the pages tell of the configuration in force."""
+        self._in_force = in_force
+        self.tell_status(in_force)
+
+    def tell_status(self, word: Word) -> None:
+        """Say a word to the status process."""
+        self._status.send(word)
+
+    # --- dispatchers, and ends ---------------------------------------------------------------------------------------
 
     def _arrange_dispatchers(self, wanted: dict[int, Broker]) -> None:
         if self._stopping:
@@ -256,6 +312,7 @@ class Crew:
     def _on_end(self, child: Child) -> None:
         while child.connection is not None and child.connection.poll():
             self._on_word(child)
+        self.late.discard(child.life)
         was_wanted = child.is_wanted
         reason = child.bury()
         Row(self._equipment.slab, child.start.row)  # finishes its transaction

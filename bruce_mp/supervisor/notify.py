@@ -1,4 +1,4 @@
-"""What a service manager is told: that the daemon is ready, lives, or ends.
+"""What a service manager is told: that the daemon is ready, lives, reads its configuration anew, or ends.
 
 systemd says by two variables of the environment where it listens and how often it wants to hear of us; without them
 nothing is said.  https://www.freedesktop.org/software/systemd/man/sd_notify.html
@@ -37,9 +37,13 @@ class ServiceManager:
         self._say_once("READY=1")
 
     def reloading(self) -> None:
-        """Say that other code takes over; it will say that it is ready, or we do if it does not come to that."""
-        self._said.discard("READY=1")
-        self._say(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        """Say that other code, or another configuration, takes over.
+
+        It will be said that it is ready; by us if it does not come to that.
+        """
+        if "READY=1" in self._said:
+            self._said.remove("READY=1")
+            self._say(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
         """Say once that the daemon ends."""

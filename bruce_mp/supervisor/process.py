@@ -39,6 +39,7 @@ from bruce_mp.supervisor.handover import Handover, PassedSocket, execute, take_h
 from bruce_mp.supervisor.intake import input_rows, take_intake
 from bruce_mp.supervisor.notify import ServiceManager
 from bruce_mp.supervisor.programs import PROGRAMS
+from bruce_mp.supervisor.reload import Origin, Reloads
 from bruce_mp.supervisor.remains import held_messages, plural
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, take_run_dir
 from bruce_mp.supervisor.shutdown import Phase, Shutdown
@@ -54,7 +55,7 @@ from bruce_mp.telemetry.log_lines import printable
 from bruce_mp.telemetry.logs import NOTICE, is_on_stderr, set_up_logging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from bruce_mp.config.addresses import UnixPath
     from bruce_mp.config.model import Config
@@ -67,11 +68,12 @@ __all__ = ["run"]
 log = logging.getLogger(__name__)
 
 
-def run(config: Config, config_path: Path, programs: Programs = PROGRAMS) -> int:
+def run(config: Config, config_path: Path, overrides: Sequence[str] = (), programs: Programs = PROGRAMS) -> int:
     """Be the daemon until a signal ends it; the exit code.
 
-    When it cannot start it raises BruceError, unless the log has told it on standard error already.  Must be
-    called in the main thread: the processes die with it.
+    `config` is what is in the file at `config_path`, with the overrides; a reload reads it again.  When it cannot start
+    it raises BruceError, unless the log has told it on standard error already.  Must be called in the main thread: the
+    processes die with it.
     """
     setproctitle("bruce: supervisor")
     set_up_logging(config.logging, "supervisor")
@@ -89,9 +91,9 @@ def run(config: Config, config_path: Path, programs: Programs = PROGRAMS) -> int
         raise
     row = Row(equipment.slab, lay.ROW_SUPERVISOR)
     row.begin(os.getpid(), wall_ms())
-    supervisor = _Supervisor(equipment, row, programs, handover)
+    supervisor = _Supervisor(equipment, row, programs, handover, Origin(config_path.absolute(), overrides))
     failure = supervisor.serve()
-    _finish(equipment, failure, keeps_sockets=supervisor.has_to_make_way)
+    _finish(equipment._replace(config=supervisor.config), failure, keeps_sockets=supervisor.has_to_make_way)
     if supervisor.has_to_make_way:
         supervisor.make_way()
     return ExitCode.BOOT_LOOP if failure else ExitCode.OK
@@ -162,19 +164,33 @@ def _remove_if_empty(slab: Slab) -> None:
 
 
 class _Supervisor:
-    def __init__(self, equipment: Equipment, row: Row, programs: Programs, handover: Handover | None) -> None:
+    def __init__(
+        self, equipment: Equipment, row: Row, programs: Programs, handover: Handover | None, origin: Origin
+    ) -> None:
         self._equipment = equipment
         self._row = row
         self._signals = SignalPipe()
         self._crew = Crew(programs, equipment, row)
-        max_delay = equipment.config.delivery.shutdown_max_delay_ms / 1000
-        self._shutdown = Shutdown(self._crew, equipment.slab, max_delay, equipment.intake)
+        self._shutdown = Shutdown(self._crew, equipment.slab, _max_delay_s(equipment.config), equipment.intake)
+        self._reloads = Reloads(origin, equipment.config, self._crew, self._apply, lambda: self._is_ending)
         self._manager = ServiceManager()
         self._upgrade = Upgrade(equipment.run_dir, equipment.slab.path)
         self._takeover = Takeover(handover, equipment.run_dir) if handover else None
         self._beat_due = 0.0
         self._beat: Callable[[], None]
         row.start_heartbeat(self._call_later, wall_ms)
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self._reloads.config
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._shutdown.phase is not Phase.RUNNING
+
+    def _apply(self, config: Config) -> None:
+        self._shutdown.max_delay_s = _max_delay_s(config)
 
     def _call_later(self, seconds: float, beat: Callable[[], None]) -> None:
         self._beat_due, self._beat = time.monotonic() + seconds, beat
@@ -189,6 +205,7 @@ class _Supervisor:
                 self._beat()
             self._crew.act()
             self._crew.watch_over()
+            self._reloads.step()
             self._shutdown.step()
             self._see_to_upgrade()
             self._tell_manager()
@@ -227,8 +244,10 @@ class _Supervisor:
         self._manager.alive(time.monotonic())
         if self.has_to_make_way:
             return
-        if self._shutdown.phase is not Phase.RUNNING:
+        if self._is_ending:
             self._manager.stopping()
+        elif self._reloads.is_busy:
+            self._manager.reloading()
         elif self._crew.is_complete:
             self._manager.ready()
 
@@ -242,10 +261,8 @@ class _Supervisor:
             sources[cast("int", ready)]()
 
     def _timeout(self) -> float:
-        dues = [
-            due for due in (self._beat_due, self._crew.due, self._shutdown.due, self._upgrade.due) if due is not None
-        ]
-        return max(0.0, min(dues) - time.monotonic())
+        dues = (self._beat_due, self._crew.due, self._shutdown.due, self._upgrade.due, self._reloads.due)
+        return max(0.0, min(due for due in dues if due is not None) - time.monotonic())
 
     def _on_signals(self) -> None:
         for number in self._signals.read():
@@ -258,8 +275,12 @@ class _Supervisor:
                     self._row.add(Counter.GotLogfileReopenRequest)
                 case Signals.SIGUSR2:
                     self._upgrade.request()
-                case _:
-                    log.warning("%s is ignored: a changed configuration needs a restart.", number.name)
+                case Signals.SIGHUP:
+                    self._reloads.request()
+
+
+def _max_delay_s(config: Config) -> float:
+    return config.delivery.shutdown_max_delay_ms / 1000
 
 
 def _passed(equipment: Equipment) -> Iterator[PassedSocket]:

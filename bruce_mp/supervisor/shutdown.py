@@ -49,7 +49,7 @@ class Shutdown:
     def __init__(self, crew: Crew, slab: Slab, max_delay_s: float, intake: Intake) -> None:
         self._crew = crew
         self._slab = slab
-        self._max_delay = max_delay_s
+        self.max_delay_s = max_delay_s
         self._intake = intake
         self._deadline = 0.0
         self._intake_until = 0.0
@@ -60,8 +60,8 @@ class Shutdown:
         """Begin; or, when it was requested before, hurry.  `keeps_sockets`: others will receive there."""
         now = time.monotonic()
         if self.phase is Phase.RUNNING:
-            log.log(NOTICE, "Shutting down; delivery of what is left may take %g s.", self._max_delay)
-            self._deadline = now + self._max_delay
+            log.log(NOTICE, "Shutting down; delivery of what is left may take %g s.", self.max_delay_s)
+            self._deadline = now + self.max_delay_s
             self._intake_until = min(now + INTAKE_PATIENCE_S, self._deadline)
             if not keeps_sockets:
                 self._intake.close()

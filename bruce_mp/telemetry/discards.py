@@ -62,14 +62,18 @@ class DiscardReporter:
         self, sender: ByteSender, prefix_size: int, *, is_logged: bool = False, file: FileCopies | None = None
     ) -> None:
         self._sender = sender
-        self._is_logged = is_logged
-        self._prefix_size = prefix_size
-        self._file = file
+        self.change(prefix_size, is_logged=is_logged, file=file)
         self._discards: dict[_Kind, Span] = {}
         self._samples: dict[tuple[DiscardReason, bool], Recent] = {}
         self._duplicates: dict[bytes, Span] = {}
         self._culprits: dict[tuple[DiscardReason, Peer], CulpritEvent] = {}
         self._unlogged: Tally[tuple[DiscardReason, bytes]] = Tally()
+
+    def change(self, prefix_size: int, *, is_logged: bool, file: FileCopies | None) -> None:
+        """From now on report in this way: see the arguments of the class."""
+        self._is_logged = is_logged
+        self._prefix_size = prefix_size
+        self._file = file
 
     @property
     def pending(self) -> bool:

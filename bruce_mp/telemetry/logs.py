@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.sections import LogFile, Logging
 
-__all__ = ["NOTICE", "RepeatFilter", "is_on_stderr", "set_up_logging"]
+__all__ = ["NOTICE", "RepeatFilter", "is_on_stderr", "renew_logging", "set_up_logging"]
 
 NOTICE: Final = 25
 """Worth a line in normal operation: starts, stops, changes."""
@@ -71,6 +71,12 @@ def set_up_logging(config: Logging, process: str) -> None:
         if wanted and not place.is_socket():
             text = "There is no %s at %s: until it comes, what is to go there is lost."
             root.warning(text, what, place, extra={"about": what})
+
+
+def renew_logging(before: Logging, after: Logging, process: str) -> None:
+    """Go over to another configuration, if it is one.  Raises StartError, as `set_up_logging` does."""
+    if after != before:
+        set_up_logging(after, process)
 
 
 def is_on_stderr(config: Logging) -> bool:

@@ -88,8 +88,8 @@ def test_answers_are_not_kept_by_caches(daemon: PagesOfNoDaemon) -> None:
 @pytest.mark.parametrize(("found", "delivery"), [(0, "not known yet"), (1, "exactly once"), (2, "at least once")])
 def test_server_info_says_what_delivery_is(daemon: PagesOfNoDaemon, found: int, delivery: str) -> None:
     daemon.slab.words[lay.SUPER_IDEMPOTENCE >> 2] = found
-    assert daemon.json("/server_info/json") == HEADER | {"delivery": delivery}
-    assert daemon.text("/server_info/plain").splitlines()[4:] == [f"delivery: {delivery}"]
+    assert daemon.json("/server_info/json")["delivery"] == delivery
+    assert daemon.text("/server_info/plain").splitlines()[4] == f"delivery: {delivery}"
 
 
 # --- counters ---------------------------------------------------------------------------------------------------------

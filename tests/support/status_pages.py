@@ -13,7 +13,9 @@ from bruce_mp.slab.rows import Row
 from bruce_mp.status.app import Daemon, create_app
 from bruce_mp.status.compression import CompressionTable
 from bruce_mp.status.debug_files import MessageDebug
+from bruce_mp.status.in_force import PageSettings
 from bruce_mp.status.losses import Losses
+from bruce_mp.status.reloading import ReloadDesk
 from bruce_mp.status.reports import Reports
 from bruce_mp.status.standings import Standings
 from support.filled_slab import NOW_MS, FilledSlab
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from flask.testing import FlaskClient
 
-    from bruce_mp.pipes.control import DebugTopics
+    from bruce_mp.pipes.control import DebugTopics, ReloadRequest
     from bruce_mp.telemetry.counters import Counter
 
 STARTED_MS = NOW_MS - 100_000
@@ -35,7 +37,9 @@ class PagesOfNoDaemon:
     """What the pages show and do, in one place."""
 
     def __init__(self, path: Path, tls: Tls = NO_TLS) -> None:
-        self._tls = tls
+        self.settings = PageSettings(tls, METADATA_MAX_AGE_MS)
+        self.reload_requests: list[ReloadRequest] = []
+        self.reloads = ReloadDesk(self.reload_requests.append)
         self.filled = FilledSlab(path, known=(b"news", b"clicks"))
         self.slab = self.filled.slab
         self.now_ms = self.steady_ms = NOW_MS
@@ -60,8 +64,8 @@ class PagesOfNoDaemon:
             compression=self.compression,
             standings=self.standings,
             losses=self.losses,
-            tls=self._tls,
-            metadata_max_age_ms=METADATA_MAX_AGE_MS,
+            reloads=self.reloads,
+            settings=lambda: self.settings,
             count=self.counted.append,
             refresh_metadata=self._refresh,
             now_ms=lambda: self.now_ms,

@@ -210,6 +210,11 @@ class Lanes:
             lane.due_ms = now_ms + self._linger_of(lane.head.topic, topic)
             self._wake_by(lane.due_ms)
 
+    def change_lingers(self, linger_ms: Callable[[bytes], int]) -> None:
+        """From now on runs wait so long; those that are open keep their time."""
+        self._linger_ms = linger_ms
+        self._lingers.clear()
+
     def _linger_of(self, number: int, topic: bytes) -> int:
         """Remembered by the topic's number: clients make up names without end, the router gives few numbers."""
         linger = self._lingers.get(number)

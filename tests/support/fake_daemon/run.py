@@ -23,7 +23,7 @@ def main() -> int:
     watch.HUNG_BOOT_S = float(os.environ.get(HUNG_BOOT_S, watch.HUNG_BOOT_S))
     sys.path.insert(0, str(Path(__file__).parents[2]))
     try:
-        return run(load_config(Path(config_path)), Path(config_path), Programs(*programs))
+        return run(load_config(Path(config_path)), Path(config_path), programs=Programs(*programs))
     except BruceError as error:
         print(f"bruce: {error}", file=sys.stderr)
         return error.exit_code

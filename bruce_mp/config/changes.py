@@ -1,0 +1,75 @@
+"""What differs between two configurations, setting by setting, and which of it only a restart applies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from bruce_mp.config.fields import leaf_of
+from bruce_mp.config.problems import dotted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from bruce_mp.config.fields import Leaf
+    from bruce_mp.config.model import Config
+
+__all__ = ["Change", "changes"]
+
+Path = tuple[str, ...]
+
+
+class Change(NamedTuple):
+    """A setting with its values as a person may see them; `restart_because` is empty if a reload applies it."""
+
+    key: str
+    before: str
+    after: str
+    restart_because: str
+
+    def __str__(self) -> str:
+        why = f" (restart to apply: {self.restart_because})" if self.restart_because else ""
+        return f"{self.key} from {self.before} to {self.after}{why}"
+
+
+def changes(before: Config, after: Config) -> list[Change]:
+    """The settings whose values differ, in the order of the model."""
+    old, new = dict(_settings(before)), dict(_settings(after))
+    return [
+        _change(path, new.get(path) or old[path], old.get(path), new.get(path))
+        for path in (old | new)
+        if _value(old.get(path)) != _value(new.get(path))
+    ]
+
+
+_Setting = tuple["Leaf", object]
+
+
+def _settings(section: Struct, path: Path = ()) -> Iterator[tuple[Path, _Setting]]:
+    for field in msgspec.structs.fields(type(section)):
+        yield from _below(leaf_of(field.type), getattr(section, field.name), (*path, field.name))
+
+
+def _below(leaf: Leaf, value: object, path: Path) -> Iterator[tuple[Path, _Setting]]:
+    if isinstance(value, Struct):
+        yield from _settings(value, path)
+    elif isinstance(value, dict):
+        entries: Mapping[str, object] = value
+        for name, entry in entries.items():
+            yield from _below(leaf, entry, (*path, name))
+    else:
+        yield path, (leaf, value)
+
+
+def _value(setting: _Setting | None) -> object:
+    """A setting that is absent, and one of an entry that is not there, are the same."""
+    return None if setting is None else setting[1]
+
+
+def _change(path: Path, known: _Setting, before: _Setting | None, after: _Setting | None) -> Change:
+    leaf, _ = known
+    assert leaf.applies is not None  # it is no section
+    shown = [leaf.show(_value(setting)) or "absent" for setting in (before, after)]
+    return Change(dotted(path), shown[0], shown[1], leaf.applies.restart_because)

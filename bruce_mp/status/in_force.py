@@ -1,0 +1,33 @@
+"""What of the configuration the pages go by, and what the supervisor says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.pipes.control import InForce
+
+if TYPE_CHECKING:
+    from bruce_mp.config.model import Config
+    from bruce_mp.config.security import Tls
+
+__all__ = ["UNTOLD", "PageSettings"]
+
+_MINUTE_MS: Final = 60_000
+UNTOLD: Final = InForce("", 0)
+"""Before the supervisor has told."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageSettings:
+    """`metadata_max_age_ms` is None if metadata may have any age."""
+
+    tls: Tls
+    metadata_max_age_ms: int | None
+    in_force: InForce = UNTOLD
+
+    @classmethod
+    def of(cls, config: Config, in_force: InForce) -> PageSettings:
+        """As configured."""
+        max_age_ms = 2 * config.delivery.metadata_refresh_interval_min * _MINUTE_MS
+        return cls(config.kafka.tls, max_age_ms or None, in_force)
