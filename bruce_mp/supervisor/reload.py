@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Origin", "Reloads"]
 
-PATIENCE_S: Final = 10.0
+PATIENCE_S: float = 10.0
 """So long may a process take to say that it took a configuration."""
 NOTHING: Final = "nothing has changed"
 

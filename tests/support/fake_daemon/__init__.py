@@ -55,6 +55,7 @@ class FakeDaemon:
             {settings}
             """
         )
+        self._config = self.config.read_text()
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -117,9 +118,20 @@ class FakeDaemon:
         return self.wait()
 
     def heard(self, name: str) -> list[str]:
-        """The words that a process was told, in all its lives."""
+        """The words that a process was told, in all its lives, but for those about the configuration in force."""
+        return [line for line in self._heard(name) if not line.startswith("InForce")]
+
+    def told_in_force(self) -> list[str]:
+        """What status was told about the configuration in force."""
+        return [line for line in self._heard("status") if line.startswith("InForce")]
+
+    def _heard(self, name: str) -> list[str]:
         path = self.run_dir / f"{name}.heard"
         return path.read_text().splitlines() if path.exists() else []
+
+    def configure(self, settings: str) -> None:
+        """Put lines behind those that the configuration began with, and replace those put there before."""
+        self.config.write_text(f"{self._config}{settings}\n")
 
     def say(self, name: str, word: Word) -> None:
         """Let a process say a word to the supervisor."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bruce_mp.pipes.control import Control, Drain, Ready, Stop, Word
+from bruce_mp.pipes.control import ConfigTaken, Control, Drain, NewConfig, Ready, Stop, Word
 from bruce_mp.slab.rows import Row
 
 if TYPE_CHECKING:
@@ -28,8 +28,10 @@ def main(start: Start, slab: Slab, control: Control) -> None:
         for descriptor, _ in poll.poll():
             if descriptor == said.fileno():
                 control.send(msgspec.msgpack.decode(said.recv(65536), type=Word))
-            elif ends(start, control.receive()):
+            elif ends(start, word := control.receive()):
                 return
+            elif isinstance(word, NewConfig):
+                control.send(ConfigTaken(word.number))
 
 
 def _listen(start: Start) -> socket.socket:

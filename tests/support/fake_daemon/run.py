@@ -8,19 +8,23 @@ from pathlib import Path
 
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import BruceError
-from bruce_mp.supervisor import watch
+from bruce_mp.supervisor import reload, watch
 from bruce_mp.supervisor.process import run
 from bruce_mp.supervisor.programs import Programs
 
 HUNG_S = "FAKE_DAEMON_HUNG_S"
 HUNG_BOOT_S = "FAKE_DAEMON_HUNG_BOOT_S"
-"""Environment variables: after how long a process is killed for hanging, and one that boots."""
+RELOAD_S = "FAKE_DAEMON_RELOAD_S"
+"""Environment variables: after how long a process is killed for hanging, one that boots, and one that does not take a
+new configuration.
+"""
 
 
 def main() -> int:
     config_path, *programs = sys.argv[1:]
     watch.HUNG_S = float(os.environ.get(HUNG_S, watch.HUNG_S))
     watch.HUNG_BOOT_S = float(os.environ.get(HUNG_BOOT_S, watch.HUNG_BOOT_S))
+    reload.PATIENCE_S = float(os.environ.get(RELOAD_S, reload.PATIENCE_S))
     sys.path.insert(0, str(Path(__file__).parents[2]))
     try:
         return run(load_config(Path(config_path)), Path(config_path), programs=Programs(*programs))

@@ -1,0 +1,162 @@
+"""Reloads with real processes and fake mains: what is handed over, what is refused, and who is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.pipes.control import Broker, Dispatchers, ReloadRequest
+from support.fake_daemon import FakeDaemon
+from support.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+EVERYBODY = ("input", "router", "dispatcher-0", "status")
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        daemon.say("router", Dispatchers({0: Broker(1, "kafka1", 9092)}))
+        daemon.wait_for("Process dispatcher-0 is ready")
+        yield daemon
+        assert daemon.end() == 0
+
+
+def configs(daemon: FakeDaemon, name: str) -> list[str]:
+    return [line for line in daemon.heard(name) if line.startswith("NewConfig")]
+
+
+def begun(daemon: FakeDaemon) -> list[str]:
+    """What the lives of the dispatcher began with."""
+    return [line for line in daemon.heard("dispatcher-0") if line.startswith("max_in_flight")]
+
+
+def outcomes(daemon: FakeDaemon) -> list[str]:
+    return [line for line in daemon.heard("status") if line.startswith("ReloadOutcome")]
+
+
+def ask(daemon: FakeDaemon, number: int, *, only_check: bool = False) -> str:
+    before = len(outcomes(daemon))
+    daemon.say("status", ReloadRequest(number, only_check))
+    wait_until(lambda: len(outcomes(daemon)) > before, "an outcome")
+    return outcomes(daemon)[-1]
+
+
+def test_sighup_hands_a_changed_configuration_to_everybody(daemon: FakeDaemon) -> None:
+    daemon.configure("delivery.max_in_flight = 2\nrate_limit.configs.few = { interval_ms = 1000 }")
+    daemon.signal(signal.SIGHUP)
+    daemon.wait_for(f"Reloaded {daemon.config}: delivery.max_in_flight, rate_limit.configs.few.interval_ms.")
+    for name in EVERYBODY:
+        (told,) = configs(daemon, name)
+        assert "max_in_flight=2" in told
+    wait_until(lambda: "reloads=1, refused=''" in daemon.told_in_force()[-1], "status to be told")
+
+
+def test_what_needs_a_restart_is_refused_as_a_whole(daemon: FakeDaemon) -> None:
+    daemon.configure("input.tcp.enable = true\ninput.streams.workers = 2\ndelivery.max_in_flight = 2")
+    outcome = ask(daemon, 7)
+    why = (
+        "input.tcp.enable from false to true (restart to apply: the sockets are bound at the start); "
+        "input.streams.workers from 0 to 2 (restart to apply: the slab is shared out among the inputs at the start)."
+    )
+    assert "number=7, accepted=False" in outcome
+    assert f"Reload refused: {why} The old configuration stays in force." in outcome
+    assert f"Reload refused: {why} The old configuration stays in force." in daemon.text()
+    assert f"refused='{why}'" in daemon.told_in_force()[-1]
+    assert not any(configs(daemon, name) for name in EVERYBODY)
+    daemon.configure("delivery.max_in_flight = 2")
+    assert "number=8, accepted=True" in ask(daemon, 8)
+    assert "reloads=1, refused=''" in daemon.told_in_force()[-1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ("delivery.max_in_flight = 9", "delivery.max_in_flight = 9 is not allowed: give an integer from 1 to 5"),
+        ("delivery.max_in_flight =", "this is not TOML"),
+        ("logging.file = { enable = true, path = '/nowhere/log' }", "The log file /nowhere/log cannot be opened"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_with_the_words_of_a_start(daemon: FakeDaemon, settings: str, why: str) -> None:
+    daemon.configure(settings)
+    assert why in ask(daemon, 1)
+    assert not any(configs(daemon, name) for name in EVERYBODY)
+    daemon.wait_for("Reload refused: ")
+    assert why in daemon.text()
+
+
+def test_a_check_changes_nothing_and_says_what_would(daemon: FakeDaemon) -> None:
+    assert "accepted=True, text='Nothing has changed.'" in ask(daemon, 1, only_check=True)
+    daemon.configure("delivery.max_in_flight = 2")
+    assert "accepted=True, text='It would be applied:\\n  delivery.max_in_flight from 5 to 2'" in ask(
+        daemon, 2, only_check=True
+    )
+    daemon.configure("input.tcp.enable = true")
+    assert "accepted=False, text='It would be refused: input.tcp.enable" in ask(daemon, 3, only_check=True)
+    assert not any(configs(daemon, name) for name in EVERYBODY)
+    assert "reloads=0, refused=''" in daemon.told_in_force()[-1]
+
+
+def test_nothing_new_is_a_good_reload(daemon: FakeDaemon) -> None:
+    assert f"accepted=True, text='Reloaded {daemon.config}: nothing has changed.'" in ask(daemon, 1)
+    assert not any(configs(daemon, name) for name in EVERYBODY)
+
+
+def test_who_starts_later_begins_with_what_was_accepted(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path, dispatcher="support.fake_daemon.telling") as daemon:
+        daemon.start_ready()
+        daemon.configure("delivery.max_in_flight = 2")
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for("Reloaded")
+        daemon.say("router", Dispatchers({0: Broker(1, "kafka1", 9092)}))
+        wait_until(lambda: begun(daemon) == ["max_in_flight=2"], "a dispatcher with the new value")
+        daemon.configure("delivery.max_in_flight = 3")
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for("Reloaded", times=2)
+        os.kill(daemon.pid_of("dispatcher-0"), signal.SIGKILL)
+        wait_until(lambda: begun(daemon) == ["max_in_flight=2", "max_in_flight=3"], "its successor with the newer")
+        assert daemon.end() == 0
+
+
+def test_who_does_not_take_it_in_time_is_killed_and_begins_anew_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_DAEMON_RELOAD_S", "1")
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        stopped = daemon.pid_of("router")
+        os.kill(stopped, signal.SIGSTOP)
+        daemon.configure("delivery.max_in_flight = 2")
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for("signal 9 (Killed), sent by the supervisor because it did not take the new configuration")
+        daemon.wait_for("Reloaded")
+        daemon.wait_for("Process router is ready", times=2)
+        assert daemon.end() == 0
+
+
+def test_what_is_asked_for_meanwhile_is_done_once_more_afterwards(daemon: FakeDaemon) -> None:
+    for number in range(20):
+        daemon.configure(f"delivery.max_in_flight = {number % 5 + 1}")
+        daemon.signal(signal.SIGHUP)
+    assert "accepted=True" in ask(daemon, 1)
+    for name in EVERYBODY:
+        assert "max_in_flight=5" in configs(daemon, name)[-1]
+
+
+def test_a_daemon_that_ends_does_not_reload(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path, input="support.fake_daemon.deaf") as daemon:
+        daemon.start_ready()
+        daemon.signal(signal.SIGTERM)
+        daemon.wait_for("Shutting down")
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for("Reload refused: the daemon is shutting down. The old configuration stays in force.")
+        daemon.wait()
