@@ -308,7 +308,7 @@ def test_sighup_and_sigusr1_leave_it_running(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
         daemon.signal(signal.SIGHUP)
-        daemon.wait_for("SIGHUP is ignored")
+        daemon.wait_for(f"Reloaded {daemon.config}: nothing has changed.")
         daemon.signal(signal.SIGUSR1)
         slab = Slab(daemon.slab_path)
         wait_until(lambda: total(slab, Counter.GotLogfileReopenRequest) == 1, "the counter")

@@ -145,11 +145,11 @@ def test_who_does_not_take_it_in_time_is_killed_and_begins_anew_with_it(
 
 def test_what_is_asked_for_meanwhile_is_done_once_more_afterwards(daemon: FakeDaemon) -> None:
     for number in range(20):
-        daemon.configure(f"delivery.max_in_flight = {number % 5 + 1}")
+        daemon.configure(f"delivery.max_in_flight = {number % 4 + 1}")
         daemon.signal(signal.SIGHUP)
     assert "accepted=True" in ask(daemon, 1)
     for name in EVERYBODY:
-        assert "max_in_flight=5" in configs(daemon, name)[-1]
+        assert "max_in_flight=4" in configs(daemon, name)[-1]
 
 
 def test_a_daemon_that_ends_does_not_reload(tmp_path: Path) -> None:
