@@ -37,14 +37,19 @@ class ProcessReporter(DiscardReporter):
 
     def __init__(self, config: Config, links: Links, row: Row) -> None:
         super().__init__(links.sender(DISCARDS), config.http.bad_msg_prefix_size)
-        self._copies = Copies(links.sender(COPIES), row.add)
+        self._links = links
+        self._row = row
+        self._copies: Copies | None = None
         self.apply(config)
 
     def apply(self, config: Config) -> None:
         """Go by this configuration from now on."""
-        self._copies.flush()
-        log = config.discard_log
-        file = FileCopies(self._copies, log.max_msg_prefix_size) if log.enable else None
+        file = None
+        if config.discard_log.enable:
+            self._copies = self._copies or Copies(self._links.sender(COPIES), self._row.add)
+            file = FileCopies(self._copies, config.discard_log.max_msg_prefix_size)
+        elif self._copies is not None:
+            self._copies.flush()
         self.change(config.http.bad_msg_prefix_size, is_logged=config.logging.log_discards, file=file)
 
 
