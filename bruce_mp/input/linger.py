@@ -1,7 +1,7 @@
 """How long a run may wait in the input for more messages of its topic.
 
 A frame to the router costs some twenty microseconds whether it names one message or a hundred, so a run lingers as
-long as nobody notices: half of the time that the topic's batches may wait anyway, 100 ms at the most, and not at all
+long as nobody notices: half of the time that the topic's batches may wait anyway, 250 ms at the most, and not at all
 for topics that are not batched.  A batch's age counts from the arrival of its messages, so that this delays nothing.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["linger_ms"]
 
-LONGEST_MS: Final = 100
+LONGEST_MS: Final = 250
 
 
 def lingers_of(config: Config) -> Callable[[bytes], int]:

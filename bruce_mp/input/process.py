@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discarding import ProcessReporter
 from bruce_mp.input.datagrams import Admission
-from bruce_mp.input.linger import LONGEST_MS, lingers_of
+from bruce_mp.input.linger import lingers_of
 from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.pressure import Pressure
 from bruce_mp.kernels import ChunkPool, Lanes, Row
@@ -42,6 +42,8 @@ _TURNS_A_ROUND: Final = 4
 """After so many turns the loop looks at its other sources, however much waits at the socket."""
 _BATCHES_A_TURN: Final = 64
 """So many batches are taken in between two looks at the slab's room; one where senders are blocked."""
+_LONGEST_TURN_MS: Final = 100
+"""The supervisor is heard between turns."""
 _AFTER_ERROR_S: Final = 1.0
 _LOOK: Final = MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT
 """With it `recv` says how long a datagram is and leaves it where it is."""
@@ -152,7 +154,7 @@ class _Input:
     def _receive(self, limit: int) -> bool:
         """Take in some batches of at most `limit` messages; False when nothing waited."""
         now_ms = steady_ms()
-        until_ms = now_ms + (0 if self._draining or self._blocks else LONGEST_MS)
+        until_ms = now_ms + (0 if self._draining or self._blocks else _LONGEST_TURN_MS)
         try:
             count = self._admission.take(self._socket.fileno(), limit, self._batches_a_turn, now_ms, until_ms)
         except OSError as error:

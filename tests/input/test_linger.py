@@ -16,13 +16,13 @@ from bruce_mp.input.linger import linger_ms
         (BatchLimits(time_ms=49), 24),
         (BatchLimits(time_ms=50), 25),
         (BatchLimits(time_ms=100), 50),
-        (BatchLimits(time_ms=86_400_000), 100),
-        (BatchLimits(messages=10), 100),
-        (BatchLimits(bytes=10), 100),
+        (BatchLimits(time_ms=86_400_000), 250),
+        (BatchLimits(messages=10), 250),
+        (BatchLimits(bytes=10), 250),
         (BatchLimits(time_ms=10, messages=10, bytes=10), 5),
     ],
 )
-def test_half_of_the_batching_time_and_100_ms_at_the_most(kind: BatchingKind, limits: BatchLimits, linger: int) -> None:
+def test_half_of_the_batching_time_and_250_ms_at_the_most(kind: BatchingKind, limits: BatchLimits, linger: int) -> None:
     assert linger_ms(TopicBatching(kind, limits)) == linger
 
 
