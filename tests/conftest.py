@@ -1,6 +1,7 @@
 """Fixtures and rules for all tests.
 
-* A test that uses a real Kafka broker is marked `kafka` by its fixtures; `--fast` leaves those out, and says so.
+* A test that uses a real Kafka broker is marked `kafka` by its fixtures, one that uses a browser `browser`; `--fast`
+  leaves those out, and says so.
 * A test that leaves a process behind fails, and so does a session: see `no_process_left_by_test` and
   `no_process_left_by_session`.
 * The Kafka clusters of a session are shared.  A test makes topics with names of its own, and one that hurts a cluster
@@ -16,6 +17,7 @@ import pytest
 
 from bruce_mp.kernels import CHOICE
 from support import processes
+from support.browser import Browser
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST, TESTED
 from support.variants import pure_kernels, variant
@@ -25,12 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["pure_kernels", "variant"]
 
-KAFKA_FIXTURES: Final = frozenset({"kafka_3", "kafka_versions"})
-LEFT_OUT: Final = pytest.StashKey[int]()
+MARKED: Final = {"kafka": frozenset({"kafka_3", "kafka_versions"}), "browser": frozenset({"browser"})}
+"""Fixtures whose tests have a mark, and are left out by `--fast`."""
+LEFT_OUT: Final = pytest.StashKey[dict[str, int]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fast", action="store_true", help="leave out the tests that need a real Kafka broker")
+    parser.addoption("--fast", action="store_true", help="leave out what needs a Kafka broker or a browser")
 
 
 def pytest_configure() -> None:
@@ -40,15 +43,17 @@ def pytest_configure() -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest's own hook looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if KAFKA_FIXTURES.intersection(getattr(item, "fixturenames", ())):
-            item.add_marker("kafka")
+        for mark, fixtures in MARKED.items():
+            if fixtures.intersection(getattr(item, "fixturenames", ())):
+                item.add_marker(mark)
     if config.getoption("--fast"):
-        _leave_out_kafka(config, items)
+        _leave_out(config, items)
 
 
-def _leave_out_kafka(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = [item for item in items if item.get_closest_marker("kafka")]
-    config.stash[LEFT_OUT] = len(left_out)
+def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    by_mark = {mark: [item for item in items if item.get_closest_marker(mark)] for mark in MARKED}
+    config.stash[LEFT_OUT] = {mark: len(some) for mark, some in by_mark.items()}
+    left_out = [item for some in by_mark.values() for item in some]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
 
@@ -57,9 +62,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if not CHOICE.compiled:
         terminalreporter.line(f"The compiled kernels were not tested. What was: {CHOICE.sentence}.", red=True)
     if config.getoption("--fast"):
-        count = config.stash.get(LEFT_OUT, 0)
+        counts = config.stash.get(LEFT_OUT, dict.fromkeys(MARKED, 0))
         terminalreporter.section("NOT EVERYTHING WAS TESTED", red=True, bold=True)
-        terminalreporter.line(f"--fast left out {count} tests that need a real Kafka broker.", red=True)
+        what = f"{counts['kafka']} tests that need a real Kafka broker and {counts['browser']} that need a browser"
+        terminalreporter.line(f"--fast left out {what}.", red=True)
 
 
 # --- processes -------------------------------------------------------------------------------------------------------
@@ -83,6 +89,14 @@ def _fail_if_left(found: Iterable[psutil.Process], who: str) -> None:
         report = processes.describe(left)
         processes.kill(left)
         pytest.fail(f"{who} left processes behind:\n{report}")
+
+
+# --- browser ---------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One window of Chromium."""
+    with Browser(tmp_path_factory.mktemp("browser")) as window:
+        yield window
 
 
 # --- Kafka -----------------------------------------------------------------------------------------------------------

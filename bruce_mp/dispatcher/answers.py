@@ -28,6 +28,7 @@ from bruce_mp.slab.runs import next_sequence
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.delays import ack_delays
+from bruce_mp.telemetry.traffic import TrafficSums
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,6 +73,7 @@ class Answers:
         self._topics = topics
         self.attempt_limit = attempt_limit
         self.troubles = Troubles(wall_ms)
+        self.traffic = TrafficSums()
         self.uncompressed: set[tuple[bytes, int]] = set()
         """Partitions whose leader does not take what we compress."""
 
@@ -85,12 +87,13 @@ class Answers:
             queue.is_torn = False
             is_numbered = batch.base_sequence >= 0
             queue.expected = next_sequence(batch.base_sequence, batch.records) if is_numbered else None
-            self.deliver(batch)
+            self.deliver(batch, topic)
         elif ack.error == _OUT_OF_ORDER and self._follows_gap(queue, batch):
             queue.failed.append(batch)
             queue.drain()
         else:
             _log_error(batch, row, topic)
+            self.traffic.refused(topic, row.name)
             self._refuse(queue, batch, ack, row, topic)
         queue.settle_doubts()
 
@@ -153,13 +156,14 @@ class Answers:
         if row.may_duplicate and (bumps or not self._is_recognised(batch)):
             self._note_duplicates([batch], topic)
 
-    def deliver(self, batch: SentBatch) -> None:
+    def deliver(self, batch: SentBatch, topic: bytes) -> None:
         """The broker has the batch."""
         if self._topics.refusal_of(batch.topic):
             self._topics.note_refusal(batch.topic, 0)
         delays = ack_delays(self._slab, batch.segments, steady_ms())
         self._row.settle(batch.segments, State.DELIVERED, 0, {Counter.MsgDelivered: batch.records, **delays})
         self._row.add(Counter.ConnectorGotSuccessfulAck)
+        self.traffic.delivered(topic, batch.records, sum([segment.payload for segment in batch.segments]), delays)
 
     # --- giving up ---------------------------------------------------------------------------------------------------
 

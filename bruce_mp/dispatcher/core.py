@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.discards import DiscardReporter
+    from bruce_mp.telemetry.traffic import TrafficSums
 
 __all__ = ["Dispatcher"]
 
@@ -144,6 +145,11 @@ class Dispatcher:
     def troubles(self) -> Troubles:
         """Partitions whose last answer was an error."""
         return self._answers.troubles
+
+    @property
+    def traffic(self) -> TrafficSums:
+        """What became of the messages of each topic."""
+        return self._answers.traffic
 
     @property
     def uncompressed(self) -> Container[tuple[bytes, int]]:
@@ -368,7 +374,7 @@ class Dispatcher:
         """With acks 0: written is delivered."""
         for batch in batches:
             self._queue(batch.topic, batch.partition).answered(batch)
-            self._answers.deliver(batch)
+            self._answers.deliver(batch, self.topic_name(batch.topic))
             self._row.add(Counter.AckNotRequired, batch.records)
 
     def on_ack(self, batch: SentBatch, ack: PartitionAck, now: float) -> None:

@@ -179,6 +179,9 @@ class _Process:
 
     def _publish(self) -> None:
         self._standing.publish(len(self._requests), self._core.troubles.listed())
+        traffic = self._core.traffic
+        if traffic and self._news.send_bytes(encode_events(traffic.events())):
+            traffic.clear()
         self._loop.call_later(PUBLISH_EVERY_S, self._publish)
 
     def _report(self) -> None:

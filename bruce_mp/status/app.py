@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from flask import Flask, Response, render_template, request
+from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from bruce_mp.errors import SlabError
@@ -22,17 +22,20 @@ from bruce_mp.status.counters import counters_plain, read_counters
 from bruce_mp.status.debug_pages import add_debug_pages, refuse_other_sites
 from bruce_mp.status.discards import discards_plain
 from bruce_mp.status.exposition import CONTENT_TYPE, expose
+from bruce_mp.status.front_page import add_front_page
 from bruce_mp.status.header import Page, read_header, read_server_info, server_info_plain
 from bruce_mp.status.health import gather, judge
 from bruce_mp.status.held import read_held
 from bruce_mp.status.metadata import metadata_plain, read_metadata
 from bruce_mp.status.metrics import read_metrics
-from bruce_mp.status.overview import read_overview
+from bruce_mp.status.overview import Memory, read_sight, tailor
 from bruce_mp.status.queues import queues_plain, read_queues
 from bruce_mp.status.rolling_file import FileTroubleError
 from bruce_mp.status.rows import read_processes
 from bruce_mp.status.sampled import Sampled
+from bruce_mp.status.survey import survey
 from bruce_mp.status.text import stamp
+from bruce_mp.status.topics import Choice
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
 
@@ -40,21 +43,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from bruce_mp.slab.file import Slab
+    from bruce_mp.status.brokers import BrokersPage
     from bruce_mp.status.compression import CompressionTable
     from bruce_mp.status.debug_files import MessageDebug
     from bruce_mp.status.health import Evidence
     from bruce_mp.status.held import HeldPage
     from bruce_mp.status.in_force import PageSettings
-    from bruce_mp.status.losses import Losses
+    from bruce_mp.status.overview import Sight
     from bruce_mp.status.reloading import ReloadDesk
     from bruce_mp.status.reports import Reports
     from bruce_mp.status.standings import Standings
 
 __all__ = ["Daemon", "create_app"]
 
+SIGHT_LASTS_S: Final = 0.8
+"""However many pages are open, the slab is read no more often than each of them asks."""
+
 _HEADERS: Final = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    ),
+    "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
 
@@ -71,7 +82,7 @@ class Daemon:
     debug: MessageDebug
     compression: CompressionTable
     standings: Standings
-    losses: Losses
+    memory: Memory
     reloads: ReloadDesk
     settings: Callable[[], PageSettings]
     count: Callable[[Counter], None]
@@ -82,12 +93,17 @@ class Daemon:
     def evidence(self) -> Evidence:
         """What the health follows from, as of now."""
         now_ms = self.now_ms()
-        return gather(self.slab, self.standings.heard(now_ms), self.losses, now_ms, self.settings())
+        return gather(self.slab, self.standings.heard(now_ms), self.memory.history, now_ms, self.settings())
 
     def certificates(self) -> CertificatesPage:
         """The certificates, as of now."""
         now_ms = self.now_ms()
         return read_certificates(self.slab, self.settings().tls, self.standings.heard(now_ms), now_ms)
+
+    def brokers(self) -> BrokersPage:
+        """The brokers, as of now."""
+        now_ms = self.now_ms()
+        return read_brokers(self.slab, self.standings.heard(now_ms), survey(self.slab), now_ms, self.steady_ms())
 
     def held(self) -> HeldPage:
         """What is held, as of now."""
@@ -115,7 +131,9 @@ def create_app(daemon: Daemon) -> Flask:
     app.add_url_rule("/healthz", "healthz", lambda: _healthz(daemon))
     app.add_url_rule("/metrics", "metrics", lambda: _metrics(daemon, evidence(), held()))
     _add_page(app, "held", held, None)
-    app.add_url_rule("/", "overview", lambda: _overview(daemon))
+    sight = Sampled(lambda: _look(daemon, evidence()), lambda: daemon.steady_ms() / 1000, least_s=SIGHT_LASTS_S)
+    app.add_url_rule("/overview/json", "overview", lambda: _json(tailor(sight(), _choice())))
+    add_front_page(app)
     app.add_url_rule("/metadata_update", "metadata_update", lambda: _metadata_update(daemon), methods=["POST"])
     app.add_url_rule("/reload", "reload", lambda: _reload(daemon), methods=["POST"])
     add_debug_pages(app, daemon.debug)
@@ -137,7 +155,7 @@ def _pages(daemon: Daemon) -> Mapping[str, tuple[Callable[[], Page], Callable[[A
         "queues": (lambda: read_queues(slab, now_ms()), queues_plain),
         "metadata_fetch_time": (lambda: read_metadata(slab, now_ms()), metadata_plain),
         "compression": (lambda: daemon.compression.page(now_ms()), compression_plain),
-        "brokers": (lambda: read_brokers(slab, daemon.standings.heard(now_ms()), now_ms()), brokers_plain),
+        "brokers": (daemon.brokers, brokers_plain),
         "certificates": (daemon.certificates, certificates_plain),
         "processes": (lambda: read_processes(slab, now_ms()), None),
         "books": (lambda: _read_books(daemon), None),
@@ -178,9 +196,21 @@ def _metrics(daemon: Daemon, evidence: Evidence, held: HeldPage) -> Response:
     return Response(expose(families), content_type=CONTENT_TYPE)
 
 
-def _overview(daemon: Daemon) -> str:
-    overview = read_overview(daemon.slab, daemon.reports, daemon.evidence(), daemon.now_ms())
-    return render_template("index.html", it=overview)
+def _look(daemon: Daemon, evidence: Evidence) -> Sight:
+    now_ms, steady_ms = daemon.now_ms(), daemon.steady_ms()
+    reports, packing = daemon.reports.peek(now_ms), daemon.compression.page(now_ms)
+    return read_sight(daemon.slab, daemon.memory, evidence, reports, packing, now_ms=now_ms, steady_now_ms=steady_ms)
+
+
+def _choice() -> Choice:
+    """Which topics the request asks for."""
+    asked, ours = request.args, Choice()
+    return Choice(
+        asked.get("topic", ours.text),
+        asked.get("sort", ours.sort),
+        asked.get("order") == "ascending",
+        asked.get("limit", ours.limit, type=int),
+    )
 
 
 def _metadata_update(daemon: Daemon) -> Response:

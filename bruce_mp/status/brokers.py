@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import read_each
 from bruce_mp.slab.layout import State
-from bruce_mp.slab.runs import records_of, runs_of
 from bruce_mp.status.header import Page, header_lines, read_header
 from bruce_mp.status.text import stamp, topic_text
 from bruce_mp.telemetry.counters import Counter
@@ -23,11 +21,14 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.standings import Heard
+    from bruce_mp.status.survey import Pile
     from bruce_mp.telemetry.standings import BrokerStanding, PausedScope
 
-__all__ = ["BrokerLine", "BrokersPage", "Paused", "Trouble", "brokers_plain", "read_brokers"]
+__all__ = ["BrokerLine", "BrokersPage", "Paused", "Trouble", "brokers_plain", "read_brokers", "slots_of"]
 
-_QUEUED: Final = frozenset({State.ASSIGNED, State.ASSIGNED_SENT, State.QUEUED, State.RETURNED, State.RETURNED_SENT})
+_WITH_DISPATCHERS: Final = frozenset(
+    {State.ASSIGNED, State.ASSIGNED_SENT, State.QUEUED, State.RETURNED, State.RETURNED_SENT, State.IN_FLIGHT}
+)
 _RETRIES: Final = (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck)
 _DELIVERY: Final = {None: "not known yet", True: "exactly once", False: "at least once"}
 UNKNOWN: Final = "unknown"
@@ -97,22 +98,25 @@ class _Held:
         self.in_flight = self.queued = 0
         self.oldest_ms: int | None = None
 
-    def add(self, state: int, records: int, arrived_ms: int) -> None:
-        if state == State.IN_FLIGHT:
-            self.in_flight += records
+    def add(self, pile: Pile) -> None:
+        if pile.state is State.IN_FLIGHT:
+            self.in_flight += pile.messages
         else:
-            self.queued += records
-        self.oldest_ms = arrived_ms if self.oldest_ms is None else min(self.oldest_ms, arrived_ms)
+            self.queued += pile.messages
+        self.oldest_ms = pile.arrived_ms if self.oldest_ms is None else min(self.oldest_ms, pile.arrived_ms)
 
 
-def read_brokers(slab: Slab, heard: Heard, now_ms: int) -> BrokersPage:
-    """The page as of now."""
-    held = _count_held(slab)
-    slots = dict(_slots(slab))
+def read_brokers(slab: Slab, heard: Heard, piles: Iterable[Pile], now_ms: int, steady_now_ms: int) -> BrokersPage:
+    """The page as of now: by the wall clock, and by the steady one, which ages are told by.
+
+    `piles` is what the slab holds.
+    """
+    held = _count_held(piles)
+    slots = dict(slots_of(slab))
     known = dict(_known(heard))
     lines = [BrokerLine(node, address) for node, address in known.items() if node not in slots]
     for node, slot in slots.items():
-        line = _line(slab, node, known.get(node, ""), slot, held=held.get(slot, _Held()), now_ms=now_ms)
+        line = _line(slab, node, known.get(node, ""), slot, held=held.get(slot, _Held()), now_ms=steady_now_ms)
         said = heard.brokers.get(slot)
         lines.append(line if said is None or said.node != node else _with_standing(line, said))
     router = heard.router
@@ -135,7 +139,7 @@ def _known(heard: Heard) -> Iterator[tuple[int, str]]:
             yield node, f"{host}:{port}"
 
 
-def _slots(slab: Slab) -> Iterator[tuple[int, int]]:
+def slots_of(slab: Slab) -> Iterator[tuple[int, int]]:
     """(node, slot) of each broker that has a slot."""
     for slot in range(lay.DISPATCHER_SLOTS):
         at = slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + slot) * lay.ROW_BYTES + lay.ROW_NODE
@@ -143,22 +147,12 @@ def _slots(slab: Slab) -> Iterator[tuple[int, int]]:
             yield slab.words[at >> 2] - 1, slot
 
 
-def _count_held(slab: Slab) -> dict[int, _Held]:
+def _count_held(piles: Iterable[Pile]) -> dict[int, _Held]:
     held: dict[int, _Held] = {}
-    for word, records, arrived_ms in read_each(slab, lambda chunk: _words_in(slab, chunk)):
-        if word & 0xFF in _QUEUED or word & 0xFF == State.IN_FLIGHT:
-            held.setdefault(word >> 8, _Held()).add(word & 0xFF, records, arrived_ms)
+    for pile in piles:
+        if pile.state in _WITH_DISPATCHERS:
+            held.setdefault(pile.holder, _Held()).add(pile)
     return held
-
-
-def _words_in(slab: Slab, chunk: int) -> Iterator[tuple[int, int, int]]:
-    """Word, records and arrival in ms of each run, or of each record of one that was split."""
-    for offset, run in runs_of(slab, chunk):
-        if run.state is not State.SPLIT:
-            yield run.word, run.records, run.arrived_ms
-            continue
-        for _, record in records_of(slab, chunk, offset, run):
-            yield record.word, 1, run.arrived_ms
 
 
 def _line(slab: Slab, node: int, address: str, slot: int, *, held: _Held, now_ms: int) -> BrokerLine:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.protocol.error_actions import Action, action_for
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.certificates import expired, look_at, worrying
-from bruce_mp.status.fullness import share_in_use
 from bruce_mp.status.header import Page
 from bruce_mp.status.metadata import read_metadata
 from bruce_mp.status.rows import STALLED_MS, read_processes
+from bruce_mp.status.slab_use import read_slab_use
 from bruce_mp.status.text import stamp, topic_text
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT, EXPLAINED, were_discarded
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from bruce_mp.pipes.control import InForce
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.certificates import CertificateLine
+    from bruce_mp.status.history import History
     from bruce_mp.status.in_force import PageSettings
-    from bruce_mp.status.losses import Losses
     from bruce_mp.status.metadata import MetadataPage
     from bruce_mp.status.rows import ProcessesPage
+    from bruce_mp.status.slab_use import SlabUse
     from bruce_mp.status.standings import Heard
     from bruce_mp.telemetry.books import Books
 
@@ -73,10 +74,15 @@ class Evidence(NamedTuple):
     books: Books
     heard: Heard
     refusals: Mapping[bytes, int]
-    slab_in_use: float
+    slab_use: SlabUse
     losses: Mapping[DiscardReason, int]
     certificates: Sequence[CertificateLine]
     in_force: InForce
+
+    @property
+    def slab_in_use(self) -> float:
+        """The share of the slab that holds messages which are not settled."""
+        return self.slab_use.share
 
     @property
     def metadata_age_ms(self) -> int | None:
@@ -84,7 +90,7 @@ class Evidence(NamedTuple):
         return max(0, self.metadata.now - self.metadata.last_updated) if self.metadata.last_updated else None
 
 
-def gather(slab: Slab, heard: Heard, losses: Losses, now_ms: int, settings: PageSettings) -> Evidence:
+def gather(slab: Slab, heard: Heard, history: History, now_ms: int, settings: PageSettings) -> Evidence:
     """The evidence as of now."""
     return Evidence(
         processes=read_processes(slab, now_ms),
@@ -93,8 +99,8 @@ def gather(slab: Slab, heard: Heard, losses: Losses, now_ms: int, settings: Page
         books=read_books(slab),
         heard=heard,
         refusals=TopicTable(slab).refusals(),
-        slab_in_use=round(share_in_use(slab), 4),
-        losses=losses.lately(),
+        slab_use=read_slab_use(slab),
+        losses=history.lost_lately(),
         certificates=look_at(settings.tls, heard),
         in_force=settings.in_force,
     )

@@ -1,74 +1,206 @@
-"""The front page: what a person wants to know first, read once for one view."""
+"""The page `/overview`: what the page for people shows, in one answer of bounded size.
+
+What takes long to read is read once for all who ask (`sampled.py`); `tailor` makes each answer from it, with the topics
+that are asked for.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import platform
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bruce_mp.slab.tables import TopicTable
-from bruce_mp.status.brokers import BrokersPage, read_brokers
-from bruce_mp.status.health import HealthPage, judge
-from bruce_mp.status.queues import QueuesPage, TopicQueues, read_queues
-from bruce_mp.status.text import stamp, topic_text
+from bruce_mp.status.brokers import BrokerLine, Paused, read_brokers, slots_of
+from bruce_mp.status.header import Page
+from bruce_mp.status.health import judge
+from bruce_mp.status.mishaps import Mishaps, read_mishaps
+from bruce_mp.status.packing import Packing, read_packing
+from bruce_mp.status.survey import survey
+from bruce_mp.status.topics import TopicLine, TopicsPart, choose_topics, read_topics
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bruce_mp.slab.file import Slab
+    from bruce_mp.status.broker_history import BrokerHistory
+    from bruce_mp.status.brokers import BrokersPage
+    from bruce_mp.status.compression import CompressionPage
     from bruce_mp.status.discards import Report
     from bruce_mp.status.health import Evidence
-    from bruce_mp.status.reports import Reports
+    from bruce_mp.status.history import History, Latency, Series
     from bruce_mp.status.rows import ProcessLine
+    from bruce_mp.status.slab_use import SlabUse
+    from bruce_mp.status.topics import Choice
+    from bruce_mp.status.traffic import TrafficTable
     from bruce_mp.telemetry.books import Books
 
-__all__ = ["Overview", "TopicLine", "read_overview"]
+__all__ = ["Memory", "OverviewPage", "Sight", "read_sight", "tailor"]
 
-TOPICS_SHOWN: Final = 100
-
-
-class TopicLine(msgspec.Struct, frozen=True):
-    """A topic; `partitions` is 0 while the router does not know it."""
-
-    name: str
-    partitions: int
-    queues: TopicQueues
+_NOW_S: Final = 5
+"""Over how many seconds a rate of now is taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """What the template is given.  `topics` are the fullest; `more_topics` says how many are left out."""
+class Memory(msgspec.Struct, frozen=True):
+    """What the status process remembers."""
 
-    health: HealthPage
-    since: str
-    books: Books
+    history: History
+    brokers: BrokerHistory
+    traffic: TrafficTable
+
+
+class HealthPart(msgspec.Struct, frozen=True):
+    """As on `/healthz`."""
+
+    live: bool
+    ready: bool
+    problems: list[str]
+    warnings: list[str]
+
+
+class FlowPart(msgspec.Struct, frozen=True):
+    """Messages per second, over the last `seconds`; `size` is bytes acknowledged per second, over the last minute."""
+
+    seconds: float
+    received: float
+    delivered: float
+    discarded: float
+    size: float
+
+
+class BooksPart(msgspec.Struct, frozen=True):
+    """As on `/books`; `balanced` is None if they were not read in a consistent moment."""
+
+    received: int
+    delivered: int
+    discarded: int
+    held: dict[str, int]
+    possible_duplicates: int
+    balanced: bool | None
+
+
+class BrokerPart(BrokerLine, frozen=True, kw_only=True):
+    """As on `/brokers`, with what it did: rates per s, delays of the last minute, errors of the last minute and hour.
+
+    `trend` has a rate for each minute of the hour, the oldest first.
+    """
+
+    delivered: float
+    p50_ms: float | None
+    p99_ms: float | None
+    errors_minute: int
+    errors_hour: int
+    trend: list[float]
+
+
+class OverviewPage(Page, frozen=True, kw_only=True):
+    """The JSON of `/overview`.
+
+    `host` is this machine's name.  `sampled_since` (s) is when the status process began to look: what is said of the
+    last minute and hour goes back no further.  `oldest_ms` is the age of the oldest message that is held, None if none
+    is.
+    """
+
+    host: str
+    sampled_since: int
+    health: HealthPart
+    flow: FlowPart
+    books: BooksPart
+    oldest_ms: int | None
+    slab: SlabUse
+    latency: dict[str, Latency]
+    history: dict[str, Series]
+    metadata_failing_since: int | None
+    metadata_error: str
+    brokers: list[BrokerPart]
+    paused: list[Paused]
+    paused_count: int
+    topics: TopicsPart
+    discards: Mishaps
+    compression: Packing
     processes: list[ProcessLine]
-    brokers: BrokersPage
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """A reading, before somebody chose topics."""
+
+    page: OverviewPage
     topics: list[TopicLine]
-    more_topics: int
-    report: Report
 
 
-def read_overview(slab: Slab, reports: Reports, evidence: Evidence, now_ms: int) -> Overview:
-    """The view as of now."""
-    processes = evidence.processes
-    topics = _topics(slab, read_queues(slab, now_ms))
-    return Overview(
-        health=judge(evidence),
-        brokers=read_brokers(slab, evidence.heard, now_ms),
-        since=stamp(processes.since).partition(" ")[2],
-        books=evidence.books,
-        processes=processes.processes,
-        topics=topics[:TOPICS_SHOWN],
-        more_topics=max(0, len(topics) - TOPICS_SHOWN),
-        report=reports.peek(now_ms),
+def read_sight(
+    slab: Slab,
+    memory: Memory,
+    evidence: Evidence,
+    reports: list[Report],
+    packing: CompressionPage,
+    *,
+    now_ms: int,
+    steady_now_ms: int,
+) -> Sight:
+    """Everything as of now."""
+    piles = survey(slab)
+    heard = evidence.heard
+    brokers = read_brokers(slab, heard, piles, now_ms, steady_now_ms)
+    traffic = memory.traffic.by_topic(steady_now_ms)
+    history = memory.history
+    now, hour = history.last_seconds(steady_now_ms, _NOW_S), history.last_hour(steady_now_ms)
+    minute = history.last_seconds(steady_now_ms, 60)
+    health = judge(evidence)
+    arrived = [pile.arrived_ms for pile in piles]
+    page = OverviewPage(
+        pid=health.pid,
+        version=health.version,
+        since=health.since,
+        now=health.now,
+        host=platform.node(),
+        sampled_since=history.since,
+        health=HealthPart(health.live, health.ready, health.problems, health.warnings),
+        flow=FlowPart(
+            round(now.ms / 1000, 1),
+            now.received,
+            now.delivered,
+            now.discarded,
+            round(sum(topic.size for topic in traffic.values()), 1),
+        ),
+        books=_books(evidence.books),
+        oldest_ms=max(0, steady_now_ms - min(arrived)) if arrived else None,
+        slab=evidence.slab_use,
+        latency={"minute": minute.latency, "hour": hour.latency},
+        history=history.series(steady_now_ms),
+        metadata_failing_since=brokers.metadata_failing_since,
+        metadata_error=brokers.metadata_error,
+        brokers=_brokers(slab, brokers, memory.brokers, steady_now_ms),
+        paused=brokers.paused,
+        paused_count=brokers.paused_count,
+        topics=TopicsPart([], 0, 0),
+        discards=read_mishaps(evidence.books, minute.reasons, hour.reasons, reports),
+        compression=read_packing(packing),
+        processes=evidence.processes.processes,
+    )
+    return Sight(page, read_topics(slab, piles, traffic, heard, reports, now_ms=now_ms, steady_now_ms=steady_now_ms))
+
+
+def _books(books: Books) -> BooksPart:
+    return BooksPart(
+        books.received,
+        books.delivered,
+        sum(books.discarded.values()),
+        books.held,
+        books.possible_duplicates,
+        books.balanced if books.consistent else None,
     )
 
 
-def _topics(slab: Slab, page: QueuesPage) -> list[TopicLine]:
-    queues = {item.topic: item for item in page.sending}
-    table = TopicTable(slab)
-    partitions = {topic_text(name): count for name, count in table.known().items()}
-    lines = [
-        TopicLine(name, partitions.get(name, 0), queues.get(name) or TopicQueues(name)) for name in partitions | queues
-    ]
-    return sorted(lines, key=lambda line: (-line.queues.total, line.name))
+def _brokers(slab: Slab, page: BrokersPage, history: BrokerHistory, now_ms: int) -> list[BrokerPart]:
+    slots: Mapping[int, int] = dict(slots_of(slab))
+    parts = []
+    for line in page.brokers:
+        traffic = history.traffic(slots.get(line.node, -1), now_ms)
+        parts.append(BrokerPart(**msgspec.structs.asdict(line), **traffic._asdict()))
+    return parts
+
+
+def tailor(sight: Sight, choice: Choice) -> OverviewPage:
+    """The answer to somebody who chose topics."""
+    return msgspec.structs.replace(sight.page, topics=choose_topics(sight.topics, choice))

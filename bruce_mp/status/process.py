@@ -28,19 +28,22 @@ from bruce_mp.pipes.links import COPIES, DISCARDS, Links
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.slab.rows import Row
 from bruce_mp.status.app import Daemon, create_app
+from bruce_mp.status.broker_history import BrokerHistory
 from bruce_mp.status.compression import CompressionTable
 from bruce_mp.status.copy_writer import CopyWriter, DiscardFile
 from bruce_mp.status.debug_files import MessageDebug
+from bruce_mp.status.history import History
 from bruce_mp.status.in_force import UNTOLD, PageSettings
-from bruce_mp.status.losses import Losses
+from bruce_mp.status.overview import Memory
 from bruce_mp.status.reloading import ReloadDesk
 from bruce_mp.status.reports import Reports
 from bruce_mp.status.rolling_file import RollingFile
 from bruce_mp.status.server import HttpServer
 from bruce_mp.status.standings import Standings
+from bruce_mp.status.traffic import TrafficTable
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.events import CompressionEvent, Event, decode_events
+from bruce_mp.telemetry.events import CompressionEvent, Event, TrafficEvent, decode_events
 from bruce_mp.telemetry.logs import renew_logging
 from bruce_mp.telemetry.standings import BrokerStanding, RouterStanding
 
@@ -81,7 +84,7 @@ class _Status:
         self._copies = self._links.receiver(COPIES)
         self._writer = CopyWriter(self._discard_file(start.config.discard_log), self._debug, self._count)
         self._standings = Standings()
-        self._losses = Losses(slab)
+        self._memory = Memory(History(slab, wall_ms()), BrokerHistory(slab), TrafficTable(steady_ms()))
         self._reports = Reports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
         self._compression = CompressionTable(slab)
         self._settings = PageSettings.of(start.config, UNTOLD)
@@ -110,7 +113,7 @@ class _Status:
             reports=self._reports,
             compression=self._compression,
             standings=self._standings,
-            losses=self._losses,
+            memory=self._memory,
             reloads=self._reloads,
             settings=lambda: self._settings,
             debug=self._debug,
@@ -147,7 +150,8 @@ class _Status:
         if not self._server.is_alive():
             raise BruceError("The HTTP server ended by itself; its traceback stands above.")
         self._reports.rotate(wall_ms())
-        self._losses.look(wall_ms())
+        self._memory.history.look(steady_ms())
+        self._memory.brokers.look(steady_ms())
         self._debug.look_at_the_clock()
         self._loop.call_later(_TICK_S, self._tick)
 
@@ -188,4 +192,5 @@ class _Status:
         now_ms = wall_ms()
         self._reports.record([item for item in news if isinstance(item, Event)], now_ms)
         self._compression.record([item for item in news if isinstance(item, CompressionEvent)])
+        self._memory.traffic.take([item for item in news if isinstance(item, TrafficEvent)], steady_ms())
         self._standings.take([item for item in news if isinstance(item, BrokerStanding | RouterStanding)], now_ms)

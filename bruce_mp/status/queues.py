@@ -1,8 +1,4 @@
-"""The page `/queues`: messages that the daemon holds, by topic and by how far they have come.
-
-They are counted from the states in the slab.  The daemon goes on while they are counted, so that the sums of a busy
-daemon are as good as a look through a window; `/books` says of itself whether it is consistent.
-"""
+"""The page `/queues`: messages that the daemon holds, by topic and by how far they have come."""
 
 from __future__ import annotations
 
@@ -11,18 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bruce_mp.slab.chunks import read_each
 from bruce_mp.slab.layout import State
-from bruce_mp.slab.runs import name_of, records_of, runs_of
-from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.header import Page, header_lines, read_header
+from bruce_mp.status.survey import survey
 from bruce_mp.status.text import topic_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.runs import Run
+    from bruce_mp.status.survey import Pile
 
 __all__ = ["QUEUE_OF", "QueuesPage", "TopicQueues", "queues_plain", "read_queues"]
 
@@ -63,42 +57,21 @@ class QueuesPage(Page, frozen=True, kw_only=True):
 
 def read_queues(slab: Slab, now_ms: int) -> QueuesPage:
     """The page as of now."""
-    by_topic = _count(slab)
-    new = sum(queues.pop("new", 0) for queues in by_topic.values())
-    sending = [TopicQueues(topic_text(topic), **queues) for topic, queues in sorted(by_topic.items()) if queues]
+    piles = survey(slab)
+    by_topic = _by_topic(piles)
+    new = sum(pile.messages for pile in piles if QUEUE_OF[pile.state] == "new")
+    sending = [queues for _, queues in sorted(by_topic.items()) if queues.total]
     return QueuesPage(**read_header(slab, now_ms), sending=sending, new=new)
 
 
-def _count(slab: Slab) -> dict[bytes, Tally[str]]:
-    topics = TopicTable(slab)
+def _by_topic(piles: Iterable[Pile]) -> dict[bytes, TopicQueues]:
     by_topic: dict[bytes, Tally[str]] = {}
-    for number, name, queues in read_each(slab, lambda chunk: _count_chunk(slab, chunk)):
-        topic = _name(topics, number) if number else name
-        by_topic.setdefault(topic, Tally()).update(queues)
-    return by_topic
-
-
-def _name(topics: TopicTable, number: int) -> bytes:
-    try:
-        return topics.name_of(number)
-    except KeyError:  # gone; the router is about to discard the messages
-        return b"(gone)"
-
-
-def _count_chunk(slab: Slab, chunk: int) -> Iterator[tuple[int, bytes, Tally[str]]]:
-    """(topic id, the name if that is 0, messages by queue) of each run that holds any."""
-    for offset, run in runs_of(slab, chunk):
-        queues = _count_run(slab, chunk, offset, run)
-        if queues:
-            yield run.topic, name_of(slab, chunk, offset, run), queues
-
-
-def _count_run(slab: Slab, chunk: int, offset: int, run: Run) -> Tally[str]:
-    if run.state is not State.SPLIT:
-        queue = QUEUE_OF.get(run.state)
-        return Tally({queue: run.records} if queue else {})
-    states = (record.word & 0xFF for _, record in records_of(slab, chunk, offset, run))
-    return Tally(QUEUE_OF[state] for state in states if state in QUEUE_OF)
+    for pile in piles:
+        by_topic.setdefault(pile.topic, Tally())[QUEUE_OF[pile.state]] += pile.messages
+    return {
+        topic: TopicQueues(topic_text(topic), queues["batch"], queues["send_wait"], queues["ack_wait"])
+        for topic, queues in by_topic.items()
+    }
 
 
 def queues_plain(page: QueuesPage) -> str:

@@ -54,11 +54,11 @@ class Reports:
         if finished is not None and not finished.was_read:
             self._on_unread()
 
-    def peek(self, now_ms: int) -> Report:
-        """The report in progress, without counting as its reader."""
+    def peek(self, now_ms: int) -> list[Report]:
+        """The report in progress and the one before, if there is one, without counting as their reader."""
         with self._lock:
             self._rotate(now_ms)
-            return show_report(self._book.unfinished)
+            return [show_report(report) for report in (self._book.unfinished, *self._book.finished[:1])]
 
     def page(self, now_ms: int) -> DiscardsPage:
         """The page `/discards` as of now."""

@@ -24,10 +24,16 @@ _Reading = TypeVar("_Reading")
 
 
 class Sampled(Generic[_Reading]):
-    """What `read` says, or said not long ago.  May be asked by several threads; `clock` is monotonic, in seconds."""
+    """What `read` says, or said not long ago: up to `least_s` after it was quick, longer after it was slow.
 
-    def __init__(self, read: Callable[[], _Reading], clock: Callable[[], float] = time.monotonic) -> None:
+    May be asked by several threads; `clock` is monotonic, in seconds.
+    """
+
+    def __init__(
+        self, read: Callable[[], _Reading], clock: Callable[[], float] = time.monotonic, *, least_s: float = 0.0
+    ) -> None:
         self._read = read
+        self._least_s = least_s
         self._clock = clock
         self._lock = Lock()
         self._last: _Reading | None = None
@@ -51,5 +57,5 @@ class Sampled(Generic[_Reading]):
         reading = self._read()
         now = self._clock()
         took = now - begun
-        self._until = now + (REST * took if took >= QUICK_S else 0.0)
+        self._until = now + (REST * took if took >= QUICK_S else self._least_s)
         return reading

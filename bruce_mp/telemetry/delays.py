@@ -15,15 +15,16 @@ from bruce_mp.telemetry.books import total
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["BOUNDS_MS", "ack_delays", "bucket_name", "read_delays"]
+__all__ = ["BOUNDS_MS", "BUCKETS", "ack_delays", "bucket_name", "percentile", "read_delays"]
 
 BOUNDS_MS: Final = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000)
 """The longest delay of each bucket; one more bucket has the longer ones."""
+BUCKETS: Final = len(BOUNDS_MS) + 1
 
 assert Counter.AckDelayFirst + len(BOUNDS_MS) < Counter.AckDelayMs
 
@@ -47,8 +48,26 @@ def ack_delays(slab: Slab, segments: Iterable[Segment], now_ms: int) -> dict[int
 
 def read_delays(slab: Slab) -> tuple[list[int], int]:
     """The messages of each bucket, and the sum of all delays in ms."""
-    buckets = [total(slab, Counter.AckDelayFirst + index) for index in range(len(BOUNDS_MS) + 1)]
+    buckets = [total(slab, Counter.AckDelayFirst + index) for index in range(BUCKETS)]
     return buckets, total(slab, Counter.AckDelayMs)
+
+
+def percentile(buckets: Sequence[int], share: float) -> float | None:
+    """The delay in ms that `share` (from 0 to 1) of the messages in the buckets did not exceed; None of no messages.
+
+    Within a bucket the messages count as evenly spread, as Prometheus has it; what lies beyond the last bound counts as
+    that bound.
+    """
+    wanted = share * sum(buckets)
+    if not wanted:
+        return None
+    shorter_ms = 0
+    for bound_ms, messages in zip(BOUNDS_MS, buckets, strict=False):
+        if messages >= wanted:
+            return shorter_ms + (bound_ms - shorter_ms) * wanted / messages
+        wanted -= messages
+        shorter_ms = bound_ms
+    return float(BOUNDS_MS[-1])
 
 
 def bucket_name(index: int) -> str:

@@ -1,4 +1,4 @@
-"""What the processes of the message path tell status: sums of discards and compression, and standings.
+"""What the processes of the message path tell status: sums of discards, compression and traffic, and standings.
 
 A discard event stands for all discards of one kind since the sender's last flush.  The exact counts are in the slab;
 an event adds what a counter cannot say: which topics, which times, what the bytes looked like.  So it may get lost.
@@ -21,6 +21,7 @@ __all__ = [
     "DuplicateEvent",
     "Event",
     "News",
+    "TrafficEvent",
     "decode_events",
     "encode_events",
 ]
@@ -91,9 +92,24 @@ class CompressionEvent(msgspec.Struct, frozen=True, tag=True):
         return CompressionEvent(topic, codec, *map(sum, zip(numbers, others, strict=True)))
 
 
+class TrafficEvent(msgspec.Struct, frozen=True, tag=True):
+    """Messages of a topic that a broker acknowledged, and answers for it that were errors.
+
+    `size` is the bytes of their keys, values and headers; `delays` the messages by bucket of the time to their ack,
+    see `delays.BOUNDS_MS`.  `last_error` is empty if there was none.  The topic is empty where there were too many.
+    """
+
+    topic: bytes
+    messages: int
+    size: int
+    delays: dict[int, int]
+    errors: int
+    last_error: str
+
+
 Event = DiscardEvent | DuplicateEvent | CulpritEvent
 """What discard reports are made of."""
-News = Event | CompressionEvent | BrokerStanding | RouterStanding
+News = Event | CompressionEvent | TrafficEvent | BrokerStanding | RouterStanding
 _DECODER: Final[msgspec.msgpack.Decoder[list[News]]] = msgspec.msgpack.Decoder(list[News])
 
 

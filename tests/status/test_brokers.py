@@ -89,7 +89,7 @@ def test_a_broker_with_a_dispatcher(daemon: PagesOfNoDaemon) -> None:
         segments = daemon.filled.receive(b"news", count, state)
         kernels.mark(daemon.slab, segments, word(state, 3))
     daemon.standings.take([router(), failed()], NOW_MS)
-    daemon.now_ms += 1500
+    daemon.steady_ms += 1500
     assert daemon.json("/brokers/json")["brokers"][0] == {
         "node": 1,
         "address": "kafka1:9092",

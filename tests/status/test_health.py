@@ -182,7 +182,7 @@ def test_what_is_settled_takes_no_room(daemon: PagesOfNoDaemon) -> None:
 
 # --- losses -----------------------------------------------------------------------------------------------------------
 def discard(daemon: PagesOfNoDaemon, reason: DiscardReason, count: int) -> dict[str, Any]:
-    daemon.losses.look(daemon.now_ms)
+    daemon.memory.history.look(daemon.now_ms)
     daemon.filled.input.land(0, {discarded(reason): count, Counter.MsgReceived: count})
     page: dict[str, Any] = daemon.client.get("/healthz").get_json()
     return page
@@ -200,7 +200,7 @@ def test_messages_that_are_lost(daemon: PagesOfNoDaemon, reason: DiscardReason) 
 def test_losses_are_forgotten_after_a_minute(daemon: PagesOfNoDaemon) -> None:
     discard(well(daemon), DiscardReason.NO_MEM, 3)
     for second in range(1, 62):
-        daemon.losses.look(NOW_MS + 1000 * second)
+        daemon.memory.history.look(NOW_MS + 1000 * second)
         assert daemon.json("/healthz", 503 if second <= 60 else 200)["ready"] == (second > 60)
 
 

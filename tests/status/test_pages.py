@@ -31,7 +31,7 @@ NASTY = b'\xff"\\\n\x00<b>]'
 NASTY_TEXT = r'\xff"\\\x0a\x00<b>]'
 SINCE = NOW_MS // 1000 - 100
 HEADER = {"pid": os.getpid(), "version": __version__, "since": SINCE, "now": NOW_MS // 1000}
-JSON_PAGES = ("server_info", "counters", "discards", "queues", "metadata_fetch_time", "processes", "books")
+JSON_PAGES = ("server_info", "counters", "discards", "queues", "metadata_fetch_time", "processes", "books", "overview")
 PLAIN_PAGES = JSON_PAGES[:5]
 
 
@@ -57,7 +57,10 @@ def test_a_request_is_counted(daemon: PagesOfNoDaemon) -> None:
     assert daemon.counted == [Counter.MongooseHttpRequest] * 2
 
 
-@pytest.mark.parametrize("path", ["/nowhere", "/counters", "/counters/json/", "/books/plain", "/static/index.html"])
+@pytest.mark.parametrize(
+    "path",
+    ["/nowhere", "/counters", "/counters/json/", "/books/plain", "/static/index.html", "/page.py", "/index.html"],
+)
 def test_an_unknown_path_is_not_found(daemon: PagesOfNoDaemon, path: str) -> None:
     response = daemon.client.get(path)
     assert (response.status_code, response.mimetype) == (404, "text/plain")
@@ -296,7 +299,7 @@ def test_a_period_without_a_reader_is_noticed(daemon: PagesOfNoDaemon) -> None:
     daemon.now_ms += 600_000
     daemon.reports.rotate(daemon.now_ms)
     assert daemon.unread == []
-    daemon.client.get("/")
+    daemon.client.get("/overview/json")
     daemon.now_ms += 600_000
     daemon.reports.rotate(daemon.now_ms)
     assert daemon.unread == [daemon.now_ms]
@@ -424,41 +427,6 @@ def test_processes(daemon: PagesOfNoDaemon) -> None:
     assert lines["supervisor"]["uss"] > 1_000_000
     assert lines["supervisor"]["cpu_seconds"] > 0
     assert lines["input"]["pss"] is None
-
-
-# --- front page -------------------------------------------------------------------------------------------------------
-
-
-def test_the_front_page(daemon: PagesOfNoDaemon) -> None:
-    daemon.filled.receive(NASTY, 1234, State.ROUTED)
-    daemon.reports.record(EVENTS, daemon.now_ms)
-    response = daemon.client.get("/")
-    html = response.get_data(as_text=True)
-    assert (response.status_code, response.mimetype) == (200, "text/html")
-    assert "not well" in html
-    assert "No metadata has been fetched" in html
-    assert "The books balance." in html
-    assert html.count("1,234") == 3  # received, held, in the topic's line
-    assert "&lt;b&gt;" in html
-    assert "<b>" not in html
-    assert not re.search(r"https?://|<script|src=", html)
-
-
-def test_the_front_page_links_to_pages_that_are_there(daemon: PagesOfNoDaemon) -> None:
-    daemon.fetch_metadata(NOW_MS, NOW_MS)
-    links = set(re.findall(r'href="([^"]+)"', daemon.client.get("/").get_data(as_text=True)))
-    assert links >= {f"/{name}/json" for name in JSON_PAGES} | {f"/{name}/plain" for name in PLAIN_PAGES}
-    assert {daemon.client.get(link).status_code for link in links} == {200}
-
-
-def test_the_front_page_shows_the_fullest_topics(daemon: PagesOfNoDaemon) -> None:
-    for index in range(150):
-        daemon.filled.topics.add(b"topic-%d" % index, 1)
-    daemon.filled.receive(b"topic-149", 1, State.ROUTED)
-    html = daemon.client.get("/").get_data(as_text=True)
-    assert "topic-149" in html
-    assert "topic-99<" not in html
-    assert "and 52 more" in html
 
 
 def test_pages_are_json_whatever_the_clients_send(daemon: PagesOfNoDaemon) -> None:

@@ -193,17 +193,17 @@ class Daemon:
 
     def get_text(self, path: str) -> str:
         """A status page as it is."""
-        with urllib.request.urlopen(self._url(path), timeout=10) as answer:
+        with urllib.request.urlopen(self.url(path), timeout=10) as answer:
             return str(answer.read().decode())
 
-    def _url(self, path: str) -> str:
+    def url(self, path: str) -> str:
         address = (self.run_dir / HTTP_ADDRESS).read_text().strip()
         url = address if address.startswith("http") else f"http://{address}"
         return url.rstrip("/") + path
 
     def refresh_metadata(self) -> None:
         """Ask it to fetch metadata now."""
-        with urllib.request.urlopen(self._url("/metadata_update"), data=b"", timeout=10):
+        with urllib.request.urlopen(self.url("/metadata_update"), data=b"", timeout=10):
             pass
 
     def books(self) -> Books:

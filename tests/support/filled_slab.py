@@ -46,9 +46,11 @@ class FilledSlab:
         )
         self._arrival = 0
 
-    def receive(self, topic: bytes, count: int, state: State | None = State.FILLED) -> list[Segment]:
+    def receive(
+        self, topic: bytes, count: int, state: State | None = State.FILLED, value: bytes = b"value"
+    ) -> list[Segment]:
         """Put `count` messages in, as one run in `state`; None leaves the run open."""
-        message = any_partition(topic, b"value")
+        message = any_partition(topic, value)
         data = memoryview(message * count)
         places = [(index * len(message), len(message)) for index in range(count)]
         ingested = self._lanes.ingest(data, places, self._arrival, NOW_MS)

@@ -11,13 +11,16 @@ from bruce_mp.config.security import Tls
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import Row
 from bruce_mp.status.app import Daemon, create_app
+from bruce_mp.status.broker_history import BrokerHistory
 from bruce_mp.status.compression import CompressionTable
 from bruce_mp.status.debug_files import MessageDebug
+from bruce_mp.status.history import History
 from bruce_mp.status.in_force import PageSettings
-from bruce_mp.status.losses import Losses
+from bruce_mp.status.overview import Memory
 from bruce_mp.status.reloading import ReloadDesk
 from bruce_mp.status.reports import Reports
 from bruce_mp.status.standings import Standings
+from bruce_mp.status.traffic import TrafficTable
 from support.filled_slab import NOW_MS, FilledSlab
 
 if TYPE_CHECKING:
@@ -47,7 +50,7 @@ class PagesOfNoDaemon:
         self.unread: list[int] = []
         self.refreshes = 0
         self.standings = Standings()
-        self.losses = Losses(self.slab)
+        self.memory = Memory(History(self.slab, NOW_MS), BrokerHistory(self.slab), TrafficTable(NOW_MS))
         self.announced: list[DebugTopics] = []
         self.begin(lay.ROW_SUPERVISOR)
         self.reports = Reports(self.slab, 600, NOW_MS, lambda: self.unread.append(self.now_ms))
@@ -63,7 +66,7 @@ class PagesOfNoDaemon:
             debug=self.debug,
             compression=self.compression,
             standings=self.standings,
-            losses=self.losses,
+            memory=self.memory,
             reloads=self.reloads,
             settings=lambda: self.settings,
             count=self.counted.append,

@@ -1,0 +1,744 @@
+// The page for people: asks overview/json every two seconds, and shows it.
+//
+// Whatever comes from clients (names of topics, bytes of messages, errors) is put in as text, never as markup; the
+// Content-Security-Policy would not let it be anything else.  What is on the page already is changed in place, so that
+// focus and selection stay where they are.
+"use strict";
+
+const EVERY_MS = 2000;
+const GIVE_UP_MS = 15000;
+const TRIES_WHILE_BUSY = 3; // the slab may change too fast to be read, for a moment
+const FIRST_ROWS = 50, MORE_ROWS = 500;
+
+const $ = (id) => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+
+// --- making elements -------------------------------------------------------------------------------------------------
+
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  return fill(element, attributes, children);
+}
+
+function draw(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== undefined && value !== null) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+// --- numbers and times for people ------------------------------------------------------------------------------------
+
+const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const NONE = "–";
+
+const count = (number) => WHOLE.format(number);
+
+function rate(number) {
+  if (number === 0) return "0";
+  if (number < 0.1) return "<0.1";
+  return number < 10 ? number.toFixed(1) : WHOLE.format(number);
+}
+
+function size(bytes) {
+  let unit = 0;
+  while (Math.abs(bytes) >= 1024 && unit < 4) {
+    bytes /= 1024;
+    unit += 1;
+  }
+  return `${unit && bytes < 10 && bytes % 1 ? bytes.toFixed(1) : WHOLE.format(bytes)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
+}
+
+function span(ms) {
+  if (ms === null) return NONE;
+  if (ms < 1) return "<1 ms";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 10000) return `${(ms / 1000).toFixed(1)} s`;
+  if (ms < 120000) return `${Math.round(ms / 1000)} s`;
+  if (ms < 7200000) return `${Math.round(ms / 60000)} min`;
+  return ms < 172800000 ? `${Math.round(ms / 3600000)} h` : `${Math.round(ms / 86400000)} d`;
+}
+
+const share = (part) => (part === 0 ? "0 %" : part > 0 && part < 0.001 ? "<0.1 %" : `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`);
+
+function clock(seconds) {
+  const then = new Date(seconds * 1000), today = new Date();
+  const time = then.toLocaleTimeString("en-GB");
+  return then.toDateString() === today.toDateString() ? time : `${then.toLocaleDateString("en-CA")} ${time}`;
+}
+
+const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many}`;
+
+// --- tables ----------------------------------------------------------------------------------------------------------
+
+// A column: {key, label, text(row), is?: "number" | "name" | "note", value?(row) to sort by, show?(cell, row), css?(row)}.
+class Table {
+  constructor(place, { caption, columns, empty, sort = null, onSort = null }) {
+    this.columns = columns;
+    this.sort = sort; // {key, ascending}
+    this.onSort = onSort; // somebody else sorts
+    this.rows = [];
+    this.empty = make("p", { class: "empty" }, empty);
+    this.head = make("tr", { role: "row" });
+    this.body = make("tbody", { role: "rowgroup" });
+    for (const column of columns) this.head.append(this.heading(column));
+    this.table = make("table", { role: "table" }, make("caption", { class: "sr" }, caption),
+      make("thead", { role: "rowgroup" }, this.head), this.body);
+    this.table.hidden = true;
+    place.append(this.empty, this.table);
+    this.mark();
+  }
+
+  heading(column) {
+    const heading = make("th", { scope: "col", role: "columnheader", class: column.is === "number" ? "n" : "" });
+    if (!column.value) {
+      heading.append(column.label);
+      return heading;
+    }
+    const button = make("button", { type: "button", "data-key": column.key }, column.label, make("span", { "aria-hidden": "true" }));
+    button.addEventListener("click", () => this.sortBy(column));
+    heading.append(button);
+    return heading;
+  }
+
+  sortBy(column) {
+    const same = this.sort !== null && this.sort.key === column.key;
+    this.sort = { key: column.key, ascending: same ? !this.sort.ascending : column.is !== "number" };
+    this.mark();
+    if (this.onSort) this.onSort(this.sort);
+    else this.show(this.rows);
+  }
+
+  mark() {
+    this.columns.forEach((column, index) => {
+      if (!column.value) return;
+      const sorted = this.sort !== null && this.sort.key === column.key;
+      const heading = this.head.children[index];
+      heading.setAttribute("aria-sort", !sorted ? "none" : this.sort.ascending ? "ascending" : "descending");
+      say(heading.querySelector("span"), !sorted ? "" : this.sort.ascending ? "▲" : "▼");
+    });
+  }
+
+  sorted(rows) {
+    const column = this.sort && !this.onSort && this.columns.find((each) => each.key === this.sort.key);
+    if (!column) return rows;
+    const way = this.sort.ascending ? 1 : -1;
+    const compare = (one, other) => (one < other ? -1 : one > other ? 1 : 0);
+    return [...rows].sort((one, other) => way * compare(column.value(one), column.value(other)));
+  }
+
+  show(rows) {
+    this.rows = rows;
+    this.empty.hidden = rows.length > 0;
+    this.table.hidden = rows.length === 0;
+    while (this.body.children.length > rows.length) this.body.lastElementChild.remove();
+    while (this.body.children.length < rows.length) this.body.append(this.blank());
+    this.sorted(rows).forEach((row, index) => this.showRow(this.body.children[index], row));
+  }
+
+  blank() {
+    const cells = this.columns.map((column, index) => {
+      const kind = column.is === "number" ? "n" : column.is || "";
+      if (index === 0) return make("th", { scope: "row", role: "rowheader", class: kind });
+      return make("td", { role: "cell", "data-label": column.label, class: kind });
+    });
+    return make("tr", { role: "row" }, ...cells);
+  }
+
+  showRow(line, row) {
+    this.columns.forEach((column, index) => {
+      const cell = line.children[index];
+      const text = column.text(row);
+      if (column.show) column.show(cell, row);
+      else say(cell, text);
+      const kind = column.is === "number" ? "n" : column.is || "";
+      const css = column.css ? column.css(row) : "";
+      const nothing = text === "" || text === "0" || text === NONE ? "zero" : "";
+      const wanted = [kind, css, nothing].filter(Boolean).join(" ");
+      if (cell.className !== wanted) cell.className = wanted;
+    });
+  }
+}
+
+function spark(cell, rates) {
+  let line = cell.querySelector("svg");
+  if (!line) {
+    line = draw("svg", { class: "spark", viewBox: "0 0 92 22", role: "img" }, draw("path", { class: "a-out" }), draw("path", { class: "s-out" }));
+    cell.replaceChildren(line);
+  }
+  const top = Math.max(...rates, 1e-9), step = 92 / 60, first = 92 - step * Math.max(0, rates.length - 1);
+  const points = rates.map((each, index) => `${(first + index * step).toFixed(1)},${(20.5 - 19 * each / top).toFixed(1)}`);
+  const enough = points.length > 1;
+  line.firstChild.setAttribute("d", enough ? `M${first.toFixed(1)},22L${points.join("L")}L92,22Z` : "");
+  line.lastChild.setAttribute("d", enough ? `M${points.join("L")}` : "");
+  line.setAttribute("aria-label", enough ? `messages per second by minute, at most ${rate(top)}` : "no full minute yet");
+}
+
+// --- charts ----------------------------------------------------------------------------------------------------------
+
+const LEFT = 46, RIGHT = 8;
+const PANES = [
+  { top: 14, height: 112, unit: rate, title: "messages per second", least: 1,
+    areas: [["delivered", "a-out"]], lines: [["delivered", "s-out"], ["received", "s-in"], ["discarded", "s-lost"]] },
+  { top: 148, height: 42, unit: short, title: "messages held", least: 1, areas: [["held", "a-held"]], lines: [["held", "s-held"]] },
+  { top: 212, height: 42, unit: span, title: "receipt to ack", least: 1, areas: [], lines: [["p50_ms", "s-p50"], ["p99_ms", "s-p99"]] },
+];
+const CHART_HEIGHT = 274;
+
+function short(number) {
+  if (number < 10000) return WHOLE.format(number);
+  return number < 1e6 ? `${WHOLE.format(number / 1e3)} k` : `${(number / 1e6).toFixed(number < 1e7 ? 1 : 0)} M`;
+}
+
+function niceTop(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= value * 0.999);
+}
+
+class Chart {
+  constructor(place, summary, unit) {
+    this.place = place;
+    this.summary = summary;
+    this.unit = unit; // seconds of a tick's unit, and its name
+    this.series = null;
+    this.at = null; // index of the point under the cursor
+    this.tip = make("div", { class: "tip", "aria-live": "off" });
+    this.tip.hidden = true;
+    place.append(this.tip);
+    place.addEventListener("pointermove", (event) => this.point(this.nearest(event)));
+    place.addEventListener("pointerleave", () => this.point(null));
+    place.addEventListener("blur", () => this.point(null));
+    place.addEventListener("keydown", (event) => this.onKey(event));
+    new ResizeObserver(() => this.redraw()).observe(place);
+  }
+
+  x(age) {
+    return LEFT + (this.width - LEFT - RIGHT) * (1 - age / this.series.span_s);
+  }
+
+  nearest(event) {
+    if (!this.series || !this.series.age_s.length) return null;
+    const x = event.clientX - this.place.getBoundingClientRect().left;
+    const far = this.series.age_s.map((age) => Math.abs(this.x(age) - x));
+    return far.indexOf(Math.min(...far));
+  }
+
+  onKey(event) {
+    const last = this.series ? this.series.age_s.length - 1 : -1;
+    const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
+    if (event.key === "Escape") this.point(null);
+    else if (last >= 0 && event.key === "Home") this.point(0);
+    else if (last >= 0 && event.key === "End") this.point(last);
+    else if (last >= 0 && step) this.point(Math.min(last, Math.max(0, (this.at === null ? last + 1 : this.at) + step)));
+    else return;
+    this.tip.setAttribute("aria-live", "polite");
+    event.preventDefault();
+  }
+
+  point(index) {
+    this.at = index;
+    this.redraw();
+  }
+
+  show(series) {
+    this.series = series;
+    this.redraw();
+    say(this.summary, this.words());
+  }
+
+  words() {
+    const { received, delivered, discarded } = this.series;
+    if (!received.length) return "Nothing measured yet.";
+    const mean = (rates) => rates.reduce((sum, each) => sum + each, 0) / rates.length;
+    const part = (name, rates) => `${name} ${rate(mean(rates))} per second on average, at most ${rate(Math.max(...rates))}`;
+    return `${part("in", received)}; ${part("delivered", delivered)}; ${part("discarded", discarded)}. Arrow keys show single points.`;
+  }
+
+  redraw() {
+    this.width = this.place.clientWidth;
+    if (!this.series || this.width < 100) return;
+    const picture = draw("svg", { viewBox: `0 0 ${this.width} ${CHART_HEIGHT}`, height: CHART_HEIGHT, "aria-hidden": "true" });
+    for (const pane of PANES) this.drawPane(picture, pane);
+    this.drawTimes(picture);
+    if (this.at !== null && this.at < this.series.age_s.length) this.drawCursor(picture);
+    else this.tip.hidden = true;
+    const old = this.place.querySelector("svg");
+    if (old) old.replaceWith(picture);
+    else this.place.prepend(picture);
+  }
+
+  drawPane(picture, pane) {
+    const { top, height } = pane, bottom = top + height, right = this.width - RIGHT;
+    const values = pane.lines.flatMap(([name]) => this.series[name]).filter((each) => each !== null);
+    const highest = niceTop(Math.max(pane.least, ...values));
+    const y = (value) => bottom - height * value / highest;
+    this.drawUnknown(picture, top, height);
+    for (const part of height > 80 ? [0, 0.5, 1] : [0, 1]) {
+      const at = bottom - part * height;
+      picture.append(draw("line", { class: "grid", x1: LEFT, x2: right, y1: at, y2: at }));
+      if (part) picture.append(draw("text", { x: LEFT - 6, y: at + 4, "text-anchor": "end" }, pane.unit(part * highest)));
+    }
+    picture.append(draw("text", { x: LEFT, y: top - 4 }, pane.title));
+    for (const [name, css] of pane.areas) {
+      for (const points of this.pieces(name, y)) {
+        const [first] = points[0], [last] = points[points.length - 1];
+        picture.append(draw("path", { class: css, d: `M${first},${bottom}L${points.join("L")}L${last},${bottom}Z` }));
+      }
+    }
+    for (const [name, css] of pane.lines) {
+      if (name === "discarded" && !this.series.discarded.some(Boolean)) continue;
+      for (const points of this.pieces(name, y)) {
+        const [x, at] = points[0];
+        picture.append(draw("path", { class: css, d: points.length > 1 ? `M${points.join("L")}` : `M${x - 2},${at}h4` }));
+      }
+    }
+  }
+
+  drawUnknown(picture, top, height) {
+    const oldest = this.series.age_s.length ? this.series.age_s[0] + this.series.step_s : 0;
+    const width = this.x(Math.min(oldest, this.series.span_s)) - LEFT;
+    if (width > 1) picture.append(draw("rect", { class: "before", x: LEFT, y: top, width, height }));
+  }
+
+  pieces(name, y) {
+    const pieces = [[]];
+    this.series[name].forEach((value, index) => {
+      if (value === null) pieces.push([]);
+      else pieces[pieces.length - 1].push([this.x(this.series.age_s[index]).toFixed(1), y(value).toFixed(1)].map(Number));
+    });
+    return pieces.filter((piece) => piece.length > 0);
+  }
+
+  drawTimes(picture) {
+    const [seconds, name] = this.unit;
+    for (const part of [1, 0.75, 0.5, 0.25, 0]) {
+      const age = part * this.series.span_s, x = this.x(age);
+      const anchor = part === 1 ? "start" : part === 0 ? "end" : "middle";
+      const label = part === 0 ? "now" : `−${age / seconds} ${name}`;
+      if (part !== 0.75 && part !== 0.25 || this.width > 420) {
+        picture.append(draw("text", { x, y: CHART_HEIGHT - 5, "text-anchor": anchor }, label));
+      }
+    }
+  }
+
+  drawCursor(picture) {
+    const { series, at } = this;
+    const x = this.x(series.age_s[at]);
+    picture.append(draw("line", { class: "cursor", x1: x, x2: x, y1: 14, y2: CHART_HEIGHT - 20 }));
+    const lines = [`${span(series.age_s[at] * 1000)} ago`, `in ${rate(series.received[at])}/s`,
+      `delivered ${rate(series.delivered[at])}/s`, `discarded ${rate(series.discarded[at])}/s`, `held ${count(series.held[at])}`];
+    if (series.p99_ms[at] !== null) lines.push(`99 % within ${span(series.p99_ms[at])}, 50 % ${span(series.p50_ms[at])}`);
+    say(this.tip, lines.join("\n"));
+    this.tip.hidden = false;
+    const room = this.width - this.tip.offsetWidth - 4;
+    this.tip.style.left = `${Math.max(0, Math.min(x + 10, room > x + 10 ? x + 10 : x - this.tip.offsetWidth - 10))}px`;
+  }
+}
+
+// --- the parts of the page -------------------------------------------------------------------------------------------
+
+function tile(id, number, unit, note, css = "") {
+  const place = $(`t-${id}`);
+  if (place.dataset.said !== number + unit) {
+    place.replaceChildren(number, make("span", {}, unit));
+    place.dataset.said = number + unit;
+  }
+  place.className = css;
+  say($(`t-${id}-note`), note);
+}
+
+function showTiles(page) {
+  const { flow, books, slab, latency } = page;
+  const held = Object.values(books.held).reduce((sum, each) => sum + each, 0);
+  const minute = page.discards.reasons.reduce((sum, each) => sum + each.minute, 0);
+  const faults = page.discards.reasons.some((each) => each.is_fault && each.minute > 0);
+  const used = slab.in_use / slab.size;
+  tile("in", rate(flow.received), "/s", `${count(books.received)} in all`);
+  tile("out", rate(flow.delivered), "/s", `${size(flow.size)}/s`);
+  tile("lost", rate(flow.discarded), "/s", minute ? `${count(minute)} in the last minute` : "none in the last minute",
+    minute ? (faults ? "bad" : "warn") : "");
+  tile("held", count(held), "", `${count(books.held.in_flight)} of them in flight`);
+  tile("oldest", page.oldest_ms === null ? NONE : span(page.oldest_ms), "", page.oldest_ms === null ? "nothing is held" : "since its receipt");
+  tile("delay", span(latency.minute.p99_ms), "",
+    latency.minute.messages ? `50 % within ${span(latency.minute.p50_ms)}` : "no acks in the last minute");
+  tile("slab", share(used), "", `${size(slab.in_use)} of ${size(slab.size)}`, used >= 0.9 ? "bad" : used >= 0.75 ? "warn" : "");
+}
+
+function showBooks(page) {
+  const { books } = page;
+  const held = Object.values(books.held).reduce((sum, each) => sum + each, 0);
+  const parts = [["received", books.received, "= "], ["delivered", books.delivered, "+ "], ["discarded", books.discarded, "+ "], ["held", held, ""]];
+  const verdict = { true: ["they balance", "good"], false: ["they do NOT balance", "bad"], null: ["read while messages moved: not of one moment", "quiet"] };
+  const [words, css] = verdict[String(books.balanced)];
+  const line = parts.flatMap(([name, number, then]) => [make("span", {}, `${name} `, make("b", {}, count(number))), ` ${then}`]);
+  const twice = books.possible_duplicates ? [` ${plural(books.possible_duplicates, "message", "messages")} possibly delivered twice.`] : [];
+  $("books").replaceChildren("The books: ", ...line, " – ", make("span", { class: css }, words), ".", ...twice);
+}
+
+function showHead(page) {
+  const { health } = page;
+  const bad = health.problems.length, warnings = health.warnings.length;
+  const state = bad || !health.ready ? "bad" : warnings ? "warn" : "good";
+  const words = { bad: `✖ ${plural(bad, "problem", "problems")}`, warn: `▲ ${plural(warnings, "warning", "warnings")}`, good: "✔ healthy" };
+  $("state").dataset.state = state;
+  say($("state"), words[state]);
+  say($("host"), `on ${page.host}`);
+  say($("which"), `${page.version}, pid ${page.pid}, up since ${clock(page.since)}`);
+  document.title = `${words[state]}: bruce on ${page.host}`;
+  const list = [...health.problems.map((text) => ["problem", "Problem:", text]), ...health.warnings.map((text) => ["warning", "Warning:", text])];
+  const place = $("complaints");
+  place.hidden = list.length === 0;
+  if (place.dataset.said !== JSON.stringify(list)) {
+    place.replaceChildren(...list.map(([css, word, text]) => make("li", { class: css }, make("b", {}, word), text)));
+    place.dataset.said = JSON.stringify(list);
+  }
+}
+
+const number = (key, label, unit) => ({ key, label, is: "number", value: (row) => row[key] ?? -1, text: (row) => unit(row[key]) });
+const delays = { key: "p99_ms", label: "50 / 99 % within", is: "number", value: (row) => row.p99_ms ?? -1,
+  text: (row) => (row.p99_ms === null ? NONE : `${span(row.p50_ms)} / ${span(row.p99_ms)}`) };
+const ago = (page, at) => (at === null ? "" : `, ${span(Math.max(0, page.now - at) * 1000)} ago`);
+const errorsOf = (row) => (row.errors ? "bad" : "");
+
+function makeTables() {
+  const brokers = new Table($("brokers-table"), {
+    caption: "Brokers", sort: { key: "node", ascending: true },
+    empty: "No broker is known yet. All brokers of the cluster are listed here as soon as one of kafka.bootstrap_servers has given its metadata.",
+    columns: [
+      { key: "node", label: "Broker", is: "name", value: (row) => row.node, text: (row) => `${row.node} at ${row.address || "an unknown address"}` },
+      { key: "connection", label: "Connection", value: (row) => row.connection, text: (row) => row.connection,
+        css: (row) => ({ connected: "good", failed: "bad" })[row.connection] ?? "" },
+      number("delivered", "Delivered/s", rate),
+      { key: "trend", label: "Last hour", text: (row) => (row.trend.length > 1 ? "trend" : NONE), show: (cell, row) => spark(cell, row.trend) },
+      delays,
+      number("in_flight", "In flight", count), number("queued", "Waiting", count),
+      { key: "oldest_ms", label: "Oldest", is: "number", value: (row) => row.oldest_ms ?? -1, text: (row) => span(row.oldest_ms) },
+      { key: "errors_hour", label: "Errors min / h", is: "number", value: (row) => row.errors_hour,
+        text: (row) => (row.errors_hour ? `${count(row.errors_minute)} / ${count(row.errors_hour)}` : "0"), css: (row) => (row.errors_minute ? "bad" : "") },
+      { key: "last_error", label: "Last trouble", is: "note", text: (row) => (row.troubles.length ? `${row.troubles.length} partitions: ${row.troubles[0].error}` : row.last_error ? `${row.last_error}${ago(tables.page, row.last_error_at)}` : "") },
+    ],
+  });
+  const paused = new Table($("paused-table"), {
+    caption: "Paused", empty: "Nothing is paused. A partition or a broker that is not sent to for a while is listed here, with the reason.",
+    columns: [
+      { key: "scope", label: "What", is: "name", value: (row) => row.scope, text: (row) => row.scope },
+      { key: "state", label: "State", text: (row) => row.state },
+      { key: "since", label: "For", is: "number", value: (row) => -row.since, text: (row) => span(Math.max(0, tables.page.now - row.since) * 1000) },
+      { key: "reason", label: "Reason", is: "note", text: (row) => row.reason },
+    ],
+  });
+  const topics = new Table($("topics-table"), {
+    caption: "Topics", sort: { key: "delivered", ascending: false }, onSort: () => { showSort(); ask(); },
+    empty: "No topic yet. A topic is listed here from its first message on.",
+    columns: [
+      { key: "topic", label: "Topic", is: "name", value: (row) => row.topic, text: (row) => row.topic || "(all others)" },
+      number("delivered", "Delivered/s", rate),
+      { key: "size", label: "Bytes/s", is: "number", value: (row) => row.size, text: (row) => (row.size ? size(row.size) : "0") },
+      delays,
+      number("in_flight", "In flight", count), number("waiting", "Waiting", count), number("oldest_ms", "Oldest", span),
+      { key: "paused", label: "Paused", is: "number", value: (row) => row.paused, text: (row) => count(row.paused), css: (row) => (row.paused ? "warn" : "") },
+      { key: "errors", label: "Errors/min", is: "number", value: (row) => row.errors, text: (row) => count(row.errors), css: errorsOf },
+      { key: "discarded", label: "Discarded", is: "number", value: (row) => row.discarded, text: (row) => count(row.discarded), css: (row) => (row.discarded ? "bad" : "") },
+      { key: "partitions", label: "Partitions", is: "number", value: (row) => row.partitions, text: (row) => (row.partitions ? count(row.partitions) : "unknown") },
+      { key: "last_error", label: "Last error", is: "note", text: (row) => (row.last_error ? `${row.last_error}${ago(tables.page, row.last_error_at)}` : "") },
+    ],
+  });
+  const reasons = new Table($("reasons-table"), {
+    caption: "Discards by reason", sort: { key: "minute", ascending: false },
+    empty: "Nothing was discarded. Reasons, topics and samples of what had to be given up are shown here.",
+    columns: [
+      { key: "reason", label: "Reason", is: "name", value: (row) => row.reason, text: (row) => row.reason },
+      { ...number("minute", "Last minute", count), css: (row) => (row.minute ? (row.is_fault ? "bad" : "warn") : "") },
+      number("hour", "Last hour", count), number("total", "In all", count),
+      { key: "meaning", label: "What it means, and the remedy", is: "note", text: (row) => row.meaning },
+    ],
+  });
+  const compression = new Table($("compression-table"), {
+    caption: "Compression by topic", sort: { key: "plain_bytes", ascending: false },
+    empty: "No batch was compressed since the status process started. Ratios by topic are shown here when [compression] in the configuration names a codec.",
+    columns: [
+      { key: "topic", label: "Topic", is: "name", value: (row) => row.topic, text: (row) => row.topic || "(all others)" },
+      { key: "codec", label: "Codec", value: (row) => row.codec, text: (row) => row.codec },
+      { key: "ratio", label: "Ratio", is: "number", value: (row) => -row.percent, text: (row) => (row.packed_bytes ? `${(row.plain_bytes / row.packed_bytes).toFixed(1)} : 1` : NONE) },
+      number("plain_bytes", "Before", size), number("packed_bytes", "After", size),
+      number("tried", "Batches tried", count), number("kept", "Worth it", count), number("skipped", "Not tried", count),
+      { key: "cpu_ms", label: "CPU", is: "number", value: (row) => row.cpu_ms, text: (row) => span(row.cpu_ms) },
+    ],
+  });
+  const processes = new Table($("processes-table"), {
+    caption: "Processes", empty: "Not known yet.",
+    columns: [
+      { key: "name", label: "Process", is: "name", value: (row) => row.name, text: (row) => row.name },
+      { key: "state", label: "State", value: (row) => row.state, text: (row) => row.state, css: (row) => ({ running: "good", dead: "bad", stalled: "bad" })[row.state] ?? "" },
+      { key: "pid", label: "pid", is: "number", value: (row) => row.pid, text: (row) => (row.pid ? String(row.pid) : NONE) },
+      { ...number("restarts", "Restarts", count), css: (row) => (row.restarts ? "warn" : "") },
+      { key: "cpu", label: "CPU", is: "number", value: (row) => cpuOf(row) ?? -1, text: (row) => (cpuOf(row) === null ? NONE : share(cpuOf(row))) },
+      { key: "cpu_seconds", label: "CPU time", is: "number", value: (row) => row.cpu_seconds ?? -1, text: (row) => (row.cpu_seconds === null ? NONE : span(row.cpu_seconds * 1000)) },
+      { key: "pss", label: "Memory", is: "number", value: (row) => row.pss ?? -1, text: (row) => (row.pss === null ? NONE : size(row.pss)) },
+      { key: "connections", label: "Connections", is: "number", value: (row) => row.connections ?? -1, text: (row) => (row.connections === null ? "" : count(row.connections)) },
+    ],
+  });
+  return { brokers, paused, topics, reasons, compression, processes, page: null };
+}
+
+function showBrokers(page) {
+  tables.brokers.show(page.brokers);
+  const failed = page.brokers.filter((broker) => broker.connection === "failed").length;
+  const kinds = [...new Set(page.brokers.map((broker) => broker.delivery))].filter((each) => each !== "not known yet");
+  const parts = [String(page.brokers.length), ...(failed ? [`${failed} failed`] : []), ...(kinds.length ? [`delivery ${kinds.join(" and ")}`] : [])];
+  say($("brokers-count"), page.brokers.length ? parts.join(", ") : "");
+  const error = $("metadata-error");
+  error.hidden = page.metadata_failing_since === null;
+  if (!error.hidden) say(error, `No broker gives metadata since ${clock(page.metadata_failing_since)}: ${page.metadata_error}`);
+  tables.paused.show(page.paused);
+  const more = page.paused_count > page.paused.length;
+  say($("paused-count"), page.paused_count ? `${count(page.paused_count)}${more ? `, ${page.paused.length} of them listed` : ""}` : "");
+}
+
+function showTopics(page) {
+  const { shown, matching, total } = page.topics;
+  tables.topics.show(shown);
+  say(tables.topics.empty, total ? "No topic has that in its name." : "No topic yet. A topic is listed here from its first message on.");
+  const filtered = matching < total ? `, ${count(matching)} match` : "";
+  say($("topics-count"), total ? `${shown.length < matching ? `${count(shown.length)} of ` : ""}${count(total)}${filtered}` : "");
+  $("topics-more").hidden = shown.length >= matching || asked.limit >= MORE_ROWS;
+}
+
+function bar(parts, whole) {
+  return make("div", { class: "bar", "aria-hidden": "true" }, ...parts.map(([css, bytes]) => {
+    const piece = make("i", { class: css });
+    piece.style.width = `${100 * bytes / whole}%`;
+    return piece;
+  }));
+}
+
+function showSlab(page) {
+  const { slab } = page;
+  const line = (name, parts, whole, words) => make("div", {}, make("span", {}, name), bar(parts, whole), make("span", { class: "num" }, words));
+  const used = slab.in_use / slab.size;
+  const css = used >= 0.9 ? "full" : used >= 0.75 ? "filling" : "used";
+  const largest = Math.max(1, ...slab.classes.map((each) => each.in_use + each.settled));
+  const rows = [line("All", [[css, slab.in_use], ["settled", slab.settled]], slab.size, `${size(slab.in_use)} in use, ${size(slab.size - slab.in_use)} to be had`)];
+  for (const each of slab.classes) {
+    const name = each.bytes <= slab.chunk ? `up to ${size(each.bytes)}, shared` : `up to ${size(each.bytes)}`;
+    const words = `${size(each.in_use)} in ${plural(each.places, "place", "places")}`;
+    rows.push(line(name, [["used", each.in_use], ["settled", each.settled]], largest, words));
+  }
+  const key = make("p", { class: "key" },
+    make("span", {}, bar([["used", 1]], 1), "messages that wait or are in flight"),
+    make("span", {}, bar([["settled", 1]], 1), "delivered or discarded, to be used again"),
+    make("span", {}, bar([], 1), "free"));
+  const note = slab.classes.length ? `A message larger than ${size(slab.chunk)} has a place of its own; smaller ones share one. Size classes are drawn to the largest of them.`
+    : "The slab is empty. What waits in it is shown here by the size of its places.";
+  $("slab-bars").replaceChildren(make("div", { class: "bars" }, ...rows), key, make("p", { class: "quiet" }, note));
+  say($("slab-size"), size(slab.size));
+}
+
+const PRINTABLE = new TextDecoder("utf-8", { fatal: true });
+
+function bytesAsText(base64) {
+  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  try {
+    const text = PRINTABLE.decode(bytes);
+    if (!/[\u0000-\u001f\u007f\u200b-\u200f\u2028-\u202e\u2066-\u2069]/.test(text)) return text;
+  } catch { /* not UTF-8: shown byte by byte */ }
+  return Array.from(bytes, (byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : `\\x${byte.toString(16).padStart(2, "0")}`)).join("");
+}
+
+function showDiscards(page) {
+  const { reasons, topics, topic_count, samples, culprits, since } = page.discards;
+  tables.reasons.show(reasons);
+  say($("discards-total"), page.books.discarded ? `${count(page.books.discarded)} in all` : "");
+  const said = JSON.stringify([topics, samples, culprits, since]);
+  if ($("samples").dataset.said === said) return;
+  $("samples").dataset.said = said;
+  const byTopic = topics.map((each) => make("li", {}, make("b", {}, count(each.count)), make("code", {}, each.topic || "(all others)"),
+    make("span", { class: "quiet" }, ` ${Object.entries(each.reasons).map(([reason, number]) => `${reason} ${count(number)}`).join(", ")}`)));
+  const heading = (text, note) => make("h3", {}, text, " ", make("small", { class: "quiet" }, note));
+  const list = (items) => make("ul", { class: "samples" }, ...items);
+  $("discards-topics").replaceChildren(...(byTopic.length
+    ? [heading("By topic", `${topics.length < topic_count ? `${topics.length} of ${count(topic_count)}, ` : ""}since ${clock(since)}`), list(byTopic)] : []));
+  const shown = samples.map((each) => make("li", {}, make("b", {}, each.reason), make("code", {}, each.topic ?? bytesAsText(each.data))));
+  const senders = culprits.map((each) => make("li", {}, make("b", {}, each.reason), `${plural(each.count, "message", "messages")} by process ${each.pid} `,
+    make("code", {}, each.command), ` of user ${each.uid}`));
+  $("samples").replaceChildren(...(shown.length ? [heading("Samples", `the newest of each kind, since ${clock(since)}`), list(shown)] : []),
+    ...(senders.length ? [heading("Sent by", "local processes on UNIX streams"), list(senders)] : []));
+}
+
+function showCompression(page) {
+  const { codecs, topics, topic_count } = page.compression;
+  tables.compression.show(topics);
+  const parts = codecs.map((each) => `${each.codec}: ${size(each.plain_bytes)} to ${size(each.packed_bytes)} (${each.percent} %)`);
+  if (topics.length < topic_count) parts.push(`${topics.length} of ${count(topic_count)} topics listed`);
+  say($("compression-note"), parts.join("; "));
+}
+
+// CPU time is a sum: how much of a core a process uses now follows from two answers.
+let cpuBefore = new Map(), cpuNow = new Map();
+const cpuKey = (row) => `${row.name} ${row.pid}`;
+
+function noteCpu(page) {
+  const at = performance.now();
+  cpuBefore = cpuNow;
+  cpuNow = new Map(page.processes.map((row) => [cpuKey(row), [at, row.cpu_seconds]]));
+}
+
+function cpuOf(row) {
+  const before = cpuBefore.get(cpuKey(row)), now = cpuNow.get(cpuKey(row));
+  if (!before || !now || before[1] === null || now[1] === null || now[0] === before[0]) return null;
+  return Math.max(0, now[1] - before[1]) / ((now[0] - before[0]) / 1000);
+}
+
+function show(page) {
+  tables.page = page;
+  noteCpu(page);
+  showHead(page);
+  showTiles(page);
+  showBooks(page);
+  say($("since"), page.now - page.sampled_since < 3600 ? `watched since ${clock(page.sampled_since)}` : "");
+  charts.minute.show(page.history.minute);
+  charts.hour.show(page.history.hour);
+  showBrokers(page);
+  showTopics(page);
+  showSlab(page);
+  showDiscards(page);
+  showCompression(page);
+  tables.processes.show(page.processes.filter((row) => row.state !== "stopped"));
+}
+
+// --- asking ----------------------------------------------------------------------------------------------------------
+
+const asked = { text: "", limit: FIRST_ROWS };
+let tables, charts, version = null;
+let timer = 0, underWay = null, lastAnswer = 0, silentSince = 0, refusals = 0, isPaused = false;
+
+function address() {
+  const { key, ascending } = tables.topics.sort;
+  const query = new URLSearchParams({ sort: key, order: ascending ? "ascending" : "descending", limit: asked.limit });
+  if (asked.text) query.set("topic", asked.text);
+  return `overview/json?${query}`;
+}
+
+async function ask() {
+  clearTimeout(timer);
+  if (underWay) underWay.abort();
+  const mine = underWay = new AbortController();
+  const patience = setTimeout(() => mine.abort(new Error("no answer")), GIVE_UP_MS);
+  try {
+    const answer = await fetch(address(), { signal: mine.signal, cache: "no-store" });
+    if (!answer.ok) throw new Error(`status ${answer.status}: ${(await answer.text()).slice(0, 300)}`);
+    const page = await answer.json();
+    if (mine === underWay) hear(page);
+  } catch (error) {
+    if (mine === underWay) miss(error);
+  } finally {
+    clearTimeout(patience);
+    if (mine === underWay) {
+      underWay = null;
+      if (!isPaused && !document.hidden) timer = setTimeout(ask, EVERY_MS);
+    }
+  }
+}
+
+function hear(page) {
+  if (version !== null && version !== page.version) {
+    location.reload(); // another release: this script may not fit to it
+    return;
+  }
+  version = page.version;
+  lastAnswer = Date.now();
+  silentSince = refusals = 0;
+  show(page);
+  showSilence("");
+}
+
+function miss(error) {
+  refusals += 1;
+  if (String(error.message).startsWith("status") && refusals < TRIES_WHILE_BUSY) return;
+  silentSince = silentSince || Date.now();
+  const words = String(error.message).startsWith("status") ? error.message : "there is no connection";
+  showSilence(words);
+}
+
+let silence = "";
+
+function showSilence(words) {
+  silence = words;
+  document.body.classList.toggle("stale", words !== "");
+  if (words) {
+    $("state").dataset.state = "bad";
+    say($("state"), "✖ no answer");
+    document.title = "✖ no answer: bruce";
+  }
+  showClock();
+}
+
+// Once a second: how old what is shown is.
+function showClock() {
+  const banner = $("silence");
+  banner.hidden = silence === "";
+  if (silence) {
+    const old = lastAnswer ? ` What is below is of ${clock(lastAnswer / 1000)}.` : "";
+    const remedy = "See whether it runs: bruce status on its host, and the log.";
+    say(banner, `The daemon does not answer since ${clock(silentSince / 1000)}: ${silence}.${old} ${remedy}`);
+  }
+  say($("updated"), lastAnswer ? `${isPaused ? "Paused; of" : "As of"} ${clock(lastAnswer / 1000)}` : "");
+}
+
+function pause(wanted) {
+  isPaused = wanted;
+  $("pause").setAttribute("aria-pressed", String(wanted));
+  showClock();
+  if (wanted) clearTimeout(timer);
+  else ask();
+}
+
+function showSort() {
+  $("topic-sort").value = tables.topics.sort.key;
+}
+
+function wire() {
+  $("pause").addEventListener("click", () => pause(!isPaused));
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) clearTimeout(timer);
+    else if (!isPaused) ask();
+  });
+  for (const column of tables.topics.columns.filter((each) => each.value)) {
+    $("topic-sort").append(make("option", { value: column.key }, column.label));
+  }
+  showSort();
+  $("topic-sort").addEventListener("change", (event) => {
+    tables.topics.sort = null; // the usual way round of a column that was not sorted by
+    tables.topics.sortBy(tables.topics.columns.find((each) => each.key === event.target.value));
+  });
+  let typing = 0;
+  $("topic-filter").addEventListener("input", (event) => {
+    asked.text = event.target.value;
+    asked.limit = FIRST_ROWS;
+    clearTimeout(typing);
+    typing = setTimeout(ask, 250);
+  });
+  $("topics-tools").addEventListener("submit", (event) => event.preventDefault());
+  $("topics-more").addEventListener("click", () => {
+    asked.limit = MORE_ROWS;
+    ask();
+  });
+  setInterval(showClock, 1000);
+}
+
+tables = makeTables();
+charts = {
+  minute: new Chart($("chart-minute"), $("minute-s"), [1, "s"]),
+  hour: new Chart($("chart-hour"), $("hour-s"), [60, "min"]),
+};
+wire();
+ask();

@@ -1,0 +1,68 @@
+"""One look at the slab for all pages that say what the daemon holds: by topic, by state, by who has it.
+
+The daemon goes on meanwhile, so that the sums of a busy one are as good as a look through a window; `/books` says of
+itself whether it is consistent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from bruce_mp.slab.chunks import is_settled, read_each
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.runs import name_of, records_of, runs_of
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.books import STAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["Pile", "survey"]
+
+
+class Pile(NamedTuple):
+    """Messages of a topic in one state and with one holder; the oldest of them came at `arrived_ms`, steady clock."""
+
+    topic: bytes
+    state: State
+    holder: int
+    messages: int
+    arrived_ms: int
+
+
+def survey(slab: Slab) -> list[Pile]:
+    """All that is held, in as many piles as there are topics, states and holders."""
+    found: dict[tuple[bytes | int, int], tuple[int, int]] = {}
+    for topic, word, messages, arrived_ms in read_each(slab, lambda chunk: _held_in(slab, chunk)):
+        before, oldest_ms = found.get((topic, word), (0, arrived_ms))
+        found[topic, word] = (before + messages, min(oldest_ms, arrived_ms))
+    table = TopicTable(slab)
+    return [
+        Pile(_name(table, topic), State(word & 0xFF), word >> 8, messages, oldest_ms)
+        for (topic, word), (messages, oldest_ms) in found.items()
+    ]
+
+
+def _name(table: TopicTable, topic: bytes | int) -> bytes:
+    if isinstance(topic, bytes):
+        return topic
+    try:
+        return table.name_of(topic)
+    except KeyError:  # gone; the router is about to discard the messages
+        return b"(gone)"
+
+
+def _held_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, int, int, int]]:
+    """Topic, word, number and time of arrival of the messages of each run, or of each message where it was split."""
+    if is_settled(slab, chunk):
+        return
+    for offset, run in runs_of(slab, chunk):
+        topic = run.topic or name_of(slab, chunk, offset, run)
+        if run.state in STAGES and run.records:
+            yield topic, run.word, run.records, run.arrived_ms
+        elif run.state is State.SPLIT:
+            for _, record in records_of(slab, chunk, offset, run):
+                if record.word & 0xFF in STAGES:
+                    yield topic, record.word, 1, run.arrived_ms

@@ -1,0 +1,183 @@
+"""The topics as the page for people lists them: what goes through them and what waits, a bounded number at a time."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.status.text import topic_text
+from bruce_mp.status.traffic import TopicTraffic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.status.discards import Report
+    from bruce_mp.status.standings import Heard
+    from bruce_mp.status.survey import Pile
+
+__all__ = ["SORTS", "Choice", "TopicLine", "TopicsPart", "choose_topics", "read_topics"]
+
+MOST_SHOWN: Final = 500
+
+
+class TopicLine(msgspec.Struct, frozen=True):
+    """A topic.  `partitions` is 0 while the router does not know it.
+
+    Of the last minute: messages (`delivered`) and bytes (`size`) acknowledged per s, `errors` answered by brokers, and
+    the time from receipt to ack that 50 and 99 % of the messages did not exceed.  `waiting` and `in_flight` messages
+    are held, the oldest of them since `oldest_ms`.  `paused` partitions wait.  `discarded`: in this period of discard
+    reports and the one before.
+    """
+
+    topic: str
+    partitions: int
+    delivered: float
+    size: float
+    p50_ms: float | None
+    p99_ms: float | None
+    waiting: int
+    in_flight: int
+    oldest_ms: int | None
+    paused: int
+    errors: int
+    last_error: str
+    last_error_at: int | None
+    discarded: int
+
+
+class TopicsPart(msgspec.Struct, frozen=True):
+    """Some of the topics that match the filter, of which there are `matching`, of `total`."""
+
+    shown: list[TopicLine]
+    matching: int
+    total: int
+
+
+class Choice(NamedTuple):
+    """Which topics: those with `text` in their name, whatever the case; at most `limit`, by a key of `SORTS`."""
+
+    text: str = ""
+    sort: str = "delivered"
+    ascending: bool = False
+    limit: int = 50
+
+
+SORTS: Final[Mapping[str, Callable[[TopicLine], Any]]] = {
+    "topic": lambda line: line.topic,
+    "partitions": lambda line: line.partitions,
+    "delivered": lambda line: line.delivered,
+    "size": lambda line: line.size,
+    "p50_ms": lambda line: line.p50_ms or 0,
+    "p99_ms": lambda line: line.p99_ms or 0,
+    "waiting": lambda line: line.waiting,
+    "in_flight": lambda line: line.in_flight,
+    "oldest_ms": lambda line: line.oldest_ms or 0,
+    "paused": lambda line: line.paused,
+    "errors": lambda line: line.errors,
+    "discarded": lambda line: line.discarded,
+}
+
+
+def choose_topics(lines: Iterable[TopicLine], choice: Choice) -> TopicsPart:
+    """The part of the page; of equal topics those come first of which more is waiting, then by name."""
+    lines = list(lines)
+    wanted = choice.text.casefold()
+    found = [line for line in lines if wanted in line.topic.casefold()]
+    found.sort(key=lambda line: (-line.delivered, -line.waiting, line.topic))
+    if choice.sort in SORTS:
+        found.sort(key=SORTS[choice.sort], reverse=not choice.ascending)
+    return TopicsPart(found[: max(0, min(choice.limit, MOST_SHOWN))], len(found), len(lines))
+
+
+def read_topics(
+    slab: Slab,
+    piles: Iterable[Pile],
+    traffic: Mapping[bytes, TopicTraffic],
+    heard: Heard,
+    reports: Iterable[Report],
+    *,
+    now_ms: int,
+    steady_now_ms: int,
+) -> list[TopicLine]:
+    """Every topic that the router knows, or of which something is held, went through or was discarded."""
+    held = _held(piles)
+    known = TopicTable(slab).known()
+    paused, discarded = _paused(heard), _discarded(reports)
+    return [
+        _line(
+            topic_text(name),
+            known.get(name, 0),
+            traffic.get(name, TopicTraffic()),
+            held.get(name, _Held()),
+            paused=paused[name],
+            discarded=discarded[topic_text(name)],
+            clocks=(now_ms, steady_now_ms),
+        )
+        for name in {**known, **traffic, **held}
+    ]
+
+
+class _Held:
+    __slots__ = ("arrived_ms", "in_flight", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting = self.in_flight = 0
+        self.arrived_ms: int | None = None
+
+
+def _held(piles: Iterable[Pile]) -> dict[bytes, _Held]:
+    found: dict[bytes, _Held] = {}
+    for pile in piles:
+        held = found.setdefault(pile.topic, _Held())
+        if pile.state is State.IN_FLIGHT:
+            held.in_flight += pile.messages
+        else:
+            held.waiting += pile.messages
+        held.arrived_ms = pile.arrived_ms if held.arrived_ms is None else min(held.arrived_ms, pile.arrived_ms)
+    return found
+
+
+def _paused(heard: Heard) -> Tally[bytes]:
+    return Tally(scope.topic for scope in heard.router.paused) if heard.router is not None else Tally()
+
+
+def _discarded(reports: Iterable[Report]) -> Tally[str]:
+    counts: Tally[str] = Tally()
+    for report in reports:
+        for item in report.discard_topic:
+            counts[item.topic] += item.count
+    return counts
+
+
+def _line(
+    topic: str,
+    partitions: int,
+    traffic: TopicTraffic,
+    held: _Held,
+    *,
+    paused: int,
+    discarded: int,
+    clocks: tuple[int, int],
+) -> TopicLine:
+    wall_ms, steady_ms = clocks
+    return TopicLine(
+        topic,
+        partitions,
+        traffic.delivered,
+        traffic.size,
+        traffic.p50_ms,
+        traffic.p99_ms,
+        waiting=held.waiting,
+        in_flight=held.in_flight,
+        oldest_ms=None if held.arrived_ms is None else max(0, steady_ms - held.arrived_ms),
+        paused=paused,
+        errors=traffic.errors,
+        last_error=traffic.last_error,
+        last_error_at=(traffic.last_error_ms + wall_ms - steady_ms) // 1000 if traffic.last_error else None,
+        discarded=discarded,
+    )

@@ -1,0 +1,125 @@
+"""What dispatchers say of each topic, over the last minute: messages, bytes, delays, errors.
+
+Taken in by the loop, read by the threads that answer.  The minute is kept in slots of ten seconds.  Its memory is
+bounded: a topic without traffic is forgotten, and beyond `MAX_TOPICS` the rest goes under no topic.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from threading import Lock
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.status.windows import MINUTE_MS, delay_ms, per_s
+from bruce_mp.telemetry.delays import BUCKETS
+from bruce_mp.telemetry.traffic import MAX_TOPICS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.telemetry.events import TrafficEvent
+
+__all__ = ["TopicTraffic", "TrafficTable"]
+
+SLOT_MS: Final = 10_000
+_SLOTS: Final = MINUTE_MS // SLOT_MS
+_DELAYS: Final = 3
+"""A slot's sums: messages, bytes, errors, then messages by bucket of the delay."""
+_NOTHING: Final = array("q", bytes(8 * (_DELAYS + BUCKETS)))
+
+
+class TopicTraffic(NamedTuple):
+    """Of the last minute: messages and bytes acknowledged per s, delays in ms, and answers that were errors.
+
+    `last_error` is the name of the last one, also an older one, at `last_error_ms` by the clock of who told; empty and
+    0 if there was none as long as the topic has been known here.
+    """
+
+    delivered: float = 0.0
+    size: float = 0.0
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    errors: int = 0
+    last_error: str = ""
+    last_error_ms: int = 0
+
+
+class _Topic:
+    __slots__ = ("last_error", "last_error_ms", "slots")
+
+    def __init__(self) -> None:
+        self.slots: deque[tuple[int, array[int]]] = deque()
+        self.last_error = ""
+        self.last_error_ms = 0
+
+    def add(self, event: TrafficEvent, now_ms: int) -> None:
+        slot = now_ms // SLOT_MS
+        if not self.slots or self.slots[-1][0] != slot:
+            self.slots.append((slot, _NOTHING[:]))
+        sums = self.slots[-1][1]
+        for index, amount in enumerate((event.messages, event.size, event.errors)):
+            sums[index] += amount
+        for bucket, messages in event.delays.items():
+            sums[_DELAYS + bucket] += messages
+        if event.last_error:
+            self.last_error, self.last_error_ms = event.last_error, now_ms
+
+    def expire(self, now_ms: int) -> None:
+        while self.slots and now_ms // SLOT_MS - self.slots[0][0] > _SLOTS:
+            self.slots.popleft()
+
+    def show(self, now_ms: int, since_ms: int) -> TopicTraffic:
+        """Since `since_ms` at the earliest: the slots begin on the same beat for all topics."""
+        messages, size, errors, *delays = map(sum, zip(_NOTHING, *(sums for _, sums in self.slots), strict=True))
+        ms = now_ms - max(since_ms, (now_ms // SLOT_MS - _SLOTS) * SLOT_MS)
+        return TopicTraffic(
+            per_s(messages, ms),
+            per_s(size, ms),
+            delay_ms(delays, 0.5),
+            delay_ms(delays, 0.99),
+            errors,
+            self.last_error,
+            self.last_error_ms,
+        )
+
+
+class TrafficTable:
+    """See the module's text.  Times are ms on a clock that does not jump; it begins at `now_ms`."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._lock = Lock()
+        self._topics: dict[bytes, _Topic] = {}
+        self._since_ms = now_ms
+        self._tidied_ms = now_ms
+
+    def take(self, events: Iterable[TrafficEvent], now_ms: int) -> None:
+        """Take in what a dispatcher told."""
+        with self._lock:
+            for event in events:
+                self._of(event.topic, now_ms).add(event, now_ms)
+
+    def _of(self, name: bytes, now_ms: int) -> _Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            self._make_room(now_ms)
+            if len(self._topics) >= MAX_TOPICS:
+                name = b""
+            topic = self._topics.setdefault(name, _Topic())
+        return topic
+
+    def _make_room(self, now_ms: int) -> None:
+        """Forget topics without traffic, if there are too many, and not all the time."""
+        if len(self._topics) < MAX_TOPICS or now_ms - self._tidied_ms < SLOT_MS:
+            return
+        self._tidied_ms = now_ms
+        for topic in self._topics.values():
+            topic.expire(now_ms)
+        self._topics = {name: topic for name, topic in self._topics.items() if topic.slots}
+
+    def by_topic(self, now_ms: int) -> dict[bytes, TopicTraffic]:
+        """The traffic of each topic that had any, or an error; without a name the sum of those beyond the bound."""
+        with self._lock:
+            for topic in self._topics.values():
+                topic.expire(now_ms)
+            return {name: topic.show(now_ms, self._since_ms) for name, topic in self._topics.items()}

@@ -1,0 +1,73 @@
+"""What became of the messages of each topic, added up in a dispatcher until it tells status, once a second.
+
+The exact sums over all topics are in the counters of the slab; this says which topic they belong to, and may get lost.
+It is bounded: of too many topics the rest goes under no topic.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.events import TrafficEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["MAX_TOPICS", "TrafficSums"]
+
+MAX_TOPICS: Final = 5000
+
+
+class _Sums:
+    __slots__ = ("delays", "errors", "last_error", "messages", "size")
+
+    def __init__(self) -> None:
+        self.messages = self.size = self.errors = 0
+        self.delays: Tally[int] = Tally()
+        self.last_error = ""
+
+
+class TrafficSums:
+    """Sums by topic, of what came since the last `clear`."""
+
+    def __init__(self) -> None:
+        self._topics: dict[bytes, _Sums] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._topics)
+
+    def _of(self, topic: bytes) -> _Sums:
+        sums = self._topics.get(topic)
+        if sums is None:
+            if len(self._topics) >= MAX_TOPICS:
+                topic = b""
+            sums = self._topics.setdefault(topic, _Sums())
+        return sums
+
+    def delivered(self, topic: bytes, messages: int, size: int, delays: Mapping[int, int]) -> None:
+        """A batch was acknowledged; `delays` are the raises of counters that `ack_delays` made for it."""
+        sums = self._of(topic)
+        sums.messages += messages
+        sums.size += size
+        for counter, count in delays.items():
+            if counter != Counter.AckDelayMs:
+                sums.delays[counter - Counter.AckDelayFirst] += count
+
+    def refused(self, topic: bytes, error: str) -> None:
+        """A broker answered with an error."""
+        sums = self._of(topic)
+        sums.errors += 1
+        sums.last_error = error
+
+    def events(self) -> list[TrafficEvent]:
+        """The sums."""
+        return [
+            TrafficEvent(topic, sums.messages, sums.size, dict(sums.delays), sums.errors, sums.last_error)
+            for topic, sums in self._topics.items()
+        ]
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._topics.clear()

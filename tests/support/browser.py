@@ -1,0 +1,112 @@
+"""A real browser without a window: Chromium, driven by Selenium.
+
+Both programs come from the distribution (`scripts/test` installs them where it may); nothing is downloaded here.
+"""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from support import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from selenium.webdriver.remote.webelement import WebElement
+
+__all__ = ["Browser", "find_program"]
+
+PATIENCE_S: Final = 20.0
+CHROMIUM: Final = ("chromium", "chromium-browser", "google-chrome")
+_HOW: Final = "on Debian: apt-get install chromium chromium-driver"
+
+
+def find_program(*names: str) -> str:
+    """The first of these programs that there is.  Raises RuntimeError, which says how to get it."""
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    raise RuntimeError(f"The tests of the status page need the program {names[0]}; {_HOW}")
+
+
+class Browser:
+    """One window.  Leaving the context ends the browser."""
+
+    def __init__(self, profile: Path) -> None:
+        options = webdriver.ChromeOptions()
+        options.binary_location = find_program(*CHROMIUM)
+        for argument in (
+            "headless=new",
+            "no-sandbox",  # it refuses to be started by root with one; it sees nothing but our own page
+            "disable-dev-shm-usage",
+            "disable-gpu",
+            "disable-breakpad",
+            "disable-background-networking",
+            "no-first-run",
+            f"user-data-dir={profile}",
+        ):
+            options.add_argument(f"--{argument}")
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        service = webdriver.ChromeService(find_program("chromedriver"))
+        self.driver = webdriver.Chrome(options, service)
+        processes.long_lived_trees.add(service.process.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.driver.quit()
+
+    def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+        """Open a page in a window of this size, in CSS pixels."""
+        self.driver.get("about:blank")  # the page before falls silent
+        self.complaints()
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._tell("Emulation.setDeviceMetricsOverride", **metrics)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._tell("Emulation.setEmulatedMedia", features=[scheme])
+        self.driver.get(url)
+
+    def _tell(self, command: str, **arguments: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self.driver.execute_cdp_cmd(command, arguments)
+        return answer
+
+    def run(self, script: str, *arguments: object) -> Any:
+        """What a script returns."""
+        return self.driver.execute_script(script, *arguments)
+
+    def find(self, selector: str) -> WebElement:
+        """The first element of a CSS selector."""
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def text(self, selector: str = "body") -> str:
+        """What is to be read in the element."""
+        return str(self.run("return document.querySelector(arguments[0]).innerText", selector))
+
+    def texts(self, selector: str) -> list[str]:
+        """The same of all elements of a selector."""
+        found = "Array.from(document.querySelectorAll(arguments[0]), (each) => each.innerText)"
+        return [str(text) for text in self.run(f"return {found}", selector)]
+
+    def wait(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until a condition holds."""
+        WebDriverWait(self.driver, PATIENCE_S, 0.1).until(lambda _: condition(), f"waited for {what}:\n{self.text()}")
+
+    def complaints(self) -> list[str]:
+        """What the browser wrote into its console since it was asked last."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
+
+    def screenshot(self, path: Path) -> None:
+        """The whole page, not only what is in the window."""
+        height = self.run("return document.documentElement.scrollHeight")
+        width = self.run("return window.innerWidth")
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        answer = self._tell("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        path.write_bytes(base64.b64decode(answer["data"]))

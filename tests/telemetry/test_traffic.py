@@ -1,0 +1,63 @@
+"""What a dispatcher adds up for each topic, and percentiles of delays."""
+
+from __future__ import annotations
+
+import pytest
+
+from bruce_mp.telemetry import traffic
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.delays import BOUNDS_MS, BUCKETS, percentile
+from bruce_mp.telemetry.events import TrafficEvent, decode_events, encode_events
+from bruce_mp.telemetry.traffic import TrafficSums
+
+DELAYS = {Counter.AckDelayFirst: 2, Counter.AckDelayFirst + 3: 1, Counter.AckDelayMs: 30}
+
+
+def test_batches_of_a_topic_are_added_up() -> None:
+    sums = TrafficSums()
+    assert not sums
+    sums.delivered(b"news", 3, 500, DELAYS)
+    sums.delivered(b"news", 1, 20, {Counter.AckDelayFirst + 3: 1, Counter.AckDelayMs: 20})
+    sums.refused(b"news", "NOT_LEADER_FOR_PARTITION")
+    sums.refused(b"clicks", "REQUEST_TIMED_OUT")
+    events = sums.events()
+    assert events == [
+        TrafficEvent(b"news", 4, 520, {0: 2, 3: 2}, 1, "NOT_LEADER_FOR_PARTITION"),
+        TrafficEvent(b"clicks", 0, 0, {}, 1, "REQUEST_TIMED_OUT"),
+    ]
+    assert decode_events(encode_events(events)) == events
+    sums.clear()
+    assert not sums
+
+
+def test_of_too_many_topics_the_rest_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "MAX_TOPICS", 2)
+    sums = TrafficSums()
+    for topic in (b"a", b"b", b"c", b"d", b"a"):
+        sums.delivered(topic, 1, 10, {})
+    assert {event.topic: event.messages for event in sums.events()} == {b"a": 2, b"b": 1, b"": 2}
+
+
+def buckets(**messages: int) -> list[int]:
+    """Messages by the bound of their bucket: `to_5=3`; `beyond` is the last."""
+    bounds = {**{f"to_{bound}": index for index, bound in enumerate(BOUNDS_MS)}, "beyond": BUCKETS - 1}
+    counts = [0] * BUCKETS
+    for name, count in messages.items():
+        counts[bounds[name]] = count
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("counts", "half", "most"),
+    [
+        (buckets(), None, None),
+        (buckets(to_1=100), 0.5, 0.99),
+        (buckets(to_10=100), 7.5, 9.95),
+        (buckets(to_1=50, to_100=50), 1.0, 99.0),
+        (buckets(to_5=98, to_300000=1, beyond=1), 1 + 4 * 50 / 98, 300_000.0),
+        (buckets(beyond=7), 300_000.0, 300_000.0),
+    ],
+)
+def test_percentiles(counts: list[int], half: float | None, most: float | None) -> None:
+    assert percentile(counts, 0.5) == pytest.approx(half)
+    assert percentile(counts, 0.99) == pytest.approx(most)
