@@ -1,6 +1,6 @@
 """How full the slab is: the chunks that hold a message which is not settled, by the size of what they hold.
 
-A message that fits into a chunk shares it with others.  A larger one has as many neighbouring chunks as it needs.
+A place is a chunk, or a span of neighbouring chunks: for a message that does not fit into one, or for a busy lane.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["SizeClass", "SlabUse", "read_slab_use"]
 
 
 class SizeClass(msgspec.Struct, frozen=True):
-    """Places of more than half of, and at most `bytes`: a place is a chunk, or the neighbouring chunks of one message.
+    """Places of more than half of, and at most `bytes`.
 
-    `places` holds how many there are.  `in_use` bytes hold messages that are not settled; `settled` ones are used again
+    `places` says how many there are.  `in_use` bytes hold messages that are not settled; `settled` ones are used again
     when memory is wanted.
     """
 
@@ -35,7 +35,7 @@ class SizeClass(msgspec.Struct, frozen=True):
 class SlabUse(msgspec.Struct, frozen=True):
     """All in bytes.  What is neither in use nor settled is free.  `classes` begin with the smallest.
 
-    Messages up to `chunk` share places, together with what the slab needs for each.
+    `chunk` is the smallest place: a message for which it is too small, with its header, has a place of its own.
     """
 
     size: int

@@ -529,15 +529,15 @@ function showSlab(page) {
   const largest = Math.max(1, ...slab.classes.map((each) => each.in_use + each.settled));
   const rows = [line("All", [[css, slab.in_use], ["settled", slab.settled]], slab.size, `${size(slab.in_use)} in use, ${size(slab.size - slab.in_use)} to be had`)];
   for (const each of slab.classes) {
-    const name = each.bytes <= slab.chunk ? `up to ${size(each.bytes)}, shared` : `up to ${size(each.bytes)}`;
-    const words = `${size(each.in_use)} in ${plural(each.places, "place", "places")}`;
+    const name = `places up to ${size(each.bytes)}`;
+    const words = `${size(each.in_use)} in use, ${plural(each.places, "place", "places")}`;
     rows.push(line(name, [["used", each.in_use], ["settled", each.settled]], largest, words));
   }
   const key = make("p", { class: "key" },
     make("span", {}, bar([["used", 1]], 1), "messages that wait or are in flight"),
     make("span", {}, bar([["settled", 1]], 1), "delivered or discarded, to be used again"),
     make("span", {}, bar([], 1), "free"));
-  const note = slab.classes.length ? `A message larger than ${size(slab.chunk)} has a place of its own; smaller ones share one. Size classes are drawn to the largest of them.`
+  const note = slab.classes.length ? `A message larger than ${size(slab.chunk)} has a place of its own; smaller ones share one, which is larger for a busy topic. Size classes are drawn to the largest of them.`
     : "The slab is empty. What waits in it is shown here by the size of its places.";
   $("slab-bars").replaceChildren(make("div", { class: "bars" }, ...rows), key, make("p", { class: "quiet" }, note));
   say($("slab-size"), size(slab.size));
