@@ -73,6 +73,11 @@ class Child:
         return self.name, self._lives
 
     @property
+    def has_lived(self) -> bool:
+        """Whether it was started before."""
+        return self._lives > 0
+
+    @property
     def is_wanted(self) -> bool:
         """Whether its present life should go on."""
         return self.state in {State.BOOTING, State.RUNNING}

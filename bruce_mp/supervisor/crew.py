@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from bruce_mp.pipes.control import (
     ConfigTaken,
@@ -59,6 +59,9 @@ __all__ = ["Crew", "Equipment"]
 
 log = logging.getLogger(__name__)
 
+HEAD_START_S: Final = 1.0
+"""So long at the most have the inputs the machine to themselves at the start: clients wait for them."""
+
 
 class Equipment(NamedTuple):
     """What the supervisor got hold of before it starts a process; `locks` live as long as any process."""
@@ -97,6 +100,8 @@ class Crew:
         self.inputs = [self._input(row) for row in equipment.inputs]
         self._router = self._child(programs.router, "router", lay.ROW_ROUTER)
         self._status = self._child(programs.status, "status", lay.ROW_STATUS, listener=equipment.http.socket)
+        for child in (self._router, self._status):
+            child.due = time.monotonic() + HEAD_START_S
         self._dispatchers: dict[int, Child] = {}
 
     def _child(
@@ -133,6 +138,7 @@ class Crew:
         """Start everybody, and wait until they could begin, or until a time of the monotonic clock."""
         for child in self.members:
             child.hold()
+            child.due = time.monotonic()
         self.act()
         loading = [child.connection for child in self.members if child.connection is not None]
         while loading and time.monotonic() < until:
@@ -255,6 +261,13 @@ class Crew:
         if child is self._status and self._in_force is not None:
             child.send(self._in_force)
         log.log(NOTICE, "Process %s is ready.", child.name, extra=child.about)
+        if self.inputs_run:
+            self._end_head_start()
+
+    def _end_head_start(self) -> None:
+        for child in (self._router, self._status):
+            if child.state is State.WAITING and not child.has_lived:
+                child.due = time.monotonic()
 
     # --- a new configuration -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,141 @@
+"""What a sender notices of an upgrade and of restarts: how long one message took at the most, and how many failed.
+
+    scripts/bench restarts [--times N]
+
+A sender tries without pause, and tries again what fails.  Each line is the worst of N times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.client import DatagramClient, SendError
+from bruce_mp.devbroker.control import DevBroker
+from support.daemon import Daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+TOPIC: Final = "restarts"
+PAUSE_S: Final = 0.001
+SETTLED_S: Final = 60.0
+
+
+class Sender(threading.Thread):
+    """Sends numbers, in order, one a millisecond at the most; each again until it is taken."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self._path = path
+        self._end = threading.Event()
+        self.accepted = 0
+        self.failures = 0
+        self.longest_s = 0.0
+
+    def run(self) -> None:
+        with DatagramClient(self._path) as client:
+            while not self._end.wait(PAUSE_S):
+                began = time.monotonic()
+                while not self._send(client):
+                    time.sleep(PAUSE_S)
+                self.accepted += 1
+                self.longest_s = max(self.longest_s, time.monotonic() - began)
+
+    def _send(self, client: DatagramClient) -> bool:
+        try:
+            client.send(TOPIC, b"%d" % self.accepted, partition_key=0)
+        except SendError:
+            self.failures += 1
+            return False
+        return True
+
+    def stop(self) -> None:
+        self._end.set()
+        self.join()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a sender noticed, and what did not arrive."""
+
+    longest_s: float
+    failures: int
+    accepted: int
+    lost: int
+
+
+def measure(change: Callable[[Daemon], None], *, handed_over: bool) -> Result:
+    """One change under a sender's eyes, on a daemon of its own."""
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        broker = stack.enter_context(DevBroker(topics={TOPIC: 1}))
+        daemon = Daemon(place, broker.bootstrap)
+        if handed_over:
+            opened = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            opened.bind(str(daemon.socket_path))
+            daemon.handed_over["bruce.socket"] = opened
+        stack.enter_context(daemon)
+        sender = Sender(daemon.socket_path)
+        sender.start()
+        daemon.wait_for(lambda: daemon.books().delivered > 0, "the first delivery", SETTLED_S)
+        change(daemon)
+        time.sleep(0.5)  # for what comes after the change
+        sender.stop()
+        arrived = _arrived(daemon, broker, sender.accepted)
+        return Result(sender.longest_s, sender.failures, sender.accepted, sender.accepted - len(arrived))
+
+
+def _arrived(daemon: Daemon, broker: DevBroker, count: int) -> set[bytes | None]:
+    """What is in the broker, when all of it is, or nothing more comes."""
+
+    def values() -> set[bytes | None]:
+        return {record.value for records in broker.fetch(TOPIC) for record in records}
+
+    deadline = time.monotonic() + SETTLED_S
+    while len(values()) < count and time.monotonic() < deadline and any(daemon.wait_consistent().held.values()):
+        time.sleep(0.1)
+    return values()
+
+
+def upgrade(daemon: Daemon) -> None:
+    command = [sys.executable, "-m", "bruce_mp", "upgrade", "--config", str(daemon.config_path)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def restart(daemon: Daemon) -> None:
+    assert daemon.terminate() == 0
+    daemon.start()
+
+
+CASES: Final[tuple[tuple[str, Callable[[Daemon], None], bool], ...]] = (
+    ("bruce upgrade", upgrade, False),
+    ("restart, socket of the service manager", restart, True),
+    ("restart, socket of its own", restart, False),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="scripts/bench restarts", description=__doc__)
+    parser.add_argument("--times", type=int, default=3, metavar="N", help="how often each (default 3)")
+    times = parser.parse_args(argv).times
+    print(f"{'':40}{'longest':>9}{'failures':>10}{'accepted':>10}{'lost':>6}")
+    for name, change, handed_over in CASES:
+        results = [measure(change, handed_over=handed_over) for _ in range(times)]
+        worst = max(results, key=lambda result: result.longest_s)
+        failures, lost = max(each.failures for each in results), max(each.lost for each in results)
+        print(f"{name:40}{worst.longest_s * 1000:6.0f} ms{failures:10}{worst.accepted:10}{lost:6}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
