@@ -10,7 +10,6 @@ import importlib
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from typing import IO, TYPE_CHECKING, Final
 
@@ -55,8 +54,8 @@ class Trial:
     """A process that examines the code that is installed now.  `due`: when it is given up, by the monotonic clock."""
 
     def __init__(self) -> None:
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115
+        self._said = open(os.memfd_create("said"), "w+b")  # noqa: PTH123, SIM115 - no path; `close` closes it
+        self._complaints = open(os.memfd_create("complaints"), "w+b")  # noqa: PTH123, SIM115
         command = [sys.executable, *sys.orig_argv[1:], CHECK]
         self._process = subprocess.Popen(  # noqa: S603 - what runs now is asked
             command, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._complaints

@@ -17,6 +17,7 @@ from bruce_mp.supervisor.datagram_limits import QUEUE_ENOUGH
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 UNIT: Final = DEPLOY / "systemd" / "bruce.service"
+SOCKET_UNIT: Final = DEPLOY / "systemd" / "bruce.socket"
 
 
 def setting(text: str, name: str) -> str:
@@ -25,13 +26,14 @@ def setting(text: str, name: str) -> str:
     return found[1]
 
 
-def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
+def test_the_units_are_such_that_systemd_takes_them(tmp_path: Path) -> None:
     verify = shutil.which("systemd-analyze")
     if verify is None:
         pytest.skip("systemd-analyze is not installed")
-    unit = tmp_path / "bruce.service"
-    unit.write_text(UNIT.read_text().replace("/opt/bruce/bin/bruce", "/bin/true"))
-    told = subprocess.run([verify, "verify", unit], capture_output=True, text=True, timeout=60, check=False)
+    for unit in (UNIT, SOCKET_UNIT):
+        (tmp_path / unit.name).write_text(unit.read_text().replace("/opt/bruce/bin/bruce", "/bin/true"))
+    units = [tmp_path / UNIT.name, tmp_path / SOCKET_UNIT.name]
+    told = subprocess.run([verify, "verify", *units], capture_output=True, text=True, timeout=60, check=False)
     assert (told.returncode, told.stderr) == (0, "")
 
 
@@ -50,6 +52,17 @@ def test_the_packaged_configuration_fits_the_unit() -> None:
     home = Path("/run") / setting(UNIT.read_text(), "RuntimeDirectory")
     assert Path(config.daemon.run_dir).parent == home
     assert Path(config.input.unix_datagram.path).parent == home
+
+
+def test_systemds_socket_is_the_one_of_the_packaged_configuration() -> None:
+    config = load_config(DEPLOY / "debian" / "bruce.toml").input.unix_datagram
+    unit = SOCKET_UNIT.read_text()
+    assert setting(unit, "ListenDatagram") == config.path
+    assert int(setting(unit, "SocketMode"), 8) == config.mode
+
+
+def test_a_directory_with_systemds_socket_in_it_outlives_the_service() -> None:
+    assert setting(UNIT.read_text(), "RuntimeDirectoryPreserve") == "yes"
 
 
 def test_the_kernel_setting_is_the_one_that_the_daemon_asks_for() -> None:

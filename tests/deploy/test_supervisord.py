@@ -119,7 +119,7 @@ def deliver(daemon: Daemon, load: Load, received: int) -> None:
     assert (books.received, books.delivered) == (received, received)
 
 
-def test_it_is_started_killed_started_again_and_stopped(supervised: tuple[Supervised, Daemon]) -> None:
+def test_it_is_started_killed_started_again_upgraded_and_stopped(supervised: tuple[Supervised, Daemon]) -> None:
     running, daemon = supervised
     load = Load(("clicks",), senders=1, messages=300, largest=200)
     running.wait_for_status("RUNNING")
@@ -135,6 +135,13 @@ def test_it_is_started_killed_started_again_and_stopped(supervised: tuple[Superv
     running.wait_for(lambda: answers(daemon), "the daemon")
     deliver(daemon, load, 2 * load.total)
 
+    before = running.pid()
+    command = [sys.executable, "-m", "bruce_mp", "upgrade", "--config", str(daemon.config_path)]
+    subprocess.run(command, timeout=PATIENCE_S, check=True)
+    assert running.pid() == before
+    assert "RUNNING" in running.ctl("status", "bruce")
+    deliver(daemon, load, 3 * load.total)
+
     log = running.place / "bruce.log"
     log.rename(running.place / "bruce.log.old")
     running.ctl("signal", "USR1", "bruce")
@@ -146,7 +153,7 @@ def test_it_is_started_killed_started_again_and_stopped(supervised: tuple[Superv
     assert not processes.still_alive(everybody)
     assert not daemon.slab_path.exists()
     assert not daemon.socket_path.exists()
-    total = 2 * load.total
+    total = 3 * load.total
     assert f"bruce has ended: received {total} = delivered {total} + discarded 0 + held 0." in log.read_text()
     assert list(running.place.glob("std*.log.1")), "supervisord rotates what goes to standard output"
 
