@@ -60,6 +60,8 @@ class DiscardReason(IntEnum):
     UNCLEAN_DISCONNECT = 13
     BUG = 14
     ABANDONED_ATTEMPT = 15
+    SENDER_NOT_ALLOWED = 16
+    OVER_QUOTA = 17
 
 
 class BruceError(Exception):

@@ -30,6 +30,7 @@ __all__ = [
     "LIVE",
     "Applies",
     "Leaf",
+    "accounts",
     "choice",
     "command",
     "count",
@@ -61,6 +62,7 @@ class Kind(Enum):
     LISTEN = auto()
     SERVERS = auto()
     COMMAND = auto()
+    ACCOUNTS = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,13 @@ def _show_command(command: Sequence[str]) -> str:
     return show(command[0]) if len(command) == 1 else f"{show(command[0])} with arguments"
 
 
+def _parse_accounts(raw: object) -> object:
+    """Numbers may be given as such."""
+    if not isinstance(raw, list):
+        return raw
+    return [str(item) if isinstance(item, int) and not isinstance(item, bool) else item for item in raw]
+
+
 def _check_command(raw: object) -> object:
     if isinstance(raw, list) and raw:
         check_path(raw[0], PATH_MAX)
@@ -133,6 +142,7 @@ KINDS: Final = {
     Kind.COMMAND: KindRow(
         _check_command, _show_command, "a list of strings, the absolute path of a program and its arguments"
     ),
+    Kind.ACCOUNTS: KindRow(_parse_accounts, show, "a list of names or numbers"),
 }
 
 
@@ -269,3 +279,8 @@ def servers(meaning: str) -> Meta:
 def command(meaning: str) -> Meta:
     """A program and its arguments."""
     return Meta(description=meaning, min_length=1, extra={"kind": Kind.COMMAND})
+
+
+def accounts(meaning: str) -> Meta:
+    """Users or groups, by name or number."""
+    return Meta(description=meaning, extra={"kind": Kind.ACCOUNTS})

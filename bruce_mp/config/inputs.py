@@ -6,6 +6,7 @@ import os
 from typing import Annotated, Final, Literal
 
 from bruce_mp.config import fields
+from bruce_mp.config.access import AllowGroups, AllowUsers, Group, Mode, Quota, User
 from bruce_mp.config.fields import LIVE, Kind, restart
 from bruce_mp.config.section import BOUND, MADE_WITH_SLAB, Section
 from bruce_mp.config.sizes import GIB, KIB, MIB
@@ -31,26 +32,11 @@ class UnixDatagram(Section, frozen=True):
         ),
         LIVE,
     ] = "discard"
-    mode: (
-        Annotated[
-            int, fields.mode("Permission bits of the socket; senders need write. Absent: the umask decides."), BOUND
-        ]
-        | None
-    ) = None
-    user: (
-        Annotated[
-            str, fields.text("Name or number of the user who owns the socket file. Absent: the daemon's own."), BOUND
-        ]
-        | None
-    ) = None
-    group: (
-        Annotated[
-            str,
-            fields.text("Name or number of the file's group. Absent: that of a file the daemon makes there."),
-            BOUND,
-        ]
-        | None
-    ) = None
+    mode: Mode = None
+    user: User = None
+    group: Group = None
+    allow_users: AllowUsers = ()
+    allow_groups: AllowGroups = ()
 
 
 class UnixStream(Section, frozen=True):
@@ -60,26 +46,11 @@ class UnixStream(Section, frozen=True):
     path: Annotated[str, fields.path("The socket's place in the file system.", Kind.SOCKET_PATH), BOUND] = (
         "/run/bruce.stream"
     )
-    mode: (
-        Annotated[
-            int, fields.mode("Permission bits of the socket; senders need write. Absent: the umask decides."), BOUND
-        ]
-        | None
-    ) = None
-    user: (
-        Annotated[
-            str, fields.text("Name or number of the user who owns the socket file. Absent: the daemon's own."), BOUND
-        ]
-        | None
-    ) = None
-    group: (
-        Annotated[
-            str,
-            fields.text("Name or number of the file's group. Absent: that of a file the daemon makes there."),
-            BOUND,
-        ]
-        | None
-    ) = None
+    mode: Mode = None
+    user: User = None
+    group: Group = None
+    allow_users: AllowUsers = ()
+    allow_groups: AllowGroups = ()
 
 
 class Tcp(Section, frozen=True):
@@ -147,3 +118,4 @@ class Input(Section, frozen=True):
     unix_stream: UnixStream = UnixStream()
     tcp: Tcp = Tcp()
     streams: Streams = Streams()
+    quota: Quota = Quota()

@@ -103,8 +103,9 @@ def _rows(model: type[Struct]) -> Iterator[str]:
     for field in msgspec.structs.fields(model):
         leaf = leaf_of(field.type)
         if get_origin(leaf.type) is dict:
-            if get_args(leaf.type)[1] is str:
-                yield _row(f"{field.name}.NAME", "a string in quotes", "absent", leaf)
+            value = leaf_of(get_args(leaf.type)[1])
+            if not issubclass(_class(value.type), Struct):
+                yield _row(f"{field.name}.NAME", value.allowed, "absent", value if value.meaning else leaf)
         elif not issubclass(_class(leaf.type), Struct):
             yield _row(field.name, leaf.allowed, _default(field, leaf), leaf)
 

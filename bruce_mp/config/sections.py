@@ -18,12 +18,11 @@ from msgspec import field
 from bruce_mp.config import fields
 from bruce_mp.config.addresses import HostPort, UnixPath, parse_host_port, parse_listen
 from bruce_mp.config.fields import LIVE, Kind, restart
+from bruce_mp.config.limits import DAY_MS, INT32_MAX
 from bruce_mp.config.section import BOUND, MADE_WITH_SLAB, Section
 from bruce_mp.config.security import Sasl, Tls
 from bruce_mp.config.sizes import GIB, KIB, MIB
 
-INT32_MAX: Final = 2**31 - 1
-DAY_MS: Final = 24 * 60 * 60 * 1000
 MONTH_MIN: Final = 31 * 24 * 60
 
 NUMBERING: Final = restart("it decides whether batches are numbered, and there may be such in the slab")

@@ -10,6 +10,7 @@ from collections import Counter as Tally
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.config.accounts import TCP_USER
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
@@ -83,10 +84,14 @@ class Client:
     kind: Kind
     section: Section
     peer: Peer | None = None
+    user: int = TCP_USER
+    """Whose quota counts."""
     rest: bytearray = field(default_factory=bytearray)
     wanted: int = 0
     is_blocked: bool = False
-    """What `rest` begins with is whole, and waits for room."""
+    """What `rest` begins with is whole, and waits for room, or for the next interval of a quota."""
+    held_until_ms: int = 0
+    """When that interval begins; 0: it waits for room."""
     is_refused: bool = False
     """It sent what cannot be understood: nothing more is read from it."""
     earlier: list[Section] = field(default_factory=list)

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import select
-from typing import TYPE_CHECKING
+import socket
+from array import array
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.config.accounts import TCP_USER
+from bruce_mp.slab.senders import SenderSums
+from bruce_mp.telemetry.discards import Peer
 
 if TYPE_CHECKING:
-    import socket
-
     from bruce_mp.input.clients import Client
+    from bruce_mp.input.senders import Senders
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "is_let_in", "peer_of", "user_of"]
+
+_CREDENTIALS: Final = Struct("iII")
+_PEERGROUPS: Final = 59
+"""`SO_PEERGROUPS` of Linux, which Python's socket module does not have."""
+_GROUPS_BYTES: Final = 1024
+"""All that Python's `getsockopt` has room for: 256 groups."""
 
 
 class Connection:
@@ -28,3 +40,41 @@ class Connection:
     def events(self) -> int:
         """What to wait for."""
         return (0 if self.has_left else select.EPOLLIN) | (select.EPOLLOUT if self.outgoing else 0)
+
+
+def peer_of(connection: socket.socket) -> Peer | None:
+    """Who connected: the kernel knows it of UNIX sockets."""
+    if connection.family != socket.AF_UNIX:
+        return None
+    pid, uid, _ = _credentials_of(connection)
+    return Peer(pid, uid)
+
+
+def user_of(peer: Peer | None) -> int:
+    """Whose quota counts."""
+    return TCP_USER if peer is None else peer.uid
+
+
+def is_let_in(connection: socket.socket, senders: Senders, now_ms: int) -> bool:
+    """Whether who connected may send, by his user or any of his groups; if not, it is noted."""
+    if connection.family != socket.AF_UNIX or senders.rules.allowed is None:
+        return True
+    pid, uid, gid = _credentials_of(connection)
+    if senders.admits(uid, (gid, *_groups_of(connection))):
+        return True
+    senders.add(uid, SenderSums(refused=1), now_ms)
+    senders.refuse(uid, pid, "A connection")
+    return False
+
+
+def _groups_of(connection: socket.socket) -> array[int]:
+    """The further groups of who connected; none if they are too many, or the kernel (before 4.13) does not tell."""
+    try:
+        return array("I", connection.getsockopt(socket.SOL_SOCKET, _PEERGROUPS, _GROUPS_BYTES))
+    except OSError:
+        return array("I")
+
+
+def _credentials_of(connection: socket.socket) -> tuple[int, int, int]:
+    pid, uid, gid = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid, gid

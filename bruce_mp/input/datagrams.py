@@ -4,6 +4,9 @@ The order makes it safe to die anywhere: first the records are in lanes (each wh
 transaction counts the batch and empties the landing zone, then the router hears of the runs.  Until the transaction a
 recovery finds the batch in the landing zone and knows by the arrival numbers which of it was copied.
 
+Where it matters who sends, every batch is judged before it goes into lanes.  What is refused of it is counted by the
+transaction that lands the batch.
+
 A datagram that is longer than allowed is malformed whatever its bytes say; the kernel may have cut it so that they look
 right.  For the parser it has no bytes at all.
 """
@@ -12,16 +15,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.input.tallies import RECOGNISED, refused, report, report_no_room, tally_ingested
+from bruce_mp.input.senders import Judged, judge
+from bruce_mp.input.tallies import RECOGNISED, REFUSED, refused, report, report_no_room, report_refused, tally_ingested
 from bruce_mp.kernels import Intake, PlainCounters, Receiver
 from bruce_mp.slab import landing
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.recovery import arrivals_from, close_open_runs, sweep
-from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
+    from bruce_mp.errors import DiscardReason
+    from bruce_mp.input.senders import Senders
     from bruce_mp.kernels import Ingested, Lanes
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import Row
@@ -40,41 +46,82 @@ _PLAIN: Final = PlainCounters(
 
 
 class Admission:
-    """Takes what is in the landing zone in.  `longest` is how long a datagram may be."""
+    """Takes what is in the landing zone in.
 
-    def __init__(self, slab: Slab, row: Row, lanes: Lanes, reporter: DiscardReporter, *, longest: int) -> None:
+    `longest` is how long a datagram may be.  Without `senders` anybody may send any number.
+    """
+
+    def __init__(
+        self,
+        slab: Slab,
+        row: Row,
+        lanes: Lanes,
+        reporter: DiscardReporter,
+        *,
+        longest: int,
+        senders: Senders | None = None,
+    ) -> None:
         self._slab = slab
         self._row = row
         self._lanes = lanes
         self._reporter = reporter
         self._longest = min(longest, slab.geometry.landing_slot_size)
-        self._intake = Intake(Receiver(slab), lanes, row, self._longest, _PLAIN)
+        self._senders = senders
+        self._receiver = Receiver(slab)
+        self._intake = Intake(self._receiver, lanes, row, self._longest, _PLAIN)
 
     def take(self, descriptor: int, limit: int, batches: int, now_ms: int, until_ms: int = 0) -> int:
         """Take in what waits at a socket, at most so many batches of `limit` messages; how many messages.
 
         Up to `until_ms` it may wait for more, see `Intake`.  Raises OSError when the socket is broken.
         """
+        if self._senders is not None and self._senders.matter:
+            return self._take_judged(descriptor, limit, now_ms)
         landed, count, ingested = self._intake.run(descriptor, limit, batches, now_ms, until_ms)
         if ingested is not None:
             self._land(count, ingested)
         return landed + count
 
+    def _take_judged(self, descriptor: int, limit: int, now_ms: int) -> int:
+        """Take in one batch, and have the kernel tell who sent it."""
+        landing.ask_for_senders(self._slab, min(limit, self._slab.geometry.landing_slots))
+        count = self._receiver.receive(descriptor, limit)
+        if count:
+            self.admit(count, now_ms)
+        return count
+
     def admit(self, count: int, now_ms: int, skip: frozenset[int] = frozenset()) -> None:
         """Take the first `count` datagrams of the landing zone in; the arrivals in `skip` are in lanes already."""
         self._row.open_books()
-        self._land(count, self._lanes.ingest_landed(count, self._longest, now_ms, skip), skip)
+        base = self._base
+        judged = Judged()
+        if self._senders is not None and self._senders.matter:
+            judged = judge(self._senders, self._slab, count, now_ms, {each - base for each in skip})
+        passed_over = skip.union(base + slot for slot in judged.refused)
+        self._land(count, self._lanes.ingest_landed(count, self._longest, now_ms, passed_over), skip, judged)
+        if self._senders is not None:
+            judged.note(self._senders, now_ms)
 
-    def _land(self, count: int, ingested: Ingested, skip: frozenset[int] = frozenset()) -> None:
+    @property
+    def _base(self) -> int:
+        """The arrival number of the first datagram in the landing zone."""
+        return self._slab.longs[landing.base_at(self._slab) >> 3]
+
+    def _land(
+        self, count: int, ingested: Ingested, skip: frozenset[int] = frozenset(), judged: Judged | None = None
+    ) -> None:
         """Report what has to be reported, and count the batch."""
-        landed = landing.landed_places(self._slab) if refused(ingested) or skip else []
+        judged = judged or Judged()
+        view, base = self._slab.view, self._base
+        landed = landing.landed_places(self._slab) if refused(ingested) or skip or judged.refused else []
         for rejection in ingested.rejections:
-            report(self._reporter, rejection, self._slab.view, landed[rejection.slot])
-        base = self._slab.longs[landing.base_at(self._slab) >> 3]
+            report(self._reporter, rejection, view, landed[rejection.slot], judged.peer(rejection.slot))
         for dropped in ingested.no_room:
-            report_no_room(self._reporter, dropped, self._slab.view, landed[dropped.arrival - base])
+            report_no_room(self._reporter, dropped, view, landed[dropped.arrival - base])
+        for slot, reason in judged.refused.items():
+            report_refused(self._reporter, reason, judged.peer(slot), view, landed[slot])
         recovered = [self._api_key(landed[arrival - base][0]) for arrival in skip]
-        self._row.land(count, tally(count, ingested, recovered))
+        self._row.land(count, tally(count, ingested, recovered, judged.refused.values()))
 
     def _api_key(self, at: int) -> int:
         return int.from_bytes(self._slab.view[at + 4 : at + 6], "big")
@@ -87,17 +134,24 @@ class Admission:
         close_open_runs(self._slab, owner)
         landed = len(landing.landed_lengths(self._slab))
         if landed:
-            base = self._slab.longs[landing.base_at(self._slab) >> 3]
-            self.admit(landed, now_ms, arrivals_from(self._slab, base))
+            self.admit(landed, now_ms, arrivals_from(self._slab, self._base))
         self._lanes.close_all()
         self._lanes.drain_closed()
         return [found.segment for found in sweep(self._slab, {State.FILLED})]
 
 
-def tally(received: int, ingested: Ingested, recovered: Iterable[int] = ()) -> dict[int, int]:
-    """By how much a batch raises which counter; `recovered` are the API keys of what a predecessor had copied."""
+def tally(
+    received: int, ingested: Ingested, recovered: Iterable[int] = (), not_let_in: Collection[DiscardReason] = ()
+) -> dict[int, int]:
+    """By how much a batch raises which counter.
+
+    `recovered` are the API keys of what a predecessor had copied; `not_let_in` says why others are not in `ingested`.
+    """
     raises = tally_ingested(received, ingested)
-    raises[Counter.UnixDgInputAgentForwardMsg] += received - refused(ingested)
+    raises[Counter.UnixDgInputAgentForwardMsg] += received - refused(ingested) - len(not_let_in)
+    for reason in not_let_in:
+        raises[discarded(reason)] += 1
+        raises[REFUSED[reason]] += 1
     for api_key in recovered:
         raises[RECOGNISED[api_key]] += 1
     return +raises

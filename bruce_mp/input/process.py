@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from socket import MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC
+from socket import MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, SO_PASSCRED, SOL_SOCKET
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discarding import ProcessReporter
@@ -21,6 +21,7 @@ from bruce_mp.input.datagrams import Admission
 from bruce_mp.input.linger import lingers_of
 from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.pressure import Pressure
+from bruce_mp.input.senders import Senders, rules_for_datagrams
 from bruce_mp.kernels import ChunkPool, Lanes, Row
 from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
@@ -71,13 +72,16 @@ class _Input:
         pool = ChunkPool(slab, start.row, start.inputs)
         self._lanes = Lanes(slab, pool, TopicTable(slab), lingers_of(config))
         self._pressure = Pressure(pool, largest=slab.geometry.landing_slot_size, batch=slab.geometry.landing_slots)
+        self._senders = Senders(rules_for_datagrams(config.input), slab, start.row, start.inputs)
         self._admission = Admission(
             slab,
             self._row,
             self._lanes,
             self._reporter,
             longest=config.input.max_datagram_size,
+            senders=self._senders,
         )
+        self._socket.setsockopt(SOL_SOCKET, SO_PASSCRED, 1)  # a service manager may have made it
         self._loop = Loop()
         router = self._links.sender(ROUTER_FROM_INPUTS)
         self._outlet = Outlet(self._loop, self._lanes, pool, router, self._reporter)
@@ -93,6 +97,7 @@ class _Input:
         self._lanes.change_lingers(lingers_of(config))
         self._blocks = self._pressure.blocks = config.input.unix_datagram.when_full == "block"
         self._batches_a_turn = 1 if self._blocks else _BATCHES_A_TURN
+        self._senders.go_by(rules_for_datagrams(config.input))
 
     def run(self) -> None:
         self._outlet.hand_on(self._admission.recover(self._row_index, steady_ms()))

@@ -18,18 +18,19 @@ import select
 import socket
 import time
 from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discarding import Discards, ProcessReporter
 from bruce_mp.input.barriers import Barriers
 from bruce_mp.input.clients import TCP, UNIX, Client
-from bruce_mp.input.connection import Connection
+from bruce_mp.input.connection import Connection, is_let_in, peer_of, user_of
 from bruce_mp.input.fences import Attempts
 from bruce_mp.input.linger import lingers_of
 from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.outlet import Outlet
+from bruce_mp.input.senders import Senders, rules_for_streams
 from bruce_mp.input.streams import Portion, StreamAdmission
+from bruce_mp.input.waiting import Waiting
 from bruce_mp.kernels import ChunkPool, Lanes, Row
 from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
@@ -39,7 +40,6 @@ from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.discards import Peer
 from bruce_mp.telemetry.logs import renew_logging
 from bruce_mp.telemetry.receipts import finish_stream_input
 
@@ -61,7 +61,6 @@ _LEAST_READ: Final = 64 << 10
 _ACCEPTS_A_ROUND: Final = 16
 """So many connections a worker takes at a time: others are woken too."""
 _EVENTS: Final = 512
-_RETRY_S: Final = 0.005
 _AFTER_ERROR_S: Final = 1.0
 _LOOK_FIRST_MS: Final = 1
 _LOOK_LAST_MS: Final = 20
@@ -72,7 +71,6 @@ _MOST_OUTGOING: Final = 64 << 10
 _DRAIN_S: Final = 1.5
 """Less than the supervisor waits for inputs to end."""
 _EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
-_PEER: Final = Struct("iII")
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -108,6 +106,7 @@ class _Worker:
             most=config.input.streams.max_attempt_size // CHUNK_BYTES,
             most_together=max(1, share),
         )
+        self._senders = Senders(rules_for_streams(config.input), slab, start.row, start.inputs)
         self._admission = StreamAdmission(
             self._row,
             self._lanes,
@@ -118,10 +117,10 @@ class _Worker:
             release=self._on_release,
             longest=config.input.max_stream_size + 4,
             blocks=config.input.streams.when_full == "block",
+            senders=self._senders,
         )
         self._listeners = {each.fileno(): each for each in (start.unix_stream, start.tcp) if each is not None}
         self._connections: dict[int, Connection] = {}
-        self._blocked: dict[int, Connection] = {}
         self._descriptors: dict[Client, int] = {}
         self._leaving: set[int] = set()
         self._look_timer: Timer | None = None
@@ -133,7 +132,7 @@ class _Worker:
         self._loop = Loop()
         router = self._links.sender(ROUTER_FROM_INPUTS)
         self._outlet = Outlet(self._loop, self._lanes, self._pool, router, self._reporter)
-        self._is_paused = False
+        self._waiting = Waiting(self._loop, self._retry)
         self._is_replaced = False
 
     def run(self) -> None:
@@ -174,6 +173,8 @@ class _Worker:
         streams = config.input.streams
         self._attempts.limit(streams.max_attempt_size // CHUNK_BYTES)
         self._admission.limit(config.input.max_stream_size + 4, blocks=streams.when_full == "block")
+        self._senders.go_by(rules_for_streams(config.input))
+        self._waiting.look_soon()
 
     def _drain(self) -> None:
         """Read no more; who waits for a barrier may still get a better answer than that we end."""
@@ -239,11 +240,15 @@ class _Worker:
         if self._sections.are_exhausted:  # a million connections' messages are outstanding
             connection.close()
             return
+        peer = peer_of(connection)
+        if not is_let_in(connection, self._senders, steady_ms()):
+            self._row.add(Counter.UnixStreamInputNotAllowed)
+            connection.close()
+            return
         connection.setblocking(False)
-        is_unix = connection.family == socket.AF_UNIX
-        if not is_unix:
+        if peer is None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = Client(UNIX if is_unix else TCP, self._sections.begin(), _peer_of(connection) if is_unix else None)
+        client = Client(TCP if peer is None else UNIX, self._sections.begin(), peer, user_of(peer))
         self._connections[connection.fileno()] = Connection(connection, client)
         self._descriptors[client] = connection.fileno()
         self._epoll.register(connection, select.EPOLLIN)
@@ -252,7 +257,7 @@ class _Worker:
     def _close(self, descriptor: int) -> None:
         connection = self._connections.pop(descriptor)
         self._admission.abandon(connection.client)
-        self._blocked.pop(descriptor, None)
+        self._waiting.discard(descriptor)
         self._leaving.discard(descriptor)
         del self._descriptors[connection.client]
         self._barriers.forget(connection.client)
@@ -332,7 +337,7 @@ class _Worker:
         self._set_events(descriptor)
 
     def _set_events(self, descriptor: int) -> None:
-        if descriptor not in self._blocked:
+        if descriptor not in self._waiting:
             self._epoll.modify(descriptor, self._connections[descriptor].events)
 
     def _close_those_who_left(self) -> None:
@@ -455,39 +460,30 @@ class _Worker:
         connection = self._connections[descriptor]
         if connection.client.is_refused:
             self._close(descriptor)
-        elif connection.client.is_blocked and descriptor not in self._blocked:
-            self._blocked[descriptor] = connection
+        elif connection.client.is_blocked and descriptor not in self._waiting:
+            self._waiting.add(descriptor, connection.client)
             self._epoll.unregister(descriptor)
             self._pause()
-        elif not connection.client.is_blocked and descriptor in self._blocked:
-            del self._blocked[descriptor]
+        elif not connection.client.is_blocked and descriptor in self._waiting:
+            self._waiting.discard(descriptor)
             self._epoll.register(descriptor, connection.events)
 
     # --- without room ------------------------------------------------------------------------------------------------
 
     def _pause(self) -> None:
-        """Somebody waits for room: look again soon, and read nobody while there is none at all."""
-        if not self._is_paused:
-            self._is_paused = True
-            self._loop.call_later(_RETRY_S, self._retry)
-        if not self._pool.own_free:
+        """Somebody waits for room, or for the next interval: look again then; with no room at all read nobody."""
+        self._waiting.pause()
+        if self._waiting.some_for_room and not self._pool.own_free:
             self._loop.forget(self._epoll)
 
     def _retry(self) -> None:
-        self._is_paused = False
         if self._drain_until:
             return
-        for descriptor in list(self._blocked):
+        for descriptor in self._waiting.due(steady_ms()):
             self._admit_rest(descriptor)
-            if descriptor in self._blocked and not self._pool.own_free:
+            if self._waiting.is_for_room(descriptor) and not self._pool.own_free:
                 break  # nor is there room for anybody else, and a look for it costs time
-        if self._blocked:
+        if len(self._waiting):
             self._pause()
-        if not self._blocked or self._pool.own_free:
+        if self._pool.own_free or not self._waiting.some_for_room:
             self._loop.watch(self._epoll, lambda _: self._on_ready())
-
-
-def _peer_of(connection: socket.socket) -> Peer:
-    """Who connected: the kernel knows it of UNIX sockets."""
-    pid, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    return Peer(pid, uid)

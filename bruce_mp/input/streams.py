@@ -6,7 +6,8 @@ datagrams: first the records are in lanes, then one transaction counts them, the
 successor counts what is in lanes and was not counted; bytes that were in no lane are gone, with their connection.
 
 Where senders wait for room (`when_full = "block"`) a message is only taken once it finds room for certain.  What does
-not stays the client's `rest`, in order, and nothing is read from that client until it is taken.
+not stays the client's `rest`, in order, and nothing is read from that client until it is taken.  The same happens to
+what is beyond a user's quota, until the next interval.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from bruce_mp.input.tallies import refused, report, report_no_room, tally_ingest
 from bruce_mp.kernels import Stop, cut
 from bruce_mp.protocol.fence_wire import decode_begin, is_end
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.senders import SenderSums
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.input.clients import Client, Section
     from bruce_mp.input.fences import Attempt, Attempts
+    from bruce_mp.input.senders import Senders
     from bruce_mp.kernels import Ingested, Lanes
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import Row
@@ -92,6 +95,7 @@ class StreamAdmission:
 
     `longest` is the size that a message may have at the most, `on_barrier(client, data)` is called for each barrier
     when everything before it is taken.  `release(runs)` is told of the runs of an attempt that is complete.
+    Without `senders` there are no quotas.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class StreamAdmission:
         release: Callable[[list[Segment]], None],
         longest: int,
         blocks: bool,
+        senders: Senders | None = None,
     ) -> None:
         self._row = row
         self._lanes = lanes
@@ -114,6 +119,7 @@ class StreamAdmission:
         self._on_barrier = on_barrier
         self._attempts = attempts
         self._release = release
+        self._senders = senders
         self.limit(longest, blocks=blocks)
 
     def limit(self, longest: int, *, blocks: bool) -> None:
@@ -130,11 +136,14 @@ class StreamAdmission:
 
     def _admit_portion(self, buffer: memoryview, portion: Portion, batch: _Batch, now_ms: int) -> _Batch:
         client, at, end = portion
-        client.is_blocked = False
+        client.is_blocked, client.held_until_ms = False, 0
         batch = self._batch_for(buffer, client, batch, now_ms)
         while not client.is_refused:
             found = cut(buffer, at, end, self._longest)
-            batch, taken = self._add(buffer, batch, client, found.places, now_ms)
+            places = self._within_quota(client, found.places, now_ms)
+            batch, taken = self._add(buffer, batch, client, places, now_ms)
+            if taken and self._senders is not None and self._senders.matter:
+                self._senders.took(client.user, taken, now_ms)
             if taken < len(found.places):
                 at, client.wanted, client.is_blocked = found.places[taken][0], 0, True
                 break
@@ -186,6 +195,17 @@ class StreamAdmission:
         attempt, client.attempt = client.attempt, None
         if attempt is not None:
             self._attempts.abandon(attempt)
+
+    def _within_quota(self, client: Client, places: list[tuple[int, int]], now_ms: int) -> list[tuple[int, int]]:
+        """The messages that a client may send in this interval; if these are not all, it has to wait for the next."""
+        left = None if self._senders is None or not places else self._senders.left(client.user, now_ms)
+        if self._senders is None or left is None or left >= len(places):
+            return places
+        client.held_until_ms = self._senders.next_interval_ms(now_ms)
+        self._senders.hold(client.user, "connections are not read before the next interval")
+        self._senders.add(client.user, SenderSums(waited=1), now_ms)
+        self._row.add(Counter.StreamInputOverQuota)
+        return places[:left]
 
     def _add(
         self, buffer: memoryview, batch: _Batch, client: Client, places: list[tuple[int, int]], now_ms: int

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bruce_mp.kernels import Ingested, NoRoom, Rejection
     from bruce_mp.telemetry.discards import DiscardReporter, Peer
 
-__all__ = ["RECOGNISED", "refused", "report", "report_no_room", "tally_ingested"]
+__all__ = ["RECOGNISED", "REFUSED", "refused", "report", "report_no_room", "report_refused", "tally_ingested"]
 
 _ANY_PARTITION: Final = 256
 _PARTITION_KEY: Final = 257
@@ -28,6 +28,10 @@ _FAILED: Final[Mapping[Failure, Counter]] = {
 _BAD_VERSION: Final[Mapping[int, Counter]] = {
     _ANY_PARTITION: Counter.InputAgentDiscardAnyPartitionMsgUnsupportedApiVersion,
     _PARTITION_KEY: Counter.InputAgentDiscardPartitionKeyMsgUnsupportedApiVersion,
+}
+REFUSED: Final[Mapping[DiscardReason, Counter]] = {
+    DiscardReason.SENDER_NOT_ALLOWED: Counter.InputAgentDiscardMsgNotAllowed,
+    DiscardReason.OVER_QUOTA: Counter.InputAgentDiscardMsgOverQuota,
 }
 RECOGNISED: Final[Mapping[int, Counter]] = {
     _ANY_PARTITION: Counter.InputAgentProcessAnyPartitionMsg,
@@ -56,6 +60,28 @@ def report(
     reporter.note(DiscardReason(rejection.failure), sample=sample, version=version, api_key=api_key, peer=peer)
 
 
+def report_refused(
+    reporter: DiscardReporter, reason: DiscardReason, peer: Peer | None, buffer: memoryview, place: tuple[int, int]
+) -> None:
+    """Tell of a message that was not let in because of who sent it."""
+    at, length = place
+    if reason is DiscardReason.OVER_QUOTA:
+        _report_over_quota(reporter, peer, bytes(buffer[at : at + length]))
+        return
+    size = reporter.sample_size
+    reporter.note(reason, sample=bytes(buffer[at : at + (length if size is None else min(length, size))]), peer=peer)
+
+
+def _report_over_quota(reporter: DiscardReporter, peer: Peer | None, data: bytes) -> None:
+    """There may be nothing wrong with it but that it is one too many."""
+    message = parse_message(data)
+    if not isinstance(message, Message):
+        message = Message(b"", data, b"", 0, None)
+    reporter.note(DiscardReason.OVER_QUOTA, message.topic, message.timestamp_ms, peer=peer)
+    if reporter.keeps_copies:
+        reporter.copy(DiscardReason.OVER_QUOTA, [_shortened(message, reporter.copy_size)])
+
+
 def report_no_room(
     reporter: DiscardReporter,
     dropped: NoRoom,
@@ -69,10 +95,12 @@ def report_no_room(
         at, length = place
         message = parse_message(buffer[at : at + length])
         assert isinstance(message, Message)  # else it would have been rejected
-        size = reporter.copy_size
-        headers = message.headers if size is None else ()
-        short = replace(message, key=message.key[:size], value=message.value[:size], headers=headers)
-        reporter.copy(reason, [short])
+        reporter.copy(reason, [_shortened(message, reporter.copy_size)])
+
+
+def _shortened(message: Message, size: int | None) -> Message:
+    headers = message.headers if size is None else ()
+    return replace(message, key=message.key[:size], value=message.value[:size], headers=headers)
 
 
 def tally_ingested(received: int, ingested: Ingested, dropped: DiscardReason = DiscardReason.NO_MEM) -> Tally[int]:

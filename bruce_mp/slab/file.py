@@ -52,16 +52,25 @@ class Geometry:
         return lay.align(self.partitions_at + self.partitions * lay.PARTITION_ENTRY, lay.PAGE)
 
     @cached_property
-    def landing_at(self) -> int:
+    def senders_at(self) -> int:
         return lay.align(self.rows_at + lay.ROW_COUNT * lay.ROW_BYTES, lay.PAGE)
+
+    @cached_property
+    def landing_at(self) -> int:
+        size = lay.INPUT_ROWS * lay.SENDERS_PER_INPUT * lay.SENDER_ENTRY
+        return lay.align(self.senders_at + size, lay.PAGE)
 
     @cached_property
     def landing_iovecs_at(self) -> int:
         return self.landing_at + lay.LANDING_HEADERS + self.landing_slots * lay.MMSGHDR_BYTES
 
     @cached_property
+    def landing_controls_at(self) -> int:
+        return lay.align(self.landing_iovecs_at + self.landing_slots * lay.IOVEC_BYTES, lay.CONTROL_BYTES)
+
+    @cached_property
     def landing_slots_at(self) -> int:
-        return lay.align(self.landing_iovecs_at + self.landing_slots * lay.IOVEC_BYTES, lay.PAGE)
+        return lay.align(self.landing_controls_at + self.landing_slots * lay.CONTROL_BYTES, lay.PAGE)
 
     @cached_property
     def chunks_at(self) -> int:

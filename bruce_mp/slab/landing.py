@@ -10,14 +10,33 @@ from __future__ import annotations
 from array import array
 from itertools import count as count_from
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["base_at", "empty", "landed_lengths", "landed_places", "places_within", "slot_at"]
+__all__ = [
+    "Senders",
+    "ask_for_senders",
+    "base_at",
+    "control_at",
+    "empty",
+    "landed_lengths",
+    "landed_places",
+    "places_within",
+    "senders_of",
+    "slot_at",
+]
+
+
+class Senders(NamedTuple):
+    """Who sent the datagrams of a batch, slot by slot."""
+
+    pids: list[int]
+    uids: list[int]
+    gids: list[int]
 
 
 def base_at(slab: Slab) -> int:
@@ -69,6 +88,39 @@ _MSG_FLAGS: Final = 48
 """Where a `struct mmsghdr` of 64-bit Linux says what the kernel did to the datagram."""
 _MSG_TRUNC: Final = 0x20
 _length: Final = itemgetter(1)
+
+
+def control_at(slab: Slab, slot: int) -> int:
+    """File offset of the place for a slot's control message."""
+    return slab.geometry.landing_controls_at + slot * lay.CONTROL_BYTES
+
+
+def ask_for_senders(slab: Slab, slots: int) -> None:
+    """Have the kernel tell who sends what it receives next into the first `slots` slots."""
+    _control_lengths(slab, slots)[:] = memoryview(_ROOM * slots)
+
+
+def senders_of(slab: Slab, count: int) -> Senders | None:
+    """Who sent the first `count` datagrams; None if a process received them that did not ask."""
+    if not all(_control_lengths(slab, count).tolist()):
+        return None
+    return Senders(*(_column(slab, count, at) for at in _CREDENTIALS))
+
+
+def _control_lengths(slab: Slab, slots: int) -> memoryview[int]:
+    first = (slab.geometry.landing_at + lay.LANDING_HEADERS + lay.MMSGHDR_CONTROL_LENGTH) >> 3
+    step = lay.MMSGHDR_BYTES >> 3
+    return slab.longs[first : first + slots * step : step]
+
+
+def _column(slab: Slab, count: int, at: int) -> list[int]:
+    first, step = (control_at(slab, 0) + at) >> 2, lay.CONTROL_BYTES >> 2
+    return slab.words[first : first + count * step : step].tolist()
+
+
+_ROOM: Final = array("Q", [lay.CONTROL_BYTES])
+_CREDENTIALS: Final = (16, 20, 24)
+"""Where pid, uid and gid are in a control message: `struct cmsghdr`, then `struct ucred`."""
 
 
 def empty(slab: Slab, slots: int) -> None:

@@ -8,6 +8,7 @@ through a cast memoryview is one machine instruction, which SIGKILL cannot cut i
     TOPICS                  topic table      one writer: the router
     PARTITIONS              partition table  entries made by the router; next sequence written by the partition's owner
     ROWS                    process rows     one per process: counters and the redo record of its last transaction
+    SENDERS                 senders          a table for each input, see slab/senders.py; one writer each: the input
     LANDING                 landing zone     one writer: the datagram input
     CHUNKS                  chunks           one writer each: the input that has their share; run words: the run's owner
 
@@ -93,12 +94,18 @@ INPUT_ROWS: Final = 29
 ROW_FIRST_DISPATCHER: Final = ROW_FIRST_INPUT + INPUT_ROWS
 DISPATCHER_SLOTS: Final = ROW_COUNT - ROW_FIRST_DISPATCHER
 
+# --- senders: who sent how much, a table of users for each input -----------------------------------------------------
+SENDER_ENTRY: Final = 64  # u64 each: user + 2 (0 = the entry is free), window, messages in it, then sums
+SENDERS_PER_INPUT: Final = 64
+
 # --- landing zone: what recvmmsg() writes, in shared memory ----------------------------------------------------------
 LANDING_BASE_ARRIVAL: Final = 0  # u64, arrival number of slot 0 of the batch that is in the landing zone
 LANDING_HEADERS: Final = 64
 MMSGHDR_BYTES: Final = 64  # struct mmsghdr on 64-bit Linux
+MMSGHDR_CONTROL_LENGTH: Final = 40  # u64: how much room there is for control messages, then how much they took
 MMSGHDR_LENGTH: Final = 56  # msg_len in it: the kernel stores what it received
 IOVEC_BYTES: Final = 16
+CONTROL_BYTES: Final = 32  # room for a control message with the sender's credentials: 16 bytes, then pid, uid, gid
 LANDING_EMPTY: Final = 0xFFFFFFFF  # in msg_len: this slot holds nothing
 
 # --- chunks ----------------------------------------------------------------------------------------------------------

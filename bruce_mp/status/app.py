@@ -33,6 +33,7 @@ from bruce_mp.status.queues import queues_plain, read_queues
 from bruce_mp.status.rolling_file import FileTroubleError
 from bruce_mp.status.rows import read_processes
 from bruce_mp.status.sampled import Sampled
+from bruce_mp.status.senders import read_senders_page, senders_plain
 from bruce_mp.status.survey import survey
 from bruce_mp.status.text import stamp
 from bruce_mp.status.topics import Choice
@@ -157,6 +158,7 @@ def _pages(daemon: Daemon) -> Mapping[str, tuple[Callable[[], Page], Callable[[A
         "compression": (lambda: daemon.compression.page(now_ms()), compression_plain),
         "brokers": (daemon.brokers, brokers_plain),
         "certificates": (daemon.certificates, certificates_plain),
+        "senders": (lambda: read_senders_page(slab, now_ms()), senders_plain),
         "processes": (lambda: read_processes(slab, now_ms()), None),
         "books": (lambda: _read_books(daemon), None),
     }

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, cast
 from setproctitle import setproctitle
 
 from bruce_mp import __version__
+from bruce_mp.config.accounts import check_accounts
 from bruce_mp.config.addresses import HostPort
 from bruce_mp.config.features import remarks
 from bruce_mp.errors import BruceError, ExitCode, StartError
@@ -112,6 +113,7 @@ def _equip(config: Config, handed: Handed) -> Equipment:
     if config.input.unix_datagram.enable:
         check_datagram_size(config.input.max_datagram_size, allow_large=config.input.allow_large_datagrams)
         warn_of_short_queue()
+    check_accounts(config.input)
     run_dir = Path(config.daemon.run_dir)
     run_lock = take_run_dir(run_dir)
     slab, slab_lock = take_slab(Path(config.slab_path), config.slab.size, config.input.max_datagram_size)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from bruce_mp.config.accounts import check_accounts
 from bruce_mp.config.changes import changes
 from bruce_mp.config.features import remarks
 from bruce_mp.config.load import load_config
@@ -59,6 +60,7 @@ class Origin:
         config = load_config(self.path, self.overrides)
         if config.input.unix_datagram.enable:
             check_datagram_size(config.input.max_datagram_size, allow_large=config.input.allow_large_datagrams)
+        check_accounts(config.input)
         return config
 
 

@@ -9,20 +9,19 @@ by nobody before it has him.
 from __future__ import annotations
 
 import errno
-import grp
 import os
-import pwd
 import socket
 import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.config.accounts import gid_of, uid_of
 from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.errors import StartError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from socket import SocketKind
 
     from bruce_mp.config.inputs import Tcp, UnixDatagram, UnixStream
@@ -128,6 +127,8 @@ def _bind_unix(path: Path, kind: SocketKind, access: Access, setting: str) -> Bo
     owner = _owner_of(access, setting)
     _clear(path, kind, setting)
     bound = socket.socket(socket.AF_UNIX, kind)
+    if kind is socket.SOCK_DGRAM:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # who sends is known from the first datagram on
     try:
         with _umask(access.mode if owner is None else 0):
             bound.bind(str(path))
@@ -145,18 +146,14 @@ def _owner_of(access: Access, setting: str) -> tuple[int, int] | None:
     if access.user is None and access.group is None:
         return None
     try:
-        user = -1 if access.user is None else _number_of(access.user, lambda name: pwd.getpwnam(name).pw_uid)
-        group = -1 if access.group is None else _number_of(access.group, lambda name: grp.getgrnam(name).gr_gid)
+        user = -1 if access.user is None else uid_of(access.user)
+        group = -1 if access.group is None else gid_of(access.group)
     except KeyError as error:
         place = setting.rpartition(".")[0]
         raise StartError(
             f"{place}: there is no such user or group: {error.args[0]}; make it or name another."
         ) from error
     return user, group
-
-
-def _number_of(name: str, look_up: Callable[[str], int]) -> int:
-    return int(name) if name.isdecimal() else look_up(name)
 
 
 def _hand_over(path: Path, owner: tuple[int, int], mode: int | None) -> None:

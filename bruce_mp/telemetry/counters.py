@@ -59,6 +59,12 @@ class Counter(IntEnum):
     StreamConnections = 88
     """How many are open now; no sum over time."""
     StreamBarriers = 89
+    InputAgentDiscardMsgNotAllowed = 90
+    InputAgentDiscardMsgOverQuota = 91
+    UnixStreamInputNotAllowed = 92
+    """Connections that were refused."""
+    StreamInputOverQuota = 93
+    """How often a connection was not read because of the quota."""
 
     # router
     RouteAnyPartitionMsg = 96

@@ -19,6 +19,7 @@ ABOUT_UNDERSTOOD: Final = frozenset(DiscardReason) - {
     DiscardReason.UNSUPPORTED_API_KEY,
     DiscardReason.UNSUPPORTED_VERSION,
     DiscardReason.UNCLEAN_DISCONNECT,
+    DiscardReason.SENDER_NOT_ALLOWED,
 }
 """Reasons of messages that were understood, so that their topics, keys and values are known."""
 
@@ -28,8 +29,11 @@ BY_TOPIC: Final = ABOUT_UNDERSTOOD - {DiscardReason.BAD_TOPIC}
 BY_CLIENTS: Final = frozenset(DiscardReason) - ABOUT_UNDERSTOOD | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
 """Reasons that clients can mend."""
 
-BY_FAULT: Final = frozenset(DiscardReason) - BY_CLIENTS - {DiscardReason.RATE_LIMIT, DiscardReason.ABANDONED_ATTEMPT}
-"""Reasons that lie with the daemon or the cluster.  A rate limit is neither, nor is a fence: they are wanted."""
+_WANTED: Final = frozenset({DiscardReason.RATE_LIMIT, DiscardReason.ABANDONED_ATTEMPT, DiscardReason.OVER_QUOTA})
+
+BY_FAULT: Final = frozenset(DiscardReason) - BY_CLIENTS - _WANTED
+"""Reasons that lie with the daemon or the cluster.  A rate limit is neither, nor are a quota and a fence: they are
+wanted."""
 
 EXPLAINED: Final[Mapping[DiscardReason, str]] = {
     DiscardReason.MALFORMED: "a client sends what is no message; /discards shows the bytes",
@@ -46,6 +50,8 @@ EXPLAINED: Final[Mapping[DiscardReason, str]] = {
     DiscardReason.SERVER_SHUTDOWN: "they were not delivered before the daemon ended",
     DiscardReason.UNCLEAN_DISCONNECT: "a client went away inside a message",
     DiscardReason.ABANDONED_ATTEMPT: "a fenced attempt was not completed, or was too large; its client sends it again",
+    DiscardReason.SENDER_NOT_ALLOWED: "the socket's allow_users and allow_groups do not name the sender; the log does",
+    DiscardReason.OVER_QUOTA: "a user sent more than input.quota allows; /senders says who",
     DiscardReason.BUG: "an error of the daemon; please report it with the log",
 }
 """What happened and where the remedy is, in words that go on a sentence."""

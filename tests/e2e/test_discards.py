@@ -118,6 +118,8 @@ ELSEWHERE: Final = {
     DiscardReason.TOPIC_AUTOCREATE_FAIL: "where topics are created",
     DiscardReason.UNCLEAN_DISCONNECT: "where streams are read",
     DiscardReason.ABANDONED_ATTEMPT: "tests/e2e/test_fences.py",
+    DiscardReason.SENDER_NOT_ALLOWED: "tests/e2e/test_senders.py",
+    DiscardReason.OVER_QUOTA: "tests/e2e/test_senders.py",
     DiscardReason.SERVER_SHUTDOWN: "never given: what is left at a shutdown stays in the slab",
     DiscardReason.BUG: "never given so far",
 }

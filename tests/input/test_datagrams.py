@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from bruce_mp.config.accounts import AllowList, Limits
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.datagrams import Admission
+from bruce_mp.input.senders import Rules, Senders
 from bruce_mp.kernels import Lanes
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
 from bruce_mp.slab import landing
@@ -16,13 +18,14 @@ from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.rows import Row
+from bruce_mp.slab.senders import SenderSums, read_senders
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.books import read_books, total
 from bruce_mp.telemetry.copies import Copies, decode_copies
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.discards import DiscardReporter, FileCopies
-from bruce_mp.telemetry.events import DiscardEvent, decode_events
-from support.slabs import INPUT_ROW, contents, datagram, new_slab, put_in_landing_zone
+from bruce_mp.telemetry.events import CulpritEvent, DiscardEvent, decode_events
+from support.slabs import INPUT_ROW, contents, datagram, new_slab, put_in_landing_zone, put_senders
 from support.variants import kernels
 
 if TYPE_CHECKING:
@@ -67,7 +70,7 @@ class Bytes:
 class Life:
     """One life of an input process without socket and router: all that it has is in the slab."""
 
-    def __init__(self, slab: Slab, longest: int = LONGEST, copy_size: int = 0) -> None:
+    def __init__(self, slab: Slab, longest: int = LONGEST, copy_size: int = 0, rules: Rules | None = None) -> None:
         self.slab = slab
         topics = TopicTable(slab)
         topics.add(b"t1", 3)
@@ -77,7 +80,8 @@ class Life:
         file = FileCopies(Copies(self.copies, self.row.add), copy_size) if copy_size else None
         self.reporter = DiscardReporter(self.link, SAMPLE, file=file)
         self.lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), topics, lambda _: 1000)
-        self.admission = Admission(slab, self.row, self.lanes, self.reporter, longest=longest)
+        senders = None if rules is None else Senders(rules, slab, INPUT_ROW, [INPUT_ROW])
+        self.admission = Admission(slab, self.row, self.lanes, self.reporter, longest=longest, senders=senders)
 
     def receive(self, *datagrams: bytes) -> None:
         put_in_landing_zone(self.slab, datagrams)
@@ -328,3 +332,141 @@ def test_after_a_recovery_it_goes_on_where_it_was(slab: Slab, monkeypatch: pytes
 def test_a_first_life_has_nothing_to_recover(slab: Slab) -> None:
     assert Life(slab).admission.recover(INPUT_ROW, 1) == []
     assert counted(slab) == {}
+
+
+# --- who sends -------------------------------------------------------------------------------------------------------
+
+ALICE, BOB, CAROL = 1, 2, 3
+SENT_BY: Final = [ALICE, BOB, ALICE, CAROL, ALICE, BOB, ALICE]
+"""Who sent what is in RECEIVED."""
+
+
+def rules_of(allowed: AllowList | None = None, limits: Limits | None = None) -> Rules:
+    return Rules("input.unix_datagram", allowed, limits)
+
+
+ONLY_ALICE: Final = rules_of(AllowList(frozenset({ALICE}), frozenset()))
+
+
+def receive_from(life: Life, uids: list[int], *datagrams: bytes) -> None:
+    put_senders(life.slab, uids)
+    life.receive(*datagrams)
+
+
+def test_what_others_send_is_discarded_whatever_it_is(slab: Slab) -> None:
+    life = Life(slab, rules=ONLY_ALICE)
+    receive_from(life, SENT_BY, *RECEIVED)
+    assert values(slab) == [b"one", b"two", b"four", b"five"]
+    assert read_books(slab).discarded == {"SENDER_NOT_ALLOWED": 3}
+    assert counted(slab) == {
+        "MsgReceived": 7,
+        "UnixDgInputAgentForwardMsg": 4,
+        "InputAgentProcessAnyPartitionMsg": 3,
+        "InputAgentProcessPartitionKeyMsg": 1,
+        "InputAgentDiscardMsgNotAllowed": 3,
+    }
+    assert read_books(slab).balanced
+    assert read_senders(slab) == {
+        ALICE: SenderSums(received=4),
+        BOB: SenderSums(received=2, not_allowed=2),
+        CAROL: SenderSums(received=1, not_allowed=1),
+    }
+
+
+def test_first_groups_count_as_well(slab: Slab) -> None:
+    life = Life(slab, rules=rules_of(AllowList(frozenset(), frozenset({2000 + BOB}))))
+    receive_from(life, [ALICE, BOB, CAROL, BOB, BOB], *GOOD)
+    assert values(slab) == [b"two", b"four", b"five"]
+
+
+def test_the_report_names_who_sent_what_was_not_let_in_or_was_bad(slab: Slab) -> None:
+    life = Life(slab, rules=ONLY_ALICE)
+    receive_from(life, [BOB, ALICE, BOB], GOOD[0], bytes(7), GOOD[1])
+    life.reporter.flush()
+    culprits = {event.reason.name: event for event in life.link.events if isinstance(event, CulpritEvent)}
+    assert {name: (each.uid, each.pid, each.count) for name, each in culprits.items()} == {
+        "SENDER_NOT_ALLOWED": (BOB, 1000 + BOB, 2),
+        "MALFORMED": (ALICE, 1000 + ALICE, 1),
+    }
+    assert culprits["SENDER_NOT_ALLOWED"].sample == GOOD[1][:SAMPLE]
+
+
+def test_the_first_messages_of_an_interval_are_within_the_quota(slab: Slab) -> None:
+    life = Life(slab, rules=rules_of(limits=Limits(1000, 3, None, {BOB: 1, CAROL: None})))
+    everybody = [ALICE, BOB, CAROL] * 5
+    receive_from(life, everybody, *(datagram(b"t1", b"%d" % number) for number in range(15)))
+    assert sorted(map(int, values(slab))) == sorted([0, 3, 6, 1, 2, 5, 8, 11, 14])
+    assert read_books(slab).discarded == {"OVER_QUOTA": 6}
+    receive_from(life, [ALICE], GOOD[0])
+    assert read_books(slab).discarded == {"OVER_QUOTA": 7}
+    put_senders(slab, [ALICE])
+    put_in_landing_zone(slab, [GOOD[0]])
+    life.admission.admit(1, 1000)  # the next interval
+    assert read_books(slab).discarded == {"OVER_QUOTA": 7}
+    assert read_senders(slab)[ALICE] == SenderSums(received=7, over_quota=3)
+
+
+def test_what_is_beyond_a_quota_is_reported_by_topic_and_copied(slab: Slab) -> None:
+    life = Life(slab, copy_size=100, rules=rules_of(limits=Limits(1000, 1, None, {})))
+    receive_from(life, [ALICE] * 4, GOOD[0], datagram(b"t1", b"v", b"k", 7, 33), bytes(7), datagram(b"u", b"w"))
+    reasons = [(event.reason.name, event.topic, event.count) for event in life.events()]
+    assert reasons == [("OVER_QUOTA", b"t1", 1), ("OVER_QUOTA", b"", 1), ("OVER_QUOTA", b"u", 1)]
+    copies = [copy for data in life.copies.messages for copy in decode_copies(data)]
+    found = [(copy.info, copy.topic, copy.key, copy.value, copy.partition_key) for copy in copies]
+    assert found == [
+        ("OVER_QUOTA", b"t1", b"k", b"v", 7),
+        ("OVER_QUOTA", b"", b"", bytes(7), None),
+        ("OVER_QUOTA", b"u", b"", b"w", None),
+    ]
+
+
+def test_what_came_while_nobody_asked_for_senders_is_let_in(slab: Slab) -> None:
+    """A predecessor without an allow list received it, and died."""
+    Life(slab)
+    put_in_landing_zone(slab, GOOD)
+    life = Life(slab, rules=ONLY_ALICE)
+    assert sum(segment.records for segment in life.admission.recover(INPUT_ROW, 1)) == len(GOOD)
+    assert read_books(slab).discarded == {}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "number"),
+    [
+        (Row, "open_books", 1),
+        *[(PureLanes, "_append", number) for number in range(1, 4)],
+        (Row, "land", 1),
+        (Row, "_redo", 1),
+    ],
+)
+def test_a_successor_judges_what_it_finds_by_the_same_senders(
+    slab: Slab, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, number: int
+) -> None:
+    with kernels("pure"), monkeypatch.context() as patch:
+        life = Life(slab, rules=ONLY_ALICE)
+        die_on_call(patch, owner, name, number)
+        with pytest.raises(Died):
+            receive_from(life, SENT_BY, *RECEIVED)
+    Life(slab, rules=ONLY_ALICE).admission.recover(INPUT_ROW, 2)
+    assert values(slab) == [b"one", b"two", b"four", b"five"]
+    books = read_books(slab)
+    assert (books.received, books.discarded) == (7, {"SENDER_NOT_ALLOWED": 3})
+    assert books.balanced
+    assert books.consistent
+
+
+@pytest.mark.parametrize("number", range(1, 4))
+def test_what_was_copied_before_a_crash_is_in_whatever_the_quota_says(
+    slab: Slab, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    rules = rules_of(limits=Limits(1000, 4, None, {}))
+    with kernels("pure"), monkeypatch.context() as patch:
+        life = Life(slab, rules=rules)
+        die_on_call(patch, PureLanes, "_append", number)
+        with pytest.raises(Died):
+            receive_from(life, [ALICE] * len(GOOD), *GOOD)
+    before = len(values(slab))
+    Life(slab, rules=rules).admission.recover(INPUT_ROW, 2)
+    books = read_books(slab)
+    assert before <= len(values(slab)) == books.received - books.discarded.get("OVER_QUOTA", 0)
+    assert books.received == len(GOOD)
+    assert books.balanced

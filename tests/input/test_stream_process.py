@@ -63,11 +63,11 @@ def test_clients_that_wait_for_room_are_not_all_looked_at_while_there_is_none(
     for client in clients:
         client.sendall(datagram(value=bytes(4000)) * 40)
         worker._on_ready()
-    assert len(worker._blocked) == 3
+    assert len(worker._waiting) == 3
     looked: list[int] = []
     monkeypatch.setattr(worker, "_admit_rest", looked.append)
     worker._retry()
-    assert looked == list(worker._blocked)[:1]
+    assert looked == list(worker._connections)[:1]
     for client in clients:
         client.close()
 

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bruce_mp.config.accounts import TCP_USER, Limits
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.clients import TCP, UNIX, Client, Kind
+from bruce_mp.input.senders import Rules
 from bruce_mp.kernels import mark
 from bruce_mp.protocol.barrier_wire import Level, encode_barrier
 from bruce_mp.slab import layout as lay
@@ -17,6 +19,7 @@ from bruce_mp.slab.file import Geometry, Slab
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import Row
+from bruce_mp.slab.senders import SenderSums, read_senders
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.reports import DiscardReport
@@ -238,3 +241,67 @@ def test_a_crash_at_any_store_counts_what_is_in_lanes_and_nothing_else() -> None
             seen.add((books.received, len(contents(slab))))
         assert (2, 2) in seen
         assert (6, 5) in seen
+
+
+# --- quotas ----------------------------------------------------------------------------------------------------------
+
+ALICE, BOB = 1, 2
+
+
+def quota(most: int, interval_ms: int = 100, tcp: int | None = None) -> Rules:
+    return Rules("input.unix_stream", None, Limits(interval_ms, most, tcp, {BOB: None}))
+
+
+def three(who: int) -> bytes:
+    return b"".join(datagram(value=b"%d:%d" % (who, number)) for number in range(3))
+
+
+def test_what_is_beyond_a_quota_waits_in_order_for_the_next_interval(slab: Slab) -> None:
+    worker = StreamInput(slab, rules=quota(4))
+    clients = [worker.connect(user=user) for user in (ALICE, ALICE, BOB)]
+    worker.feed(*((client, three(who) + BARRIER) for who, client in enumerate(clients)))
+    assert [client.held_until_ms for client in clients] == [0, 100, 0]
+    assert [client.is_blocked for client in clients] == [False, True, False]
+    assert [client for client, _ in worker.barriers] == [clients[0], clients[2]]
+    assert values(slab) == [b"0:0", b"0:1", b"0:2", b"1:0", b"2:0", b"2:1", b"2:2"]
+    worker.feed((clients[1], b""))
+    assert is_blocked(clients[1])
+    worker.now_ms = 100
+    worker.feed((clients[1], b""))
+    assert not is_blocked(clients[1])
+    assert (clients[1].held_until_ms, bytes(clients[1].rest)) == (0, b"")
+    assert values(slab)[-2:] == [b"1:1", b"1:2"]
+    assert len(worker.barriers) == 3
+    assert_books(slab, 9)
+    assert read_senders(slab) == {ALICE: SenderSums(received=6, waited=2), BOB: SenderSums(received=3)}
+    assert counter(slab, Counter.StreamInputOverQuota) == 2
+
+
+@pytest.mark.parametrize("tcp", [None, 2])
+def test_tcp_has_a_quota_of_its_own_or_none(slab: Slab, tcp: int | None) -> None:
+    worker = StreamInput(slab, rules=quota(1, tcp=tcp))
+    client = worker.connect(TCP, user=TCP_USER)
+    worker.feed((client, three(0)))
+    assert len(values(slab)) == tcp or 3
+    assert client.is_blocked == (tcp is not None)
+
+
+def test_workers_share_a_quota(slab: Slab) -> None:
+    peers = [WORKER_ROW, WORKER_ROW + 1]
+    workers = [StreamInput(slab, row=row, rules=quota(5), peers=peers) for row in peers]
+    clients = [worker.connect(user=ALICE) for worker in workers]
+    for worker, client in zip(workers, clients, strict=True):
+        worker.feed((client, three(0)))
+    assert [client.is_blocked for client in clients] == [False, True]
+    assert len(values(slab)) == 5
+
+
+def test_a_quota_holds_in_a_slab_without_room_too(slab: Slab) -> None:
+    """What waits for room waits for room; what may be sent and finds room is taken."""
+    worker = StreamInput(slab, rules=quota(10_000))
+    client = worker.connect(user=ALICE)
+    worker.feed((client, datagram(value=bytes(4000)) * 200))
+    assert client.is_blocked
+    assert client.held_until_ms == 0
+    taken = len(values(slab))
+    assert read_senders(slab)[ALICE].received == taken < 200

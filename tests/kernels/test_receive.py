@@ -6,6 +6,7 @@ import os
 import random
 import select
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -18,7 +19,6 @@ from support.slabs import Input, contents, datagram, new_slab, slab_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SLOT: Final = 4096
 GEOMETRY: Final = Geometry(chunks=4096, topics=16, partitions=16, landing_slots=8, landing_slot_size=SLOT)
@@ -164,3 +164,55 @@ def test_killed_under_load_nothing_is_lost_or_doubled(pair: tuple[socket.socket,
         assert sorted(content.arrival for content in found) == list(range(MESSAGES))
         assert all(int(content.value) == content.arrival for content in found)  # one sender: the numbers agree
         slab.close()
+
+
+# --- who sent it -----------------------------------------------------------------------------------------------------
+
+
+def test_the_kernel_tells_who_sent_what_it_is_asked_for(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+    sender, receiver = pair
+    kernel = Receiver(slab)
+    sender.send(b"before the socket passed credentials")
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    sender.send(b"x")
+    landing.ask_for_senders(slab, GEOMETRY.landing_slots)
+    assert kernel.receive(receiver.fileno(), 99) == 2
+    me = (os.getpid(), os.getuid(), os.getgid())
+    senders = landing.senders_of(slab, 2)
+    assert senders is not None
+    assert senders.pids[0] == 0
+    assert senders.uids[0] == senders.gids[0] == 65534
+    assert tuple(column[1] for column in senders) == me
+    Receiver(slab)  # that of a successor leaves them alone
+    assert landing.senders_of(slab, 2) == senders
+
+
+def test_without_asking_nobody_is_told(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+    sender, receiver = pair
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    sender.send(b"x")
+    assert Receiver(slab).receive(receiver.fileno(), 99) == 1
+    assert landing.senders_of(slab, 1) is None
+    assert landed(slab) == [b"x"]
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_descriptors_that_somebody_passes_are_not_taken(
+    slab: Slab, pair: tuple[socket.socket, socket.socket], asks: bool
+) -> None:
+    """Else anybody could use up the daemon's descriptors."""
+    sender, receiver = pair
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    kernel = Receiver(slab)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        socket.send_fds(sender, [b"x"], [0, 1, 2])
+        if asks:
+            landing.ask_for_senders(slab, GEOMETRY.landing_slots)
+        assert kernel.receive(receiver.fileno(), 99) == 1
+        assert landed(slab) == [b"x"]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    if asks:
+        senders = landing.senders_of(slab, 1)
+        assert senders is not None
+        assert senders.uids == [os.getuid()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -76,6 +77,14 @@ def put_in_landing_zone(slab: Slab, datagrams: Sequence[bytes]) -> None:
         slab.view[at : at + len(data)] = data
         length_at = slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES + lay.MMSGHDR_LENGTH
         slab.words[length_at >> 2] = len(data)
+
+
+def put_senders(slab: Slab, uids: Sequence[int]) -> None:
+    """The credentials that the kernel stores beside datagrams: processes are 1000 + uid, groups 2000 + uid."""
+    landing.ask_for_senders(slab, len(uids))
+    for slot, uid in enumerate(uids):
+        at = (landing.control_at(slab, slot) >> 2) + 4
+        slab.words[at : at + 3] = memoryview(array("I", [1000 + uid, uid, 2000 + uid]))
 
 
 class Input:

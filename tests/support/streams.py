@@ -9,6 +9,7 @@ from bruce_mp.input.barriers import Barriers
 from bruce_mp.input.clients import UNIX, Client, Kind
 from bruce_mp.input.fences import Attempts
 from bruce_mp.input.outcomes import Outcomes, Sections
+from bruce_mp.input.senders import Senders
 from bruce_mp.input.streams import Portion, StreamAdmission
 from bruce_mp.kernels import Lanes
 from bruce_mp.protocol.barrier_wire import BarrierAnswer, decode_answer
@@ -23,6 +24,7 @@ from bruce_mp.telemetry.receipts import finish_stream_input
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bruce_mp.input.senders import Rules
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.events import News
@@ -56,6 +58,8 @@ class StreamInput:
         linger_ms: int = 1000,
         row: int = WORKER_ROW,
         max_attempt: int = 0,
+        rules: Rules | None = None,
+        peers: Sequence[int] = (),
     ) -> None:
         self.slab = slab
         table = TopicTable(slab)
@@ -86,6 +90,7 @@ class StreamInput:
             release=self.released.extend,
             longest=longest,
             blocks=blocks,
+            senders=None if rules is None else Senders(rules, slab, row, [row, *peers]),
         )
         self.now_ms = 1
         finish_stream_input(slab, self.row, row)
@@ -103,9 +108,9 @@ class StreamInput:
         self.reporter.flush()
         return [event for event in self._sent.news if isinstance(event, DiscardEvent)]
 
-    def connect(self, kind: Kind = UNIX) -> Client:
+    def connect(self, kind: Kind = UNIX, user: int = 0) -> Client:
         """A new client."""
-        return Client(kind, self.sections.begin())
+        return Client(kind, self.sections.begin(), user=user)
 
     def feed(self, *sent: tuple[Client, bytes]) -> None:
         """What each of these clients sent comes in one batch."""

@@ -1,7 +1,10 @@
 """A batch of datagrams into the landing zone with one `recvmmsg()`.
 
 The message headers, with the lengths that the kernel stores in them, lie in the slab like the bytes: see
-`slab/landing.py`.  `recvmmsg` is called through ctypes because Python's socket module does not have it.
+`slab/landing.py`.  So do the credentials of senders, which the kernel stores if the socket passes them and
+`landing.ask_for_senders` was called before; there is room for nothing else, such as descriptors.
+
+`recvmmsg` is called through ctypes because Python's socket module does not have it.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Receiver"]
 
 _MSG_DONTWAIT: Final = 0x40
-_HEADER: Final = Struct("<QIIQQQQ")
-"""struct msghdr of 64-bit Linux up to its flags: name, length, padding, iovec, their count, control, its length"""
+_HEADER: Final = Struct("<QIIQQQ")
+"""struct msghdr of 64-bit Linux, its beginning: name, length, padding, iovec, their count, control message"""
 _IOVEC: Final = Struct("<QQ")
 
 
@@ -40,12 +43,14 @@ class Receiver:
 
     @staticmethod
     def _point(slab: Slab, base: int, slot: int) -> None:
-        """Point a message header at its slot.  Flags and length are left alone: they may tell of a datagram."""
+        """Point a message header at its slot.  Flags and lengths are left alone if they tell of a datagram."""
         geometry = slab.geometry
         iovec = geometry.landing_iovecs_at + slot * lay.IOVEC_BYTES
         _IOVEC.pack_into(slab.view, iovec, base + landing.slot_at(slab, slot), geometry.landing_slot_size)
         header = geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES
-        _HEADER.pack_into(slab.view, header, 0, 0, 0, base + iovec, 1, 0, 0)
+        _HEADER.pack_into(slab.view, header, 0, 0, 0, base + iovec, 1, base + landing.control_at(slab, slot))
+        if slab.words[(header + lay.MMSGHDR_LENGTH) >> 2] == lay.LANDING_EMPTY:
+            slab.longs[(header + lay.MMSGHDR_CONTROL_LENGTH) >> 3] = 0  # room for control messages: none
 
     def receive(self, descriptor: int, limit: int) -> int:
         """Receive at most `limit` datagrams that wait at a socket; how many, 0 when none.

@@ -1,0 +1,115 @@
+"""Users and groups of this host: who may send on a socket, and how much.
+
+Names become numbers here, by the user and group databases as they are now.  A name that nobody has any more lets nobody
+in and limits nobody; at the start of the daemon it is an error, see `check_accounts`.
+"""
+
+from __future__ import annotations
+
+import grp
+import pwd
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.errors import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from bruce_mp.config.access import Quota
+    from bruce_mp.config.inputs import Input, UnixDatagram, UnixStream
+
+__all__ = ["TCP_USER", "AllowList", "Limits", "allow_list_of", "check_accounts", "gid_of", "limits_of", "uid_of"]
+
+TCP_USER: Final = -1
+"""Stands for all TCP connections together: nobody knows whose they are."""
+
+
+class AllowList(NamedTuple):
+    """The users and groups that may send on a socket."""
+
+    uids: frozenset[int]
+    gids: frozenset[int]
+
+    def admits(self, uid: int, gids: Iterable[int]) -> bool:
+        """Whether a process of this user, in these groups, may send."""
+        return uid in self.uids or not self.gids.isdisjoint(gids)
+
+
+class Limits(NamedTuple):
+    """How many messages a user may send in an interval; None: any number."""
+
+    interval_ms: int
+    usual: int | None
+    tcp: int | None
+    users: Mapping[int, int | None]
+
+    def of(self, user: int) -> int | None:
+        """The limit of a uid, or of TCP_USER."""
+        return self.tcp if user == TCP_USER else self.users.get(user, self.usual)
+
+
+def uid_of(name: str) -> int:
+    """The number of a user, given by name or number.  Raises KeyError."""
+    return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+
+
+def gid_of(name: str) -> int:
+    """The number of a group, given by name or number.  Raises KeyError."""
+    return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+
+
+def allow_list_of(config: UnixDatagram | UnixStream) -> AllowList | None:
+    """Who may send; None: whoever the socket's mode lets in.
+
+    Those whom the group database lists as members are in it by their own numbers: of the groups of a process a datagram
+    tells only the first.
+    """
+    if not config.allow_users and not config.allow_groups:
+        return None
+    gids = frozenset(_known(config.allow_groups, gid_of))
+    members = (name for gid in gids for name in _members_of(gid))
+    return AllowList(frozenset(_known((*config.allow_users, *members), uid_of)), gids)
+
+
+def _members_of(gid: int) -> list[str]:
+    try:
+        return grp.getgrgid(gid).gr_mem
+    except KeyError:
+        return []
+
+
+def _known(names: Iterable[str], look_up: Callable[[str], int]) -> Iterator[int]:
+    for name in names:
+        with suppress(KeyError):
+            yield look_up(name)
+
+
+def limits_of(config: Quota) -> Limits | None:
+    """The quotas; None if nobody has one."""
+    users = {uid: most or None for name, most in config.users.items() for uid in _known((name,), uid_of)}
+    limits = Limits(config.interval_ms, config.max_messages or None, config.tcp_max_messages or None, users)
+    return limits if limits.usual or limits.tcp or any(users.values()) else None
+
+
+def check_accounts(config: Input) -> None:
+    """Raises StartError if nobody on this host has a name that is in an allow list or a quota."""
+    unknown = list(_unknown_accounts(config))
+    if unknown:
+        raise StartError("\n".join(unknown))
+
+
+def _unknown_accounts(config: Input) -> Iterator[str]:
+    for section, each in (("unix_datagram", config.unix_datagram), ("unix_stream", config.unix_stream)):
+        if each.enable:
+            yield from _unknown(f"input.{section}.allow_users", each.allow_users, "user", uid_of)
+            yield from _unknown(f"input.{section}.allow_groups", each.allow_groups, "group", gid_of)
+    yield from _unknown("input.quota.users", config.quota.users, "user", uid_of)
+
+
+def _unknown(setting: str, names: Iterable[str], what: str, look_up: Callable[[str], int]) -> Iterator[str]:
+    for name in names:
+        try:
+            look_up(name)
+        except KeyError:
+            yield f'{setting}: there is no {what} "{name}" on this host; make it, or take the name out.'

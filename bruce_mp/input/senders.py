@@ -1,0 +1,180 @@
+"""Who may send, and how much: allow lists and quotas, as one input process applies them.
+
+`Senders` decides and counts; `judge` applies it to the datagrams in the landing zone.  Where nothing is configured the
+kernel is not asked.  The rules are values made from the configuration, and may be replaced at any time.
+
+A datagram is judged when it is taken in, by the credentials that the kernel stored beside it: a successor that finds
+it in the landing zone judges it by the same ones.  What a predecessor had copied into a record is in, whatever a
+quota says now.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter as Tally
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.config.accounts import TCP_USER, allow_list_of, limits_of
+from bruce_mp.errors import DiscardReason
+from bruce_mp.slab import landing
+from bruce_mp.slab.senders import SenderSums, SenderTable
+from bruce_mp.telemetry.discards import Peer
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from bruce_mp.config.accounts import AllowList, Limits
+    from bruce_mp.config.inputs import Input
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["Judged", "Rules", "Senders", "judge", "rules_for_datagrams", "rules_for_streams"]
+
+_LOG: Final = logging.getLogger(__name__)
+_NO_WINDOW_MS: Final = 1000
+
+
+class Rules(NamedTuple):
+    """Who may send by a listener, which the configuration calls `section`, and how much."""
+
+    section: str
+    allowed: AllowList | None
+    limits: Limits | None
+
+    @property
+    def any(self) -> bool:
+        """Whether it matters who sends."""
+        return self.allowed is not None or self.limits is not None
+
+
+def rules_for_datagrams(config: Input) -> Rules:
+    """The rules of the datagram socket."""
+    return Rules("input.unix_datagram", allow_list_of(config.unix_datagram), limits_of(config.quota))
+
+
+def rules_for_streams(config: Input) -> Rules:
+    """The rules of stream connections."""
+    return Rules("input.unix_stream", allow_list_of(config.unix_stream), limits_of(config.quota))
+
+
+class Senders:
+    """Applies rules for the input of row `owner`.  Times are of the steady clock, in ms.
+
+    `matter`: there are rules; else nobody needs to ask for senders.
+    """
+
+    def __init__(self, rules: Rules, slab: Slab, owner: int, inputs: Sequence[int]) -> None:
+        self.go_by(rules)
+        self._table = SenderTable(slab, owner, inputs)
+
+    def go_by(self, rules: Rules) -> None:
+        """Go by these rules from now on."""
+        self.rules = rules
+        self.matter = rules.any
+
+    def admits(self, uid: int, gids: Iterable[int]) -> bool:
+        """Whether a process of this user, in these groups, may send."""
+        return self.rules.allowed is None or self.rules.allowed.admits(uid, gids)
+
+    def left(self, user: int, now_ms: int) -> int | None:
+        """How many messages of a user may still come in this interval; None: any number."""
+        limit = None if self.rules.limits is None else self.rules.limits.of(user)
+        return None if limit is None else max(0, limit - self._table.used(user, self._window(now_ms)))
+
+    def next_interval_ms(self, now_ms: int) -> int:
+        """When the next interval begins."""
+        return (self._window(now_ms) + 1) * self._interval_ms
+
+    def took(self, user: int, count: int, now_ms: int) -> None:
+        """Note messages that were taken in."""
+        self._table.take(user, self._window(now_ms), count)
+        self.add(user, SenderSums(received=count), now_ms)
+
+    def add(self, user: int, sums: SenderSums, now_ms: int) -> None:
+        """Add to the sums of a user that the page shows."""
+        self._table.add(user, self._window(now_ms), sums)
+
+    def _window(self, now_ms: int) -> int:
+        return now_ms // self._interval_ms
+
+    @property
+    def _interval_ms(self) -> int:
+        return _NO_WINDOW_MS if self.rules.limits is None else self.rules.limits.interval_ms
+
+    def refuse(self, uid: int, pid: int, what: str) -> None:
+        """Say that somebody may not send; once in a while for each user."""
+        section = self.rules.section
+        text = "%s of user %d (process %d) was refused: %s.allow_users and %s.allow_groups do not name the user."
+        _LOG.warning(text, what, uid, pid, section, section, extra={"about": (section, uid)})
+
+    def hold(self, user: int, what: str) -> None:
+        """Say that somebody sends too much; once in a while for each user."""
+        who = "TCP connections" if user == TCP_USER else f"user {user}"
+        _LOG.warning("There are more messages of %s than input.quota allows: %s.", who, what, extra={"about": user})
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What is to become of the datagrams of a batch, by who sent them; `senders` is None where that is not known."""
+
+    senders: landing.Senders | None = None
+    refused: dict[int, DiscardReason] = field(default_factory=dict)
+    """By slot."""
+    taken: Tally[int] = field(default_factory=Tally)
+    """By user."""
+
+    def peer(self, slot: int) -> Peer | None:
+        """Who sent a datagram."""
+        return None if self.senders is None else Peer(self.senders.pids[slot], self.senders.uids[slot])
+
+    def note(self, by: Senders, now_ms: int) -> None:
+        """Count the batch, which is landed."""
+        for uid, count in self.taken.items():
+            by.took(uid, count, now_ms)
+        uids = [] if self.senders is None else self.senders.uids
+        for (uid, reason), count in Tally((uids[slot], reason) for slot, reason in self.refused.items()).items():
+            is_over = reason is DiscardReason.OVER_QUOTA
+            sums = SenderSums(received=count, not_allowed=0 if is_over else count, over_quota=count if is_over else 0)
+            by.add(uid, sums, now_ms)
+
+
+def judge(by: Senders, slab: Slab, count: int, now_ms: int, skip: Collection[int] = ()) -> Judged:
+    """Judge the first `count` datagrams of the landing zone, but for the slots in `skip`.
+
+    Those that came while it did not matter who sends are let in.  Of what a user sends in an interval the first
+    messages are within his quota.
+    """
+    senders = landing.senders_of(slab, count)
+    if senders is None:
+        return Judged()
+    found = Judged(senders)
+    for (uid, gid), slots in _by_account(senders, count, skip).items():
+        if by.admits(uid, (gid,)):
+            _ration(by, found, uid, slots, now_ms)
+        else:
+            found.refused.update(dict.fromkeys(slots, DiscardReason.SENDER_NOT_ALLOWED))
+            by.refuse(uid, senders.pids[slots[0]], "A datagram")
+    return found
+
+
+def _by_account(senders: landing.Senders, count: int, skip: Collection[int]) -> dict[tuple[int, int], Sequence[int]]:
+    """The slots of each user and group, in order."""
+    _, uids, gids = senders
+    if not skip and len(set(uids)) == len(set(gids)) == 1:
+        return {(uids[0], gids[0]): range(count)}
+    accounts: dict[tuple[int, int], list[int]] = {}
+    for slot in range(count):
+        if slot not in skip:
+            accounts.setdefault((uids[slot], gids[slot]), []).append(slot)
+    return dict(accounts)
+
+
+def _ration(by: Senders, found: Judged, uid: int, slots: Sequence[int], now_ms: int) -> None:
+    """Refuse what is beyond a user's quota."""
+    left = by.left(uid, now_ms)
+    within = len(slots) if left is None else min(max(0, left - found.taken[uid]), len(slots))
+    if within:
+        found.taken[uid] += within
+    if within < len(slots):
+        found.refused.update(dict.fromkeys(slots[within:], DiscardReason.OVER_QUOTA))
+        by.hold(uid, "datagrams are discarded until the next interval")

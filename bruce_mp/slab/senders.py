@@ -1,0 +1,123 @@
+"""Who sends how much: a table of users for each input, in shared memory.
+
+Each input process writes the table of its own row only and reads those of all inputs, so that a quota holds for the
+daemon however many processes a user's messages come by; they may exceed it together by what they take in at the same
+moment.  A table outlives its process, so that nobody gets a new quota by having one killed.  It is no part of the
+books: a crash may leave its sums a batch short.
+
+A table that is full gives the entry of the user who was not heard of for longest to a new one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from bruce_mp.slab import layout as lay
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["SenderSums", "SenderTable", "read_senders"]
+
+
+class SenderSums(NamedTuple):
+    """Sums of one user since the slab was made.
+
+    `received` messages in all, of which `not_allowed` and `over_quota` ones were discarded; `refused` connections;
+    `waited` is how often a connection was not read because of the quota.
+    """
+
+    received: int = 0
+    not_allowed: int = 0
+    over_quota: int = 0
+    refused: int = 0
+    waited: int = 0
+
+
+class SenderTable:
+    """The table of the input of row `owner`; `inputs` are the rows of all inputs."""
+
+    def __init__(self, slab: Slab, owner: int, inputs: Sequence[int] = ()) -> None:
+        self._longs = slab.longs
+        self._own = _table_at(slab, owner) >> 3
+        self._all = [_table_at(slab, row) >> 3 for row in {owner, *inputs}]
+        self._places = {key: place for place, key in _keys(self._longs, self._own) if key}
+
+    def used(self, user: int, window: int) -> int:
+        """How many messages of a user all inputs took in within a window of time, given by its number."""
+        return sum(self._used_of(table, user + _KEY, window) for table in self._all)
+
+    def _used_of(self, table: int, key: int, window: int) -> int:
+        place = self._places.get(key) if table == self._own else _find(self._longs, table, key)
+        if place is None or self._longs[place + _WINDOW] != window:
+            return 0
+        return self._longs[place + _COUNT]
+
+    def take(self, user: int, window: int, count: int) -> None:
+        """Note messages that were taken in within a window."""
+        place = self._place_of(user + _KEY, window)
+        if self._longs[place + _WINDOW] != window:
+            self._longs[place + _COUNT] = 0
+            self._longs[place + _WINDOW] = window
+        self._longs[place + _COUNT] += count
+
+    def add(self, user: int, window: int, sums: SenderSums) -> None:
+        """Add to the sums of a user."""
+        place = self._place_of(user + _KEY, window) + _SUMS
+        for at, amount in enumerate(sums, place):
+            if amount:
+                self._longs[at] += amount
+
+    def _place_of(self, key: int, window: int) -> int:
+        place = self._places.get(key)
+        if place is None:
+            place = self._make(key, window)
+        return place
+
+    def _make(self, key: int, window: int) -> int:
+        entries = range(self._own, self._own + lay.SENDERS_PER_INPUT * _WORDS, _WORDS)
+        place = min(entries, key=lambda at: (self._longs[at] != 0, self._longs[at + _WINDOW]))
+        self._places.pop(self._longs[place], None)
+        self._longs[place] = 0
+        for at in range(place + 1, place + _WORDS):
+            self._longs[at] = 0
+        self._longs[place + _WINDOW] = window
+        self._longs[place] = key
+        self._places[key] = place
+        return place
+
+
+def read_senders(slab: Slab) -> dict[int, SenderSums]:
+    """The sums of all inputs by user."""
+    found: dict[int, SenderSums] = {}
+    for row in range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_INPUT + lay.INPUT_ROWS):
+        for place, key in _keys(slab.longs, _table_at(slab, row) >> 3):
+            if key:
+                mine = slab.longs[place + _SUMS : place + _SUMS + len(SenderSums._fields)].tolist()
+                before = found.get(key - _KEY, SenderSums())
+                found[key - _KEY] = SenderSums(*map(sum, zip(before, mine, strict=True)))
+    return found
+
+
+_KEY = 2
+"""Added to a user's number: 0 is a free entry, and -1 stands for the users of TCP."""
+_WINDOW, _COUNT, _SUMS = 1, 2, 3
+_WORDS = lay.SENDER_ENTRY >> 3
+
+
+def _table_at(slab: Slab, row: int) -> int:
+    size = lay.SENDERS_PER_INPUT * lay.SENDER_ENTRY
+    return slab.geometry.senders_at + (row - lay.ROW_FIRST_INPUT) * size
+
+
+def _keys(longs: memoryview[int], table: int) -> list[tuple[int, int]]:
+    """Place and key of each entry of a table."""
+    end = table + lay.SENDERS_PER_INPUT * _WORDS
+    return list(zip(range(table, end, _WORDS), longs[table:end:_WORDS].tolist(), strict=True))
+
+
+def _find(longs: memoryview[int], table: int, key: int) -> int | None:
+    keys = longs[table : table + lay.SENDERS_PER_INPUT * _WORDS : _WORDS].tolist()
+    return table + keys.index(key) * _WORDS if key in keys else None

@@ -1,0 +1,80 @@
+"""The tables of users: quotas over several inputs, full tables, sums."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.config.accounts import TCP_USER
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.senders import SenderSums, SenderTable, read_senders
+from support.slabs import INPUT_ROW, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.slab.file import Slab
+
+ROWS = (INPUT_ROW, INPUT_ROW + 1, INPUT_ROW + lay.INPUT_ROWS - 1)
+LARGEST_UID = 2**32 - 2
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab() as made:
+        yield made
+
+
+def test_all_inputs_together_make_up_what_a_user_took(slab: Slab) -> None:
+    tables = [SenderTable(slab, row, ROWS) for row in ROWS]
+    for number, table in enumerate(tables, 1):
+        table.take(1000, 7, number)
+        table.take(LARGEST_UID, 7, 1)
+        table.take(0, 7, 10)
+        table.take(TCP_USER, 7, 100)
+    found = [[table.used(user, 7) for user in (1000, LARGEST_UID, 0, TCP_USER, 5)] for table in tables]
+    assert found == [[6, 3, 30, 300, 0]] * 3
+
+
+def test_a_window_begins_with_nothing(slab: Slab) -> None:
+    table = SenderTable(slab, INPUT_ROW)
+    table.take(1000, 7, 5)
+    assert (table.used(1000, 7), table.used(1000, 8)) == (5, 0)
+    table.take(1000, 8, 2)
+    assert (table.used(1000, 7), table.used(1000, 8)) == (0, 2)
+
+
+def test_a_successor_goes_on_with_the_table(slab: Slab) -> None:
+    SenderTable(slab, INPUT_ROW).take(1000, 7, 5)
+    successor = SenderTable(slab, INPUT_ROW)
+    successor.take(1000, 7, 1)
+    assert successor.used(1000, 7) == 6
+    assert SenderTable(slab, INPUT_ROW + 1, ROWS).used(1000, 7) == 6
+
+
+def test_a_full_table_forgets_who_was_not_heard_of_for_longest(slab: Slab) -> None:
+    table = SenderTable(slab, INPUT_ROW)
+    for user in range(lay.SENDERS_PER_INPUT):
+        table.take(user, 10 + user, 1)
+    table.take(0, 500, 1)  # heard of again
+    table.take(9999, 501, 1)
+    assert table.used(0, 500) == table.used(9999, 501) == 1
+    assert table.used(1, 11) == 0
+    assert table.used(2, 12) == 1
+    assert SenderTable(slab, INPUT_ROW).used(9999, 501) == 1
+
+
+def test_the_last_table_ends_before_the_landing_zone(slab: Slab) -> None:
+    before = bytes(slab.view[slab.geometry.landing_at : slab.geometry.landing_slots_at])
+    table = SenderTable(slab, ROWS[-1])
+    for user in range(lay.SENDERS_PER_INPUT):
+        table.add(user, 1, SenderSums(2**64 - 1, 1, 1, 1, 1))
+    assert bytes(slab.view[slab.geometry.landing_at : slab.geometry.landing_slots_at]) == before
+
+
+def test_sums_of_all_inputs_are_read(slab: Slab) -> None:
+    for row in ROWS:
+        SenderTable(slab, row).add(1000, 1, SenderSums(received=5, not_allowed=1, over_quota=2, refused=3, waited=4))
+        SenderTable(slab, row).add(TCP_USER, 1, SenderSums(waited=1))
+    assert read_senders(slab) == {1000: SenderSums(15, 3, 6, 9, 12), TCP_USER: SenderSums(waited=3)}

@@ -1,0 +1,114 @@
+"""Senders that run as another user, where the tests may do that: as root.  Elsewhere the only user is oneself.
+
+The sending process becomes the other user after it started, because he may not be allowed to read the interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["ONESELF", "STRANGERS", "Account", "send_as", "start_as"]
+
+WITHIN_S: Final = 60
+
+
+class Account(NamedTuple):
+    """A user and his groups, which need no names."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+
+ONESELF: Final = Account(os.getuid(), os.getgid(), tuple(os.getgroups()))
+STRANGERS: Final = (Account(40001, 40001), Account(40002, 40002)) if os.getuid() == 0 else ()
+"""Two users that the tests may become; none where they are not root."""
+
+
+def start_as(account: Account, kind: str, path: Path) -> subprocess.Popen[bytes]:
+    """A process of a user that sends the messages of its standard input, and writes what it is answered to its output.
+
+    `kind` is `datagram` or `stream`; messages begin with their sizes, as they do on the wire.  A datagram socket gets
+    no answer, of a stream one frame is read, or nothing if the connection ends before.
+    """
+    arguments = [str(account.uid), str(account.gid), ",".join(map(str, account.groups)), kind, str(path)]
+    command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def send_as(account: Account, kind: str, path: Path, messages: Iterable[bytes]) -> bytes:
+    """Send messages as a user; what he was answered."""
+    process = start_as(account, kind, path)
+    try:
+        answer, _ = process.communicate(b"".join(messages), WITHIN_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    return answer
+
+
+def _become(uid: str, gid: str, groups: str) -> None:
+    if int(uid) == os.getuid():
+        return
+    os.setgroups([int(each) for each in groups.split(",") if each])
+    os.setgid(int(gid))
+    os.setuid(int(uid))
+
+
+def _frames(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        yield data[at : at + size]
+        at += size
+
+
+def _send_datagrams(path: str, data: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.settimeout(WITHIN_S)
+        sender.connect(path)
+        for frame in _frames(data):
+            sender.send(frame)
+
+
+def _send_stream(path: str, data: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(WITHIN_S)
+        connection.connect(path)
+        try:
+            connection.sendall(data)
+            return _read_frame(connection)
+        except (BrokenPipeError, ConnectionResetError):
+            return b""
+
+
+def _read_frame(connection: socket.socket) -> bytes:
+    found = b""
+    while len(found) < 4 or len(found) < int.from_bytes(found[:4], "big"):
+        more = connection.recv(4096)
+        if not more:
+            return b""
+        found += more
+    return found
+
+
+def _main(uid: str, gid: str, groups: str, kind: str, path: str) -> None:
+    _become(uid, gid, groups)
+    data = sys.stdin.buffer.read()
+    if kind == "datagram":
+        _send_datagrams(path, data)
+    else:
+        sys.stdout.buffer.write(_send_stream(path, data))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
