@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AddTopic",
     "Answer",
+    "Appended",
+    "AppendedSince",
     "Batches",
     "BrokerDown",
     "BrokerUp",
@@ -70,6 +72,13 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     end: int
     batches: bytes
+
+
+class Appended(msgspec.Struct, frozen=True, array_like=True):
+    """A stored batch and when it was appended, in ns of the host's steady clock."""
+
+    appended_ns: int
+    batch: bytes
 
 
 class Inject(Command, frozen=True):
@@ -185,6 +194,17 @@ class Batches(OnPartition, frozen=True):
         return Chunk(start=log.start, end=log.end, batches=batches)
 
 
+class AppendedSince(Command, frozen=True):
+    """All batches that were appended at that moment or later; returns a list of `Appended`."""
+
+    moment_ns: int
+
+    async def run(self, server: DevServer) -> list[Appended]:
+        partitions = (part for topic in server.cluster.topics.values() for part in topic.partitions)
+        found = (batch for partition in partitions for batch in partition.log.appended_since(self.moment_ns))
+        return [Appended(batch.appended_ns, batch.raw) for batch in found]
+
+
 class PartitionCount(Command, frozen=True):
     """How many partitions a topic has."""
 
@@ -236,6 +256,7 @@ ANY_COMMAND: Final = (
     | BrokerDown
     | BrokerUp
     | AddTopic
+    | AppendedSince
     | DeleteTopic
     | DropBatch
     | DoubleBatch

@@ -148,6 +148,11 @@ class DevBroker:
         partitions = self._ask(commands.PartitionCount(topic=topic), int)
         return [list(self._records(topic, partition)) for partition in range(partitions)]
 
+    def appended_since(self, moment_ns: int) -> list[tuple[int, list[StoredRecord]]]:
+        """The records of each batch appended since that moment, and when it was, in ns of `time.monotonic_ns()`."""
+        found = self._ask(commands.AppendedSince(moment_ns=moment_ns), list[commands.Appended])
+        return [(some.appended_ns, list(decode_batches(some.batch))) for some in found]
+
     def statistics(self) -> Statistics:
         """What the broker counted since its start."""
         return self._ask(commands.GetStatistics(), Statistics)

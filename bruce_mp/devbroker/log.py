@@ -7,6 +7,7 @@ to find; it keeps these invariants, so that consumers go on reading.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,18 +17,21 @@ from bruce_mp.devbroker.codes import Code, RefusedError
 from bruce_mp.devbroker.producers import ProducerStates
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bruce_mp.devbroker.retention import Retention
 
 __all__ = ["PartitionLog", "Placed", "Stored"]
 
 
 class Stored(NamedTuple):
-    """A batch in the log."""
+    """A batch in the log; `appended_ns` is on the host's steady clock."""
 
     base_offset: int
     last_offset: int
     max_timestamp: int
     raw: bytes
+    appended_ns: int
 
 
 class Placed(NamedTuple):
@@ -82,6 +86,10 @@ class PartitionLog:
             found.append(raw)
         return b"".join(found)
 
+    def appended_since(self, moment_ns: int) -> Iterator[Stored]:
+        """Batches that were appended at that moment of the steady clock or later."""
+        return (batch for batch in self._batches if batch.appended_ns >= moment_ns)
+
     def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that is not older than `timestamp`, in milliseconds."""
         candidates = (batch for batch in self._batches if batch.max_timestamp >= timestamp)
@@ -132,7 +140,8 @@ class PartitionLog:
     def _store(self, raw: bytes, count: int, max_timestamp: int, leader_epoch: int) -> int:
         base = self.end
         self.end = base + count
-        self._batches.append(Stored(base, self.end - 1, max_timestamp, rebase(raw, base, leader_epoch)))
+        rebased = rebase(raw, base, leader_epoch)
+        self._batches.append(Stored(base, self.end - 1, max_timestamp, rebased, time.monotonic_ns()))
         self._retention.charge(self, len(raw))
         return base
 
@@ -155,4 +164,5 @@ def moved(batch: Stored, base_offset: int) -> Stored:
     """The same records at another offset."""
     epoch = HEADER.unpack_from(batch.raw)[2]
     last = base_offset + batch.last_offset - batch.base_offset
-    return Stored(base_offset, last, batch.max_timestamp, rebase(batch.raw, base_offset, epoch))
+    raw = rebase(batch.raw, base_offset, epoch)
+    return Stored(base_offset, last, batch.max_timestamp, raw, batch.appended_ns)

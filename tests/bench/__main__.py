@@ -1,4 +1,4 @@
-"""`scripts/bench`: run the benchmark, print the table, write the figures.
+"""`scripts/bench`: run the benchmark, print the tables, write the figures.
 
 Exit code 1 when a figure was refused.
 """
@@ -12,80 +12,93 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bench.cases import CASES, IDLE
+from bench.cases import GROUPS, IDLE, case_names
 from bench.machine import OthersLoad, facts
-from bench.results import FORMAT, Report, figure_of
+from bench.results import FORMAT, Recorded, Report, figure_of
 from bench.session import Plan, Session
 from bench.table import render
 from support import processes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+NAMES: Final = ", ".join(case_names()).replace("%", "%%")
 BASELINE: Final = Path(__file__).with_name("baseline.json")
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    names = [*(case.name for case in CASES), IDLE]
     options = argparse.ArgumentParser(
         prog="scripts/bench",
         description="What a message costs in the daemon, as a multiple of what receiving it costs a plain loop.",
     )
     add = options.add_argument
+    add("groups", nargs="*", metavar="GROUP", help=f"only these groups: {', '.join(GROUPS)} (default: all)")
     add("--quick", action="store_true", help="one repetition with a quarter of the messages: a first impression")
-    only = f"only this, repeatable: {', '.join(names)}"
-    add("--case", action="append", default=[], choices=names, metavar="NAME", help=only)
-    add(
-        "--repeat",
-        type=int,
-        metavar="N",
-        help="repetitions (default 3); the figures are medians",
-    )
+    add("--case", action="append", default=[], metavar="NAME", help=f"only this, repeatable: {NAMES}")
+    add("--repeat", type=int, metavar="N", help="repetitions (default 3); the figures are medians")
     add("--json", type=Path, metavar="FILE", help="write everything, each single run included, to a file")
-    add("--record", action="store_true", help="make this run the baseline that later runs are compared with")
+    add("--record", action="store_true", help="make the groups of this run the baseline of later ones")
     chosen = options.parse_args(arguments)
+    if unknown := [*(set(chosen.groups) - GROUPS.keys()), *(set(chosen.case) - set(case_names()))]:
+        options.error(f"there is no {unknown[0]!r}; --help lists groups and cases")
     if chosen.repeat is not None and chosen.repeat < 1:
         options.error("--repeat takes a number from 1 up")
     if chosen.record and (chosen.case or chosen.quick):
-        options.error("a baseline has every case in full: --record goes with neither --case nor --quick")
+        options.error("a baseline has every case of a group in full: --record goes with neither --case nor --quick")
     return chosen
 
 
-def _measure(options: argparse.Namespace) -> Report:
+def _wanted(options: argparse.Namespace) -> list[str]:
+    """The groups that were named, or those of the cases that were, or all."""
+    if options.groups or not options.case:
+        return options.groups or list(GROUPS)
+    idle = ["loads"] if IDLE in options.case else []
+    return [name for name, cases in GROUPS.items() if name in idle or any(case.name in options.case for case in cases)]
+
+
+def _measure(group: str, options: argparse.Namespace) -> Report:
     others = OthersLoad()
-    session = Session(Plan.of(options.case, options.repeat, quick=options.quick))
+    session = Session(Plan.of(group, options.case, options.repeat, quick=options.quick))
     session.run()
     good = [case.name for case in session.plan.cases if case.name not in session.refused]
     by_case = {name: [pair for pair in session.pairs if pair.case == name] for name in good}
     return Report(
-        format=FORMAT,
         machine=facts()
         | {"plain receiver": session.language, "repetitions": session.repetitions}
         | {"cores busy with other work": round(others.cores(), 2)},
         figures={name: figure_of(pairs) for name, pairs in by_case.items() if pairs},
         refused=session.refused,
+        absent=session.absent,
         idle=session.lives[0].idle if session.plan.idle_s and session.lives else None,
         lives=session.lives,
         pairs=session.pairs,
     )
 
 
-def _write(path: Path, report: Report) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+def _write(path: Path, groups: Mapping[str, Report]) -> None:
+    recorded = Recorded(format=FORMAT, groups=dict(groups))
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(recorded), indent=1) + b"\n")
+
+
+def _without_runs(groups: Mapping[str, Report]) -> dict[str, Report]:
+    """A baseline needs no single runs."""
+    return {name: msgspec.structs.replace(report, pairs=[]) for name, report in groups.items()}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run it; the exit code."""
     options = _parse(arguments)
     processes.become_subreaper()
-    baseline = msgspec.json.decode(BASELINE.read_bytes(), type=Report) if BASELINE.exists() else None
-    report = _measure(options)
-    print(render(report, baseline))
+    baseline = msgspec.json.decode(BASELINE.read_bytes(), type=Recorded).groups if BASELINE.exists() else {}
+    groups: dict[str, Report] = {}
+    for name in _wanted(options):
+        groups[name] = _measure(name, options)
+        print(f"{render(name, groups[name], baseline.get(name))}\n", flush=True)
     if options.json:
-        _write(options.json, report)
+        _write(options.json, groups)
     if options.record:
-        _write(BASELINE, report)
-    return 1 if report.refused else 0
+        _write(BASELINE, baseline | _without_runs(groups))
+    return 1 if any(report.refused for report in groups.values()) else 0
 
 
 if __name__ == "__main__":

@@ -1,59 +1,191 @@
-"""What is measured: one row a case.
+"""What is measured: one row a case, in groups that can be asked for by name.
 
-A case is a load of datagrams and the settings of the daemon that has to carry it.  Cases with the same settings share
-a daemon.  The plain receiver gets the same load from the same sender just before.
+A case is a load and the site that has to carry it.  Cases of a group with the same site share a daemon.  The plain
+receiver gets the same messages from the same sender just before, always as datagrams: one floor for all.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["CASES", "IDLE", "PARTITIONS", "TOPICS", "Case"]
+__all__ = ["BRUCE", "GROUPS", "GROWTH", "IDLE", "Case", "Growth", "Site", "Transport", "case_names"]
 
-TOPICS: Final = tuple(f"bench-{number}" for number in range(10))
-PARTITIONS: Final = 4
+Transport = Literal["datagram", "unix", "tcp"]
+
 IDLE: Final = "idle"
 """The name under which the idle daemon can be chosen like a case."""
+BRUCE: Final = "bruce"
+PACED_S: Final = 3
+MIN_RATE: Final = 100
+"""With less there are too few messages for a 99th percentile."""
+GROWTH_BYTES: Final = 30_000_000
+A_WRITE: Final = 32
+"""Messages that a client on a stream writes at once, as one with a buffer does."""
 
-COMBINED: Final[Mapping[str, object]] = {
-    "batching.configs.bench.time_ms": 500,
-    "batching.configs.bench.bytes": "64k",
-    "batching.combined.config": "bench",
-}
+
+def batched(time_ms: int, size: str = "64k", **more: object) -> Mapping[str, object]:
+    """Combined topics; a batch is sent at this age or size."""
+    limits = {"batching.configs.bench.time_ms": time_ms, "batching.configs.bench.bytes": size}
+    return {**limits, "batching.combined.config": "bench", **more}
+
+
+def compressed(codec: str) -> Mapping[str, object]:
+    """Batched as the rest, all topics compressed."""
+    return {**COMBINED, "compression.configs.bench.type": codec, "compression.default": "bench"}
+
+
+COMBINED: Final = batched(500)
 PER_TOPIC: Final[Mapping[str, object]] = {
     "batching.configs.bench.time_ms": 500,
     "batching.configs.bench.bytes": "64k",
     "batching.default.action": "per_topic",
     "batching.default.config": "bench",
 }
+UNBATCHED: Final[Mapping[str, object]] = {"batching.default.action": "none"}
+AS_INSTALLED: Final[Mapping[str, object]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What has to be started: the daemon's settings, the embedded brokers and their topics.
+
+    `ack_delay_ms`: so much later a broker answers.  `filled`: percent of the slab that hold messages of a topic that
+    nobody leads.  `streams`: the daemon accepts connections as well.
+    """
+
+    settings: Mapping[str, object] = field(default_factory=lambda: COMBINED)
+    topics: int = 10
+    partitions: int = 4
+    brokers: int = 1
+    ack_delay_ms: int = 0
+    filled: int = 0
+    streams: bool = False
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        """The topics that messages are sent to."""
+        return tuple(f"bench-{number}" for number in range(self.topics))
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A load: `messages` datagrams of `size` bytes by `senders` processes; `rate` a second in all, 0 = flat out."""
+    """`messages` of `size` bytes, header included, by `senders` processes; `rate` a second in all, 0 = flat out.
+
+    `per_write`: messages that a sender on a stream writes at once.  `percent`: the rate is that share of what the first
+    case of the group brought through, and the time from send to ack is measured.  `keyed`: PartitionKey messages.
+    `by`: who carries it; for others than the daemon see `peers`.
+    """
 
     name: str
     size: int
     messages: int
     senders: int = 1
     rate: int = 0
-    settings: Mapping[str, object] = field(default_factory=lambda: COMBINED)
+    transport: Transport = "datagram"
+    per_write: int = 1
+    percent: int = 0
+    keyed: bool = False
+    by: str = BRUCE
+    site: Site = Site()
 
     def shortened(self, share: int) -> Case:
         """The same with one `share`th of the messages."""
-        return Case(self.name, self.size, self.messages // share, self.senders, self.rate, self.settings)
+        return replace(self, messages=self.messages // share)
+
+    @property
+    def stamped(self) -> bool:
+        """Whether each message says when it was sent."""
+        return self.percent > 0
+
+    def paced(self, highest: float) -> Case:
+        """The same at its share of the highest rate, for some seconds."""
+        rate = max(MIN_RATE, int(highest * self.percent / 100))
+        return replace(self, rate=rate, messages=min(self.messages, rate * PACED_S))
 
 
-CASES: Final = (
-    Case("100B", size=100, messages=200_000),
-    Case("1KB", size=1024, messages=120_000),
-    Case("10KB", size=10_240, messages=24_000),
-    Case("100B-20k/s", size=100, messages=80_000, rate=20_000),
-    Case("100B-2k/s", size=100, messages=8_000, rate=2_000),
-    Case("100B-64-senders", size=100, messages=192_000, senders=64),
-    Case("100B-per-topic", size=100, messages=200_000, settings=PER_TOPIC),
+class Growth(NamedTuple):
+    """Two cases that differ in one thing, which should not cost."""
+
+    what: str
+    small: Case
+    large: Case
+
+
+def grows(what: str, small: Site, large: Site, *, size: int = 100, keyed: bool = False) -> Growth:
+    """The same load at two sites."""
+    few = Case(f"{what} <", size, GROWTH_BYTES // (size + 100), keyed=keyed, site=small)
+    return Growth(what, few, replace(few, name=f"{what} >", site=large))
+
+
+SHORT: Final = batched(100)
+"""What waits for its batch must find room in a tenth of the slab."""
+
+GROWTH: Final = (
+    grows("1-1000 topics", Site(topics=1), Site(topics=1000)),
+    grows("1-1000 topics 1KB", Site(topics=1), Site(topics=1000), size=1024),
+    grows("1-1000 own batches", Site(PER_TOPIC, topics=1), Site(PER_TOPIC, topics=1000)),
+    grows("1-2000 partitions", Site(topics=1, partitions=1), Site(topics=1, partitions=2000)),
+    grows("1-2000 keyed", Site(topics=1, partitions=1), Site(topics=1, partitions=2000), keyed=True),
+    Growth("1-64 senders", Case("1-64 senders <", 100, 150_000), Case("1-64 senders >", 100, 150_000, senders=64)),
+    grows("0-90 % of the slab", Site(SHORT, filled=0), Site(SHORT, filled=90)),
+    grows("3-30 brokers", Site(partitions=30, brokers=3), Site(partitions=30, brokers=30)),
 )
+
+LOADS: Final = (
+    Case("100B", 100, 200_000),
+    Case("1KB", 1024, 120_000),
+    Case("10KB", 10_240, 24_000),
+    Case("100B-20k/s", 100, 80_000, rate=20_000),
+    Case("100B-2k/s", 100, 8_000, rate=2_000),
+    Case("100B-64-senders", 100, 192_000, senders=64),
+    Case("100B-per-topic", 100, 200_000, site=Site(PER_TOPIC)),
+)
+CONNECTED: Final = Site(streams=True)
+
+STREAMS: Final = (
+    Case("100B-unix", 100, 400_000, transport="unix", per_write=A_WRITE, site=CONNECTED),
+    Case("1KB-unix", 1024, 150_000, transport="unix", per_write=A_WRITE, site=CONNECTED),
+    Case("10KB-unix", 10_240, 24_000, transport="unix", per_write=A_WRITE, site=CONNECTED),
+    Case("100B-unix-single", 100, 200_000, transport="unix", site=CONNECTED),
+    Case("100B-tcp", 100, 400_000, transport="tcp", per_write=A_WRITE, site=CONNECTED),
+    Case("1KB-tcp", 1024, 150_000, transport="tcp", per_write=A_WRITE, site=CONNECTED),
+    Case("10KB-tcp", 10_240, 24_000, transport="tcp", per_write=A_WRITE, site=CONNECTED),
+)
+CODECS: Final = tuple(
+    Case(f"1KB-{codec}", 1024, 120_000, site=Site(compressed(codec))) for codec in ("none", "snappy", "lz4", "zstd")
+)
+BROKERS: Final = (
+    Case("100B-3-brokers", 100, 200_000, site=Site(brokers=3)),
+    Case("1KB-3-brokers", 1024, 120_000, site=Site(brokers=3)),
+    Case("100B-ack-50ms", 100, 200_000, site=Site(UNBATCHED, ack_delay_ms=50)),
+    Case("1KB-ack-50ms", 1024, 120_000, site=Site(UNBATCHED, ack_delay_ms=50)),
+)
+LATENCY: Final = (
+    Case("100B-flat-out", 100, 200_000, site=Site(AS_INSTALLED)),
+    *(Case(f"batched-{share}%", 100, 200_000, percent=share, site=Site(AS_INSTALLED)) for share in (1, 10, 50)),
+    *(Case(f"unbatched-{share}%", 100, 200_000, percent=share, site=Site(UNBATCHED)) for share in (1, 10, 50)),
+)
+PEERS: Final = tuple(
+    Case(f"{name}-{by}", size, messages, by=by)
+    for name, size, messages in (("100B", 100, 200_000), ("1KB", 1024, 100_000))
+    for by in (BRUCE, "rsyslog", "kcat", "confluent-kafka", "kafka-python")
+)
+
+GROUPS: Final[Mapping[str, Sequence[Case]]] = {
+    "loads": LOADS,
+    "streams": STREAMS,
+    "codecs": CODECS,
+    "brokers": BROKERS,
+    "latency": LATENCY,
+    "growth": [case for growth in GROWTH for case in (growth.small, growth.large)],
+    "peers": PEERS,
+}
+
+
+def case_names() -> list[str]:
+    """All names that can be chosen."""
+    return [*(case.name for cases in GROUPS.values() for case in cases), IDLE]

@@ -1,4 +1,4 @@
-"""The datagrams that are sent: text as in log lines, AnyPartition, topic after topic.
+"""The messages that are sent: text as in log lines, AnyPartition or PartitionKey, topic after topic.
 
 They follow from the case alone, so that two runs send the same.
 """
@@ -9,37 +9,64 @@ import random
 import time
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.protocol.client_wire import encode_any_partition
+from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["datagrams", "write_datagrams"]
+__all__ = ["datagrams", "lines", "write_datagrams", "write_text"]
 
 FILE_BYTES: Final = 1 << 20
 """Small enough for the sender to have it in its cache: reading it must not be what is measured."""
 MOST: Final = 1000
+SIZE_BYTES: Final = 4
+MOST_KEYED: Final = 2000
+"""One for each of the partitions that there are at the most."""
 WORDS: Final = (
     "GET POST PUT 200 304 404 500 user session=4711 order item checkout cart latency_ms=17 host=web-03 ok failed retry "
     "path=/api/v1/search path=/static/app.js cache=hit cache=miss region=eu-west-1 status=active amount=12.90 EUR"
 ).split()
 
 
-def datagrams(topics: Sequence[str], size: int) -> list[bytes]:
-    """Datagrams of exactly `size` bytes, as many for each topic."""
+def datagrams(topics: Sequence[str], size: int, *, keyed: bool = False) -> list[bytes]:
+    """Datagrams of exactly `size` bytes, as many for each topic; with partition keys of which none comes twice."""
     rng = random.Random(size)
     now_ms = time.time_ns() // 1_000_000
-    rounds = max(1, min(MOST, FILE_BYTES // size) // len(topics))
-    return [_datagram(rng, topic, size, now_ms) for _ in range(rounds) for topic in topics]
+    most = MOST_KEYED if keyed else max(1, min(MOST, FILE_BYTES // size))
+    rounds = max(1, most // len(topics))
+    return [
+        _datagram(rng, topic, size, now_ms, number if keyed else None) for number in range(rounds) for topic in topics
+    ]
 
 
-def _datagram(rng: random.Random, topic: str, size: int, now_ms: int) -> bytes:
-    overhead = len(encode_any_partition(topic, b"", timestamp_ms=now_ms))
-    text = " ".join(rng.choices(WORDS, k=size // 3 + 1)).encode()
-    return encode_any_partition(topic, text[: size - overhead], timestamp_ms=now_ms)
+def _datagram(rng: random.Random, topic: str, size: int, now_ms: int, key: int | None) -> bytes:
+    overhead = len(_encoded(topic, b"", now_ms, key))
+    return _encoded(topic, _text(rng, size - overhead), now_ms, key)
 
 
-def write_datagrams(path: Path, topics: Sequence[str], size: int) -> None:
+def _text(rng: random.Random, size: int) -> bytes:
+    return " ".join(rng.choices(WORDS, k=size // 3 + 1)).encode()[:size]
+
+
+def _encoded(topic: str, value: bytes, now_ms: int, key: int | None) -> bytes:
+    if key is None:
+        return encode_any_partition(topic, value, timestamp_ms=now_ms)
+    return encode_partition_key(key, topic, value, timestamp_ms=now_ms)
+
+
+def write_datagrams(path: Path, topics: Sequence[str], size: int, *, keyed: bool = False) -> None:
     """Write them back to back: each begins with its own size."""
-    path.write_bytes(b"".join(datagrams(topics, size)))
+    path.write_bytes(b"".join(datagrams(topics, size, keyed=keyed)))
+
+
+def lines(size: int) -> list[bytes]:
+    """Text of that size, as it is, for those who do not speak our protocol."""
+    rng = random.Random(size)
+    return [_text(rng, size) for _ in range(max(1, min(MOST, FILE_BYTES // size)))]
+
+
+def write_text(path: Path, size: int, head: bytes) -> None:
+    """Write lines of that size in all, each with a head, in the form that our sender reads: behind its size."""
+    texts = [head + line for line in lines(size - len(head))]
+    path.write_bytes(b"".join((SIZE_BYTES + len(text)).to_bytes(SIZE_BYTES, "big") + text for text in texts))

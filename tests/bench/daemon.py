@@ -1,8 +1,8 @@
 """The daemon that is measured: its start, its idleness, and one run under each load.
 
 The slab and the sockets lie in shared memory, where the slab lies by default.  While a load runs nothing looks at the
-daemon but a few counters in the slab; the books are read before and after.  The broker behind it is the embedded one;
-its CPU is reported by itself and belongs to no figure.
+daemon but a few counters in the slab; the books are read before and after.  The brokers behind it are the embedded
+ones, one process; its CPU is reported by itself and belongs to no figure.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from bench import cost
-from bench.cases import PARTITIONS, TOPICS
+from bench.cases import Case
+from bench.corpus import write_datagrams
 from bench.first_message import FirstMessage
+from bench.latency import latency_of
 from bench.results import DaemonRun, Idle, Life
 from bench.tools import run_sender
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.file import Slab
+from bruce_mp.status.fullness import share_in_use
+from bruce_mp.supervisor.run_dir import TCP_ADDRESS
 from bruce_mp.telemetry.books import total
 from bruce_mp.telemetry.counters import Counter, discarded
 from support.daemon import Daemon
@@ -27,17 +31,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from bench.cases import Case
+    from bench.cases import Site
     from bench.cost import Usage
     from bench.tools import Tools
 
-__all__ = ["MeasuredDaemon", "measured_daemon"]
+__all__ = ["MeasuredDaemon", "measured_daemon", "started_broker"]
 
 SETTLE_TIMEOUT_S: Final = 45.0
 CALM_S: Final = 1.0
 """After this long everything that belongs to the start, or to the load before, is over."""
-SETTINGS: Final[Mapping[str, object]] = {"slab.size": "128m", "logging.level": "NOTICE"}
+WARM_UP_SHARE: Final = 5
+SLAB_BYTES: Final = 128 << 20
+SETTINGS: Final[Mapping[str, object]] = {"slab.size": SLAB_BYTES, "logging.level": "NOTICE"}
 DISCARDED: Final = tuple(discarded(reason) for reason in DiscardReason)
+STUCK: Final = "stuck"
+"""The topic that fills the slab: the broker that leads it is down."""
+STUCK_SIZE: Final = 1024
 
 
 class MeasuredDaemon:
@@ -51,6 +60,24 @@ class MeasuredDaemon:
         self._memory_at_start = self._memory()
         self._memory_after: dict[str, dict[str, int]] = {}
         self._idle = Idle(0.0, {}, {})
+        self._stuck = 0
+
+    def fill(self, tools: Tools, percent: int, messages: Path) -> None:
+        """Have that share of the slab held by messages that wait for a leader."""
+        write_datagrams(messages, [STUCK], STUCK_SIZE)
+        some = Case("fill", STUCK_SIZE, SLAB_BYTES // 100 // STUCK_SIZE)
+        while self._share_in_use() < percent / 100:
+            received = self._daemon.wait_consistent().received
+            run_sender(tools, some, self._address("datagram"), messages)
+            self._daemon.wait_received(received + some.messages)
+        self._stuck = sum(self._daemon.wait_consistent().held.values())
+
+    def _share_in_use(self) -> float:
+        slab = Slab(self._daemon.slab_path)
+        try:
+            return share_in_use(slab)
+        finally:
+            slab.close()
 
     def rest(self, seconds: float) -> None:
         """Measure the idle daemon."""
@@ -65,11 +92,17 @@ class MeasuredDaemon:
             {name: (after[name].wakeups - before[name].wakeups) / spent for name in before},
         )
 
-    def carry(self, tools: Tools, case: Case, datagrams: Path) -> DaemonRun:
+    def warm_up(self, tools: Tools, case: Case, messages: Path) -> None:
+        """A part of the load, unmeasured: what a topic or a partition costs once is not what a message costs."""
+        received = self._daemon.wait_consistent().received
+        sent = run_sender(tools, case.shortened(WARM_UP_SHARE), self._address(case.transport), messages)
+        self._wait_settled(received + sent.messages)
+
+    def carry(self, tools: Tools, case: Case, messages: Path) -> DaemonRun:
         """Send a load and wait until it is settled.  Raises SendError when the sender fails."""
         books, stored = self._daemon.wait_consistent(), self._broker.statistics().records
         before, sink, start = cost.usage_of(self._pids), cost.cpu_seconds(self._broker.pid), time.monotonic()
-        sent = run_sender(tools, case, self._daemon.socket_path, datagrams)
+        sent = run_sender(tools, case, self._address(case.transport), messages)
         settled = self._wait_settled(books.received + sent.messages)
         sink = cost.cpu_seconds(self._broker.pid) - sink
         spent = settled - start
@@ -81,7 +114,7 @@ class MeasuredDaemon:
             received=now.received - books.received,
             delivered=now.delivered - books.delivered,
             discarded=sum(now.discarded.values()) - sum(books.discarded.values()),
-            held=sum(now.held.values()),
+            held=sum(now.held.values()) - self._stuck,
             stored=self._broker.statistics().records - stored,
             send_s=sent.seconds,
             settle_s=spent,
@@ -90,7 +123,14 @@ class MeasuredDaemon:
             sink_cpu_s=sink,
             balanced=now.balanced,
             same_processes=cost.family(self._daemon.pid) == self._pids,
+            latency_ms=latency_of(self._broker, int(start * 1e9)) if case.stamped else {},
         )
+
+    def _address(self, transport: str) -> str:
+        if transport == "tcp":
+            return "tcp:" + (self._daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")[2]
+        path = self._daemon.socket_path if transport == "datagram" else _stream_path(self._daemon.directory)
+        return f"{transport}:{path}"
 
     def _above_idle(self, before: Mapping[str, Usage], after: Mapping[str, Usage], seconds: float) -> dict[str, float]:
         idle = self._idle.cpu
@@ -101,7 +141,7 @@ class MeasuredDaemon:
         slab = Slab(self._daemon.slab_path)
         try:
             deadline = time.monotonic() + SETTLE_TIMEOUT_S
-            while not _is_settled(slab, received) and time.monotonic() < deadline:
+            while not _is_settled(slab, received, self._stuck) and time.monotonic() < deadline:
                 time.sleep(0.01)
             return time.monotonic()
         finally:
@@ -123,20 +163,47 @@ class MeasuredDaemon:
         )
 
 
-def _is_settled(slab: Slab, received: int) -> bool:
+def _is_settled(slab: Slab, received: int, stuck: int) -> bool:
     so_far = total(slab, Counter.MsgReceived)
     gone = total(slab, Counter.MsgDelivered) + sum(total(slab, reason) for reason in DISCARDED)
-    return so_far >= received and gone >= so_far
+    return so_far >= received and gone + stuck >= so_far
 
 
 @contextmanager
-def measured_daemon(directory: Path, settings: Mapping[str, object]) -> Iterator[MeasuredDaemon]:
-    """Start a broker and a daemon, with their files below `directory`; end both."""
-    with DevBroker(topics=dict.fromkeys(TOPICS, PARTITIONS)) as broker:
-        daemon = Daemon(directory, broker.bootstrap, {**SETTINGS, **settings})
+def measured_daemon(directory: Path, site: Site) -> Iterator[MeasuredDaemon]:
+    """Start brokers and a daemon, with their files below `directory`; end both."""
+    with started_broker(site) as broker:
+        daemon = Daemon(directory, broker.bootstrap, {**SETTINGS, **_streams(directory, site), **site.settings})
         first = FirstMessage(daemon)
         first.start()
         with daemon:
             first.join()
             daemon.wait_settled(1)
             yield MeasuredDaemon(daemon, broker, first)
+
+
+def started_broker(site: Site) -> DevBroker:
+    """The brokers of a site; with one more, which is down, where messages have to get stuck."""
+    topics = dict.fromkeys(site.topic_names, site.partitions)
+    brokers = site.brokers + bool(site.filled)
+    broker = DevBroker(topics=topics, brokers=brokers, ack_delay_ms=site.ack_delay_ms)
+    if site.filled:
+        broker.add_topic(STUCK, 1)
+        for topic, partitions in topics.items():
+            for partition in range(partitions):
+                broker.move_leader(topic, partition, 1 + partition % site.brokers)
+        broker.move_leader(STUCK, 0, brokers)
+        broker.broker_down(brokers)
+    return broker
+
+
+def _streams(directory: Path, site: Site) -> Mapping[str, object]:
+    if not site.streams:
+        return {}
+    path = _stream_path(directory)
+    unix = {"input.unix_stream.enable": "true", "input.unix_stream.path": path}
+    return {**unix, "input.tcp.enable": "true", "input.tcp.port": 0}
+
+
+def _stream_path(directory: Path) -> Path:
+    return directory / "in.stream"

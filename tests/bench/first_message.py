@@ -8,7 +8,6 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from bench.cases import TOPICS
 from bench.corpus import datagrams
 from bruce_mp.errors import SlabError
 from bruce_mp.slab.file import Slab
@@ -37,7 +36,7 @@ class FirstMessage(threading.Thread):
         self.received_s = 0.0
 
     def run(self) -> None:
-        datagram = datagrams(TOPICS, 100)[0]
+        datagram = datagrams(["bench-0"], 100)[0]
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             self.taken_s = self._wait_for(lambda: self._send(sock, datagram))
         self.received_s = self._wait_for(self._is_received)

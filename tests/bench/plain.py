@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.results import PlainRun
@@ -26,7 +27,7 @@ def run_plain(tools: Tools, case: Case, directory: Path, datagrams: Path) -> Pla
     assert receiver.stdout is not None
     assert receiver.stdout.readline() == b"READY\n"
     try:
-        run_sender(tools, case, path, datagrams)
+        run_sender(tools, replace(case, transport="datagram", per_write=1), f"datagram:{path}", datagrams)
     except SendError:
         receiver.kill()
         raise

@@ -14,9 +14,22 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-__all__ = ["DaemonRun", "Figure", "Idle", "Life", "Pair", "PlainRun", "Report", "figure_of", "refusals_of"]
+__all__ = [
+    "FORMAT",
+    "DaemonRun",
+    "Figure",
+    "Idle",
+    "Life",
+    "Pair",
+    "PlainRun",
+    "Recorded",
+    "Report",
+    "figure_of",
+    "per_message",
+    "refusals_of",
+]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of the JSON; goes up when a field changes its meaning."""
 
 
@@ -33,7 +46,7 @@ class DaemonRun(msgspec.Struct, frozen=True):
 
     `send_s` is the sender's time, `settle_s` the time until the last message was delivered or discarded.  `cpu_s` is by
     process, less what the process uses when idle; `wakeups` as well, but whole.  `sink_cpu_s` is the embedded broker's.
-    The counts are differences of the books over the run.
+    The counts are differences of the books over the run.  `latency_ms` is by percentile, where it was measured.
     """
 
     sent: int
@@ -49,6 +62,7 @@ class DaemonRun(msgspec.Struct, frozen=True):
     sink_cpu_s: float
     balanced: bool
     same_processes: bool
+    latency_ms: dict[str, float] = {}
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -91,7 +105,10 @@ class Life(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """Medians of a case.  Rates in messages a second: the plain receiver, into the daemon, through the daemon."""
+    """Medians of a case.  Rates in messages a second: the plain receiver, into the daemon, through the daemon.
+
+    `latency_ms` from send to ack, by percentile.
+    """
 
     multiple: float
     plain_us: float
@@ -105,18 +122,26 @@ class Figure(msgspec.Struct, frozen=True):
     discarded_share: float
     lowest_multiple: float
     highest_multiple: float
+    latency_ms: dict[str, float] = {}
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Everything, as it is written to a file.  `refused` has the reasons by case."""
+    """Everything about a group of cases.  `refused` has the reasons by case, `absent` those why one was not tried."""
 
-    format: int
     machine: dict[str, str | float]
     figures: dict[str, Figure]
     refused: dict[str, str]
+    absent: dict[str, str]
     idle: Idle | None
     lives: list[Life]
     pairs: list[Pair]
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """What is written to a file: reports by group, each with the machine of its own run."""
+
+    format: int
+    groups: dict[str, Report]
 
 
 def per_message(cpu_s: float, messages: int) -> float:
@@ -156,6 +181,7 @@ def figure_of(pairs: Sequence[Pair]) -> Figure:
         discarded_share=median(run.discarded / run.received for run in runs),
         lowest_multiple=min(multiples),
         highest_multiple=max(multiples),
+        latency_ms={name: median(run.latency_ms[name] for run in runs) for name in runs[0].latency_ms},
     )
 
 

@@ -13,17 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.cases import CASES, IDLE, TOPICS
+from bench.cases import BRUCE, GROUPS, IDLE
 from bench.corpus import write_datagrams
 from bench.daemon import measured_daemon
+from bench.peers import absence, run_peer
 from bench.plain import run_plain
 from bench.results import Pair, refusals_of
 from bench.tools import SendError, make_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from bench.cases import Case
+    from bench.cases import Case, Site
     from bench.daemon import MeasuredDaemon
     from bench.results import Life
     from bench.tools import Tools
@@ -31,36 +32,44 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "Session"]
 
 TIME_LIMIT_S: Final = 230.0
-"""No repetition is begun that might end later than this."""
+"""No repetition of a group is begun that might end later than this."""
 SHORT_REST_S: Final = 2.0
+LONG_REST_S: Final = 20.0
 SHARED_MEMORY: Final = Path("/dev/shm")
 QUICK_SHARE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was asked for.  `idle_s` 0: the idle daemon is only measured as long as the other figures need it."""
+    """What to do of one group.  `idle_s` 0: the idle daemon is only measured as long as the other figures need it."""
 
     cases: Sequence[Case]
     repetitions: int
     idle_s: float
 
     @classmethod
-    def of(cls, names: Sequence[str], repetitions: int | None, *, quick: bool) -> Plan:
-        """From the command line; no names: everything."""
-        cases = [case for case in CASES if not names or case.name in names]
+    def of(cls, group: str, names: Sequence[str], repetitions: int | None, *, quick: bool) -> Plan:
+        """From the command line; no names: the whole group."""
+        cases = [case for case in GROUPS[group] if not names or case.name in names]
+        if any(case.percent for case in cases) and GROUPS[group][0] not in cases:
+            cases.insert(0, GROUPS[group][0])
         if quick:
             cases = [case.shortened(QUICK_SHARE) for case in cases]
-        idle_s = (5.0 if quick else 20.0) if not names or IDLE in names else 0.0
+        rests = group == WITH_IDLE and (not names or IDLE in names)
+        idle_s = LONG_REST_S / (QUICK_SHARE if quick else 1) if rests else 0.0
         return cls(cases, repetitions or (1 if quick else 3), idle_s)
 
-    def groups(self) -> Iterator[tuple[Mapping[str, object], list[Case]]]:
-        """Cases by the settings of their daemon."""
-        settings: list[Mapping[str, object]] = []
-        for case in self.cases or CASES[:1]:
-            if case.settings not in settings:
-                settings.append(case.settings)
-                yield case.settings, [other for other in self.cases if other.settings == case.settings]
+    def sites(self) -> Iterator[tuple[Site, list[Case]]]:
+        """Cases by what has to be started for them."""
+        sites: list[Site] = []
+        for case in self.cases or GROUPS[WITH_IDLE][:1]:
+            if case.site not in sites:
+                sites.append(case.site)
+                yield case.site, [other for other in self.cases if other.site == case.site]
+
+
+WITH_IDLE: Final = "loads"
+"""The group that measures the idle daemon as well."""
 
 
 @dataclass(slots=True)
@@ -71,8 +80,11 @@ class Session:
     language: str = ""
     pairs: list[Pair] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)
     repetitions: int = 0
+    _highest: float = 0.0
+    """Messages a second that the first case of all brought through."""
 
     def run(self) -> None:
         """Do it all."""
@@ -90,37 +102,53 @@ class Session:
             if self.repetitions and began - start + longest > TIME_LIMIT_S:
                 _say(f"The time is up after {self.repetitions} of {self.plan.repetitions} repetitions.")
                 return
-            for number, (settings, cases) in enumerate(self.plan.groups()):
+            for number, (site, cases) in enumerate(self.plan.sites()):
                 home = place / f"{self.repetitions}-{number}"
                 home.mkdir()
-                with measured_daemon(home, settings) as daemon:
-                    daemon.rest(self._rest_s(number))
-                    self._carry_all(tools, cases, daemon, home)
-                    self.lives.append(daemon.life())
+                self._visit(tools, site, cases, home, self._rest_s(number))
             self.repetitions += 1
             longest = max(longest, time.monotonic() - began)
 
-    def _rest_s(self, group: int) -> float:
+    def _visit(self, tools: Tools, site: Site, cases: Sequence[Case], home: Path, rest_s: float) -> None:
+        with measured_daemon(home, site) as daemon:
+            if site.filled:
+                daemon.fill(tools, site.filled, home / "fill")
+            daemon.rest(rest_s)
+            self._carry_all(tools, cases, daemon, home)
+            self.lives.append(daemon.life())
+
+    def _rest_s(self, site: int) -> float:
         """Long enough to be reported once, else long enough to be taken off the other figures."""
-        return self.plan.idle_s if self.plan.idle_s and not self.repetitions and not group else SHORT_REST_S
+        return self.plan.idle_s if self.plan.idle_s and not self.repetitions and not site else SHORT_REST_S
 
     def _carry_all(self, tools: Tools, cases: Sequence[Case], daemon: MeasuredDaemon, home: Path) -> None:
         for case in cases:
+            if case.by != BRUCE and (reason := absence(case.by)):
+                self.absent[case.name] = reason
+                continue
             try:
                 self._carry(tools, case, daemon, home)
-            except SendError as error:
+            except (SendError, TimeoutError) as error:
                 self._refuse(case, str(error))
 
     def _carry(self, tools: Tools, case: Case, daemon: MeasuredDaemon, home: Path) -> None:
-        datagrams = home / "datagrams"
-        write_datagrams(datagrams, TOPICS, case.size)
-        pair = Pair(case.name, run_plain(tools, case, home, datagrams), daemon.carry(tools, case, datagrams))
+        messages = home / "messages"
+        write_datagrams(messages, case.site.topic_names, case.size, keyed=case.keyed)
+        load = case.paced(self._highest) if case.percent else case
+        plain = run_plain(tools, load, home, messages)
+        if case.by == BRUCE:
+            daemon.warm_up(tools, load, messages)
+            run = daemon.carry(tools, load, messages)
+        else:
+            run = run_peer(tools, load, home)
+        pair = Pair(case.name, plain, run)
+        self._highest = self._highest or pair.daemon.delivered / pair.daemon.settle_s
         reasons = refusals_of(pair.daemon)
         self.pairs.append(pair)
         if reasons:
             self._refuse(case, "; ".join(reasons))
         else:
-            _say(f"{self.repetitions + 1}/{self.plan.repetitions} {case.name:<16} {pair.multiple:6.1f} x")
+            _say(f"{self.repetitions + 1}/{self.plan.repetitions} {case.name:<20} {pair.multiple:6.1f} x")
 
     def _refuse(self, case: Case, reason: str) -> None:
         self.refused[case.name] = reason

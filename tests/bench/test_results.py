@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.cases import CASES, COMBINED, IDLE
-from bench.results import DaemonRun, Figure, Idle, Life, Pair, PlainRun, Report, figure_of, refusals_of
+from bench.cases import GROUPS, GROWTH, IDLE, LOADS, Site, case_names
+from bench.results import DaemonRun, Figure, Idle, Life, Pair, PlainRun, Recorded, Report, figure_of, refusals_of
 from bench.session import Plan
 from bench.table import render
 
@@ -37,7 +37,8 @@ def pair(cpu_s: float) -> Pair:
 def report(**figures: Figure) -> Report:
     idle = Idle(20.0, {"input": 0.001}, {"input": 1.0})
     life = Life(0.5, 0.75, idle, {"input": 10_000_000}, {"a-case": {"input": 11_000_000}}, 5_000_000, 8_000_000)
-    return Report(1, {"cores": 2}, figures, {"bad-case": "the books do not balance"}, idle, [life], [])
+    refused, absent = {"bad-case": "the books do not balance"}, {"a-peer": "it is not installed"}
+    return Report({"cores": 2}, figures, refused, absent, idle, [life], [])
 
 
 def test_a_good_run_is_not_refused() -> None:
@@ -74,45 +75,79 @@ def test_a_figure_is_per_delivered_message_and_the_median_of_the_repetitions() -
 def test_the_table_shows_figures_beside_the_baseline_and_refusals() -> None:
     now = report(first=figure_of([pair(0.00396)]), second=figure_of([pair(0.0099)]))
     before = report(first=figure_of([pair(0.00198)]))
-    lines = render(now, before).splitlines()
+    lines = render("loads", now, before).splitlines()
     first, second = (next(line for line in lines if line.startswith(name)) for name in ("first", "second"))
     assert first.split()[1:7] == ["1.00", "4.00", "4.0", "x", "(4.0-4.0)", "2.0"]
     assert second.split()[5:7] == ["(10.0-10.0)", "-"]
-    assert "bad-case         NO FIGURE: the books do not balance" in lines
+    assert "bad-case              NO FIGURE: the books do not balance" in lines
+    assert "a-peer                not measured: it is not installed" in lines
     assert any(line.startswith("idle") and "0.10 % of a core (was 0.10 %)" in line for line in lines)
 
 
+def test_the_ratio_of_the_ends_is_shown_by_itself_and_by_the_multiples() -> None:
+    growth = GROWTH[0]
+    few, many = figure_of([pair(0.00198)]), figure_of([pair(0.00495)])
+    lines = render("growth", report(**{growth.small.name: few, growth.large.name: many}), None).splitlines()
+    assert any(line.split()[-6:] == ["2.00", "5.00", "2.50", "2.0", "5.0", "2.50"] for line in lines)
+
+
+def test_latencies_are_medians_and_shown() -> None:
+    runs = [msgspec.structs.replace(GOOD, latency_ms={"p50": 1.0 * n, "p99": 10.0 * n}) for n in (1, 2, 9)]
+    figure = figure_of([Pair("a-case", PLAIN, run) for run in runs])
+    assert figure.latency_ms == {"p50": 2.0, "p99": 20.0}
+    assert "p50 2.00 ms  p99 20.00 ms" in render("latency", report(slow=figure), None)
+
+
 def test_a_report_survives_the_file() -> None:
-    written = report(first=figure_of([pair(0.00396)]))
-    assert msgspec.json.decode(msgspec.json.encode(written), type=Report) == written
+    written = Recorded(2, {"loads": report(first=figure_of([pair(0.00396)]))})
+    assert msgspec.json.decode(msgspec.json.encode(written), type=Recorded) == written
 
 
 def test_the_recorded_baseline_has_every_case() -> None:
-    recorded = msgspec.json.decode(Path(__file__).with_name("baseline.json").read_bytes(), type=Report)
-    assert list(recorded.figures) == [case.name for case in CASES]
-    assert recorded.idle is not None
-    assert not recorded.refused
+    recorded = msgspec.json.decode(Path(__file__).with_name("baseline.json").read_bytes(), type=Recorded).groups
+    assert recorded.keys() == GROUPS.keys()
+    for name, cases in GROUPS.items():
+        assert {*recorded[name].figures, *recorded[name].absent} == {case.name for case in cases}
+        assert not recorded[name].refused
+    assert recorded["loads"].idle is not None
 
 
-def test_a_plan_without_names_has_everything() -> None:
-    plan = Plan.of([], None, quick=False)
-    assert (list(plan.cases), plan.repetitions, plan.idle_s) == (list(CASES), 3, 20.0)
-    assert [case.name for _, cases in plan.groups() for case in cases] == [case.name for case in CASES]
+def test_no_two_cases_have_one_name() -> None:
+    assert len(set(case_names())) == len(case_names())
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_plan_without_names_has_the_whole_group(group: str) -> None:
+    plan = Plan.of(group, [], None, quick=False)
+    assert (list(plan.cases), plan.repetitions) == (list(GROUPS[group]), 3)
+    by_site = [case.name for _, cases in plan.sites() for case in cases]
+    assert sorted(by_site) == sorted(case.name for case in GROUPS[group])
+
+
+def test_only_the_first_group_measures_the_idle_daemon() -> None:
+    assert [Plan.of(group, [], None, quick=False).idle_s for group in GROUPS] == [20.0, *[0.0] * (len(GROUPS) - 1)]
 
 
 def test_a_quick_plan_is_shorter_everywhere() -> None:
-    plan = Plan.of([], None, quick=True)
+    plan = Plan.of("loads", [], None, quick=True)
     assert plan.repetitions == 1
-    assert all(quick.messages < whole.messages for quick, whole in zip(plan.cases, CASES, strict=True))
+    assert all(quick.messages < whole.messages for quick, whole in zip(plan.cases, LOADS, strict=True))
 
 
 def test_the_idle_daemon_can_be_measured_alone() -> None:
-    plan = Plan.of([IDLE], 1, quick=False)
-    assert list(plan.groups()) == [(COMBINED, [])]
+    plan = Plan.of("loads", [IDLE], 1, quick=False)
+    assert list(plan.sites()) == [(Site(), [])]
     assert plan.idle_s == 20.0
 
 
 def test_a_named_case_does_not_measure_the_idle_daemon() -> None:
-    plan = Plan.of(["1KB"], None, quick=False)
+    plan = Plan.of("loads", ["1KB"], None, quick=False)
     assert [case.name for case in plan.cases] == ["1KB"]
     assert plan.idle_s == 0.0
+
+
+def test_a_share_of_the_highest_rate_needs_the_case_that_shows_it() -> None:
+    plan = Plan.of("latency", ["unbatched-10%"], 1, quick=False)
+    assert [case.name for case in plan.cases] == ["100B-flat-out", "unbatched-10%"]
+    paced = plan.cases[1].paced(50_000)
+    assert (paced.rate, paced.messages) == (5_000, 15_000)

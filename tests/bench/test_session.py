@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.cases import Case
+from bench.cases import PER_TOPIC, Case, Site
+from bench.peers import PEERS
 from bench.results import figure_of
 from bench.session import Plan, Session
 
@@ -25,3 +26,29 @@ def test_a_session_brings_a_figure_for_each_case_and_the_daemons_life() -> None:
     assert 0 < life.taken_s <= life.received_s
     assert set(life.memory_after) == {"small", "many"}
     assert 0 < life.slab_mapped <= life.slab_file * 2
+
+
+def test_streams_a_full_slab_and_latencies() -> None:
+    full, streams = Site(PER_TOPIC, brokers=2, filled=90), Site(streams=True)
+    cases = (
+        Case("flat out", 100, 3000, site=full),
+        Case("paced", 100, 500, percent=10, site=full),
+        Case("unix", 100, 3000, transport="unix", per_write=32, site=streams),
+        Case("tcp", 1000, 500, transport="tcp", keyed=True, site=streams),
+    )
+    session = Session(Plan(cases, repetitions=1, idle_s=0.0))
+    session.run()
+    assert not session.refused
+    flat_out, paced, unix, tcp = (pair.daemon for pair in session.pairs)
+    assert [run.delivered for run in (flat_out, unix, tcp)] == [3000, 3000, 500]
+    assert 0 < paced.latency_ms["p50"] <= paced.latency_ms["p99"]
+
+
+def test_peers_carry_the_load_or_are_said_to_be_absent() -> None:
+    everybody = [Case(name, 200, 500, by=name) for name in PEERS]
+    session = Session(Plan(everybody, repetitions=1, idle_s=0.0))
+    session.run()
+    assert not session.refused
+    assert {*(pair.case for pair in session.pairs), *session.absent} == PEERS.keys()
+    assert {"confluent-kafka", "kafka-python"} <= {pair.case for pair in session.pairs}  # tests have them
+    assert all(pair.daemon.stored == 500 for pair in session.pairs)

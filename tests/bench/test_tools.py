@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench import cost
-from bench.cases import TOPICS, Case
+from bench.cases import Case
 from bench.corpus import datagrams, write_datagrams
 from bench.plain import run_plain
 from bench.tools import SendError, Tools, make_tools, run_sender
@@ -21,6 +21,8 @@ from bruce_mp.protocol.client_wire import Message, parse_message
 if TYPE_CHECKING:
     from pathlib import Path
 
+TOPICS = Case("any", 100, 1).site.topic_names
+TOPICS = Case("any", 100, 1).site.topic_names
 BIND_AND_END = """
 import socket, sys
 socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).bind(sys.argv[1])
@@ -70,7 +72,7 @@ def test_a_receiver_that_goes_away_is_an_error(tools: Tools, tmp_path: Path) -> 
 def test_nobody_to_send_to_is_an_error(tools: Tools, tmp_path: Path) -> None:
     write_datagrams(tmp_path / "datagrams", TOPICS, 100)
     with pytest.raises(SendError, match="The sender ended with 1"):
-        run_sender(tools, Case("nobody", 100, 10), tmp_path / "nobody", tmp_path / "datagrams")
+        run_sender(tools, Case("nobody", 100, 10), f"datagram:{tmp_path}/nobody", tmp_path / "datagrams")
 
 
 @pytest.mark.parametrize("size", [100, 1024, 10_240])

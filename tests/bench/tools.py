@@ -57,12 +57,13 @@ def _compiles(compiler: str, name: str, directory: Path) -> bool:
     return subprocess.run(command, check=False).returncode == 0
 
 
-def run_sender(tools: Tools, case: Case, socket_path: Path, datagrams: Path) -> Sent:
-    """Send the load of a case.  Raises SendError when the receiver went away or does not read."""
-    numbers = (case.messages, case.senders, case.rate)
-    sender = processes.spawn(
-        [*tools.send, str(socket_path), str(datagrams), *map(str, numbers)], output=subprocess.PIPE
-    )
+def run_sender(tools: Tools, case: Case, address: str, messages: Path, *, bare: bool = False) -> Sent:
+    """Send the load of a case to `datagram:PATH`, `unix:PATH` or `tcp:PORT`; `bare`: without the sizes in front.
+
+    Raises SendError when the receiver went away or does not read.
+    """
+    numbers = (case.messages, case.senders, case.rate, case.per_write, int(case.stamped), int(bare))
+    sender = processes.spawn([*tools.send, address, str(messages), *map(str, numbers)], output=subprocess.PIPE)
     words = finish(sender, SEND_TIMEOUT_S).split()
     if sender.returncode or words[:1] != ["SENT"]:
         raise SendError(f"The sender ended with {sender.returncode}: {' '.join(words)}")

@@ -6,55 +6,84 @@ import os
 import socket
 import sys
 import time
-from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+STAMP_BYTES = 8
+SIZE_BYTES = 4
 
-def read_datagrams(path: Path) -> list[bytes]:
+
+def read_messages(path: Path) -> list[bytes]:
     data = path.read_bytes()
-    datagrams, at = [], 0
+    messages, at = [], 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big")
-        datagrams.append(data[at : at + size])
+        messages.append(data[at : at + size])
         at += size
-    return datagrams
+    return messages
 
 
-def send_all(sock: socket.socket, datagrams: Sequence[bytes], first: int, messages: int, rate: float) -> None:
+def connect_to(name: str) -> socket.socket:
+    kind, _, rest = name.partition(":")
+    if kind == "tcp":
+        return socket.create_connection(("127.0.0.1", int(rest)))
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM if kind == "unix" else socket.SOCK_DGRAM)
+    sock.connect(rest)
+    return sock
+
+
+def stamped(message: bytes) -> bytes:
+    return message[:-STAMP_BYTES] + time.monotonic_ns().to_bytes(STAMP_BYTES, sys.byteorder)
+
+
+class Load(NamedTuple):
+    """What one sender sends."""
+
+    messages: Sequence[bytes]
+    first: int
+    wanted: int
+    rate: float
+    per_write: int
+    stamp: bool
+
+
+def send_all(sock: socket.socket, load: Load) -> None:
     start = time.monotonic()
-    send = sock.send
-    for number, datagram in enumerate(islice(cycle(datagrams), first, first + messages)):
-        if rate:
-            time.sleep(max(0.0, start + number / rate - time.monotonic()))
-        send(datagram)
+    done = 0
+    while done < load.wanted:
+        if load.rate:
+            time.sleep(max(0.0, start + done / load.rate - time.monotonic()))
+        at = (load.first + done) % len(load.messages)
+        some = load.messages[at : at + min(load.per_write, load.wanted - done)]
+        sock.sendall(b"".join(map(stamped, some) if load.stamp else some))
+        done += len(some)
 
 
 def main() -> None:
-    path, file, *numbers = sys.argv[1:]
-    messages, senders, rate = int(numbers[0]), int(numbers[1]), float(numbers[2])
-    datagrams = read_datagrams(Path(file))
+    address, file, *numbers = sys.argv[1:]
+    wanted, senders, rate = int(numbers[0]), int(numbers[1]), float(numbers[2])
+    per_write, stamp, bare = map(int, numbers[3:])
+    messages = [message[SIZE_BYTES if bare else 0 :] for message in read_messages(Path(file))]
     go, start_signal = os.pipe()
     children = []
     for sender in range(senders):
         child = os.fork()
         if not child:
             os.close(start_signal)
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            sock.connect(path)
+            sock = connect_to(address)
             os.read(go, 1)  # the end of the pipe is the starting signal
-            share = messages * (sender + 1) // senders - messages * sender // senders
-            send_all(sock, datagrams, sender * 7, share, rate / senders)
+            share = wanted * (sender + 1) // senders - wanted * sender // senders
+            send_all(sock, Load(messages, sender * 7, share, rate / senders, per_write, bool(stamp)))
             os._exit(0)
         children.append(child)
     start = time.monotonic()
     os.close(start_signal)
     if any([os.waitpid(child, 0)[1] for child in children]):  # noqa: C419  all of them have to be waited for
         sys.exit("a sender failed")
-    print(f"SENT {messages} {time.monotonic() - start:.6f}")
+    print(f"SENT {wanted} {time.monotonic() - start:.6f}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,40 @@
+"""The time from send to ack: each message says when it was sent, and the embedded broker when it appended its batch.
+
+Both are times of the host's one steady clock.  The broker writes its answer at once; what the daemon needs to read it
+is not in the figure, and nothing waits for that.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bruce_mp.devbroker.control import DevBroker
+
+__all__ = ["latency_of", "percentile"]
+
+STAMP_BYTES: Final = 8
+PERCENTILES: Final = (50, 99)
+
+
+def latency_of(broker: DevBroker, start_ns: int) -> dict[str, float]:
+    """Percentiles in ms of all messages that were sent since then."""
+    waits = sorted(
+        appended_ns - sent_ns
+        for appended_ns, records in broker.appended_since(start_ns)
+        for record in records
+        if start_ns <= (sent_ns := _stamp(record.value or b"")) <= appended_ns
+    )
+    return {f"p{share}": percentile(waits, share) / 1e6 for share in PERCENTILES} if waits else {}
+
+
+def _stamp(value: bytes) -> int:
+    return int.from_bytes(value[-STAMP_BYTES:], sys.byteorder)
+
+
+def percentile(ordered: Sequence[int], share: int) -> int:
+    """The value that so many percent do not exceed."""
+    return ordered[max(0, -(-len(ordered) * share // 100) - 1)]
