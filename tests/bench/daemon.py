@@ -42,11 +42,17 @@ CALM_S: Final = 1.0
 """After this long everything that belongs to the start, or to the load before, is over."""
 WARM_UP_SHARE: Final = 5
 SLAB_BYTES: Final = 128 << 20
-SETTINGS: Final[Mapping[str, object]] = {"slab.size": SLAB_BYTES, "logging.level": "NOTICE"}
+SETTINGS: Final[Mapping[str, object]] = {
+    "slab.size": SLAB_BYTES,
+    "logging.level": "NOTICE",
+    "delivery.shutdown_max_delay_ms": 1000,
+}
 DISCARDED: Final = tuple(discarded(reason) for reason in DiscardReason)
 STUCK: Final = "stuck"
 """The topic that fills the slab: the broker that leads it is down."""
 STUCK_SIZE: Final = 1024
+SURE_PERCENT: Final = 80
+"""So much of the space is filled at once, the rest in steps: headers and ends of chunks need some as well."""
 
 
 class MeasuredDaemon:
@@ -65,12 +71,16 @@ class MeasuredDaemon:
     def fill(self, tools: Tools, percent: int, messages: Path) -> None:
         """Have that share of the slab held by messages that wait for a leader."""
         write_datagrams(messages, [STUCK], STUCK_SIZE)
-        some = Case("fill", STUCK_SIZE, SLAB_BYTES // 100 // STUCK_SIZE)
+        most = SLAB_BYTES * percent // 100 // STUCK_SIZE
+        self._stuck = self._send_stuck(tools, most * SURE_PERCENT // 100, messages)
         while self._share_in_use() < percent / 100:
-            received = self._daemon.wait_consistent().received
-            run_sender(tools, some, self._address("datagram"), messages)
-            self._daemon.wait_received(received + some.messages)
-        self._stuck = sum(self._daemon.wait_consistent().held.values())
+            self._stuck += self._send_stuck(tools, most // 100, messages)
+
+    def _send_stuck(self, tools: Tools, count: int, messages: Path) -> int:
+        case = Case("stuck", STUCK_SIZE, count)
+        run_sender(tools, case, self._address("datagram"), messages)
+        self._wait_settled(1 + self._stuck + count, 1 + self._stuck + count)
+        return count
 
     def _share_in_use(self) -> float:
         slab = Slab(self._daemon.slab_path)
@@ -96,14 +106,14 @@ class MeasuredDaemon:
         """A part of the load, unmeasured: what a topic or a partition costs once is not what a message costs."""
         received = self._daemon.wait_consistent().received
         sent = run_sender(tools, case.shortened(WARM_UP_SHARE), self._address(case.transport), messages)
-        self._wait_settled(received + sent.messages)
+        self._wait_settled(received + sent.messages, self._stuck)
 
     def carry(self, tools: Tools, case: Case, messages: Path) -> DaemonRun:
         """Send a load and wait until it is settled.  Raises SendError when the sender fails."""
         books, stored = self._daemon.wait_consistent(), self._broker.statistics().records
         before, sink, start = cost.usage_of(self._pids), cost.cpu_seconds(self._broker.pid), time.monotonic()
         sent = run_sender(tools, case, self._address(case.transport), messages)
-        settled = self._wait_settled(books.received + sent.messages)
+        settled = self._wait_settled(books.received + sent.messages, self._stuck)
         sink = cost.cpu_seconds(self._broker.pid) - sink
         spent = settled - start
         after = cost.usage_of(self._pids)
@@ -136,12 +146,12 @@ class MeasuredDaemon:
         idle = self._idle.cpu
         return {name: after[name].cpu_s - before[name].cpu_s - idle.get(name, 0.0) * seconds for name in before}
 
-    def _wait_settled(self, received: int) -> float:
-        """When everything was received and left; or now, when it takes too long: the books will tell."""
+    def _wait_settled(self, received: int, stuck: int) -> float:
+        """When all was received, and left but for what is stuck; or now, if it takes too long: the books will tell."""
         slab = Slab(self._daemon.slab_path)
         try:
             deadline = time.monotonic() + SETTLE_TIMEOUT_S
-            while not _is_settled(slab, received, self._stuck) and time.monotonic() < deadline:
+            while not _is_settled(slab, received, stuck) and time.monotonic() < deadline:
                 time.sleep(0.01)
             return time.monotonic()
         finally:
