@@ -30,6 +30,13 @@ def test_nothing_is_lost_doubled_or_reordered(tmp_path: Path, broker: DevBroker)
     run_chaos(Run(129, 20, 200), Embedded(broker, BROKERS), tmp_path)
 
 
+def test_the_same_with_pure_kernels(tmp_path: Path, broker: DevBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an install without a compiler has; the other runs have compiled ones where there are any."""
+    monkeypatch.setenv("BRUCE_KERNELS", "pure")
+    run_chaos(Run(131, 10, 100), Embedded(broker, BROKERS), tmp_path)
+    assert "It uses pure Python kernels" in (tmp_path / "log").read_text()
+
+
 def test_what_trouble_with_sequence_numbers_doubles_is_counted(tmp_path: Path, broker: DevBroker) -> None:
     """By topic as well: no process is killed."""
     harms = (Harm.BROKER, Harm.LEADER, Harm.ANSWER)

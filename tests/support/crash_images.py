@@ -1,9 +1,10 @@
 """What is left in a slab when a process is killed at any instruction.
 
 `crash_images` runs an action once under a tracer that looks at the memory after every bytecode instruction, and so
-records every store.  Each prefix of the stores is what a SIGKILL at that point would leave.  A store of more than one
-word is not one machine instruction: some prefixes of its 4-byte words are left as well, except that an aligned 8-byte
-word stays whole.
+records every store of Python; `machine_images` does so after every instruction of the machine, for compiled code, in a
+fork and at a thousandth of the speed.  Each prefix of the stores is what a SIGKILL at that point would leave.  A store
+of more than one word is not one machine instruction: some prefixes of its 4-byte words are left as well, except that an
+aligned 8-byte word stays whole.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
+
+from support.machine_steps import run_in_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -62,6 +65,14 @@ def crash_images(slab: Slab, regions: Sequence[range], action: Callable[[], obje
     finally:
         sys.settrace(previous)
     recorder.look()
+    return CrashImages(slab, before, recorder.images)
+
+
+def machine_images(slab: Slab, regions: Sequence[range], action: Callable[[], object]) -> CrashImages:
+    """The same, with compiled code as well; of the action nothing but its stores is left."""
+    recorder = _Recorder(slab, regions)
+    before = dict(recorder.seen)
+    run_in_steps(action, recorder.look)
     return CrashImages(slab, before, recorder.images)
 
 

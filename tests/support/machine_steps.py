@@ -1,0 +1,79 @@
+"""Runs an action one machine instruction at a time, so that somebody can look at shared memory after each.
+
+The action runs in a fork of this process, stepped with ptrace(2).  What it stores in memory that is mapped from a file
+is seen here at once; of the rest nothing is left.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["run_in_steps"]
+
+TRACEME: Final = 0
+CONTINUE: Final = 7
+SINGLESTEP: Final = 9
+
+
+def run_in_steps(action: Callable[[], object], look: Callable[[], None]) -> int:
+    """Run `action` in a fork, and call `look` after each of its instructions; how many there were.
+
+    Raises OSError where the kernel does not allow it, and RuntimeError when the action did not succeed.
+    """
+    pid = os.fork()
+    if not pid:
+        _act(action)
+    try:
+        steps, status = _step_through(pid, look)
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    if status:
+        raise RuntimeError(f"The action ended with {os.waitstatus_to_exitcode(status)}.")
+    return steps
+
+
+def _act(action: Callable[[], object]) -> NoReturn:
+    """In the fork: stop before the action and behind it."""
+    with suppress(BaseException):
+        gc.disable()
+        _ptrace(TRACEME, 0)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        action()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(0)
+    os._exit(1)
+
+
+def _step_through(pid: int, look: Callable[[], None]) -> tuple[int, int]:
+    """The number of steps between the two stops, and how the fork ended."""
+    os.waitpid(pid, 0)
+    steps, stopped_by = 0, signal.SIGTRAP
+    while stopped_by == signal.SIGTRAP:
+        _ptrace(SINGLESTEP, pid)
+        _, status = os.waitpid(pid, 0)
+        if not os.WIFSTOPPED(status):
+            return steps, status
+        steps, stopped_by = steps + 1, signal.Signals(os.WSTOPSIG(status))
+        look()
+    _ptrace(CONTINUE, pid)
+    return steps, os.waitpid(pid, 0)[1]
+
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+_LIBC.ptrace.restype = ctypes.c_long
+
+
+def _ptrace(request: int, pid: int) -> None:
+    if _LIBC.ptrace(request, pid, None, None) == -1:
+        raise OSError(ctypes.get_errno(), f"ptrace: {os.strerror(ctypes.get_errno())}")
