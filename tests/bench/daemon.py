@@ -21,7 +21,7 @@ from bench.tools import run_sender
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.file import Slab
-from bruce_mp.status.fullness import share_in_use
+from bruce_mp.status.slab_use import read_slab_use
 from bruce_mp.supervisor.run_dir import TCP_ADDRESS
 from bruce_mp.telemetry.books import total
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -85,7 +85,7 @@ class MeasuredDaemon:
     def _share_in_use(self) -> float:
         slab = Slab(self._daemon.slab_path)
         try:
-            return share_in_use(slab)
+            return read_slab_use(slab).share
         finally:
             slab.close()
 
