@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"{args.file}: OK")
     for name, value in _summary(config).items():
         print(f"  {name:14}{value}")
-    for remark in (*remarks(config), *careless_files(config.kafka)):
+    for remark in (*remarks(config), *careless_files(config)):
         print(f"Note: {remark}")
     return ExitCode.OK
 

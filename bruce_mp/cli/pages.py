@@ -11,6 +11,7 @@ import socket
 from argparse import ArgumentTypeError
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -19,14 +20,16 @@ from bruce_mp.config.addresses import HostPort, UnixPath, parse_listen
 from bruce_mp.config.load import load_config
 from bruce_mp.config.sections import Http
 from bruce_mp.errors import BruceError, ExitCode
+from bruce_mp.pipes.credentials import read_secret
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable, Mapping
 
     from bruce_mp.config.model import Config
 
-__all__ = ["Pages", "UnreadableError", "add_address", "pages_of"]
+__all__ = ["Pages", "UnreadableError", "add_address", "add_token", "pages_of"]
 
 _Page = TypeVar("_Page")
 
@@ -61,11 +64,24 @@ def _address(text: str) -> HostPort | UnixPath:
         raise ArgumentTypeError(f"{error}; give http://HOST:PORT or unix:/PATH") from error
 
 
+def add_token(parser: ArgumentParser) -> None:
+    """The option with which a daemon is asked to change something."""
+    text = "file with the token that the daemon wants, if --config does not say where it is"
+    parser.add_argument("--token-file", metavar="FILE", help=text)
+
+
 def pages_of(args: Namespace) -> Pages:
     """The pages of the daemon that the options mean.  Raises ConfigError, or UnreadableError when it cannot be told."""
-    if args.config is not None:
-        return Pages(_address_in(load_config(args.config)))
-    return Pages(args.url or Http().address)
+    config = None if args.config is None else load_config(args.config)
+    address = (args.url or Http().address) if config is None else _address_in(config)
+    return Pages(address, lambda: _token(getattr(args, "token_file", None), Http() if config is None else config.http))
+
+
+def _token(file: str | None, http: Http) -> str | None:
+    """Raises ConfigError when it cannot be read."""
+    if file is not None:
+        return read_secret(file, None, "The token")
+    return read_secret(http.token_file, http.token_env, "The token of the daemon")
 
 
 def _address_in(config: Config) -> HostPort | UnixPath:
@@ -83,10 +99,11 @@ def _address_in(config: Config) -> HostPort | UnixPath:
 
 
 class Pages:
-    """The pages at an address."""
+    """The pages at an address.  `token` is asked for when something is to be changed; it may raise ConfigError."""
 
-    def __init__(self, address: HostPort | UnixPath) -> None:
+    def __init__(self, address: HostPort | UnixPath, token: Callable[[], str | None] = lambda: None) -> None:
         self._address = address
+        self._token = token
 
     def get(self, page: str, shape: type[_Page]) -> _Page:
         """The JSON page `/page/json` as a `shape`.  Raises UnreadableError."""
@@ -99,7 +116,9 @@ class Pages:
 
     def post(self, path: str) -> tuple[int, str]:
         """Have the daemon do something; the status and the text of its answer.  Raises UnreadableError."""
-        status, body = self._ask("POST", path, POST_TIMEOUT_S)
+        token = self._token()
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        status, body = self._ask("POST", path, POST_TIMEOUT_S, headers)
         return status, body.decode("utf-8", "replace")
 
     def _fetch(self, path: str) -> bytes:
@@ -109,10 +128,12 @@ class Pages:
             raise UnreadableError(f"{self._address} answered {path} with {status}: {text}")
         return body
 
-    def _ask(self, method: str, path: str, timeout_s: float) -> tuple[int, bytes]:
+    def _ask(
+        self, method: str, path: str, timeout_s: float, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[int, bytes]:
         connection = _connection(self._address, timeout_s)
         try:
-            connection.request(method, path)
+            connection.request(method, path, headers=headers)
             answer = connection.getresponse()
             return answer.status, answer.read()
         except OSError as error:

@@ -11,7 +11,7 @@ from argparse import ArgumentParser
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from bruce_mp.cli.pages import UnreadableError, add_address, pages_of
+from bruce_mp.cli.pages import UnreadableError, add_address, add_token, pages_of
 from bruce_mp.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def main(argv: Sequence[str]) -> int:
     statuses = "Exit status: 0 if it was applied, 1 if it was refused, 4 if no daemon answered."
     parser = ArgumentParser(prog="bruce reload", description=description, epilog=statuses)
     add_address(parser)
+    add_token(parser)
     parser.add_argument("--check", action="store_true", help="only say what would change, and what needs a restart")
     args = parser.parse_args(argv)
     path = "/reload?check=1" if args.check else "/reload"

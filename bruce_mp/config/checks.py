@@ -176,6 +176,17 @@ def _socket_places(config: Config) -> Iterator[tuple[Path, str]]:
         yield ("http", "listen"), config.http.address.path
 
 
+def _http(config: Config) -> Iterator[Problem]:
+    http = config.http
+    yield from _one_source(("http",), http.token_file, http.token_env, "token")
+    if isinstance(http.address, HostPort):
+        for name, value in (("mode", http.mode), ("user", http.user), ("group", http.group)):
+            if value is not None:
+                shown = f"{value:04o}" if isinstance(value, int) else value
+                remedy = ': it is for a UNIX socket; remove it, or listen on "unix:/path"'
+                yield Problem.value(("http", name), shown, remedy)
+
+
 def _own_ports(config: Config) -> Iterator[Problem]:
     tcp, http = config.input.tcp, config.http.address
     if tcp.enable and tcp.port and http == HostPort(tcp.host, tcp.port):
@@ -201,5 +212,6 @@ CHECKS: Final = (
     _loopback,
     _own_sockets,
     _own_ports,
+    _http,
     _discard_log_size,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bruce_mp.config.addresses import is_loopback
+from bruce_mp.config.addresses import HostPort, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +32,7 @@ def remarks(config: Config) -> list[str]:
         found.append(
             f'input.tcp.host = "{config.input.tcp.host}": other hosts can connect and send; nothing asks who they are.'
         )
+    found += _about_pages(config)
     found += _about_security(config)
     return found
 
@@ -51,3 +52,10 @@ def _about_security(config: Config) -> Iterator[str]:
             "kafka.tls.verify_host_name = false: whoever has any certificate of the authority can pose as a broker, "
             "and read all messages."
         )
+
+
+def _about_pages(config: Config) -> Iterator[str]:
+    http = config.http
+    if isinstance(http.address, HostPort) and not is_loopback(http.address.host):
+        more = "" if http.token_file or http.token_env else ", and ask for what they change"
+        yield f'http.listen = "{http.listen}": other hosts can read the status pages{more}; nothing asks who they are.'

@@ -16,11 +16,12 @@ from typing import Annotated, Final, Literal
 from msgspec import field
 
 from bruce_mp.config import fields
+from bruce_mp.config.access import Group, User
 from bruce_mp.config.addresses import HostPort, UnixPath, parse_host_port, parse_listen
 from bruce_mp.config.fields import LIVE, Kind, restart
 from bruce_mp.config.limits import DAY_MS, INT32_MAX
 from bruce_mp.config.section import BOUND, MADE_WITH_SLAB, Section
-from bruce_mp.config.security import Sasl, Tls
+from bruce_mp.config.security import VARIABLE, Sasl, Tls
 from bruce_mp.config.sizes import GIB, KIB, MIB
 
 MONTH_MIN: Final = 31 * 24 * 60
@@ -350,6 +351,20 @@ class Http(Section, frozen=True):
     bad_msg_prefix_size: Annotated[
         int, fields.size("Bytes of a bad message that a report shows.", 0, 64 * KIB), LIVE
     ] = 256
+    mode: (
+        Annotated[
+            int, fields.mode("Permission bits of a UNIX socket; readers need write. Absent: the umask decides."), BOUND
+        ]
+        | None
+    ) = None
+    user: User = None
+    group: Group = None
+    token_file: (
+        Annotated[str, fields.path("File with a token, without which nobody may change anything."), LIVE] | None
+    ) = None
+    token_env: (
+        Annotated[str, fields.pattern("Environment variable with that token.", VARIABLE, "BRUCE_TOKEN"), LIVE] | None
+    ) = None
 
     @property
     def address(self) -> HostPort | UnixPath:

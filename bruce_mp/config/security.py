@@ -6,15 +6,15 @@ variable that has it.
 
 # No `from __future__ import annotations` here: what the annotations name is used at run time.
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from bruce_mp.config import fields
 from bruce_mp.config.fields import LIVE
 from bruce_mp.config.section import Section
 
-__all__ = ["Sasl", "Tls"]
+__all__ = ["VARIABLE", "Sasl", "Tls"]
 
-_VARIABLE = "^[A-Za-z_][A-Za-z0-9_]*$"
+VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
 
 
 class Tls(Section, frozen=True):
@@ -43,7 +43,7 @@ class Tls(Section, frozen=True):
     key_password_env: (
         Annotated[
             str,
-            fields.pattern("Environment variable with the password of the key.", _VARIABLE, "KAFKA_KEY_PASSWORD"),
+            fields.pattern("Environment variable with the password of the key.", VARIABLE, "KAFKA_KEY_PASSWORD"),
             LIVE,
         ]
         | None
@@ -77,7 +77,7 @@ class Sasl(Section, frozen=True):
         Annotated[str, fields.path("File with the password; a line feed at its end is none of it."), LIVE] | None
     ) = None
     password_env: (
-        Annotated[str, fields.pattern("Environment variable with the password.", _VARIABLE, "KAFKA_PASSWORD"), LIVE]
+        Annotated[str, fields.pattern("Environment variable with the password.", VARIABLE, "KAFKA_PASSWORD"), LIVE]
         | None
     ) = None
     token_file: (

@@ -15,7 +15,7 @@ from bruce_mp.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bruce_mp.config.sections import Kafka
+    from bruce_mp.config.model import Config
 
 __all__ = ["careless_files", "read_secret"]
 
@@ -49,14 +49,15 @@ def _read(file: Path, what: str) -> str:
         raise ConfigError(f"{what} in {file} is not UTF-8.") from None
 
 
-def careless_files(kafka: Kafka) -> Iterator[str]:
+def careless_files(config: Config) -> Iterator[str]:
     """A sentence for each file with a secret that everybody on this host can read or write."""
-    tls, sasl = kafka.tls, kafka.sasl
+    tls, sasl = config.kafka.tls, config.kafka.sasl
     named = {
         "kafka.tls.key_file": tls.key_file or tls.certificate_file,
         "kafka.tls.key_password_file": tls.key_password_file,
         "kafka.sasl.password_file": sasl.password_file,
         "kafka.sasl.token_file": sasl.token_file,
+        "http.token_file": config.http.token_file,
     }
     for setting, file in named.items():
         if file is not None and (mode := _mode(file)) & _OF_OTHERS:

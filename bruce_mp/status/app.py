@@ -19,10 +19,11 @@ from bruce_mp.status.brokers import brokers_plain, read_brokers
 from bruce_mp.status.certificates import CertificatesPage, certificates_plain, read_certificates
 from bruce_mp.status.compression import compression_plain
 from bruce_mp.status.counters import counters_plain, read_counters
-from bruce_mp.status.debug_pages import add_debug_pages, refuse_other_sites
+from bruce_mp.status.debug_pages import add_debug_pages
 from bruce_mp.status.discards import discards_plain
 from bruce_mp.status.exposition import CONTENT_TYPE, expose
 from bruce_mp.status.front_page import add_front_page
+from bruce_mp.status.guard import guard
 from bruce_mp.status.header import Page, read_header, read_server_info, server_info_plain
 from bruce_mp.status.health import gather, judge
 from bruce_mp.status.held import read_held
@@ -106,6 +107,10 @@ class Daemon:
         now_ms = self.now_ms()
         return read_brokers(self.slab, self.standings.heard(now_ms), survey(self.slab), now_ms, self.steady_ms())
 
+    def guard(self) -> None:
+        """Refuse the present request, which would change something, unless it may."""
+        guard(self.settings().http)
+
     def held(self) -> HeldPage:
         """What is held, as of now."""
         return read_held(self.slab, self.now_ms(), self.steady_ms())
@@ -137,7 +142,7 @@ def create_app(daemon: Daemon) -> Flask:
     add_front_page(app)
     app.add_url_rule("/metadata_update", "metadata_update", lambda: _metadata_update(daemon), methods=["POST"])
     app.add_url_rule("/reload", "reload", lambda: _reload(daemon), methods=["POST"])
-    add_debug_pages(app, daemon.debug)
+    add_debug_pages(app, daemon.debug, daemon.guard)
     app.before_request(lambda: daemon.count(Counter.MongooseHttpRequest))
     app.after_request(_finish)
     app.register_error_handler(HTTPException, lambda error: _http_error(daemon, error))
@@ -216,14 +221,14 @@ def _choice() -> Choice:
 
 
 def _metadata_update(daemon: Daemon) -> Response:
-    refuse_other_sites()
+    daemon.guard()
     daemon.refresh_metadata()
     return _text(f"Metadata update initiated at {stamp(daemon.now_ms() // 1000)}\n")
 
 
 def _reload(daemon: Daemon) -> Response:
     """With `?check=1` it is only said what would come of it."""
-    refuse_other_sites()
+    daemon.guard()
     outcome = daemon.reloads.ask(only_check=_wants("check", "1"))
     if outcome is None:
         return _text("The supervisor has not said yet what comes of it; its log will.\n", 504)
@@ -249,7 +254,7 @@ def _http_error(daemon: Daemon, error: HTTPException) -> Response:
     response = _text(_EXPLAINED.get(code) or str(error.description), code)
     response.content_type = "text/plain; charset=utf-8"
     for name, value in error.get_headers():
-        if name == "Allow":
+        if name in {"Allow", "WWW-Authenticate"}:
             response.headers[name] = value
     return response
 

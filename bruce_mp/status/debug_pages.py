@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from flask import Response, abort, request
+from flask import Response
 
 from bruce_mp.status.text import topic_bytes, topic_text
 
@@ -18,33 +18,23 @@ if TYPE_CHECKING:
 
     from bruce_mp.status.debug_files import MessageDebug
 
-__all__ = ["add_debug_pages", "refuse_other_sites"]
+__all__ = ["add_debug_pages"]
 
-_FROM_ELSEWHERE: Final = frozenset({"cross-site", "same-site"})
 _BOTH: Final = ["GET", "POST"]
 _DISABLED: Final = (
     "Message debugging is switched off: set msg_debug.enable = true and msg_debug.path, and reload the configuration.\n"
 )
 
 
-def refuse_other_sites() -> None:
-    """Refuse a request that comes from a page of another site.
-
-    One that is open in a browser on this host can ask us too; the browser says so.
-    """
-    if request.headers.get("Sec-Fetch-Site") in _FROM_ELSEWHERE:
-        abort(403, "A page of another site may not ask for this.")
-
-
-def add_debug_pages(app: Flask, debug: MessageDebug) -> None:
-    """Add the pages to an application."""
+def add_debug_pages(app: Flask, debug: MessageDebug, guard: Callable[[], None]) -> None:
+    """Add the pages to an application; `guard` refuses the present request if it may not change anything."""
 
     def add(path: str, act: Callable[..., str], methods: list[str]) -> None:
         def answer(topic: str | None = None) -> Response:
+            if methods is _BOTH:
+                guard()
             if not debug.enabled:
                 return Response(_DISABLED, 409, mimetype="text/plain")
-            if methods is _BOTH:
-                refuse_other_sites()
             return Response(act() if topic is None else act(topic), mimetype="text/plain")
 
         app.add_url_rule(f"/msg_debug/{path}", f"msg_debug_{path}", answer, methods=methods)

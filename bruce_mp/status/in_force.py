@@ -9,6 +9,7 @@ from bruce_mp.pipes.control import InForce
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
+    from bruce_mp.config.sections import Http
     from bruce_mp.config.security import Tls
 
 __all__ = ["UNTOLD", "PageSettings"]
@@ -24,10 +25,11 @@ class PageSettings:
 
     tls: Tls
     metadata_max_age_ms: int | None
+    http: Http
     in_force: InForce = UNTOLD
 
     @classmethod
     def of(cls, config: Config, in_force: InForce) -> PageSettings:
         """As configured."""
         max_age_ms = 2 * config.delivery.metadata_refresh_interval_min * _MINUTE_MS
-        return cls(config.kafka.tls, max_age_ms or None, in_force)
+        return cls(config.kafka.tls, max_age_ms or None, config.http, in_force)

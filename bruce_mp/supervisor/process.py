@@ -80,7 +80,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     set_up_logging(config.logging, "supervisor")
     log.log(NOTICE, "bruce %s starts with %s.", __version__, config_path)
     log.log(NOTICE if CHOICE.compiled else logging.WARNING, "It uses %s.", CHOICE.sentence)
-    for remark in (*remarks(config), *careless_files(config.kafka)):
+    for remark in (*remarks(config), *careless_files(config)):
         log.warning("%s", remark, extra={"about": remark})
     handover = take_handover()
     try:
@@ -120,7 +120,7 @@ def _equip(config: Config, handed: Handed) -> Equipment:
     inputs = input_rows(config.input, slab)
     join_inputs(slab, inputs)
     try:
-        http = handed.take(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http.address)
+        http = handed.take(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
         intake = take_intake(config.input, handed)
     except StartError:
         _remove_if_empty(slab)
@@ -135,7 +135,7 @@ def _take_over(config: Config, handover: Handover) -> Equipment:
     run_dir, slab = Path(config.daemon.run_dir), Slab(Path(config.slab_path))
     warn_of_size(slab, config.slab.size, config.input.max_datagram_size)
     handed = handover.handed
-    http = handed.take(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http.address)
+    http = handed.take(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
     intake = take_intake(config.input, handed)
     _publish(run_dir, http, config.http.address)
     _publish_tcp(run_dir, intake.tcp)

@@ -167,7 +167,7 @@ class Reloads:
         keys = ", ".join(change.key for change in self._changed) or NOTHING
         self._in_force = InForce(self._in_force.path, wall_ms(), self._in_force.reloads + 1)
         log.log(NOTICE, "Reloaded %s: %s.", self._origin.path, keys, extra={"about": self._in_force})
-        for remark in (*remarks(self.config), *careless_files(self.config.kafka)):
+        for remark in (*remarks(self.config), *careless_files(self.config)):
             log.warning("%s", remark, extra={"about": remark})
         self._answer(ReloadOutcome(0, accepted=True, text=f"Reloaded {self._origin.path}: {keys}."))
 

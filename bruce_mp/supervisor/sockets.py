@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.accounts import gid_of, uid_of
-from bruce_mp.config.addresses import HostPort, UnixPath
+from bruce_mp.config.addresses import HostPort
 from bruce_mp.errors import StartError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from socket import SocketKind
 
     from bruce_mp.config.inputs import Tcp, UnixDatagram, UnixStream
+    from bruce_mp.config.sections import Http
 
 __all__ = [
     "DATAGRAM_SETTING",
@@ -84,11 +85,12 @@ def bind_tcp(config: Tcp) -> Bound:
     return Bound(_listen_tcp(HostPort(config.host, config.port), TCP_SETTING, _MANY))
 
 
-def bind_http(address: HostPort | UnixPath) -> Bound:
+def bind_http(config: Http) -> Bound:
     """The listening socket of the status pages.  Raises StartError when the address is taken or cannot be used."""
+    address = config.address
     if isinstance(address, HostPort):
         return Bound(_listen_tcp(address, HTTP_SETTING, _BACKLOG))
-    bound = _bind_unix(Path(address.path), socket.SOCK_STREAM, Access(), HTTP_SETTING)
+    bound = _bind_unix(Path(address.path), socket.SOCK_STREAM, Access.of(config), HTTP_SETTING)
     bound.socket.listen(_BACKLOG)
     return bound
 
@@ -119,7 +121,7 @@ class Access(NamedTuple):
     group: str | None = None
 
     @classmethod
-    def of(cls, config: UnixDatagram | UnixStream) -> Access:
+    def of(cls, config: UnixDatagram | UnixStream | Http) -> Access:
         return cls(config.mode, config.user, config.group)
 
 

@@ -14,7 +14,7 @@ import pytest
 from bruce_mp.config.features import remarks
 from bruce_mp.config.load import load_config
 from bruce_mp.config.model import Config
-from bruce_mp.config.sections import Kafka
+from bruce_mp.config.sections import Http, Kafka
 from bruce_mp.config.security import Sasl, Tls
 from bruce_mp.errors import ConfigError
 from bruce_mp.pipes import token_command
@@ -60,13 +60,13 @@ def test_bytes_that_are_no_text_are_not_shown(tmp_path: Path) -> None:
     assert caught.value.__cause__ is None
 
 
-@pytest.mark.parametrize(("mode", "count"), [(0o600, 0), (0o640, 0), (0o644, 2), (0o602, 2)])
+@pytest.mark.parametrize(("mode", "count"), [(0o600, 0), (0o640, 0), (0o644, 3), (0o602, 3)])
 def test_files_that_everybody_can_read_are_named(tmp_path: Path, mode: int, count: int) -> None:
     file = tmp_path / "secret"
     file.write_text("x")
     file.chmod(mode)
     kafka = Kafka(("b:1",), tls=Tls(certificate_file=str(file)), sasl=Sasl(password_file=str(file)))
-    found = list(careless_files(kafka))
+    found = list(careless_files(Config(kafka, http=Http(token_file=str(file)))))
     assert len(found) == count
     assert all(f"chmod o-rw {file}" in text for text in found)
 

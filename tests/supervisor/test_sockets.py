@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.config.inputs import Tcp, UnixDatagram, UnixStream
+from bruce_mp.config.sections import Http
 from bruce_mp.errors import StartError
 from bruce_mp.supervisor.sockets import bind_datagrams, bind_http, bind_tcp, bind_unix_stream
 
@@ -92,21 +92,22 @@ def test_only_our_own_file_is_removed(path: Path) -> None:
 
 
 def test_a_port_that_is_in_use_is_named() -> None:
-    with bind_http(HostPort("127.0.0.1", 0)).socket as first:
+    with bind_http(Http(listen="127.0.0.1:0")).socket as first:
         port = first.getsockname()[1]
         with pytest.raises(StartError, match=rf'http.listen = "127.0.0.1:{port}" cannot be used: another program'):
-            bind_http(HostPort("127.0.0.1", port))
+            bind_http(Http(listen=f"127.0.0.1:{port}"))
 
 
 def test_an_address_of_another_host_is_refused() -> None:
     with pytest.raises(StartError, match=r'http.listen = "192.0.2.1:0" cannot be used: this host has no such address'):
-        bind_http(HostPort("192.0.2.1", 0))
+        bind_http(Http(listen="192.0.2.1:0"))
 
 
 def test_the_pages_can_be_served_on_a_unix_socket(path: Path) -> None:
-    bound = bind_http(UnixPath(str(path)))
+    bound = bind_http(Http(listen=f"unix:{path}", mode=0o620))
     with bound.socket, socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
+        assert stat.S_IMODE(path.stat().st_mode) == 0o620
         bound.remove_file()
     assert not path.exists()
 

@@ -13,12 +13,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import tomllib
 import urllib.request
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +34,6 @@ from support import processes
 from support.activated import activated
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Self
 
@@ -69,6 +70,8 @@ class Daemon:
         )
         tomllib.loads(self.config_path.read_text())
         self._process: subprocess.Popen[bytes] | None = None
+        self.prefix: tuple[str, ...] = ()
+        """A command that runs the daemon, such as one that becomes another user first."""
         self.handed_over: dict[str, socket.socket] = {}
         """Sockets that the test keeps and hands over to each daemon that it starts, by name."""
 
@@ -80,7 +83,7 @@ class Daemon:
         overrides = [f"--set={key}={value}" for key, value in self._settings.items()]
         command = [sys.executable, "-m", "bruce_mp", "run", "--config", str(self.config_path), *overrides]
         env = None if package is None else {**os.environ, "PYTHONPATH": str(package), "PYTHONSAFEPATH": "1"}
-        command = activated(command, self.handed_over)
+        command = [*self.prefix, *activated(command, self.handed_over)]
         inherited = [handed.fileno() for handed in self.handed_over.values()]
         with self.log_path.open("ab") as log:
             self._process = processes.spawn(command, output=log, env=env, pass_fds=inherited)
@@ -193,6 +196,9 @@ class Daemon:
 
     def get_text(self, path: str) -> str:
         """A status page as it is."""
+        address = (self.run_dir / HTTP_ADDRESS).read_text().strip()
+        if address.startswith("unix:"):
+            return _read_over(address.removeprefix("unix:"), path)
         with urllib.request.urlopen(self.url(path), timeout=10) as answer:
             return str(answer.read().decode())
 
@@ -269,6 +275,18 @@ class Daemon:
                 books = self.books() if self.slab_path.exists() else "no slab"
                 raise AssertionError(f"Waited {timeout:g} s for {what}.\n{books}\n{self.log()[-6000:]}")
             time.sleep(0.02)
+
+
+def _read_over(socket_path: str, page: str) -> str:
+    """A page that is served on a UNIX socket."""
+    connection = HTTPConnection("localhost", timeout=10)
+    with closing(connection), socket.socket(socket.AF_UNIX) as connection.sock:
+        connection.sock.connect(socket_path)
+        connection.request("GET", page)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    assert answer.status == 200, text
+    return text
 
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:

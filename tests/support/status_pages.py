@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from bruce_mp.config.sections import MsgDebug
+from bruce_mp.config.sections import Http, MsgDebug
 from bruce_mp.config.security import Tls
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import Row
@@ -40,7 +40,7 @@ class PagesOfNoDaemon:
     """What the pages show and do, in one place."""
 
     def __init__(self, path: Path, tls: Tls = NO_TLS) -> None:
-        self.settings = PageSettings(tls, METADATA_MAX_AGE_MS)
+        self.settings = PageSettings(tls, METADATA_MAX_AGE_MS, Http())
         self.reload_requests: list[ReloadRequest] = []
         self.reloads = ReloadDesk(self.reload_requests.append)
         self.filled = FilledSlab(path, known=(b"news", b"clicks"))

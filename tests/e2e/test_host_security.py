@@ -1,0 +1,147 @@
+"""The daemon as an unprivileged user, its pages on a UNIX socket, changes with a token, and who may read its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.client import DatagramClient
+from bruce_mp.devbroker.control import DevBroker
+from support.as_user import ONESELF, STRANGERS
+from support.daemon import Daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.process
+
+USER: Final = STRANGERS[0] if STRANGERS else ONESELF
+PREFIX: Final = (
+    # He may read the interpreter, wherever it is; there is nothing else that he may and others may not.
+    *("/usr/bin/setpriv", f"--reuid={USER.uid}", f"--regid={USER.gid}", "--clear-groups"),
+    *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "--bounding-set=-all,+dac_read_search"),
+)
+TOKEN: Final = "sesame"
+SECRET: Final = b"a value that is nobody's business"
+OTHERS: Final = 0o007
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory of the user."""
+    with tempfile.TemporaryDirectory(prefix="bruce-user-") as name:
+        os.chown(name, USER.uid, USER.gid)
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def bruce(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bruce_mp", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def files_of(directory: Path) -> dict[str, int]:
+    """The modes of everything in a directory."""
+    return {str(each.relative_to(directory)): each.lstat().st_mode for each in directory.rglob("*")}
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_an_unprivileged_daemon_with_its_pages_on_a_unix_socket(directory: Path) -> None:
+    """Its umask is 0: all that is closed is closed by itself."""
+    token = directory / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    os.chown(token, USER.uid, USER.gid)
+    settings = {
+        "http.listen": f"unix:{directory / 'status.sock'}",
+        "http.mode": "0600",
+        "http.token_file": token,
+        "input.unix_stream.enable": "true",
+        "input.unix_stream.path": directory / "in.stream",
+        "input.unix_stream.mode": "0660",
+        "discard_log.enable": "true",
+        "discard_log.path": directory / "discards" / "file",
+        "input.max_datagram_size": "4k",
+        "input.max_stream_size": "4k",
+        "discard_log.max_file_size": "8k",
+        "msg_debug.enable": "true",
+        "msg_debug.path": directory / "debug",
+    }
+    with DevBroker(topics={"good": 1}) as broker:
+        daemon = Daemon(directory, broker.bootstrap, settings)
+        daemon.prefix = PREFIX if STRANGERS else ()
+        daemon.config_path.write_text(configured(daemon, settings))
+        with daemon:
+            assert_unprivileged(daemon)
+            assert_asked_by_commands(daemon)
+            with DatagramClient(str(daemon.socket_path), timeout=20) as client:
+                for _ in range(300):
+                    client.send("nobody's", SECRET)
+                client.send("good", SECRET)
+            assert daemon.wait_settled(301).delivered == 1
+            daemon.wait_for(lambda: any((directory / "discards").glob("file.*")), "a rolled file", 20)
+            modes = files_of(directory)
+            daemon.kill_all()
+        assert {name: oct(mode) for name, mode in modes.items() if is_open_to_others(directory, name, mode)} == {}
+        assert stat.S_IMODE(modes["run"]) == 0o700
+        assert [stat.S_IMODE(modes[name]) for name in ("slab", "status.sock", "in.stream")] == [0o600, 0o600, 0o660]
+        exported = directory / "exported"
+        assert bruce("slab", "export", daemon.slab_path, "--output", exported).returncode == 0
+        assert stat.S_IMODE(exported.stat().st_mode) == 0o600
+
+
+def configured(daemon: Daemon, settings: dict[str, object]) -> str:
+    """The configuration as `bruce` reads it in other places, too: with the settings that say where the pages are."""
+    listen, file = settings["http.listen"], settings["http.token_file"]
+    text = daemon.config_path.read_text().replace('listen = "127.0.0.1:0"', f'listen = "{listen}"')
+    return text.replace("[logging]", f'token_file = "{file}"\n[logging]')
+
+
+def is_open_to_others(directory: Path, name: str, mode: int) -> bool:
+    """Whether messages, or what the daemon says to itself, can be had by everybody."""
+    if name in {"bruce.toml", "log", "in.dgram"}:  # ours, and the socket that was to be open
+        return False
+    is_behind = not (directory / name).parent.lstat().st_mode & OTHERS
+    return bool(mode & OTHERS) and not is_behind
+
+
+def assert_unprivileged(daemon: Daemon) -> None:
+    for pid in (daemon.pid, *daemon.pids().values()):
+        status = Path(f"/proc/{pid}/status").read_text()
+        assert f"Uid:\t{USER.uid}\t{USER.uid}" in status
+        if STRANGERS:
+            assert "CapEff:\t0000000000000004\n" in status
+
+
+def assert_asked_by_commands(daemon: Daemon) -> None:
+    """Everything that asks for pages finds them on the socket; what changes something needs the token."""
+    address = daemon.get("/server_info/json")
+    assert address["pid"] == daemon.pid
+    for words in (("status",), ("check",), ("monitor", "--state", daemon.directory / "state")):
+        for where in (("--config", daemon.config_path), ("--url", f"unix:{daemon.directory / 'status.sock'}")):
+            answer = bruce(*words, *where)
+            assert answer.returncode in {0, 1}, answer  # 1 is a warning of monitor
+    url: tuple[object, ...] = ("--url", f"unix:{daemon.directory / 'status.sock'}")
+    refused = bruce("reload", *url)
+    assert (refused.returncode, "401" in refused.stderr) == (4, True)
+    with_token: tuple[object, ...] = (*url, "--token-file", daemon.directory / "token")
+    with_config: tuple[object, ...] = ("--config", daemon.config_path)
+    for accepted in (with_config, with_token):
+        done = bruce("reload", "--check", *accepted)
+        assert done.returncode == 0, done
+    assert json.dumps(TOKEN) not in daemon.log()

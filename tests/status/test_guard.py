@@ -1,0 +1,150 @@
+"""Requests that change something: from where they may come, and with which token."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.config.sections import Http
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from werkzeug.test import TestResponse
+
+    from support.status_pages import PagesOfNoDaemon
+
+CHANGES = (
+    ("POST", "/metadata_update"),
+    ("POST", "/msg_debug/add_topic/news"),
+    ("GET", "/msg_debug/add_topic/news"),
+    ("GET", "/msg_debug/del_topic/news"),
+    ("GET", "/msg_debug/add_all_topics"),
+    ("GET", "/msg_debug/del_all_topics"),
+    ("GET", "/msg_debug/truncate_files"),
+)
+REFUSED = (*CHANGES, ("POST", "/reload"), ("POST", "/reload?check=1"))
+NODE = os.uname().nodename
+
+
+def ask(
+    daemon: PagesOfNoDaemon, headers: Mapping[str, str], method: str = "POST", path: str = "/metadata_update"
+) -> TestResponse:
+    return daemon.client.open(path, method=method, headers={"Host": "127.0.0.1:9090", **headers})
+
+
+def configure(daemon: PagesOfNoDaemon, http: Http) -> None:
+    daemon.settings = replace(daemon.settings, http=http)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Host": "localhost:9090"},
+        {"Host": "LOCALHOST."},
+        {"Host": "[::1]:9090"},
+        {"Host": "192.0.2.7"},
+        {"Host": NODE},
+        {"Host": "pages.example:80"},
+        {"Origin": "http://127.0.0.1:9090"},
+        {"Host": "pages.example", "Origin": "https://pages.example"},
+        {"Sec-Fetch-Site": "same-origin"},
+        {"Sec-Fetch-Site": "none"},
+    ],
+)
+def test_from_ourselves_and_from_no_page_it_is_done(daemon: PagesOfNoDaemon, headers: dict[str, str]) -> None:
+    configure(daemon, Http(listen="pages.example:9090"))
+    assert ask(daemon, headers).status_code == 200
+    assert daemon.refreshes == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({"Origin": "http://evil.example"}, "another site"),
+        ({"Origin": "http://127.0.0.1:8080"}, "another site"),
+        ({"Origin": "null"}, "another site"),
+        ({"Sec-Fetch-Site": "cross-site"}, "another site"),
+        ({"Sec-Fetch-Site": "same-site"}, "another site"),
+        ({"Host": "evil.example:9090"}, "not known to itself as evil.example"),
+        ({"Host": "evil.example:9090", "Origin": "http://evil.example:9090"}, "not known to itself as evil.example"),
+        ({"Host": "127.0.0.1.evil.example"}, "not known to itself"),
+    ],
+)
+@pytest.mark.parametrize(("method", "path"), REFUSED)
+def test_what_a_browser_was_made_to_ask_is_refused(
+    daemon: PagesOfNoDaemon, headers: dict[str, str], words: str, method: str, path: str
+) -> None:
+    answer = ask(daemon, headers, method, path)
+    assert answer.status_code == 403
+    assert words in answer.get_data(as_text=True)
+    assert (daemon.refreshes, daemon.announced, daemon.reload_requests) == (0, [], [])
+
+
+def test_reading_is_open_to_everybody_who_gets_there(daemon: PagesOfNoDaemon) -> None:
+    configure(daemon, Http(token_file="/nowhere"))
+    for path in ("/books/json", "/msg_debug/get_topics", "/metrics"):
+        assert ask(daemon, {"Host": "evil.example"}, "GET", path).status_code == 200
+
+
+def test_on_a_unix_socket_the_host_says_nothing(daemon: PagesOfNoDaemon) -> None:
+    configure(daemon, Http(listen="unix:/run/bruce.http"))
+    assert ask(daemon, {"Host": "behind.a.proxy"}).status_code == 200
+    assert ask(daemon, {"Host": "behind.a.proxy", "Origin": "http://evil.example"}).status_code == 403
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("sesame\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    "given", [None, "", "Bearer", "Bearer ", "Bearer sesam", "Bearer sesame1", "Basic c2VzYW1l", "sesame"]
+)
+@pytest.mark.parametrize(("method", "path"), REFUSED)
+def test_without_the_token_nothing_is_changed(
+    daemon: PagesOfNoDaemon, token_file: Path, given: str | None, method: str, path: str
+) -> None:
+    configure(daemon, Http(token_file=str(token_file)))
+    answer = ask(daemon, {} if given is None else {"Authorization": given}, method, path)
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+    assert "Authorization: Bearer TOKEN" in answer.get_data(as_text=True)
+    assert (daemon.refreshes, daemon.announced, daemon.reload_requests) == (0, [], [])
+
+
+@pytest.mark.parametrize(("method", "path"), CHANGES)
+def test_with_the_token_it_is_done(daemon: PagesOfNoDaemon, token_file: Path, method: str, path: str) -> None:
+    configure(daemon, Http(token_file=str(token_file)))
+    assert ask(daemon, {"Authorization": "Bearer sesame"}, method, path).status_code == 200
+    token_file.write_text("another\n")
+    assert ask(daemon, {"Authorization": "Bearer sesame"}, method, path).status_code == 401
+    assert ask(daemon, {"Authorization": "Bearer another"}, method, path).status_code == 200
+
+
+def test_a_token_from_the_environment(daemon: PagesOfNoDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_VARIABLE", "sesame")
+    configure(daemon, Http(token_env="THE_VARIABLE"))
+    assert ask(daemon, {"Authorization": "Bearer sesame"}).status_code == 200
+    assert ask(daemon, {}).status_code == 401
+
+
+@pytest.mark.parametrize("text", [None, "", "\n"])
+def test_a_token_that_cannot_be_read_lets_nobody_in(daemon: PagesOfNoDaemon, tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "token"
+    if text is not None:
+        file.write_text(text)
+    configure(daemon, Http(token_file=str(file)))
+    headers: dict[str, str]
+    for headers in ({}, {"Authorization": "Bearer "}):
+        answer = ask(daemon, headers)
+        assert answer.status_code == 503
+        assert str(file) in answer.get_data(as_text=True)
+    assert daemon.refreshes == 0
