@@ -28,6 +28,7 @@ from bruce_mp.slab.recovery import sweep, sweep_filled
 from bruce_mp.slab.runs import name_of, read_run
 from bruce_mp.telemetry.copies import Target
 from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.standings import ALL_PARTITIONS
 
 if TYPE_CHECKING:
     import random
@@ -281,6 +282,12 @@ class Router:
             return
         kernels.place(self._slab, segments, partition, -1, -1, opens_batch=False)
         self.dispatching.send(topic.number, partition, segments, kind, now_ms)
+
+    def leaderless(self) -> list[tuple[int, int]]:
+        """Topic and partition for which something waits until they have a leader."""
+        parked = (topic for topic in self._topics.values() if topic.holds_any and topic.view is not None)
+        topics = [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.targets]
+        return [*topics, *self.dispatching.leaderless()]
 
     # --- batches by time ---------------------------------------------------------------------------------------------
 

@@ -120,6 +120,11 @@ class Dispatching:
         peers = [(slot, None, peer) for slot, peer in self._peers.items() if peer.paused]
         return [*peers, *((route.slot, key, route) for key, route in self._routes.items() if route.paused)]
 
+    def leaderless(self) -> list[_Key]:
+        """Topic and partition of the routes that only wait for a leader in service."""
+        held = (key for key, route in self._routes.items() if route.holds_any and not route.paused)
+        return [key for key in held if self._slot_for(*key) is None]
+
     def _used_slots(self) -> set[int | None]:
         return {route.slot for route in self._routes.values()}
 

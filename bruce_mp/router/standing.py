@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.telemetry.events import encode_events
 from bruce_mp.telemetry.logs import NOTICE
-from bruce_mp.telemetry.standings import MOST_LISTED, PausedScope, RouterStanding
+from bruce_mp.telemetry.standings import MOST_LISTED, NO_LEADER, PausedScope, RouterStanding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from bruce_mp.router.cluster import Address
-    from bruce_mp.router.dispatching import Dispatching
+    from bruce_mp.router.core import Router
     from bruce_mp.telemetry.copies import ByteSender
 
 __all__ = ["PUBLISH_EVERY_S", "Standing"]
@@ -36,6 +35,8 @@ class Standing:
         self._needs_operator = False
         self._producer_error = 0
         self._forbidden: tuple[bytes, ...] = ()
+        self._leaderless: dict[tuple[int, int], int] = {}
+        """Partitions for which messages wait, and since when they have no leader."""
 
     def fetched(self, brokers: Mapping[int, Address], forbidden: Iterable[bytes] = ()) -> None:
         """A fetch worked; the brokers by node, and the topics that are wanted and that our user may not see."""
@@ -63,26 +64,29 @@ class Standing:
             self._failing_since_ms = self._now_ms()
         self._error = error
 
-    def publish(self, dispatching: Dispatching, steady_ms: int) -> None:
+    def publish(self, router: Router, steady_ms: int) -> None:
         """Tell status.  What it does not take is not said: it is said again in a second."""
-        paused = dispatching.paused()
+        paused = [*self._no_leader(router), *self._paused(router, steady_ms)]
         standing = RouterStanding(
             self._brokers,
             self._failing_since_ms,
             self._error,
-            tuple(
-                PausedScope(
-                    slot,
-                    b"" if key is None else self._topic_name(key[0]),
-                    -1 if key is None else key[1],
-                    scope.state.value,
-                    self._now_ms() - max(0, steady_ms - scope.since_ms),
-                )
-                for slot, key, scope in islice(paused, MOST_LISTED)
-            ),
+            tuple(paused[:MOST_LISTED]),
             len(paused),
             self._needs_operator,
             self._producer_error,
             self._forbidden,
         )
         self._sender.send_bytes(encode_events([standing]))
+
+    def _no_leader(self, router: Router) -> Iterator[PausedScope]:
+        now_ms = self._now_ms()
+        self._leaderless = {key: self._leaderless.get(key, now_ms) for key in router.leaderless()}
+        for (topic, partition), since_ms in self._leaderless.items():
+            yield PausedScope(None, self._topic_name(topic), partition, NO_LEADER, since_ms)
+
+    def _paused(self, router: Router, steady_ms: int) -> Iterator[PausedScope]:
+        for slot, key, scope in router.dispatching.paused():
+            name, partition = (b"", -1) if key is None else (self._topic_name(key[0]), key[1])
+            since_ms = self._now_ms() - max(0, steady_ms - scope.since_ms)
+            yield PausedScope(slot, name, partition, scope.state.value, since_ms)

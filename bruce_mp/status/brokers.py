@@ -15,6 +15,7 @@ from bruce_mp.slab.layout import State
 from bruce_mp.status.header import Page, header_lines, read_header
 from bruce_mp.status.text import stamp, topic_text
 from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.standings import ALL_PARTITIONS, NO_LEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,6 +33,7 @@ _WITH_DISPATCHERS: Final = frozenset(
 _RETRIES: Final = (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck)
 _DELIVERY: Final = {None: "not known yet", True: "exactly once", False: "at least once"}
 UNKNOWN: Final = "unknown"
+_NO_LEADER: Final = "the cluster names none: see to the brokers that have its replicas"
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -67,7 +69,7 @@ class BrokerLine(msgspec.Struct, frozen=True):
 
 
 class Paused(msgspec.Struct, frozen=True):
-    """A pause.  `scope` is `broker NODE` or `partition TOPIC-NUMBER`; `state` is the router's; since when (s), why."""
+    """A pause.  `scope` is `broker NODE`, `partition TOPIC-NUMBER` or `topic TOPIC`; its state, since when (s), why."""
 
     scope: str
     state: str
@@ -193,12 +195,19 @@ def _seconds(ms: int | None) -> int | None:
 
 def _paused(scope: PausedScope, heard: Heard, slots: dict[int, int]) -> Paused:
     since = scope.since_ms // 1000
+    if scope.topic and scope.state == NO_LEADER:
+        return Paused(_place(scope), scope.state, since, _NO_LEADER)
     if scope.topic:
         reason = heard.reasons.get((scope.topic, scope.partition), "its leader moved, or its broker is paused")
-        return Paused(f"partition {topic_text(scope.topic)}-{scope.partition}", scope.state, since, reason)
+        return Paused(_place(scope), scope.state, since, reason)
     node = next((node for node, slot in slots.items() if slot == scope.slot), -1)
     said = heard.brokers.get(scope.slot) if scope.slot is not None else None
     return Paused(f"broker {node}", scope.state, since, (said and said.last_error) or UNKNOWN)
+
+
+def _place(scope: PausedScope) -> str:
+    topic = topic_text(scope.topic)
+    return f"topic {topic}" if scope.partition == ALL_PARTITIONS else f"partition {topic}-{scope.partition}"
 
 
 # --- plain ------------------------------------------------------------------------------------------------------------

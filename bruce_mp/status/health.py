@@ -22,7 +22,7 @@ from bruce_mp.status.slab_use import read_slab_use
 from bruce_mp.status.text import stamp, topic_text
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT, EXPLAINED, were_discarded
-from bruce_mp.telemetry.standings import FAILED
+from bruce_mp.telemetry.standings import FAILED, NO_LEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -45,6 +45,7 @@ FULL: Final = 0.9
 FILLING: Final = 0.75
 """From here on the input rests between batches."""
 MOST_NAMED: Final = 10
+ELECTION_MS: Final = 5000
 
 
 class HealthPage(Page, frozen=True, kw_only=True):
@@ -259,6 +260,20 @@ def _failed_brokers(evidence: Evidence) -> Iterator[str]:
             )
 
 
+def _leaderless(evidence: Evidence) -> Iterator[str]:
+    """Elections take a moment, and are nobody's business."""
+    router, now_ms = evidence.heard.router, evidence.metadata.now
+    paused = router.paused if router is not None else ()
+    stuck = [scope for scope in paused if scope.state == NO_LEADER and now_ms - scope.since_ms >= ELECTION_MS]
+    if stuck:
+        topics = sorted({topic_text(scope.topic) for scope in stuck})
+        more = "" if len(topics) <= MOST_NAMED else f" and {len(topics) - MOST_NAMED} more"
+        yield (
+            f"Messages wait for partitions that have no leader, of {', '.join(topics[:MOST_NAMED])}{more}: see to the "
+            "brokers that have their replicas. They go as soon as there are leaders; see /brokers."
+        )
+
+
 def _filling(evidence: Evidence) -> Iterator[str]:
     if FILLING <= evidence.slab_in_use < FULL:
         yield f"The slab is {evidence.slab_in_use:.0%} full, and senders are slowed down; see /brokers for what waits."
@@ -281,4 +296,4 @@ def _refused_reload(evidence: Evidence) -> Iterator[str]:
         )
 
 
-WARNINGS: Final = (_failed_brokers, _filling, _certificates, _refused_reload, _client_mistakes)
+WARNINGS: Final = (_failed_brokers, _leaderless, _filling, _certificates, _refused_reload, _client_mistakes)

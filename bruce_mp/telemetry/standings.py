@@ -10,10 +10,12 @@ from typing import Final
 import msgspec
 
 __all__ = [
+    "ALL_PARTITIONS",
     "CONNECTED",
     "CONNECTING",
     "FAILED",
     "IDLE",
+    "NO_LEADER",
     "BrokerStanding",
     "PartitionTrouble",
     "PausedScope",
@@ -25,6 +27,11 @@ IDLE: Final = "not connected"
 CONNECTING: Final = "connecting"
 CONNECTED: Final = "connected"
 FAILED: Final = "failed"
+
+NO_LEADER: Final = "no leader"
+"""Of a pause: the cluster names no leader that is in service."""
+ALL_PARTITIONS: Final = -1
+"""In place of a partition's number."""
 
 MOST_LISTED: Final = 100
 
@@ -62,7 +69,10 @@ class BrokerStanding(msgspec.Struct, frozen=True, tag=True):
 
 
 class PausedScope(msgspec.Struct, frozen=True):
-    """A pause: of the dispatcher of `slot`, or of a partition, whose `topic` is not empty then."""
+    """A pause: of the dispatcher of `slot`, or of a partition or all of a topic, whose name is not empty then.
+
+    `state` is the router's, or `NO_LEADER`.
+    """
 
     slot: int | None
     topic: bytes

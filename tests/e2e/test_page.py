@@ -215,6 +215,26 @@ def test_a_broker_that_is_down(tmp_path: Path, browser: Browser) -> None:
         browser.complaints()
 
 
+def test_partitions_that_lost_their_leader(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
+    with Daemon(tmp_path, broker.bootstrap) as daemon:
+        send(daemon, *[(topic, b"1") for topic in TOPICS])
+        daemon.wait_settled(6)
+        open_page(browser, daemon)
+        for node in (1, 2):
+            broker.broker_down(node)
+        with DatagramClient(str(daemon.socket_path), timeout=60) as client:
+            for key in range(40):
+                client.send("topic-0", b"2", partition_key=key)
+        browser.wait(lambda: "no leader" in browser.text("#paused-table"), "what waits for a leader")
+        wait_state(browser, "warn")
+        browser.wait(lambda: "have no leader, of topic-0" in browser.text("#complaints"), "the warning")
+        for node in (1, 2):
+            broker.broker_up(node)
+        daemon.wait_settled(46)
+        wait_state(browser, "good")
+        assert browser.texts("#paused-table tbody tr") == []
+
+
 def test_a_daemon_that_is_gone(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
     port = ReservedPort()
     with Daemon(tmp_path, broker.bootstrap, {"http.listen": f"127.0.0.1:{port.number}"}) as daemon:

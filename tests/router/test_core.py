@@ -11,11 +11,14 @@ import pytest
 
 from bruce_mp.config.sections import Batching, DefaultBatching, Delivery
 from bruce_mp.errors import DiscardReason
+from bruce_mp.router.standing import Standing
 from bruce_mp.router.unknown import YOUNG_MS
 from bruce_mp.router.vanishing import BELIEVED_AFTER_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.events import decode_events
+from bruce_mp.telemetry.standings import ALL_PARTITIONS, NO_LEADER, PausedScope, RouterStanding
 from support.flow import World
 from support.flow_parts import a_config
 from support.slabs import datagram, new_slab
@@ -125,8 +128,44 @@ def test_messages_wait_while_nobody_leads(make: MakeWorld, key: int | None) -> N
     for _ in range(200):
         world.step_all()
     assert world.held() == {"ROUTED": 5}
+    assert world.router.leaderless() == [(1, ALL_PARTITIONS)]
     world.cluster.leaders.update({(b"t", 0): 1, (b"t", 1): 2})
     settle(world)
+    assert world.router.leaderless() == []
+
+
+def test_what_is_bound_to_a_partition_waits_for_its_leader(make: MakeWorld) -> None:
+    world = make({b"t": [1, 2]})
+    world.boot()
+    world.send_one(b"t", key=1)
+    world.ring()
+    world.cluster.leaders[b"t", 1] = None
+    world.refresh()
+    for _ in range(200):
+        world.step_all()
+    assert (world.held(), world.router.leaderless()) == ({"ROUTED": 1}, [(1, 1)])
+    said: list[bytes] = []
+    standing = Standing(Sender(said), lambda: 77_000 + len(said), lambda _: b"t")
+    standing.publish(world.router, world.now_ms)
+    standing.publish(world.router, world.now_ms)
+    (last,) = decode_events(said[-1])
+    assert isinstance(last, RouterStanding)
+    assert last.paused == (PausedScope(None, b"t", 1, NO_LEADER, 77_000),)
+    world.cluster.leaders[b"t", 1] = 1
+    settle(world)
+    standing.publish(world.router, world.now_ms)
+    assert decode_events(said[-1]) == [RouterStanding((), None, "", (), 0)]
+
+
+class Sender:
+    """Takes everything."""
+
+    def __init__(self, said: list[bytes]) -> None:
+        self._said = said
+
+    def send_bytes(self, data: bytes) -> bool:
+        self._said.append(data)
+        return True
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------

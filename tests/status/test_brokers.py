@@ -13,8 +13,10 @@ from bruce_mp.slab.rows import Row
 from bruce_mp.slab.runs import split
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.standings import (
+    ALL_PARTITIONS,
     CONNECTED,
     FAILED,
+    NO_LEADER,
     BrokerStanding,
     PartitionTrouble,
     PausedScope,
@@ -132,15 +134,19 @@ def test_pauses_have_reasons(daemon: PagesOfNoDaemon) -> None:
         PausedScope(3, b"", -1, "waiting", since),
         PausedScope(None, NASTY, 4, "handing back", since),
         PausedScope(None, b"news", 0, "waiting", since),
+        PausedScope(None, b"news", 1, NO_LEADER, since),
+        PausedScope(None, NASTY, ALL_PARTITIONS, NO_LEADER, since),
     )
     daemon.standings.take([failed()], NOW_MS)
     daemon.standings.take([router(*paused, failing_since_ms=NOW_MS - 3000)], NOW_MS)
     page = daemon.json("/brokers/json")
-    assert (page["metadata_failing_since"], page["metadata_error"], page["paused_count"]) == (S - 3, "Refused.", 3)
+    assert (page["metadata_failing_since"], page["metadata_error"], page["paused_count"]) == (S - 3, "Refused.", 5)
     assert [(each["scope"], each["state"], each["since"], each["reason"]) for each in page["paused"]] == [
         ("broker 1", "waiting", S - 4, "It hung up."),
         ('partition \\xff"\\x0a-4', "handing back", S - 4, "NOT_ENOUGH_REPLICAS"),
         ("partition news-0", "waiting", S - 4, "its leader moved, or its broker is paused"),
+        ("partition news-1", "no leader", S - 4, "the cluster names none: see to the brokers that have its replicas"),
+        ('topic \\xff"\\x0a', "no leader", S - 4, "the cluster names none: see to the brokers that have its replicas"),
     ]
 
 

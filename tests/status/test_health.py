@@ -15,7 +15,15 @@ from bruce_mp.slab.layout import State
 from bruce_mp.slab.rows import Row
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT
-from bruce_mp.telemetry.standings import CONNECTED, CONNECTING, FAILED, BrokerStanding, RouterStanding
+from bruce_mp.telemetry.standings import (
+    CONNECTED,
+    CONNECTING,
+    FAILED,
+    NO_LEADER,
+    BrokerStanding,
+    PausedScope,
+    RouterStanding,
+)
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
@@ -107,6 +115,15 @@ def test_one_broker_that_failed_is_a_warning(daemon: PagesOfNoDaemon) -> None:
     assert warning.startswith("Broker 1 at kafka1:9092 has failed: It hung up.")
     daemon.standings.take([broker(CONNECTED)], NOW_MS)
     assert daemon.json("/healthz")["warnings"] == []
+
+
+@pytest.mark.parametrize("seconds", [4, 5])
+def test_partitions_without_a_leader(daemon: PagesOfNoDaemon, seconds: int) -> None:
+    scopes = [PausedScope(None, b"t-%d" % topic, 0, NO_LEADER, NOW_MS - 1000 * seconds) for topic in range(12)]
+    daemon.standings.take([RouterStanding((), None, "", tuple(scopes), 12)], NOW_MS)
+    page = well(daemon).json("/healthz")
+    texts = [text for text in page["warnings"] if "no leader, of t-0, t-1, t-10" in text and "and 2 more" in text]
+    assert (page["ready"], len(texts)) == (True, int(seconds >= 5))
 
 
 def test_a_broker_that_somebody_has_to_see_to_is_a_problem(daemon: PagesOfNoDaemon) -> None:
