@@ -7,7 +7,6 @@ bounded: a topic without traffic is forgotten, and beyond `MAX_TOPICS` the rest 
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -49,7 +48,7 @@ class _Topic:
     __slots__ = ("last_error", "last_error_ms", "slots")
 
     def __init__(self) -> None:
-        self.slots: deque[tuple[int, array[int]]] = deque()
+        self.slots: list[tuple[int, array[int]]] = []
         self.last_error = ""
         self.last_error_ms = 0
 
@@ -67,7 +66,7 @@ class _Topic:
 
     def expire(self, now_ms: int) -> None:
         while self.slots and now_ms // SLOT_MS - self.slots[0][0] > _SLOTS:
-            self.slots.popleft()
+            del self.slots[0]
 
     def show(self, now_ms: int, since_ms: int) -> TopicTraffic:
         """Since `since_ms` at the earliest: the slots begin on the same beat for all topics."""

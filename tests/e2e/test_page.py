@@ -112,6 +112,8 @@ def test_at_rest(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
         assert "they balance" in browser.text("#books")
         for part in ("paused-table", "topics-table", "reasons-table", "compression-table"):
             assert browser.texts(f"#{part} .empty")[0], part
+        browser.find("#fetch-metadata button").click()
+        browser.wait(lambda: "initiated" in browser.text("#fetch-answer"), "the answer to the wish for metadata")
         assert [text.split(" at ")[0] for text in browser.texts("#brokers-table tbody th")] == ["1", "2", "3"]
         origin = daemon.url("")
         asked = browser.run("return performance.getEntriesByType('resource').map((each) => each.name)")

@@ -702,6 +702,22 @@ function pause(wanted) {
   else ask();
 }
 
+// The only thing that the page changes.  Where that takes a token, it is asked for, and kept no longer than the page.
+async function fetchMetadata(event) {
+  event.preventDefault();
+  const token = $("token").value;
+  let words = "The daemon does not answer.";
+  try {
+    const answer = await fetch("metadata_update", { method: "POST", headers: token ? { Authorization: `Bearer ${token}` } : {} });
+    words = await answer.text();
+    if (answer.status === 401 || answer.status === 403) {
+      $("token-label").hidden = false;
+      $("token").focus();
+    }
+  } catch { /* said above */ }
+  say($("fetch-answer"), words.trim());
+}
+
 function showSort() {
   $("topic-sort").value = tables.topics.sort.key;
 }
@@ -732,6 +748,7 @@ function wire() {
     asked.limit = MORE_ROWS;
     ask();
   });
+  $("fetch-metadata").addEventListener("submit", fetchMetadata);
   setInterval(showClock, 1000);
 }
 
