@@ -1,8 +1,9 @@
 """Back-pressure: how much the input may receive next, and how long it should rest before it looks again.
 
 A datagram's sender cannot be told to wait, but the kernel's queue can: it is short, and a blocking sender stops when it
-is full.  So from three quarters of the slab on the input rests a little between batches, longer the fuller it is.  When
-the slab is full all the same, the config decides: new messages are discarded, or nothing is received until there is
+is full.  So from three quarters of the slab on the input rests a little between turns, longer the fuller it is, and
+takes in less in a turn, of large messages fewer, so that a turn never takes more than a part of what is left.  When the
+slab is full all the same, the config decides: new messages are discarded, or nothing is received until there is
 room for it for certain.
 
 How large the datagrams of a batch are is known only of the first.  So a batch may have as many as would find room if
@@ -26,11 +27,22 @@ SHORTEST_S: Final = 0.001
 LONGEST_S: Final = 0.010
 
 
+MOST_BATCHES: Final = 64
+"""In one turn, between two looks at the slab's room."""
+LARGEST_PART: Final = 32
+"""A turn that took more than this part of the free chunks was too long, and one that took less than a quarter of it
+too short."""
+
+
 class Allowance(NamedTuple):
-    """At most so many messages may be received now; then rest for so many seconds."""
+    """At most so many batches of so many messages may be received now; then rest for so many seconds."""
 
     messages: int
+    batches: int
     rest_s: float
+
+
+NOTHING: Final = Allowance(0, 0, 0.0)
 
 
 class Pressure:
@@ -45,13 +57,28 @@ class Pressure:
         self._span = chunks_for(largest)
         self._batch = batch
         self.blocks = blocks
+        self._batches = MOST_BATCHES
+        self._free_before = 0
+        """When the last turn began."""
 
     def allowance(self, next_size: int) -> Allowance:
         """What may be received now, when the datagram that comes first has `next_size` bytes."""
-        if self._pool.free_count <= self._soft_free:
+        is_short = self._pool.free_count <= self._soft_free
+        if is_short:
+            self._learn(self._free_before - self._pool.free_count)
             self._pool.reclaim(self._soft_free + 1)
-        messages = self._room(next_size) if self.blocks else self._batch
-        return Allowance(messages, self._rest_s() if messages else LONGEST_S)
+        self._free_before = self._pool.free_count
+        if self.blocks:
+            messages = self._room(next_size)
+            return Allowance(messages, 1, self._rest_s() if messages else LONGEST_S)
+        return Allowance(self._batch, self._batches if is_short else MOST_BATCHES, self._rest_s())
+
+    def _learn(self, taken: int) -> None:
+        """The last turn took so many chunks, of those that were free."""
+        if taken * LARGEST_PART > self._pool.free_count:
+            self._batches = max(1, self._batches // 2)
+        elif taken * LARGEST_PART * 4 < self._pool.free_count:
+            self._batches = min(MOST_BATCHES, self._batches * 2)
 
     def _rest_s(self) -> float:
         if self._pool.free_count > self._soft_free:

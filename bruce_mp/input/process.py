@@ -20,7 +20,7 @@ from bruce_mp.discarding import ProcessReporter
 from bruce_mp.input.datagrams import Admission
 from bruce_mp.input.linger import lingers_of
 from bruce_mp.input.outlet import Outlet
-from bruce_mp.input.pressure import Pressure
+from bruce_mp.input.pressure import MOST_BATCHES, NOTHING, Pressure
 from bruce_mp.input.senders import Senders, rules_for_datagrams
 from bruce_mp.kernels import ChunkPool, Lanes, Row
 from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
@@ -41,8 +41,6 @@ __all__ = ["main"]
 _LOG: Final = logging.getLogger(__name__)
 _TURNS_A_ROUND: Final = 4
 """After so many turns the loop looks at its other sources, however much waits at the socket."""
-_BATCHES_A_TURN: Final = 64
-"""So many batches are taken in between two looks at the slab's room; one where senders are blocked."""
 _LONGEST_TURN_MS: Final = 100
 """The supervisor is heard between turns."""
 _AFTER_ERROR_S: Final = 1.0
@@ -96,7 +94,6 @@ class _Input:
         self._reporter.apply(config)
         self._lanes.change_lingers(lingers_of(config))
         self._blocks = self._pressure.blocks = config.input.unix_datagram.when_full == "block"
-        self._batches_a_turn = 1 if self._blocks else _BATCHES_A_TURN
         self._senders.go_by(rules_for_datagrams(config.input))
 
     def run(self) -> None:
@@ -130,13 +127,13 @@ class _Input:
         """Take in what waits, a bounded number of batches; rest when the slab fills up."""
         for _ in range(_TURNS_A_ROUND):
             size = self._next_size() if self._blocks else 0
-            messages, rest_s = (0, 0.0) if size is None else self._pressure.allowance(size)
-            if size is None or (messages and not self._receive(messages)):
+            allowed = NOTHING if size is None else self._pressure.allowance(size)
+            if size is None or (allowed.messages and not self._receive(allowed.messages, allowed.batches)):
                 if self._draining:
                     self._finish()
                 return
-            if rest_s:
-                self._rest(rest_s)
+            if allowed.rest_s:
+                self._rest(allowed.rest_s)
                 return
 
     def _rest(self, seconds: float) -> None:
@@ -156,12 +153,12 @@ class _Input:
             self._on_socket_error(error)
             return None
 
-    def _receive(self, limit: int) -> bool:
+    def _receive(self, limit: int, batches: int) -> bool:
         """Take in some batches of at most `limit` messages; False when nothing waited."""
         now_ms = steady_ms()
         until_ms = now_ms + (0 if self._draining or self._blocks else _LONGEST_TURN_MS)
         try:
-            count = self._admission.take(self._socket.fileno(), limit, self._batches_a_turn, now_ms, until_ms)
+            count = self._admission.take(self._socket.fileno(), limit, batches, now_ms, until_ms)
         except OSError as error:
             self._on_socket_error(error)
             return False
@@ -175,8 +172,8 @@ class _Input:
 
     def _take_the_rest(self) -> None:
         """Take in what waits; not for ever, because senders may go on."""
-        for _ in range(_TURNS_A_ROUND * _BATCHES_A_TURN):
-            if not self._receive(self._slab.geometry.landing_slots):
+        for _ in range(_TURNS_A_ROUND * MOST_BATCHES):
+            if not self._receive(self._slab.geometry.landing_slots, 1):
                 return
 
     def _finish(self) -> None:
