@@ -162,9 +162,7 @@ def measure_sinks(bench: Bench, repeat: int) -> list[str]:
 def put_stamped(bench: Bench, records: int, ledger: str) -> None:
     """Messages as the sink stamps them, by the connector, and their ledger."""
     now = time.time_ns() // 1_000_000
-    number = "unhex(lpad(hex(cast({} as bigint)), 16, '0'))"
-    parts = ("number", str(now))
-    stamp = f"concat({', '.join(map(number.format, parts))}, cast(concat('{WRITER}/-1/', part, '/0') as binary))"
+    stamp = f"cast(concat(lpad(cast(number as string), 16, '0'), ' {now} {WRITER}/-1/', part, '/0') as binary)"
     frame = bench.spark.range(0, records, 1, PARTS).selectExpr(
         "id", "spark_partition_id() as part", f"id % {records // PARTS} as number"
     )
@@ -190,7 +188,7 @@ def measure_audit(bench: Bench, records: int, directory: Path, repeat: int) -> l
         assert frame.selectExpr("count(value)").collect()[0][0] == records
 
     def everything() -> None:
-        land(bench.spark, read_topics(bench.spark, plan.bootstrap, plan.topics), plan.output)
+        land(read_topics(bench.spark, plan.bootstrap, plan.topics), plan.facts)
         verdict = compare(bench.spark, plan)
         assert verdict.good, verdict
         assert verdict.delivered == records, verdict

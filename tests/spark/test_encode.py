@@ -84,16 +84,16 @@ def headers_of(message: bytes) -> list[tuple[bytes, bytes | None]]:
     return found
 
 
-def test_the_stamp_numbers_the_messages_and_names_their_writer() -> None:
+@pytest.mark.parametrize("first_number", [0, 41, 9_999, 99_999_999, 1_234_567_899_999_999])
+def test_the_stamp_numbers_the_messages_and_names_their_writer(first_number: int) -> None:
     encoder = Encoder(b"t", b"query/3/1/0")
-    data = bytes(encoder.encode(encoder.rows(pa.record_batch({"value": [b"a", b"bb"]})), 41, NOW))
+    data = bytes(encoder.encode(encoder.rows(pa.record_batch({"value": [b"a", b"bb"]})), first_number, NOW))
     first = int.from_bytes(data[:4])
-    for number, message in enumerate((data[:first], data[first:]), 41):
+    for number, message in enumerate((data[:first], data[first:]), first_number):
         ((key, value),) = headers_of(message)
         assert key == STAMP_KEY
         assert value is not None
-        assert unpack(">qq", value[:16]) == (number, NOW)
-        assert value[16:] == b"query/3/1/0"
+        assert value == b"%016d %013d query/3/1/0" % (number, NOW)
 
 
 HEADER_LISTS: Final = st.lists(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import time
-from struct import pack
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -131,7 +130,7 @@ def plant(kafka: KafkaCluster, topic: str, ledger: Path, sequence: list[int], pr
     producer = Producer(kafka.librdkafka_config)
     now = time.time_ns() // 1_000_000
     for number in sequence:
-        stamp = pack(">qq", number, now) + b"planted/-1/0/0"
+        stamp = b"%016d %013d planted/-1/0/0" % (number, now)
         producer.produce(topic, b"%d" % number, partition=0, headers=[("bruce.stamp", stamp)])
     assert producer.flush(60) == 0
     counts = {(topic, now - now % 60_000): promised}

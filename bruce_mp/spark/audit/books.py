@@ -18,12 +18,15 @@ from datetime import UTC
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.spark.audit.order import late_messages
+from bruce_mp.spark.audit.ranges import expressions, swept
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
     from typing import Self
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["CELL", "Books", "discard_lines", "fill_books", "read_ledger"]
 
@@ -40,11 +43,14 @@ _STRAY: Final = "(stray)"
 class Books:
     """`balance`: topic, minute, sent, delivered, discarded, missing, doubled, out_of_order, unknown, reasons, problems.
 
-    `numbers` has for each known writer and bucket the sequence numbers that came: writer, bucket, copies, bits.
+    `came` are the facts of known writers, `swept` by writer.  `doubled` has ranges that had come before, `late` numbers
+    that came behind later ones; both with topic, minute and writer.
     """
 
     balance: DataFrame
-    numbers: DataFrame
+    came: DataFrame
+    doubled: DataFrame
+    late: DataFrame
     _kept: Sequence[DataFrame]
 
     def __enter__(self) -> Self:
@@ -78,37 +84,28 @@ def discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
 
 
 def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> Books:
-    """Compare `facts` (see `tally.FACTS`) with a ledger and the counts of `discard_lines`."""
-    writers = ledger.where("stamped").groupBy("writer").agg(*_expressions("max(attempt_rows) as attempt_rows"))
+    """Compare `facts` (see `facts_of`) with a ledger and the counts of `discard_lines`."""
+    writers = ledger.where("stamped").groupBy("writer").agg(*expressions("max(attempt_rows) as attempt_rows"))
     known = facts.join(writers.select("writer"), "writer")
-    numbers = (
-        known.groupBy("writer", "bucket")
-        .agg(
-            *_expressions(
-                "max(struct(minute, topic)) as last", "sum(copies) as copies", "bitmap_or_agg(bits) as bits",
-                "bitmap_count(bitmap_or_agg(bits)) as different",
-            )
-        )
-        .cache()
-    )  # fmt: skip
+    came, late = swept(known, ["writer"]).cache(), late_messages(known).cache()
+    doubled = came.where("first <= top").selectExpr(*CELL, "writer", "first", "least(last, top) as last")
     cells = _cells(ledger, known, facts).cache()
-    shares = _allot(cells, _covers(cells, numbers, facts, ledger, lines))
+    shares = _allot(cells, _covers(cells, came, facts, ledger, lines))
     parts = [
-        cells.groupBy(CELL).agg(*_expressions("sum(rows) as sent", "sum(have) as have", "sum(lack) as lack")),
-        _dealt(shares), _doubled(numbers), _unknown(facts, writers, cells), _late(facts),
+        cells.groupBy(CELL).agg(*expressions("sum(rows) as sent", "sum(have) as have", "sum(lack) as lack")),
+        _dealt(shares), doubled.groupBy(CELL).agg(*expressions("sum(last - first + 1) as doubled")),
+        _unknown(facts, writers, cells), late.groupBy(CELL).agg(*expressions("count(*) as out_of_order")),
     ]  # fmt: skip
-    return Books(_balance(parts), numbers, (numbers, cells))
+    return Books(_balance(parts), came, doubled, late, (came, late, cells))
 
 
 def _cells(ledger: DataFrame, known: DataFrame, facts: DataFrame) -> DataFrame:
     """pool, topic, minute, rows, have (found in the cell itself), lack."""
-    sent = ledger.groupBy("pool", "writer", "attempt", "stamped", *CELL).agg(*_expressions("sum(rows) as rows"))
-    by_bucket = known.groupBy("writer", "attempt", *CELL, "bucket").agg(
-        *_expressions("bitmap_count(bitmap_or_agg(bits)) as different")
-    )
-    found = by_bucket.groupBy("writer", "attempt", *CELL).agg(*_expressions("sum(different) as found"))
+    sent = ledger.groupBy("pool", "writer", "attempt", "stamped", *CELL).agg(*expressions("sum(rows) as rows"))
+    alone = swept(known, ["writer", "attempt", *CELL])
+    found = alone.groupBy("writer", "attempt", *CELL).agg(*expressions("sum(fresh) as found"))
     stamped = sent.where("stamped").join(found, ["writer", "attempt", *CELL], "left")
-    plain = sent.where("not stamped").groupBy("pool", *CELL).agg(*_expressions("sum(rows) as rows"))
+    plain = sent.where("not stamped").groupBy("pool", *CELL).agg(*expressions("sum(rows) as rows"))
     plain = plain.join(_plain(facts), CELL, "left")
     wanted = ["pool", *CELL, "rows", "least(rows, coalesce(found, 0)) as have"]
     both = stamped.selectExpr(*wanted).unionByName(plain.selectExpr(*wanted))
@@ -117,21 +114,21 @@ def _cells(ledger: DataFrame, known: DataFrame, facts: DataFrame) -> DataFrame:
 
 def _plain(facts: DataFrame) -> DataFrame:
     """topic, minute, found: messages without a stamp."""
-    return facts.where("writer is null").groupBy(CELL).agg(*_expressions("sum(copies) as found"))
+    return facts.where("writer is null").groupBy(CELL).agg(*expressions("sum(copies) as found"))
 
 
-def _covers(cells: DataFrame, numbers: DataFrame, facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> DataFrame:
+def _covers(cells: DataFrame, came: DataFrame, facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> DataFrame:
     """pool, rank, reason, count: what may account for what the cells of a pool lack, in the order of rank."""
     pools = ledger.where("stamped").select("pool", "writer").distinct()
-    came = numbers.join(pools, "writer").groupBy("pool").agg(*_expressions("sum(different) as came"))
-    plain = _plain(facts).groupBy("topic").agg(*_expressions("sum(found) as came"))
-    came = came.unionByName(plain.selectExpr("concat('plain ', topic) as pool", "came"))
-    have = cells.groupBy("pool").agg(*_expressions("sum(have) as have"))
-    stray = came.join(have, "pool").selectExpr("pool", "0 as rank", f"'{_STRAY}' as reason", "came - have as count")
+    found = came.join(pools, "writer").groupBy("pool").agg(*expressions("sum(fresh) as came"))
+    plain = _plain(facts).groupBy("topic").agg(*expressions("sum(found) as came"))
+    found = found.unionByName(plain.selectExpr("concat('plain ', topic) as pool", "came"))
+    have = cells.groupBy("pool").agg(*expressions("sum(have) as have"))
+    stray = found.join(have, "pool").selectExpr("pool", "0 as rank", f"'{_STRAY}' as reason", "came - have as count")
     answered = ledger.where("acks = 'delivered'").groupBy("pool", "writer", "attempt")
-    attempts = answered.agg(*_expressions("first(discarded) as discarded"))  # each of its rows says the same
+    attempts = answered.agg(*expressions("first(discarded) as discarded"))  # each of its rows says the same
     told = attempts.selectExpr("pool", "1 as rank", "explode(discarded) as (reason, count)")
-    told = told.groupBy("pool", "rank", "reason").agg(*_expressions("sum(count) as count"))
+    told = told.groupBy("pool", "rank", "reason").agg(*expressions("sum(count) as count"))
     named = lines.selectExpr("explode(array('topic ', 'plain ')) as kind", "*")
     filed = named.selectExpr("concat(kind, topic) as pool", "2 as rank", "reason", "count")
     filed = filed.join(attempts.select("pool"), "pool", "left_anti")  # what was answered is not counted again
@@ -158,10 +155,10 @@ def _intervals(table: DataFrame, amount: str, order: Sequence[str], name: str) -
 
 def _dealt(shares: DataFrame) -> DataFrame:
     """topic, minute, stray, discarded, reasons."""
-    by_reason = shares.groupBy(*CELL, "reason").agg(*_expressions("sum(count) as count"))
+    by_reason = shares.groupBy(*CELL, "reason").agg(*expressions("sum(count) as count"))
     ours = f"reason <> '{_STRAY}'"
     return by_reason.groupBy(CELL).agg(
-        *_expressions(
+        *expressions(
             f"coalesce(sum(count) filter (where not {ours}), 0) as stray",
             f"coalesce(sum(count) filter (where {ours}), 0) as discarded",
             f"map_from_entries(collect_list(struct(reason, count)) filter (where {ours})) as reasons",
@@ -169,27 +166,15 @@ def _dealt(shares: DataFrame) -> DataFrame:
     )
 
 
-def _doubled(numbers: DataFrame) -> DataFrame:
-    """topic, minute, doubled: a bucket's copies count in its last minute."""
-    twice = numbers.where("copies > different").selectExpr("last.topic", "last.minute", "copies - different as doubled")
-    return twice.groupBy(CELL).agg(*_expressions("sum(doubled) as doubled"))
-
-
 def _unknown(facts: DataFrame, writers: DataFrame, cells: DataFrame) -> DataFrame:
     """topic, minute, unknown: of writers without a ledger, and plain messages beyond what ledgers have sent."""
     strangers = facts.where("writer is not null").join(writers, "writer", "left_anti")
-    stamped = strangers.groupBy(CELL).agg(*_expressions("sum(copies) as unknown"))
-    sent = cells.where("startswith(pool, 'plain ')").groupBy("topic").agg(*_expressions("sum(rows) as rows"))
-    plain = _plain(facts).groupBy("topic").agg(*_expressions("sum(found) as found", "max(minute) as minute"))
+    stamped = strangers.groupBy(CELL).agg(*expressions("sum(copies) as unknown"))
+    sent = cells.where("startswith(pool, 'plain ')").groupBy("topic").agg(*expressions("sum(rows) as rows"))
+    plain = _plain(facts).groupBy("topic").agg(*expressions("sum(found) as found", "max(minute) as minute"))
     beyond = plain.join(sent, "topic", "left").selectExpr(*CELL, "found - coalesce(rows, 0) as unknown")
     both = stamped.unionByName(beyond.where("unknown > 0"))
-    return both.groupBy(CELL).agg(*_expressions("sum(unknown) as unknown"))
-
-
-def _late(facts: DataFrame) -> DataFrame:
-    """topic, minute, out_of_order."""
-    late = facts.where("late is not null").groupBy(CELL)
-    return late.agg(*_expressions("sum(bitmap_count(late)) as out_of_order"))
+    return both.groupBy(CELL).agg(*expressions("sum(unknown) as unknown"))
 
 
 def _balance(parts: Sequence[DataFrame]) -> DataFrame:
@@ -203,9 +188,3 @@ def _balance(parts: Sequence[DataFrame]) -> DataFrame:
         *CELL, "sent", "have + stray as delivered", "discarded", "lack - stray - discarded as missing", "doubled",
         "out_of_order", "unknown", "reasons",
     ).selectExpr("*", problems)  # fmt: skip
-
-
-def _expressions(*texts: str) -> list[Column]:
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
-    return [F.expr(text) for text in texts]

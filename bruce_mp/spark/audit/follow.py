@@ -15,9 +15,8 @@ from datetime import UTC, datetime, timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.audit.landing import FACTS_DIRECTORY, FORMAT, LATENCIES_DIRECTORY, LandingSource
-from bruce_mp.spark.audit.messages import columns, stream_topics
-from bruce_mp.spark.audit.run import Audit, Verdict, compare
+from bruce_mp.spark.audit.messages import stream_topics
+from bruce_mp.spark.audit.run import Audit, Verdict, compare, land
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.storage import absolute, open_directory
 
@@ -65,14 +64,13 @@ def follow(
 
 
 def _start(spark: SparkSession, plan: Follow) -> StreamingQuery:
-    spark.dataSource.register(LandingSource)
-    output = absolute(plan.audit.output)
-    for directory in (FACTS_DIRECTORY, LATENCIES_DIRECTORY):
-        open_directory(f"{output}/{directory}")
+    """Land each micro-batch in a directory of its own, which is written again if Spark repeats the batch."""
+    open_directory(plan.audit.facts)
     messages = stream_topics(spark, plan.audit.bootstrap, plan.audit.topics, plan.audit.kafka)
-    watched = columns(messages.withWatermark("timestamp", f"{plan.lateness_s} seconds"))
-    writer = watched.writeStream.format(FORMAT).option("checkpointLocation", f"{output}/checkpoint")
-    return writer.trigger(processingTime=f"{plan.every_s} seconds").start(output)
+    watched = messages.withWatermark("timestamp", f"{plan.lateness_s} seconds")
+    writer = watched.writeStream.option("checkpointLocation", f"{absolute(plan.audit.output)}/checkpoint")
+    landing = writer.foreachBatch(lambda batch, number: land(batch, f"{plan.audit.facts}/{number:08}"))
+    return landing.trigger(processingTime=f"{plan.every_s} seconds").start()
 
 
 def _closings(query: StreamingQuery, plan: Follow, stop: Event, shown: Progress) -> Iterator[int]:
@@ -119,13 +117,18 @@ def _oldest(plan: Follow) -> datetime:
 
 
 def _prune(plan: Follow) -> None:
+    """Remove the micro-batches all of whose files are too old to be read."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
-    for directory in (FACTS_DIRECTORY, LATENCIES_DIRECTORY):
-        system, root = open_directory(f"{absolute(plan.audit.output)}/{directory}")
-        for entry in system.get_file_info(FileSelector(root)):
-            if entry.mtime is not None and entry.mtime < _oldest(plan):
-                system.delete_file(entry.path)
+    system, root = open_directory(plan.audit.facts)
+    newest: dict[str, datetime] = {}
+    for entry in system.get_file_info(FileSelector(root, recursive=True)):
+        if entry.is_file and entry.mtime is not None:
+            batch = entry.path.removeprefix(f"{root}/").partition("/")[0]
+            newest[batch] = max(entry.mtime, newest.get(batch, entry.mtime))
+    for batch, written in newest.items():
+        if written < _oldest(plan):
+            system.delete_dir(f"{root}/{batch}")
 
 
 def _now_ms() -> int:

@@ -1,8 +1,4 @@
-"""Reading topics, with no more of each message than the audit needs.
-
-Columns: topic, partition, kafka_ms (the broker's or the producer's timestamp, by the topic's setting), appended
-(whether it is the broker's), and stamp (null without one).
-"""
+"""Reading topics, with Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["columns", "read_topics", "stream_topics"]
+__all__ = ["read_topics", "stream_topics"]
 
 READER: Final = {
     "includeHeaders": "true",
@@ -22,9 +18,6 @@ READER: Final = {
     "kafka.max.poll.records": "5000",
 }
 """Twice as fast as the consumer's defaults; what retention has deleted meanwhile is no error of the audit's."""
-_LOG_APPEND_TIME: Final = 1
-_LAST: Final = "try_element_at(headers, -1)"
-"""The stamp is a message's last header."""
 
 
 def read_topics(
@@ -45,11 +38,3 @@ def stream_topics(
 def _options(bootstrap: str, topics: Sequence[str], options: Mapping[str, str] | None) -> dict[str, str]:
     places = {"kafka.bootstrap.servers": bootstrap, "subscribe": ",".join(topics)}
     return {**READER, **places, **(options or {})}
-
-
-def columns(messages: DataFrame) -> DataFrame:
-    """The columns above, from those of Spark's Kafka source, batch or stream."""
-    return messages.selectExpr(
-        "topic", "partition", "unix_millis(timestamp) as kafka_ms", f"timestampType = {_LOG_APPEND_TIME} as appended",
-        f"if({_LAST}.key = 'bruce.stamp', {_LAST}.value, null) as stamp",
-    )  # fmt: skip

@@ -62,7 +62,7 @@ def write_report(balance: DataFrame, latencies: DataFrame, problems: DataFrame, 
     """Write `report.html` into `output`; its path.  `latencies` has a row for each topic."""
     topics = _worst(balance, latencies)
     bars = _bars(balance, [str(row["topic"]) for row in topics])
-    found = _Report(topics, bars, _reasons(balance), _first(problems))
+    found = _Report(topics, bars, _reasons(balance) if verdict.discarded else [], _first(problems))
     system, root = open_directory(output)
     with system.open_output_stream(f"{root}/report.html") as file:
         file.write(_page(found, verdict).encode())

@@ -1,8 +1,8 @@
 """The audit as one call: read, compare, write the tables, say what is wrong.
 
-OUTPUT/facts, OUTPUT/latencies   what is in Kafka, landed once
-OUTPUT/balance                   one row for each topic and minute
-OUTPUT/problems                  which sequence numbers of which writers are missing, doubled, out of order
+OUTPUT/facts      what is in Kafka, read once
+OUTPUT/balance    one row for each topic and minute
+OUTPUT/problems   which sequence numbers of which writers are missing, doubled, out of order
 OUTPUT/report.html
 """
 
@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.spark.audit.books import CELL, discard_lines, fill_books, read_ledger
-from bruce_mp.spark.audit.landing import FACTS_DIRECTORY, FORMAT, LATENCIES_DIRECTORY, LandingSource
-from bruce_mp.spark.audit.latency import percentiles
-from bruce_mp.spark.audit.messages import columns, read_topics
-from bruce_mp.spark.audit.problems import find_problems
+from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
+from bruce_mp.spark.audit.messages import read_topics
+from bruce_mp.spark.audit.problems import find_problems, no_problems
 from bruce_mp.spark.audit.report import write_report
 from bruce_mp.spark.pipelines.discards import discard_table
 from bruce_mp.spark.pipelines.progress import Progress
-from bruce_mp.spark.storage import absolute, empty_directory
+from bruce_mp.spark.storage import absolute, bytes_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,9 +29,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Audit", "Verdict", "audit", "compare", "land"]
 
-_INTERPRET: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+_SMALL_BYTES: Final = 16 << 20
+"""Of facts; about 100 million messages that were sent in one go."""
+_FOR_SMALL: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
 _NO_LINES: Final = "event string, topic string, info string"
-_PROBLEMS: Final = "problem string, writer string, first long, last long"
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,11 @@ class Audit:
     discards: Sequence[str] = ()
     kafka: Mapping[str, str] = field(default_factory=dict)
     table_format: str = "parquet"
+
+    @property
+    def facts(self) -> str:
+        """Where the facts are."""
+        return f"{absolute(self.output)}/facts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +92,16 @@ def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) ->
     """Land what is in the topics now, compare, and return the sums.  Raises Spark's errors."""
     shown = progress or Progress("audit")
     shown.show(f"reading {', '.join(plan.topics)} from {plan.bootstrap}")
-    land(spark, read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), plan.output)
+    land(read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), plan.facts)
     shown.show("comparing")
     verdict = compare(spark, plan)
     shown.finish(str(verdict))
     return verdict
 
 
-def land(spark: SparkSession, messages: DataFrame, output: str) -> None:
+def land(messages: DataFrame, directory: str) -> None:
     """Write the facts about `messages`, which have the columns of Spark's Kafka source; older facts go."""
-    for directory in (FACTS_DIRECTORY, LATENCIES_DIRECTORY):
-        empty_directory(f"{absolute(output)}/{directory}")
-    spark.dataSource.register(LandingSource)
-    columns(messages).write.format(FORMAT).mode("append").save(absolute(output))
+    facts_of(messages).write.mode("overwrite").parquet(directory)
 
 
 def compare(spark: SparkSession, plan: Audit, minutes: str = "true", changed_after: datetime | None = None) -> Verdict:
@@ -103,31 +110,33 @@ def compare(spark: SparkSession, plan: Audit, minutes: str = "true", changed_aft
     `minutes` is a condition on the column `minute`; ledger files that were last written before `changed_after` are not
     read.
     """
-    with _interpreted(spark):
-        return _compare(spark, plan, minutes, changed_after)
-
-
-def _compare(spark: SparkSession, plan: Audit, minutes: str, changed_after: datetime | None) -> Verdict:
-    output = absolute(plan.output)
-    facts = spark.read.parquet(f"{output}/{FACTS_DIRECTORY}")
-    latencies = spark.read.parquet(f"{output}/{LATENCIES_DIRECTORY}").where(minutes)
+    small = sum(map(bytes_in, [plan.facts, *plan.ledgers])) < _SMALL_BYTES
+    facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts)
     ledger = read_ledger(spark, plan.ledgers, plan.topics, changed_after)
-    with fill_books(facts, ledger, discard_lines(_lines(spark, plan.discards), plan.topics)) as books:
-        cells = books.balance.where(minutes).join(percentiles(latencies, CELL), CELL, "left")
-        balance = _written(cells, plan, "balance")
-        verdict = _sums(balance)
-        named = find_problems(facts, ledger, books.numbers) if verdict.to_name else spark.createDataFrame([], _PROBLEMS)
-        problems = _written(named, plan, "problems")
-    write_report(balance, percentiles(latencies, ["topic"]), problems, verdict, output)
+    if not small:
+        return _compare(plan, facts, ledger, minutes)
+    with _settings(spark, _FOR_SMALL):  # in one partition nothing need be moved to where it belongs
+        return _compare(plan, facts.coalesce(1), ledger.coalesce(1), minutes)
+
+
+def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minutes: str) -> Verdict:
+    timed, lines = facts.where(minutes), _lines(facts.sparkSession, plan.discards)
+    with fill_books(facts, ledger, discard_lines(lines, plan.topics)) as books:
+        cells = books.balance.where(minutes).join(percentiles(timed, CELL), CELL, "left")
+        with _written(cells, plan, "balance") as balance:
+            verdict = _sums(balance)
+            named = find_problems(books, ledger) if verdict.to_name else no_problems(ledger)
+            with _written(named, plan, "problems") as problems:
+                write_report(balance, percentiles(timed, ["topic"]), problems, verdict, absolute(plan.output))
     return verdict
 
 
 @contextmanager
-def _interpreted(spark: SparkSession) -> Iterator[None]:
-    """Without compiling queries to Java: the tables are so small that compiling takes longer than they do."""
-    before = {key: spark.conf.get(key) for key in _INTERPRET}
+def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """With these settings: for small tables, to compile queries and to spread them takes longer than they do."""
+    before = {key: spark.conf.get(key) for key in wanted}
     try:
-        for key, value in _INTERPRET.items():
+        for key, value in wanted.items():
             spark.conf.set(key, value)
         yield
     finally:
@@ -139,11 +148,15 @@ def _lines(spark: SparkSession, discards: Sequence[str]) -> DataFrame:
     return discard_table(spark, discards) if discards else spark.createDataFrame([], _NO_LINES)
 
 
-def _written(table: DataFrame, plan: Audit, name: str) -> DataFrame:
-    """The table as it was written; small, so in one file."""
-    path = f"{absolute(plan.output)}/{name}"
-    table.coalesce(1).write.format(plan.table_format).mode("overwrite").save(path)
-    return table.sparkSession.read.format(plan.table_format).load(path)
+@contextmanager
+def _written(table: DataFrame, plan: Audit, name: str) -> Iterator[DataFrame]:
+    """The table, which has been written, and is in memory meanwhile; small, so in one file."""
+    kept = table.coalesce(1).cache()
+    try:
+        kept.write.format(plan.table_format).mode("overwrite").save(f"{absolute(plan.output)}/{name}")
+        yield kept
+    finally:
+        kept.unpersist()
 
 
 def _sums(balance: DataFrame) -> Verdict:

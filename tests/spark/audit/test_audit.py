@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from struct import pack
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 M1: Final = 1_700_000_040_000
 M2: Final = M1 + 60_000
 KAFKA: Final = (
-    "topic string, partition int, kafka_ms long, timestampType int, headers array<struct<key:string,value:binary>>"
+    "topic string, partition int, offset long, kafka_ms long, timestampType int, "
+    "headers array<struct<key:string,value:binary>>"
 )
 
 
@@ -42,14 +42,17 @@ class Planted:
         partition: int = 0,
     ) -> None:
         for number in sequence:
-            stamp = {"key": "bruce.stamp", "value": pack(">qq", number, ms) + f"{topic}-query/3/0/{attempt}".encode()}
+            stamp = {"key": "bruce.stamp", "value": f"{number:016} {ms:013} {topic}-query/3/0/{attempt}".encode()}
             headers = [{"key": "own", "value": b"x"}, stamp]
             self.rows.append(
-                {"topic": topic, "partition": partition, "kafka_ms": ms + 12, "timestampType": 1, "headers": headers}
-            )
+                {
+                    "topic": topic, "partition": partition, "offset": len(self.rows), "kafka_ms": ms + 12,
+                    "timestampType": 1, "headers": headers,
+                }
+            )  # fmt: skip
 
     def put_plain(self, topic: str, count: int, ms: int = M1) -> None:
-        row = {"topic": topic, "partition": 0, "kafka_ms": ms, "timestampType": 0, "headers": None}
+        row = {"topic": topic, "partition": 0, "offset": 0, "kafka_ms": ms, "timestampType": 0, "headers": None}
         self.rows += [row] * count
 
     def enter(
@@ -115,8 +118,8 @@ def audited(spark: SparkSession, planted: Planted, tmp_path_factory: pytest.Temp
     (directory / "discards").write_bytes(b"".join(map(format_line, lines)))
     ledgers = [f"{directory}/ledger-0", f"{directory}/ledger-1"]
     plan = Audit("nowhere", TOPICS, ledgers, f"{directory}/out", [f"{directory}/discards"])
-    land(spark, planted.frame(spark), plan.output)
-    land(spark, planted.frame(spark), plan.output)  # a second time: what was landed before goes
+    land(planted.frame(spark), plan.facts)
+    land(planted.frame(spark), plan.facts)  # a second time: what was landed before goes
     return compare(spark, plan), directory / "out"
 
 
@@ -193,7 +196,7 @@ def test_each_message_is_named(spark: SparkSession, audited: tuple[Verdict, Path
         ("silent", "missing"): [(4, 4), (8, 9)],
         ("retried", "doubled"): [(0, 1), (3, 3)],
         ("rerun", "doubled"): [(0, 3)],
-        ("gone", "missing"): [(0, 32_767), (32_768, 65_535), (65_536, 69_999)],
+        ("gone", "missing"): [(0, 69_999)],
     }
 
 

@@ -1,0 +1,51 @@
+"""Which messages stand behind a later one of their attempt in their partition.
+
+Nearly always none does, and the facts alone show it: put into the order of their offsets, each begins behind the end of
+the one before, in numbers and in offsets.  Only *lanes* where that is not so are looked at message by message.
+
+A smaller number that was sent later than all before it is not late: a task that runs again begins again.  Nor is a
+number that was there before: it is a copy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bruce_mp.spark.audit.facts import LANE, exploded
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["late_messages"]
+
+
+def late_messages(facts: DataFrame) -> DataFrame:
+    """topic, minute, writer, number."""
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
+
+    lane = Window.partitionBy(LANE).orderBy("offset")
+    before = lane.rowsBetween(Window.unboundedPreceding, -1)
+    messages = exploded(_disordered(facts))
+    seen = messages.select(
+        "*", F.expr("sent") > F.max("sent").over(before), F.max("number").over(before),
+        F.row_number().over(Window.partitionBy(*LANE, "number").orderBy("offset")),
+    ).toDF(*messages.columns, "newer", "highest", "copy")  # fmt: skip
+    runs = seen.withColumn("run", F.sum(F.expr("if(newer and number < highest, 1, 0)")).over(lane))
+    in_run = Window.partitionBy(*LANE, "run").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+    placed = runs.withColumn("highest", F.max("number").over(in_run))
+    return placed.where("number < highest and copy = 1").select("topic", "minute", "writer", "number")
+
+
+def _disordered(facts: DataFrame) -> DataFrame:
+    """The facts of lanes that are not in order at first sight."""
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
+
+    stamped = facts.where("writer is not null")
+    line = Window.partitionBy(LANE).orderBy(F.expr("first + shift"))
+    behind = (F.lag("last").over(line) >= F.col("first")) | (
+        F.lag(F.expr("last + shift")).over(line) >= F.expr("first + shift")
+    )
+    lanes = stamped.select(*LANE, behind.alias("behind")).where("behind").select(LANE).distinct()
+    return stamped.join(lanes, LANE, "left_semi")

@@ -1,0 +1,141 @@
+"""Facts say of each message what it was, in few rows; and which came late, against looking at one after the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from bruce_mp.spark.audit.facts import SCHEMA, exploded, facts_of, percentiles
+from bruce_mp.spark.audit.order import late_messages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+MINUTE: Final = 60_000
+KAFKA: Final = (
+    "topic string, partition int, offset long, ms long, timestampType int, "
+    "headers array<struct<key:string,value:binary>>"
+)
+Message = tuple[str, int, str | None, int, int]
+"""topic, partition, author (None: no stamp), number, ms when it was sent"""
+SPENT: Final = 5
+
+
+def frame(spark: SparkSession, messages: Iterable[Message], *, appended: bool = True, spent: int = SPENT) -> DataFrame:
+    """As Spark's Kafka source shows them; offsets count up in each partition."""
+    offsets: Counter[tuple[str, int]] = Counter()
+    rows = []
+    for topic, partition, author, number, ms in messages:
+        value = None if author is None else f"{number:016} {ms:013} {author}".encode(errors="surrogateescape")
+        headers = None if author is None else [{"key": "bruce.stamp", "value": value}]
+        rows.append((topic, partition, offsets[topic, partition], ms + spent, int(appended), headers))
+        offsets[topic, partition] += 1
+    return spark.createDataFrame(rows, KAFKA).selectExpr("*", "timestamp_millis(ms) as timestamp")
+
+
+def random_messages(chance: Random) -> list[Message]:
+    authors = [None, "q/0/0/0", "query/-1/2/3"]
+    numbers = [*range(6), 62, 63, 64, 65, 127, 128, 5_000]
+    return [
+        (
+            chance.choice("ab"), chance.randrange(2), chance.choice(authors), chance.choice(numbers),
+            chance.choice([0, 59_999 - SPENT, 60_000]),
+        )
+        for _ in range(2_000)
+    ]  # fmt: skip
+
+
+def told(facts: DataFrame) -> Counter[tuple[Any, ...]]:
+    wanted = ("topic", "partition", "writer", "attempt", "minute", "sent", "latency_ms", "number", "offset")
+    return Counter(tuple(row[name] for name in wanted) for row in exploded(facts.where("writer is not null")).collect())
+
+
+@pytest.mark.parametrize("appended", [True, False])
+def test_every_message_can_be_told_from_the_facts(spark: SparkSession, appended: bool) -> None:
+    messages = random_messages(Random(7))
+    facts = facts_of(frame(spark, messages, appended=appended))
+    assert facts.schema.simpleString() == spark.createDataFrame([], SCHEMA).schema.simpleString()
+    offsets: Counter[tuple[str, int]] = Counter()
+    expected: Counter[tuple[Any, ...]] = Counter()
+    plain: Counter[tuple[Any, ...]] = Counter()
+    for topic, partition, author, number, ms in messages:
+        if author is None:
+            plain[topic, partition, (ms + SPENT) // MINUTE * MINUTE] += 1
+        else:
+            writer, _, attempt = author.rpartition("/")
+            times = ms // MINUTE * MINUTE, ms, SPENT if appended else None
+            expected[topic, partition, writer, int(attempt), *times, number, offsets[topic, partition]] += 1
+        offsets[topic, partition] += 1
+    assert told(facts) == expected
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for row in facts.where("writer is null").collect():
+        counts[row["topic"], row["partition"], row["minute"]] += row["copies"]
+    assert counts == plain
+
+
+def test_what_was_sent_in_one_go_is_one_row(spark: SparkSession) -> None:
+    run: list[Message] = [("t", 0, "q/0/0/0", number, 0) for number in range(10, 1_010)]
+    other: list[Message] = [("t", 0, "q/0/1/0", number, 0) for number in range(100)]
+    (row,) = facts_of(frame(spark, run)).collect()
+    assert (row["first"], row["last"], row["copies"], row["shift"]) == (10, 1_009, 1_000, -10)
+    rows = facts_of(frame(spark, [*run[:500], *other, *run[600:]])).collect()
+    ranges = sorted((row["writer"], row["first"], row["last"]) for row in rows)
+    assert ranges == [("q/0/0", 10, 509), ("q/0/0", 610, 1_009), ("q/0/1", 0, 99)], "though the shift is the same"
+
+
+def late_by_hand(numbers: Sequence[int]) -> set[int]:
+    """Smaller than one before, and no copy."""
+    return {n for place, n in enumerate(numbers) if n < max(numbers[: place + 1]) and n not in numbers[:place]}
+
+
+def test_who_stands_behind_a_later_one_is_late_and_copies_are_not(spark: SparkSession) -> None:
+    chance, messages, expected = Random(11), [], set()
+    for case in range(40):
+        numbers = list(range(chance.choice([4, 40])))
+        if case % 4:
+            at = chance.randrange(len(numbers) - 1)
+            numbers[at], numbers[at + 1] = numbers[at + 1], numbers[at]
+        for _ in range(chance.randrange(3)):
+            numbers.insert(chance.randrange(len(numbers)), chance.choice(numbers))
+        messages += [(f"t{case}", 0, "q/0/0/0", number * chance.choice([1, 1, 100]), 0) for number in numbers]
+        mine = [number for topic, _, _, number, _ in messages if topic == f"t{case}"]
+        expected |= {(f"t{case}", number) for number in late_by_hand(mine)}
+    rows = late_messages(facts_of(frame(spark, messages))).collect()
+    assert sorted((row["topic"], row["number"]) for row in rows) == sorted(expected)
+
+
+def test_a_task_that_runs_again_begins_again_and_lanes_have_orders_of_their_own(spark: SparkSession) -> None:
+    first: list[Message] = [("t", 0, "q/0/0/0", number, 0) for number in (1, 5, 4)]
+    again: list[Message] = [("t", 0, "q/0/0/0", number, 1000) for number in (0, 2, 3, 1, 9, 8)]
+    lanes: list[Message] = [("t", 1, "q/0/0/0", 3, 0), ("t", 0, "q/0/0/1", 2, 0), ("u", 0, "q/0/0/0", 1, 0)]
+    rows = late_messages(facts_of(frame(spark, [*first, *again, *lanes]))).collect()
+    assert sorted(row["number"] for row in rows) == [4, 8], "1 is a copy"
+
+
+def test_a_stamp_of_somebody_else_is_an_unknown_writer(spark: SparkSession) -> None:
+    authors = ["", "q", "q/0/0/x", "q/0/0/99999999999", "\udcff", "7"]
+    rows = facts_of(frame(spark, [("t", 0, author, 1, 0) for author in authors])).collect()
+    assert sorted(row["copies"] for row in rows) == [1] * len(authors)
+    assert all(row["writer"] is not None for row in rows)
+
+
+@pytest.mark.parametrize("value", [b"", b"short", b"x" * 40, b"-000000000000001 0000000000000 q/0/0/0"])
+def test_what_is_no_stamp_is_a_message_without_one(spark: SparkSession, value: bytes) -> None:
+    rows = [("t", 0, 0, 70_000, 0, [("bruce.stamp", value)]), ("t", 0, 1, 70_000, 0, [("other", value)])]
+    messages = spark.createDataFrame(rows, KAFKA).selectExpr("*", "timestamp_millis(ms) as timestamp")
+    (row,) = facts_of(messages).collect()
+    assert (row["writer"], row["minute"], row["first"], row["copies"]) == (None, 60_000, None, 2)
+
+
+def test_latencies_count_by_message(spark: SparkSession) -> None:
+    rows: list[Message] = [("t", 0, "q/0/0/0", number, 0) for number in range(97)]
+    slow: list[Message] = [("t", 0, "q/0/0/0", number, 0) for number in (97, 98, 99)]
+    both = frame(spark, rows).unionByName(frame(spark, slow, spent=1_000))
+    (row,) = percentiles(facts_of(both), ["topic"]).collect()
+    assert (row["p50_ms"], row["p99_ms"]) == (SPENT, 1_000)
+    assert percentiles(facts_of(frame(spark, rows, appended=False)), ["topic"]).collect() == []
