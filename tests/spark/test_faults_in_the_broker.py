@@ -1,0 +1,104 @@
+"""Faults in the log of a broker that had acknowledged everything: the audit names each message.
+
+Parquet → backfill → daemon → embedded broker, which then loses a batch, has one twice and swaps two.  What the audit
+says is compared with what the broker's own log says, record by record, by other code than the audit's.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.spark.audit.run import Audit, audit
+from bruce_mp.spark.pipelines.backfill import Backfill, backfill
+from bruce_mp.spark.pipelines.progress import Progress
+from support.daemon import Daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.process
+
+TOPIC: Final = "planted"
+ROWS: Final = 3_000
+Named = tuple[str, int]
+"""Writer and sequence number of a message."""
+
+
+@pytest.fixture
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(topics={TOPIC: 1}) as running:
+        yield running
+
+
+def stamps(broker: DevBroker) -> list[Named]:
+    """What is in the log, in its order."""
+    (records,) = broker.fetch(TOPIC)
+    found = []
+    for record in records:
+        key, value = record.headers[-1]
+        assert (key, value is not None) == ("bruce.stamp", True)
+        sequence, _, author = (value or b"").decode().split(" ")
+        found.append((author.rpartition("/")[0], int(sequence)))
+    return found
+
+
+def late(log: Sequence[Named]) -> set[Named]:
+    """Behind a later one of their writer, and no copy."""
+    highest: dict[str, int] = {}
+    found = set()
+    for place, (writer, number) in enumerate(log):
+        if number < highest.get(writer, -1) and (writer, number) not in log[:place]:
+            found.add((writer, number))
+        highest[writer] = max(number, highest.get(writer, -1))
+    return found
+
+
+def backfilled(spark: SparkSession, broker: DevBroker, directory: Path) -> None:
+    """All rows by way of a daemon whose batches are small."""
+    spark.range(0, ROWS, 1, 2).selectExpr("cast(id as string) as value").write.parquet(f"{directory}/in")
+    (directory / "daemon").mkdir()
+    socket = f"{directory}/daemon/stream"
+    settings = {
+        "input.unix_stream.enable": "true",
+        "input.unix_stream.path": f'"{socket}"',
+        "batching.produce_request_data_limit": "8k",
+        "batching.message_max_bytes": 8192,
+    }
+    sink = {"bruce.socket": socket, "topic": TOPIC, "ledger": f"{directory}/ledger"}
+    plan = Backfill(f"{directory}/in", "parquet", f"{directory}/checkpoint", sink)
+    with Daemon(directory / "daemon", broker.bootstrap, settings) as daemon:
+        backfill(spark, plan, progress=Progress("test", io.StringIO()))
+        books = daemon.wait_settled(ROWS)
+        assert (books.received, books.delivered) == (ROWS, ROWS)
+
+
+def test_the_audit_names_each_message_that_the_broker_lost_doubled_and_moved(
+    spark: SparkSession, broker: DevBroker, tmp_path: Path
+) -> None:
+    backfilled(spark, broker, tmp_path)
+    before = stamps(broker)
+    assert len(set(before)) == len(before) == ROWS
+    plan = Audit(broker.bootstrap, [TOPIC], [f"{tmp_path}/ledger"], f"{tmp_path}/audit")
+    assert audit(spark, plan, Progress("test", io.StringIO())).good
+    broker.swap_batches(TOPIC, 0, ROWS // 4)
+    broker.double_batch(TOPIC, 0, 0)
+    broker.drop_batch(TOPIC, 0, ROWS // 2)
+    after = stamps(broker)
+    missing, copies = set(before) - set(after), {one for one, count in Counter(after).items() if count > 1}
+    assert all((missing, copies, late(after))), "each fault was planted"
+    verdict = audit(spark, plan, Progress("test", io.StringIO()))
+    assert (verdict.missing, verdict.doubled, verdict.out_of_order) == (len(missing), len(copies), len(late(after)))
+    assert verdict.delivered == ROWS - len(missing)
+    named: dict[str, set[Named]] = {}
+    for row in spark.read.parquet(f"{tmp_path}/audit/problems").collect():
+        numbers = range(row["first"], row["last"] + 1)
+        named.setdefault(row["problem"], set()).update((row["writer"], number) for number in numbers)
+    assert named == {"missing": missing, "doubled": copies, "out of order": late(after)}
