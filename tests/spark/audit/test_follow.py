@@ -1,0 +1,117 @@
+"""The audit as a service: how it ends, what it forgets, and that it may run in any thread."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from confluent_kafka import Producer
+
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.errors import ExitCode
+from bruce_mp.spark.audit.follow import Follow, _prune, follow
+from bruce_mp.spark.audit.run import Audit
+from bruce_mp.spark.ledger import Attempt, Sent, write_ledger
+from bruce_mp.spark.pipelines.progress import Progress
+from support.processes import wait_until
+from support.spark_commands import bruce_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from bruce_mp.spark.audit.run import Verdict
+
+TOPIC: Final = "followed"
+PAST_MS: Final = 300_000
+"""So old are messages, so that their minute is over."""
+
+
+@pytest.fixture
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(topics={TOPIC: 1}) as running:
+        yield running
+
+
+def put(broker: DevBroker, numbers: Iterable[int], directory: Path, promised: int) -> Audit:
+    """Stamped messages and the ledger of who sent them; the audit of both."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    sent = time.time_ns() // 1_000_000 - PAST_MS
+    for number in numbers:
+        stamp = b"%016d %013d query/-1/0/0" % (number, sent)
+        producer.produce(TOPIC, b"v", partition=0, timestamp=sent, headers=[("bruce.stamp", stamp)])
+    assert producer.flush(60) == 0
+    counts = {(TOPIC, sent - sent % 60_000): promised}
+    write_ledger(f"{directory}/ledger", [Sent(Attempt("query", -1, 0, 0), "host", counts, "delivered", stamped=True)])
+    return Audit(broker.bootstrap, [TOPIC], [f"{directory}/ledger"], f"{directory}/audit")
+
+
+def plan_of(audit: Audit, *, stop_when_bad: bool = False) -> Follow:
+    return Follow(audit, every_s=1, lateness_s=1, stop_when_bad=stop_when_bad)
+
+
+def quiet() -> Progress:
+    return Progress("test", io.StringIO())
+
+
+def test_it_goes_on_in_any_thread_until_it_is_told_to_stop(
+    spark: SparkSession, broker: DevBroker, tmp_path: Path
+) -> None:
+    plan = plan_of(put(broker, range(10), tmp_path, 10))
+    stop = threading.Event()
+    verdicts: list[Verdict] = []
+
+    def run() -> None:
+        verdicts.extend(follow(spark, plan, stop, quiet()))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        wait_until((tmp_path / "audit" / "report.html").exists, "a first report", 120)
+        assert thread.is_alive()
+    finally:
+        stop.set()
+        thread.join(120)
+    assert [verdict.delivered for verdict in verdicts] == [10] * len(verdicts)
+    assert verdicts
+    assert spark.streams.active == []
+
+
+def test_it_ends_at_the_first_bad_report_if_that_is_wanted(
+    spark: SparkSession, broker: DevBroker, tmp_path: Path
+) -> None:
+    plan = plan_of(put(broker, [0, 1, 3], tmp_path, 4), stop_when_bad=True)
+    (verdict,) = follow(spark, plan, progress=quiet())
+    assert (verdict.missing, verdict.good) == (1, False)
+    assert spark.streams.active == []
+
+
+def test_sigterm_ends_the_command_after_a_last_report(broker: DevBroker, tmp_path: Path) -> None:
+    audit = put(broker, range(10), tmp_path, 10)
+    places = [f"--ledger={audit.ledgers[0]}", f"--output={audit.output}", f"--bootstrap={broker.bootstrap}"]
+    words = [f"--topic={TOPIC}", *places, "--follow", "--every=1", "--lateness=1"]
+    running = bruce_spark(tmp_path, "audit", *words, master="local[1]")
+    wait_until(lambda: "delivered 10" in running.said(), "a first report", 240)
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait() == ExitCode.OK
+    assert running.said().count("delivered 10 + discarded 0 + missing 0") > 1
+
+
+def test_what_no_report_reads_any_more_is_removed(tmp_path: Path) -> None:
+    plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"), window_s=100)
+    now = time.time()
+    for name, ages in {"00000001": (900, 300), "00000002": (900, 100), "00000003": (0,)}.items():
+        (tmp_path / "facts" / name).mkdir(parents=True)
+        for number, age in enumerate(ages):
+            file = tmp_path / "facts" / name / f"part-{number}"
+            file.touch()
+            os.utime(file, (now - age, now - age))
+    _prune(plan)
+    assert sorted(entry.name for entry in (tmp_path / "facts").iterdir()) == ["00000002", "00000003"]
