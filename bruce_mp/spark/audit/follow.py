@@ -48,7 +48,10 @@ class Follow:
 def follow(
     spark: SparkSession, plan: Follow, stop: Event | None = None, progress: Progress | None = None
 ) -> Iterator[Verdict]:
-    """The verdict of each report.  Ends when `stop` is set or the plan says so; raises what stops the stream."""
+    """The verdict of each report.  Ends when `stop` is set or the plan says so; raises what stops the stream.
+
+    May be called in any thread.
+    """
     shown = progress or Progress("audit")
     query = _start(spark, plan)
     try:
