@@ -1,4 +1,4 @@
-"""What a newcomer meets first: scripts/demo, and what the documents tell him to type."""
+"""What a newcomer meets first: scripts/demo, and the Python in the README."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bruce_mp.cli.commands import COMMANDS
-from bruce_mp.config.load import load_config
 from bruce_mp.protocol.client_wire import Message, parse_message
-from bruce_mp.slab.states import TRANSITIONS
+from support.doc_pages import blocks_of
 from support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-GUIDE = ROOT / "docs" / "getting-started.md"
-OUR_PAGES = (README, GUIDE, ROOT / "docs" / "architecture.md", ROOT / "docs" / "delivery.md")
 
 
 # --- scripts/demo ----------------------------------------------------------------------------------------------------
@@ -181,44 +177,7 @@ def test_the_demo_would_notice(found: dict[int, list[bytes]], fault: str, monkey
     assert demo.faults_of(sent, found) == fault
 
 
-# --- the documents ---------------------------------------------------------------------------------------------------
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-
-
-def commands(page: Path) -> Iterator[list[str]]:
-    """The words of each `bruce ...` that the page has a reader type."""
-    for line in "".join(blocks(page, "shell")).splitlines():
-        words = line.removesuffix("&").split()
-        if words and words[0] == "bruce":
-            yield words[1:]
-
-
-@pytest.mark.parametrize("page", [README, GUIDE], ids=lambda page: page.stem)
-def test_the_configurations_shown_are_good(page: Path, tmp_path: Path) -> None:
-    shown = blocks(page, "toml")
-    assert len(shown) == 2
-    for text in shown:
-        path = tmp_path / "bruce.toml"
-        path.write_text(text)
-        load_config(path)
-
-
-@pytest.mark.parametrize("page", [README, GUIDE], ids=lambda page: page.stem)
-def test_the_commands_shown_have_these_options(page: Path) -> None:
-    shown = list(commands(page))
-    assert {"run", "send", "check-config"} <= {words[0] for words in shown}
-    for name, *words in shown:
-        assert name in COMMANDS
-        assert {word for word in words if word.startswith("--")} <= options_of(name)
-
-
-def options_of(name: str) -> set[str]:
-    command = [sys.executable, "-c", "import sys; from bruce_mp.cli import main; sys.exit(main())", name, "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    return set(re.findall(r"--[a-z-]+", done.stdout))
-
-
+# --- what the README shows to programmers --------------------------------------------------------------------------
 def received_from(code: str, directory: Path, count: int) -> Sequence[object]:
     """What the daemon's socket would receive from the code."""
     path = directory / "in.dgram"
@@ -231,7 +190,7 @@ def received_from(code: str, directory: Path, count: int) -> Sequence[object]:
 
 
 def test_the_python_shown_sends(tmp_path: Path) -> None:
-    client, raw, _ = blocks(README, "python")  # the third is for Spark
+    client, raw, _ = [block.text for block in blocks_of(README) if block.language == "python"]  # the third is for Spark
     first, second = received_from(client, tmp_path, 2)
     assert isinstance(first, Message)
     assert isinstance(second, Message)
@@ -242,21 +201,3 @@ def test_the_python_shown_sends(tmp_path: Path) -> None:
     assert isinstance(third, Message)
     assert (third.topic, third.value, third.key, third.partition_key) == (b"clicks", b"hello", b"", None)
     assert abs(third.timestamp_ms - first.timestamp_ms) < 60_000
-
-
-@pytest.mark.parametrize("page", OUR_PAGES, ids=lambda page: page.stem)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
-        assert (page.parent / target).exists(), target
-
-
-@pytest.mark.parametrize("page", OUR_PAGES, ids=lambda page: page.stem)
-def test_files_that_are_named_exist(page: Path) -> None:
-    named = re.findall(r"`((?:bruce_mp|tests|scripts|docs|conf|deploy)/[\w./-]*)`", page.read_text())
-    assert [name for name in named if not (ROOT / name).exists()] == []
-
-
-def test_the_architecture_has_the_table_of_states() -> None:
-    rows = re.findall(r"^\| `([A-Z_]+)` \| (?:\w+) \| .*? \| ?([^|]*)\|$", OUR_PAGES[2].read_text(), re.MULTILINE)
-    shown = {state: set(re.findall(r"`(\w+)`", after)) for state, after in rows}
-    assert shown == {state.name: {after.name for after in goes_on} for state, goes_on in TRANSITIONS.items()}

@@ -1,15 +1,24 @@
-"""The page about Spark: its tables of options and columns are those of the code."""
+"""The page about Spark: its tables of options and columns are those of the code, and its example writes."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
+from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.spark.columns import _TYPES
 from bruce_mp.spark.options import _OPTIONS, SinkOptions
+from support.daemon import Daemon
+from support.doc_pages import ROOT, blocks_of, name_of
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE: Final = ROOT / "docs" / "spark.md"
 
 
 def rows_of(heading: str) -> list[list[str]]:
@@ -33,3 +42,16 @@ def test_every_option_is_there_with_its_default() -> None:
 def test_every_column_is_there_with_its_types() -> None:
     found = {name.strip("`"): set(re.split(" or ", kinds)) for name, kinds, *_ in rows_of("Columns")}
     assert found == {name: set(kinds) for name, kinds in _TYPES.items()}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("page", [ROOT / "README.md", PAGE], ids=name_of)
+def test_the_python_shown_writes(page: Path, spark: SparkSession, tmp_path: Path) -> None:
+    stream = tmp_path / "stream"
+    settings = {"input.unix_stream.enable": "true", "input.unix_stream.path": f'"{stream}"'}
+    [shown] = [block.text for block in blocks_of(page) if "df." in block.text]
+    with DevBroker(topics={"clicks": 3}) as broker, Daemon(tmp_path, broker.bootstrap, settings) as daemon:
+        exec(shown.replace("/run/bruce.stream", str(stream)), {"df": spark.range(100).toDF("user")})
+        daemon.wait_settled(100)
+        values = [json.loads(record.value or b"") for records in broker.fetch("clicks") for record in records]
+    assert sorted(value["user"] for value in values) == list(range(100))

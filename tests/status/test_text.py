@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,6 +20,11 @@ def topic_bytes(text: str) -> bytes:
         lambda match: bytes.fromhex(match[1].decode()) if match[1] else b"\\",
         text.encode(),
     )
+
+
+def test_the_documents_give_this_inverse() -> None:
+    shown = inspect.getsource(topic_bytes).replace('    """The inverse, as docs/status.md gives it."""\n', "")
+    assert f"```python\n{shown}```" in (Path(__file__).parents[2] / "docs" / "status.md").read_text()
 
 
 @pytest.mark.parametrize(

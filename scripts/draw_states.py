@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Draw the state machines from their tables, as the page docs/states.md; a test holds the page against it.
+
+    scripts/draw_states.py > docs/states.md
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.protocol import connection_events
+from bruce_mp.router import routes
+from bruce_mp.slab import states
+from bruce_mp.slab.layout import State
+from bruce_mp.supervisor import lifecycle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from enum import Enum
+
+INTRODUCTION: Final = """\
+# The state machines
+
+Drawn by `scripts/draw_states.py` from the tables that the code goes by. [Architecture](architecture.md) says what the states
+mean. "[*]" is where a machine begins and ends.
+"""
+
+
+class Way(NamedTuple):
+    """From a state to the next, and what is written beside the arrow."""
+
+    source: Enum
+    target: Enum
+    label: str
+
+
+class Machine(NamedTuple):
+    title: str
+    text: str
+    begins: Sequence[Enum]
+    ways: Sequence[Way]
+
+
+MACHINES: Final = (
+    Machine(
+        "A run or a record",
+        "`TRANSITIONS` in `bruce_mp/slab/states.py`. Beside each arrow is the process that stores the next state.",
+        [State.OPEN],
+        [
+            Way(state, after, role.value)
+            for state, following in states.TRANSITIONS.items()
+            for after, role in following.items()
+        ],
+    ),
+    Machine(
+        "A partition or a dispatcher, as the router sees it",
+        "`TRANSITIONS` in `bruce_mp/router/routes.py`. A partition begins FLOWING, a dispatcher SYNCING; only dispatchers "
+        "say hello.",
+        [routes.ScopeState.FLOWING, routes.ScopeState.SYNCING],
+        [Way(state, after, event.value) for (state, event), after in routes.TRANSITIONS.items()],
+    ),
+    Machine(
+        "A connection to a broker",
+        "`TRANSITIONS` in `bruce_mp/protocol/connection_events.py`.",
+        [connection_events.State.DISCONNECTED],
+        [Way(state, after, step.value) for (state, step), after in connection_events.TRANSITIONS.items()],
+    ),
+    Machine(
+        "A process, as the supervisor sees it",
+        "`TRANSITIONS` in `bruce_mp/supervisor/lifecycle.py`.",
+        [lifecycle.State.WAITING],
+        [
+            Way(state, after, event.name.lower())
+            for state, following in lifecycle.TRANSITIONS.items()
+            for event, after in following.items()
+        ],
+    ),
+)
+
+
+def render() -> str:
+    """The whole page as Markdown."""
+    return "\n".join([INTRODUCTION, *(line for machine in MACHINES for line in _section(machine))])
+
+
+def _section(machine: Machine) -> Iterator[str]:
+    yield f"## {machine.title}\n\n{machine.text}\n\n```mermaid\nstateDiagram-v2"
+    yield from (f"    [*] --> {state.name}" for state in machine.begins)
+    yield from _arrows(machine.ways)
+    yield from (f"    {state} --> [*]" for state in _ends(machine.ways))
+    yield "```\n"
+
+
+def _arrows(ways: Sequence[Way]) -> Iterator[str]:
+    """One arrow from a state to another, with all that leads there."""
+    labels: dict[tuple[str, str], list[str]] = {}
+    for way in ways:
+        labels.setdefault((way.source.name, way.target.name), []).append(way.label)
+    yield from (f"    {source} --> {target}: {', '.join(of)}" for (source, target), of in labels.items())
+
+
+def _ends(ways: Sequence[Way]) -> list[str]:
+    """States that nothing leaves."""
+    left = {way.source for way in ways if way.target is not way.source}
+    return list(dict.fromkeys(way.target.name for way in ways if way.target not in left))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

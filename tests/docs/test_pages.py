@@ -1,0 +1,99 @@
+"""What the pages name exists: pages, headings, files, commands and their options, settings."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from bruce_mp.cli.commands import COMMANDS
+from support.doc_pages import PAGES, ROOT, all_blocks, name_of, prose_of
+
+ALL_PAGES: Final = pytest.mark.parametrize("page", PAGES, ids=name_of)
+CHANGELOG: Final = ROOT / "CHANGELOG.md"
+PROGRAMS: Final = {"bruce": "bruce_mp", "bruce-spark": "bruce_mp.spark.cli"}
+WITH_COMMANDS_BELOW: Final = {"bruce slab", *PROGRAMS}
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives to a heading."""
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+    return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    return frozenset(slug(heading) for heading in re.findall(r"^#+ (.*)$", prose_of(page), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", [*PAGES, CHANGELOG], ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)#?([^)\s:]*)\)", prose_of(page)):
+        leads_to = (page.parent / target).resolve() if target else page
+        assert leads_to.exists(), target
+        assert not anchor or anchor in anchors(leads_to), f"{target}#{anchor}"
+
+
+@ALL_PAGES
+def test_files_that_are_named_exist(page: Path) -> None:
+    named = re.findall(r"`((?:bruce_mp|tests|scripts|docs|conf|deploy)/[\w./-]*)`", page.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    linked = {(ROOT / "docs" / target).resolve() for target in re.findall(r"\]\(([^)#:]+)", index)}
+    assert set((ROOT / "docs").rglob("*.md")) - {ROOT / "docs" / "README.md"} <= linked
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+@cache
+def options_of(command: str) -> frozenset[str]:
+    program, *words = command.split()
+    line = [sys.executable, "-m", PROGRAMS[program], *words, "--help"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
+    return frozenset(re.findall(r"--[a-z][a-z-]*", done.stdout))
+
+
+def command_of(words: list[str]) -> str:
+    """The words that choose a command, without its arguments."""
+    command = words[0]
+    for word in words[1:]:
+        if command not in WITH_COMMANDS_BELOW or not re.fullmatch(r"[a-z][a-z-]*", word):
+            break
+        command += f" {word}"
+    return command
+
+
+def lines_with_commands(path: Path) -> list[list[str]]:
+    """What stands between ` and `, or on a line of its own, and begins with one of our programs."""
+    text = path.read_text().replace("\\\n", " ")
+    found = re.findall(r"(?:^|[`/=$#] ?)((?:bruce|bruce-spark) +[a-z-]+[^`\n]*)", text, re.MULTILINE)
+    return [words for line in found if (words := line.split())[1] in COMMANDS or words[0] == "bruce-spark"]
+
+
+FILES: Final = [
+    *PAGES, CHANGELOG, *(path for path in sorted((ROOT / "deploy").rglob("*")) if path.is_file()), *sorted((ROOT / "conf").iterdir()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if lines_with_commands(path)], ids=name_of)
+def test_commands_that_are_named_have_these_options(path: Path) -> None:
+    for words in lines_with_commands(path):
+        line = re.sub('"[^"]*"', "", " ".join(words))
+        options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", line))
+        assert options <= options_of(command_of(words)), words
+
+
+def test_some_commands_are_found() -> None:
+    shown = {words[1] for path in FILES for words in lines_with_commands(path) if words[0] == "bruce"}
+    assert shown >= COMMANDS.keys()
+
+
+def test_blocks_have_a_language() -> None:
+    assert [f"{block.page}:{block.line}" for block in all_blocks() if not block.language] == []
