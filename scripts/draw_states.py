@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draw the state machines from their tables, as the page docs/states.md; a test holds the page against it.
 
-    scripts/draw_states.py > docs/states.md
+scripts/draw_states.py > docs/states.md
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 INTRODUCTION: Final = """\
 # The state machines
 
-Drawn by `scripts/draw_states.py` from the tables that the code goes by. [Architecture](architecture.md) says what the states
-mean. "[*]" is where a machine begins and ends.
+Drawn by `scripts/draw_states.py` from the tables that the code goes by.
+[Architecture](architecture.md) says what the states mean. "[*]" is where a machine begins and ends.
 """
 
 
@@ -55,8 +55,8 @@ MACHINES: Final = (
     ),
     Machine(
         "A partition or a dispatcher, as the router sees it",
-        "`TRANSITIONS` in `bruce_mp/router/routes.py`. A partition begins FLOWING, a dispatcher SYNCING; only dispatchers "
-        "say hello.",
+        "`TRANSITIONS` in `bruce_mp/router/routes.py`. A partition begins FLOWING, a dispatcher SYNCING; "
+        "only dispatchers say hello.",
         [routes.ScopeState.FLOWING, routes.ScopeState.SYNCING],
         [Way(state, after, event.value) for (state, event), after in routes.TRANSITIONS.items()],
     ),

@@ -6,13 +6,15 @@ import re
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from bruce_mp.cli.commands import COMMANDS
 from support.doc_pages import PAGES, ROOT, all_blocks, name_of, prose_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ALL_PAGES: Final = pytest.mark.parametrize("page", PAGES, ids=name_of)
 CHANGELOG: Final = ROOT / "CHANGELOG.md"
@@ -78,7 +80,8 @@ def lines_with_commands(path: Path) -> list[list[str]]:
 
 
 FILES: Final = [
-    *PAGES, CHANGELOG, *(path for path in sorted((ROOT / "deploy").rglob("*")) if path.is_file()), *sorted((ROOT / "conf").iterdir()),
+    *PAGES, CHANGELOG, *sorted((ROOT / "conf").iterdir()),
+    *(path for path in sorted((ROOT / "deploy").rglob("*")) if path.is_file()),
 ]  # fmt: skip
 
 

@@ -1,15 +1,14 @@
 """Every fenced block of the documentation is tried as a reader would, or says here why not.
 
 A new block is tried without further ado: configurations are loaded, commands and Python are run against a broker and a
-daemon.  What it takes for granted goes into `GIVEN`.  One that cannot be tried here has an entry in `ELSEWHERE`, with the
-test that tries it, or in `NOT_TRIED`, with the reason.
+daemon, and text is what the command before it answers.  What a block takes for granted goes into `GIVEN`.  One that
+cannot be tried here has an entry in `ELSEWHERE`, with the test that tries it, or in `NOT_TRIED`, with the reason.
 """
 
 from __future__ import annotations
 
 import ast
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -19,56 +18,68 @@ from support.reader import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 Key = tuple[str, str]
 
-BROKERS: Final = '<initialBrokers><broker host="kafka-1" port="9092"/></initialBrokers>'
-DORY: Final = f'<doryConfig>{BROKERS}<inputSources><unixDatagram enable="true"><path value="/var/run/in"/></unixDatagram></inputSources></doryConfig>'
-BRUCE: Final = f"<bruceConfig>{BROKERS}</bruceConfig>"
-
+DEMO: Final = "tests/test_demo.py::test_the_demo_tells_its_story_and_leaves_nothing"
+WITH_SPARK: Final = "tests/spark/test_document.py::test_the_python_shown_writes"
 ELSEWHERE: Final[dict[Key, str]] = {
-    ("README.md", "scripts/demo"): "tests/test_demo.py::test_the_demo_tells_its_story_and_leaves_nothing",
-    ("README.md", "received 5314 = delivered 5314 + discarded 0 + held 0"):
-        "tests/test_demo.py::test_the_demo_tells_its_story_and_leaves_nothing",
-    ("README.md", 'df.selectExpr("to_json(struct(*)) as value").write.format("bruce").mode("append").option("topic", "clicks").save('):
-        "tests/spark/test_document.py::test_the_python_shown_writes",
-    ("docs/spark.md", 'df.selectExpr("to_json(struct(*)) as value").write.format("bruce").mode("append").option("topic", "clicks").save('):
-        "tests/spark/test_document.py::test_the_python_shown_writes",
-    ("docs/status.md", "def topic_bytes(text: str) -> bytes:"):
-        "tests/status/test_text.py::test_the_documents_give_this_inverse",
-}  # fmt: skip
+    ("README.md", "scripts/demo"): DEMO,
+    ("README.md", "received 5314 = delivered 5314 + discard"): DEMO,
+    ("README.md", 'df.selectExpr("to_json(struct(*)) as val'): WITH_SPARK,
+    ("docs/spark.md", 'df.selectExpr("to_json(struct(*)) as val'): WITH_SPARK,
+    ("docs/status.md", "def topic_bytes(text: str) -> bytes:"): (
+        "tests/status/test_text.py::test_the_documents_give_this_inverse"
+    ),
+}
+INSTALLS: Final = "fetches libraries; scripts/demo and scripts/test install in the same way"
 NOT_TRIED: Final[dict[Key, str]] = {
-    ("README.md", "python3 -m venv /opt/bruce"): "fetches libraries; scripts/demo and scripts/test install the same way",
+    ("README.md", "python3 -m venv /opt/bruce"): INSTALLS,
     ("README.md", "scripts/test"): "is what runs this",
-    ("docs/getting-started.md", "python3 -m venv ~/bruce-venv"): "fetches libraries; scripts/demo installs the same way",
-    ("docs/getting-started.md", "d /run/bruce 0755 bruce bruce -"): "needs root, and the user of the line below",
-    ("docs/getting-started.md", "useradd --system --shell /usr/sbin/nologin bruce"): "makes a user of this host",
-    ("docs/clients/README.md", "int32 Size | int16 256 | int16 0 | int16 0 |                    int16 T | topic | int64 ms | int32 K | key | int32 V | value"): "a layout; tests/protocol/test_client_wire.py has it",
-    ("docs/slab.md", "now: MS ts: MS event: DISC info: SLAB topic: 6[clicks] key: 4[a2V5] msg: 8[dmFsdWU=] pkey: 17"): "a layout; tests/cli/test_slab.py has it",
-    ("docs/status.md", "ts: TS topic: LEN[T] key: LEN[B64] value: LEN[B64]"): "a layout; tests/status/test_debug_files.py has it",
-    ("docs/architecture.md", " clients ──datagrams──▶ input ──RUNS──▶ router ──BATCH, QUEUE, SENT, words──▶ dispatcher 0..n ──Produce──▶ broker"): "a drawing",
-}  # fmt: skip
+    ("docs/getting-started.md", "python3 -m venv ~/bruce-venv"): INSTALLS,
+    ("docs/getting-started.md", "d /run/bruce 0755 bruce bruce -"): "needs root, and the user of the block below it",
+    ("docs/getting-started.md", "useradd --system --shell /usr/sbin/nolog"): "makes a user of this host",
+    ("docs/architecture.md", "clients ──datagrams──▶ input ──RUNS──▶"): "a drawing",
+    ("docs/clients/README.md", "int32 Size | int16 256 | int16 0 | int16"): "a layout: test_client_wire.py",
+    ("docs/operating.md", "/opt/bruce-1.0   /opt/bruce-1.1   /opt/b"): "a drawing of directories",
+    ("docs/operating.md", "systemctl stop bruce"): "needs systemd; tests/e2e/test_upgrade.py stops and starts a daemon",
+    ("docs/slab.md", "now: MS ts: MS event: DISC info: SLAB to"): "a layout: test_slab.py",
+    ("docs/status.md", "ts: TS topic: LEN[T] key: LEN[B64] value"): "a layout: test_debug_files.py",
+}
 DRAWN: Final = {"mermaid"}
-"""Languages of blocks that are rendered from code: test_states.py."""
+"""Languages of blocks that are made from the code: test_states.py."""
+
+BROKERS: Final = '<initialBrokers><broker host="kafka-1" port="9092"/></initialBrokers>'
+INPUT: Final = '<inputSources><unixDatagram enable="true"><path value="/var/run/in"/></unixDatagram></inputSources>'
 GIVEN: Final[dict[Key, str]] = {
     ("README.md", "bruce check-config bruce.toml"): "bruce dev-broker --port 19092 --topic clicks:3",
-    ("README.md", "bruce send --socket-path /run/bruce.dgram --topic clicks --value hello"):
-        "printf 'one\\ntwo\\n' > /var/log/dpkg.log",
-    ("docs/getting-started.md", "bruce dev-broker --port 19092 --topic clicks:3"): "mkdir -p /tmp/bruce-try",
-    ("docs/clients/README.md", "bruce send --socket-path /run/bruce.dgram --topic clicks --value hello"):
-        "printf 'one\\ntwo\\n' > access.log; printf picture > picture.png",
-    ("docs/clients/README.md", "from bruce_mp.client import DatagramClient, StreamClient, TcpClient"):
-        "rows = [b'one', b'two']",
-    ("docs/migrating.md", "bruce import-config /etc/dory/dory_conf.xml > /etc/bruce/bruce.toml"):
-        f"cat > /etc/dory/dory_conf.xml <<END\n{DORY}\nEND",
-    ("docs/migrating.md", 'bruce import-config --command-line "bruce --config_path /etc/bruce/bruce_conf.xml --msg_buffer_max 65536 \\'):
-        f"cat > /etc/bruce/bruce_conf.xml <<END\n{BRUCE}\nEND",
-    ("docs/slab.md", "$ bruce slab inspect /dev/shm/bruce-run-bruce.slab"):
-        "cp /dev/shm/bruce-run-bruce.slab /dev/shm/bruce-run-bruce.slab.damaged-1800000000000",
-    ("docs/spark.md", "$ pip install 'bruce-mp[spark]'"):
-        "bruce dev-broker --port 19092\nprintf '[kafka]\\nbootstrap_servers = [\"localhost:9092\"]\\n[input.unix_datagram]\\npath = \"/run/in\"\\n[daemon]\\nrun_dir = \"/run/private\"\\n' > bruce.toml",
-}  # fmt: skip
-"""By block: what its page takes for granted, in the block's language, done before it."""
+    ("README.md", "bruce send --socket-path /run/bruce.dgra"): "printf 'one\\ntwo\\n' > /var/log/dpkg.log",
+    ("docs/getting-started.md", "bruce dev-broker --port 19092 --topic cl"): "mkdir -p /tmp/bruce-try",
+    ("docs/clients/README.md", "bruce send --socket-path /run/bruce.dgra"): (
+        "printf 'one\\ntwo\\n' > access.log; printf picture > picture.png"
+    ),
+    ("docs/clients/README.md", "from bruce_mp.client import DatagramClie"): "rows = [b'one', b'two']",
+    ("docs/migrating.md", "bruce import-config /etc/dory/dory_conf."): (
+        f"echo '<doryConfig>{BROKERS}{INPUT}</doryConfig>' > /etc/dory/dory_conf.xml"
+    ),
+    ("docs/migrating.md", 'bruce import-config --command-line "bruc'): (
+        f"echo '<bruceConfig>{BROKERS}</bruceConfig>' > /etc/bruce/bruce_conf.xml"
+    ),
+    ("docs/slab.md", "$ bruce slab inspect /dev/shm/bruce-run-"): (
+        "cp /dev/shm/bruce-run-bruce.slab /dev/shm/bruce-run-bruce.slab.damaged-1800000000000"
+    ),
+    ("docs/spark.md", "$ pip install 'bruce-mp[spark]'"): """bruce dev-broker --port 19092
+cat > bruce.toml <<END
+[kafka]
+bootstrap_servers = ["localhost:9092"]
+[input.unix_datagram]
+path = "/run/bruce/in.dgram"
+[daemon]
+run_dir = "/run/bruce/private"
+END""",
+}
+"""What a page takes for granted at a block, in the language of the block, done before it."""
 OWN_DAEMON: Final = {"README.md", "docs/getting-started.md", "docs/spark.md"}
 """Pages that start a daemon themselves."""
 DISCARDED: Final = {"docs/getting-started.md": {"BAD_TOPIC": 1}}
@@ -126,9 +137,10 @@ def test_every_exception_names_a_block_once() -> None:
 def test_the_tests_elsewhere_exist() -> None:
     for name in ELSEWHERE.values():
         file, _, test = name.partition("::")
-        assert test in {node.name for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)}
+        functions = [node for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)]
+        assert test in {function.name for function in functions}
 
 
-@pytest.mark.parametrize("block", [block for block in all_blocks() if block.language == "shell"], ids=lambda it: f"{it.page}:{it.line}")
+@pytest.mark.parametrize("block", [block for block in all_blocks() if block.language == "shell"], ids="{0.page}".format)
 def test_shell_is_shell(block: Block) -> None:
     subprocess.run(["bash", "-n", "-c", block.text], check=True, timeout=60)

@@ -15,7 +15,7 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
 
 def test_the_page_is_the_drawn_one() -> None:
-    command = [sys.executable, ROOT / "scripts" / "draw_states.py"]
+    command = [sys.executable, str(ROOT / "scripts" / "draw_states.py")]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert (ROOT / "docs" / "states.md").read_text() == drawn, "run: scripts/draw_states.py > docs/states.md"
 

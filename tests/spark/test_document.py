@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -16,6 +15,8 @@ from support.daemon import Daemon
 from support.doc_pages import ROOT, blocks_of, name_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 PAGE: Final = ROOT / "docs" / "spark.md"

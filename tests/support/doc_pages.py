@@ -28,8 +28,8 @@ class Block:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What names it, also when lines are put in above it: its page and its first line."""
-        return self.page, self.text.partition("\n")[0]
+        """What names it, also when lines are put in above it: its page and how it begins."""
+        return self.page, self.text.partition("\n")[0][:40].strip()
 
 
 def name_of(page: Path) -> str:
@@ -40,7 +40,10 @@ def blocks_of(page: Path) -> list[Block]:
     text = page.read_text()
     return [
         Block(
-            name_of(page), found[2], re.sub(f"^{found[1]}", "", found[3], flags=re.M), text.count("\n", 0, found.start())
+            name_of(page),
+            found[2],
+            re.sub(f"^{found[1]}", "", found[3], flags=re.MULTILINE),
+            text.count("\n", 0, found.start()),
         )
         for found in _FENCED.finditer(text)
     ]

@@ -127,9 +127,9 @@ class Reader:
         """A broker and a daemon, for pages that take them for granted."""
         self._toml = STANDING
         self._write_configuration(["bruce run --config /etc/bruce/bruce.toml"])
-        for command in () if self.terminals else ("bruce dev-broker --port 19092 --topic clicks:3 --topic rows:1 --topic logs:1",
-                        "bruce run --config /etc/bruce/bruce.toml"):  # fmt: skip
-            self._type([command])
+        if not self.terminals:
+            topics = "--topic clicks:3 --topic rows:1 --topic logs:1"
+            self._type([f"bruce dev-broker --port 19092 {topics}", "bruce run --config /etc/bruce/bruce.toml"])
 
     # --- following ---------------------------------------------------------------------------------------------------
 
@@ -178,7 +178,9 @@ class Reader:
         self._write_configuration(lines)
         script: list[str] = []
         for line in lines:
-            words = shlex.split(self._adapted(line).removesuffix("&"), comments=True) if line.startswith("bruce") else []
+            words = (
+                shlex.split(self._adapted(line).removesuffix("&"), comments=True) if line.startswith("bruce") else []
+            )
             if words[:1] == ["bruce-spark"]:
                 parser_of_spark().parse_args(words[1:])
             elif words[1:2] in (["run"], ["dev-broker"]):
@@ -215,7 +217,9 @@ class Reader:
     def _adapted(self, text: str) -> str:
         text = re.sub(PLACES, f"{self.root}/", text)
         text = re.sub(BROKERS, f"127.0.0.1:{self._kafka.number}", text)
-        text = text.replace("--port 19092", f"--port {self._kafka.number}").replace("--port 9000", f"--port {self._tcp}")
+        text = text.replace("--port 19092", f"--port {self._kafka.number}").replace(
+            "--port 9000", f"--port {self._tcp}"
+        )
         text = text.replace("http://127.0.0.1:9090", self._url)
         text = text.replace("--count 100000", "--count 20000")  # the killing is as good, and sooner over
         return re.sub(r"^(bruce (?:check|status))$", rf"\1 --url {self._url}", text, flags=re.MULTILINE)
