@@ -49,6 +49,18 @@ def test_records_come_back_whole(broker: DevBroker, codec: int) -> None:
     ]
 
 
+def test_batches_are_told_with_the_moment_of_their_appending(broker: DevBroker) -> None:
+    broker.add_topic("timed", 1)
+    before = time.monotonic_ns()
+    send(broker, "timed", 0, make_batch(2, value=b"first"))
+    between = time.monotonic_ns()
+    send(broker, "timed", 0, make_batch(1, value=b"second"))
+    (first_ns, first), (second_ns, second) = broker.appended_since(before)
+    assert before <= first_ns <= between <= second_ns <= time.monotonic_ns()
+    assert [record.value for record in (*first, *second)] == [b"first", b"first", b"second"]
+    assert [records[0].value for _, records in broker.appended_since(between)] == [b"second"]
+
+
 def test_much_is_read_in_pieces(broker: DevBroker) -> None:
     broker.add_topic("much", 1)
     send(broker, "much", 0, *(make_batch(2, value=b"x" * 700_000) for _ in range(4)))
