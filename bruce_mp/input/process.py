@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bruce_mp.pipes.start import Start
     from bruce_mp.slab.file import Slab
 
-__all__ = ["main"]
+__all__ = ["main", "prepare"]
 
 _LOG: Final = logging.getLogger(__name__)
 _TURNS_A_ROUND: Final = 4
@@ -46,6 +46,11 @@ _LONGEST_TURN_MS: Final = 100
 _AFTER_ERROR_S: Final = 1.0
 _LOOK: Final = MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT
 """With it `recv` says how long a datagram is and leaves it where it is."""
+
+
+def prepare(slab: Slab) -> None:
+    """What takes long with a large slab, and harms nobody who still works on it."""
+    slab.populate()
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -61,7 +66,6 @@ class _Input:
         self._control = control
         self._row = Row(slab, start.row)
         self._row.begin(os.getpid(), wall_ms())
-        slab.populate()
         self._row_index = start.row
         self._links = Links(start.run_dir)
         self._reporter = ProcessReporter(start.config, self._links, self._row)

@@ -9,6 +9,7 @@ its own), so that a place kept from before is recognised as stale.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -25,7 +26,16 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Run
 
-__all__ = ["ChunkPool", "all_runs", "chunk_heads", "is_settled", "last_arrival", "read_each", "until_damage"]
+__all__ = [
+    "ChunkPool",
+    "all_runs",
+    "chunk_heads",
+    "is_settled",
+    "last_arrival",
+    "read_each",
+    "until_damage",
+    "used_heads",
+]
 
 T = TypeVar("T")
 
@@ -83,12 +93,13 @@ class ChunkPool:
     def _adopt(self) -> None:
         for share in self._shares.own:
             self._enter(share)
-        for chunk, state, span, generation in chunk_heads(self._slab):
-            self._next_generation = max(self._next_generation, self._generation_after(generation))
-            if state is not ChunkState.FREE:
-                self._mark(chunk, span, used=1)
-                if self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER] == self.owner:
-                    self.seal(chunk)
+        generations = _free_generations(self._slab)
+        for chunk, _, span, generation in used_heads(self._slab):
+            generations[chunk : chunk + span] = [generation] * span  # what is within a span may look like a head
+            self._mark(chunk, span, used=1)
+            if self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER] == self.owner:
+                self.seal(chunk)
+        self._next_generation = max(self._next_generation, self._generation_after(max(generations)))
         self._release_landed()
         self._refill()
 
@@ -297,6 +308,38 @@ def chunk_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
 _HEADED: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})
 
 
+def used_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
+    """The same of chunks that are in use, without a look at each that is free.
+
+    One that came into use after the beginning may be missing.
+    """
+    states = bytes(slab.view[slab.chunks_at + lay.CHUNK_STATE :: lay.CHUNK_BYTES])
+    chunk, chunks = 0, slab.geometry.chunks
+    while (found := _NOT_FREE.search(states, chunk)) is not None:
+        chunk = found.start()
+        head = lay.CHUNK_HEAD.unpack_from(slab.view, slab.chunk_at(chunk))
+        magic, generation, state, _, _, span = head[:6]
+        if magic == lay.CHUNK_MAGIC and state in _IN_USE and 1 <= span <= chunks - chunk:
+            yield chunk, ChunkState(state), span, generation
+            chunk += span
+        else:
+            chunk += 1
+
+
+def _free_generations(slab: Slab) -> list[int]:
+    """By chunk, the generation of its last life if it is free; of others anything."""
+    first, step = slab.chunks_at >> 2, lay.CHUNK_BYTES >> 2
+    magics = slab.words[first::step].tolist()
+    generations = slab.words[first + (lay.CHUNK_GENERATION >> 2) :: step].tolist()
+    return [
+        generation if magic == lay.CHUNK_MAGIC else 0 for magic, generation in zip(magics, generations, strict=True)
+    ]
+
+
+_NOT_FREE: Final = re.compile(b"[^%c]" % ChunkState.FREE)
+_IN_USE: Final = _HEADED - {ChunkState.FREE}
+
+
 def last_arrival(slab: Slab, chunk: int) -> int:
     """An arrival number that no record of the chunk exceeds."""
     return slab.longs[(slab.chunk_at(chunk) + lay.CHUNK_LAST_ARRIVAL) >> 3]
@@ -309,9 +352,8 @@ def read_each(slab: Slab, read: Callable[[int], Iterable[T]]) -> Iterator[T]:
     The owner may free and reopen a chunk while it is read: what was read then is given up and read again.  `read` may
     raise SlabError where it meets damage: what it found before that counts.
     """
-    for chunk, state, _, generation in chunk_heads(slab):
-        if state is not ChunkState.FREE:
-            yield from _read_stable(slab, chunk, generation, read)
+    for chunk, _, _, generation in used_heads(slab):
+        yield from _read_stable(slab, chunk, generation, read)
 
 
 def _read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], Iterable[T]]) -> list[T]:

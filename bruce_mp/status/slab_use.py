@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import chunk_heads, is_settled
-from bruce_mp.slab.layout import ChunkState
+from bruce_mp.slab.chunks import is_settled, used_heads
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
@@ -67,10 +66,9 @@ class _Sums:
 def read_slab_use(slab: Slab) -> SlabUse:
     """The use as of now."""
     sums: dict[int, _Sums] = {}
-    for chunk, state, span, _ in chunk_heads(slab):
-        if state is not ChunkState.FREE:
-            largest = lay.CHUNK_BYTES << (span - 1).bit_length()
-            sums.setdefault(largest, _Sums()).add(span * lay.CHUNK_BYTES, is_settled=is_settled(slab, chunk))
+    for chunk, _, span, _ in used_heads(slab):
+        largest = lay.CHUNK_BYTES << (span - 1).bit_length()
+        sums.setdefault(largest, _Sums()).add(span * lay.CHUNK_BYTES, is_settled=is_settled(slab, chunk))
     return SlabUse(
         size=slab.geometry.chunks * lay.CHUNK_BYTES,
         chunk=lay.CHUNK_BYTES,

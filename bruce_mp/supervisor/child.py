@@ -71,11 +71,13 @@ def run_child(program: str, start: Start, connection: Connection, _locks: Sequen
         steady.offset_ms = start.clock_offset_ms
     try:
         set_up_logging(start.config.logging, start.name)
-        module, control = importlib.import_module(program), Control(connection)
+        module, slab, control = importlib.import_module(program), Slab(start.slab_path), Control(connection)
+        if hasattr(module, "prepare"):
+            module.prepare(slab)
         control.send(Loaded())
         if isinstance(control.receive(), Begin):
             setproctitle(f"bruce: {start.name}")
-            module.main(start, Slab(start.slab_path), control)
+            module.main(start, slab, control)
     except BruceError as error:
         log.error("%s", error)  # noqa: TRY400 - we foresaw it: a traceback would only hide the sentence
         _fail(start, str(error), error.exit_code)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from bruce_mp.supervisor.programs import Programs
     from bruce_mp.supervisor.sockets import Bound
 
-__all__ = ["Crew", "Equipment"]
+__all__ = ["HEAD_START_S", "Crew", "Equipment"]
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,10 @@ __all__ = ["PROGRAMS", "Programs"]
 
 
 class Programs(NamedTuple):
-    """Modules with `main(start: Start, slab: Slab, control: Control) -> None`."""
+    """Modules with `main(start: Start, slab: Slab, control: Control) -> None`.
+
+    One that has something to do before its place is free has `prepare(slab: Slab) -> None` as well.
+    """
 
     input: str
     router: str

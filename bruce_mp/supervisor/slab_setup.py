@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError, StartError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import chunk_heads
+from bruce_mp.slab.chunks import used_heads
 from bruce_mp.slab.file import Geometry, Slab, create, lock
-from bruce_mp.slab.layout import ChunkState, State
+from bruce_mp.slab.layout import State
 from bruce_mp.slab.numbering import decide_anew
 from bruce_mp.slab.recovery import close_open_runs
 from bruce_mp.slab.rows import Row
@@ -178,7 +178,7 @@ def join_inputs(slab: Slab, rows: Sequence[int]) -> None:
 
     Before any process is started.  What inputs without a successor left half done is finished first.
     """
-    heads = [(chunk, span) for chunk, state, span, _ in chunk_heads(slab) if state is not ChunkState.FREE]
+    heads = [(chunk, span) for chunk, _, span, _ in used_heads(slab)]
     owners = {slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] for chunk, _ in heads}
     for index in _STREAM_ROWS:
         row = Row(slab, index)
@@ -209,9 +209,7 @@ def _bequeath(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
 
 def _check_chunks(slab: Slab) -> None:
     """Walk everything that the processes will walk.  SlabError or ValueError where they would fail."""
-    for chunk, state, _, _ in chunk_heads(slab):
-        if state is ChunkState.FREE:
-            continue
+    for chunk, _, _, _ in used_heads(slab):
         for offset, run in runs_of(slab, chunk):
             if run.state in {State.SPLIT, State.OPEN}:
                 for _, record in records_of(slab, chunk, offset, run):

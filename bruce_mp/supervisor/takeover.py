@@ -1,7 +1,8 @@
 """How the new code takes over from the old one's processes.
 
 Its own processes are started first, and load all that they need; then the old ones end, the slab is put in order, and
-the new ones may begin.  Only between the end of the old inputs and the beginning of the new ones nobody receives.
+the new ones may begin, inputs first.  Only between the end of the old inputs and the beginning of the new ones nobody
+receives.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import __version__
+from bruce_mp.slab.chunks import used_heads
+from bruce_mp.supervisor.crew import HEAD_START_S
 from bruce_mp.supervisor.predecessors import Predecessors
 from bruce_mp.supervisor.slab_setup import inherit_slab
 from bruce_mp.supervisor.upgrade_note import Stage, UpgradeNote, read_note, write_note
@@ -40,6 +43,7 @@ class Takeover:
         self._has_slab = bool(handover.crew)
         self._run_dir = run_dir
         self._deaf_since = handover.since
+        self._others_begin = 0.0
         self._waited: float | None = None
         self._is_told = False
 
@@ -48,17 +52,21 @@ class Takeover:
         if not self._has_slab:
             return  # they have ended: the slab was taken, and ours are started, as at every start
         crew.load(time.monotonic() + _LOADING_S)
+        for _ in used_heads(slab):  # so that the kernel has mapped what is walked below
+            pass
         self._before.end_senders()
         self._deaf_since = time.monotonic()
         self._before.end_inputs()
         inherit_slab(slab, inputs)
         crew.let_inputs_begin()
         self._before.end_status()
-        crew.let_all_begin()
+        self._others_begin = time.monotonic() + HEAD_START_S
 
     def look(self, crew: Crew) -> None:
         """Say once that it is done, and how long messages waited."""
         self._before.bury_helpers()
+        if crew.inputs_run or time.monotonic() >= self._others_begin:
+            crew.let_all_begin()
         if self._waited is None and crew.inputs_run:
             self._waited = time.monotonic() - self._deaf_since
         if self._waited is not None and crew.is_complete and not self._is_told:
