@@ -62,6 +62,10 @@ class Attempt:
             self.chunks += span
         return chunk
 
+    def can_spare(self, span: int) -> bool:
+        """See `ChunkPool`; it may not make the attempt too large either."""
+        return self._attempts.allow(span, self) and self._pool.can_spare(span)
+
     def seal(self, chunk: int) -> None:
         """See `ChunkPool`."""
         self._pool.seal(chunk)

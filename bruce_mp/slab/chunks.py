@@ -45,6 +45,7 @@ LOOKS_UNDER_PRESSURE: Final = 512
 LOOKS_AT_ONCE: Final = 32
 LOOKS_WHEN_IDLE: Final = 4096
 DRY_MS: Final = 5
+_KEPT_SHARE: Final = 0.25
 _GENERATION_STEP: Final = 32  # more than there are inputs
 
 
@@ -75,6 +76,7 @@ class ChunkPool:
         self._sealed: deque[int] = deque()
         self._fresh: list[int] = []
         self._dry_until_ms = 0
+        self._secured = 0
         self.own_free = 0
         """Chunks that are free, and ours."""
         self._next_generation = _GENERATION_STEP + owner % _GENERATION_STEP
@@ -235,11 +237,23 @@ class ChunkPool:
                 self._leave(share)
 
     def secure(self, chunks: int, span: int = 1) -> None:
-        """Take shares, as far as they are to be had, until so many chunks, and a span of neighbours, are free here."""
+        """Take shares, as far as they are to be had, until so many chunks, and a span of neighbours, are free here.
+
+        They are for what is received next: nobody who could do with less gets them.
+        """
+        self._secured = chunks
         while self.own_free < chunks and self._extend(1):
             pass
         if span > 1 and self._find(span) is None:
             self._extend(span)
+
+    def can_spare(self, span: int) -> bool:
+        """Whether a span may go to who could do with less: not of what was secured, nor of the last quarter."""
+        if self.free_count - span < self.capacity * _KEPT_SHARE:
+            return False
+        while self.own_free < self._secured + span and self._extend(1):
+            pass
+        return self.own_free >= self._secured + span
 
     def free_spans(self, span: int, limit: int) -> int:
         """How many spans of neighbouring free chunks there are side by side, all ours; counts up to `limit`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -195,3 +196,19 @@ def test_a_death_anywhere_delivers_all_of_an_attempt_or_nothing() -> None:
             assert books.consistent
             assert books.balanced
             assert books.received == len(found) + books.discarded.get("ABANDONED_ATTEMPT", 0)
+
+
+def test_an_attempt_takes_long_spans_only_within_its_limit() -> None:
+    """Taking much at a time must not make an attempt too large that is not."""
+    with new_slab(replace(SMALL, chunks=8192)) as slab:
+        worker = StreamInput(slab, topics=TOPICS, max_attempt=6)
+        client = worker.connect()
+        worker.feed((client, BEGIN))
+        message = datagram(b"t1", bytes(7000))  # one a chunk
+        for _ in range(6):
+            worker.feed((client, message))
+        attempt = client.attempt
+        assert attempt is not None
+        assert (attempt.chunks, attempt.is_over) == (6, False)
+        worker.feed((client, message))
+        assert (attempt.chunks, attempt.is_over) == (6, True)

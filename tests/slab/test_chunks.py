@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -258,3 +258,15 @@ def test_a_crash_while_a_span_is_released_leaves_it_to_be_released_again() -> No
             again.release_seals()
             assert again.allocate(CHUNKS, 0) == 0
             assert [state for _, state, _, _ in chunk_heads(slab)] == [ChunkState.OPEN]
+
+
+def test_what_is_needed_later_is_not_spared() -> None:
+    with new_slab(replace(SMALL, chunks=64)) as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        assert (pool.can_spare(48), pool.can_spare(49)) == (True, False)
+        pool.secure(60)
+        assert (pool.can_spare(4), pool.can_spare(5)) == (True, False)
+        pool.secure(1)
+        for _ in range(40):
+            pool.allocate(1, 0)
+        assert (pool.can_spare(8), pool.can_spare(9)) == (True, False)

@@ -55,6 +55,9 @@ class Chunks(Protocol):
     def allocate(self, span: int, now_ms: int) -> int | None:
         """The first of `span` neighbouring chunks, opened and empty, or None."""
 
+    def can_spare(self, span: int) -> bool:
+        """Whether that may be a span for somebody who could do with less."""
+
     def seal(self, chunk: int) -> None:
         """No run will be added to the chunk."""
 
@@ -241,7 +244,8 @@ class Lanes:
         needed = -(-(lay.CHUNK_HEADER + lane.head.size + size) // lay.CHUNK_BYTES)
         wanted = self._next_span(lane)
         self._give_up(lane)
-        for span in (wanted, needed) if wanted > needed else (needed,):
+        is_long = wanted > needed and self._pool.can_spare(wanted)
+        for span in (wanted, needed) if is_long else (needed,):
             chunk = self._pool.allocate(span, now_ms)
             if chunk is not None:
                 lane.enter(chunk, span)
