@@ -16,6 +16,7 @@ from confluent_kafka.admin._resource import ResourceType
 
 from bruce_mp.client import DatagramClient
 from bruce_mp.telemetry.counters import Counter
+from support.certificates import Authority
 from support.daemon import Daemon
 from support.kafka_dist import NEWEST
 from support.kafka_secure import PASSWORDS, SESSION_MS, SecureKafka, unsigned_token
@@ -217,3 +218,37 @@ def test_brokers_that_refuse_us_are_not_asked_in_a_busy_loop(tmp_path: Path, kaf
         # QUICK_PAUSES: 100 ms, doubled up to four times.
         assert counted(daemon, Counter.GetMetadataFail) - before <= 2 + (time.monotonic() - began) / 0.4
         assert daemon.log().count("does not let in") <= 2
+
+
+def test_a_reload_goes_over_to_other_credentials_and_authorities(tmp_path: Path, kafka: SecureKafka) -> None:
+    """First an authority that did not make the broker's certificate, then the right one and a wrong password."""
+    wrong, right = tmp_path / "wrong", tmp_path / "right"
+    wrong.write_text("wrong-but-hidden")
+    right.write_text(PASSWORDS["alice"])
+    start = {
+        "kafka.tls.enable": True,
+        "kafka.tls.ca_file": str(Authority(tmp_path, "strangers").certificate),
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.username": "alice",
+        "kafka.sasl.password_file": str(wrong),
+    }
+    load, more = a_load(kafka, "reloaded"), a_load(kafka, "reloaded-too")
+    daemon = Daemon(tmp_path, kafka.server("SASL_SSL"))
+    daemon.configure(start)
+    with daemon:
+        deliver(load, daemon)
+        daemon.wait_for(lambda: "of an authority that we do not trust" in problems(daemon), "a red page", TIMEOUT_S)
+        trusting = start | {"kafka.tls.ca_file": str(kafka.authority.certificate)}
+        assert "kafka.tls.ca_file" in daemon.reload(trusting)
+        daemon.wait_for(lambda: 'does not let in user "alice"' in problems(daemon), "another", TIMEOUT_S)
+        assert "kafka.sasl.password_file" in daemon.reload(trusting | {"kafka.sasl.password_file": str(right)})
+        assert_delivered(load, daemon, kafka)
+        other = trusting | {"kafka.sasl.username": "bob", "kafka.sasl.password_file": str(tmp_path / "bob")}
+        (tmp_path / "bob").write_text(PASSWORDS["bob"])
+        connected = counted(daemon, Counter.ConnectorConnectSuccess)
+        daemon.reload(other)
+        deliver(more, daemon)
+        assert daemon.wait_settled(load.total + more.total, TIMEOUT_S).delivered == load.total + more.total
+        assert counted(daemon, Counter.ConnectorConnectSuccess) > connected  # who was let in before is asked again
+        assert daemon.books().possible_duplicates == 0
+        assert "wrong-but-hidden" not in everything_said(daemon)

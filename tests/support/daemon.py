@@ -58,22 +58,36 @@ class Daemon:
         self.slab_path = Path(str((settings or {}).get("slab.path", directory / "slab")))
         self.config_path = directory / "bruce.toml"
         self.log_path = directory / "log"
-        self._settings = {**QUICK_PAUSES, **(settings or {})}
-        servers = json.dumps(bootstrap.split(","))
-        self.config_path.write_text(
-            f"[kafka]\nbootstrap_servers = {servers}\n"
-            f'[daemon]\nrun_dir = "{self.run_dir}"\n'
-            f'[slab]\npath = "{self.slab_path}"\nsize = "64m"\n'
-            f'[input.unix_datagram]\npath = "{self.socket_path}"\n'
-            '[http]\nlisten = "127.0.0.1:0"\n'
-            '[logging]\nlevel = "INFO"\n'
-        )
-        tomllib.loads(self.config_path.read_text())
+        self._settings = dict(settings or {})
+        self._file: dict[str, object] = {
+            "kafka.bootstrap_servers": bootstrap.split(","),
+            "daemon.run_dir": str(self.run_dir),
+            "slab.path": str(self.slab_path),
+            "slab.size": "64m",
+            "input.unix_datagram.path": str(self.socket_path),
+            "http.listen": "127.0.0.1:0",
+            "logging.level": "INFO",
+            **QUICK_PAUSES,
+        }
+        self.configure({})
         self._process: subprocess.Popen[bytes] | None = None
         self.prefix: tuple[str, ...] = ()
         """A command that runs the daemon, such as one that becomes another user first."""
         self.handed_over: dict[str, socket.socket] = {}
         """Sockets that the test keeps and hands over to each daemon that it starts, by name."""
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Write the configuration file: what is always in it, and these settings."""
+        lines = [f"{key} = {json.dumps(value)}\n" for key, value in {**self._file, **settings}.items()]
+        self.config_path.write_text("".join(lines))
+        tomllib.loads(self.config_path.read_text())
+
+    def reload(self, settings: Mapping[str, object] | None = None) -> str:
+        """Configure it, if settings are given, and have it reloaded; what it says.  HTTPError if it is refused."""
+        if settings is not None:
+            self.configure(settings)
+        with urllib.request.urlopen(self._url("/reload"), data=b"", timeout=40) as answer:
+            return str(answer.read().decode())
 
     # --- life --------------------------------------------------------------------------------------------------------
 
