@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
+from bruce_mp.cli import main
 from bruce_mp.client import DatagramClient
 from bruce_mp.client.stream import StreamClient
 from bruce_mp.config.fields import LIVE, leaf_of
@@ -377,6 +378,30 @@ def test_connections_to_brokers_are_made_anew_when_their_client_has_another_name
 def connections(daemon: Daemon) -> int:
     lines = daemon.get("/counters/json")["counters"]
     return next(int(line["value"]) for line in lines if line["name"] == "ConnectorConnectSuccess")
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_what_came_of_it(daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--config", str(daemon.config_path)]
+    daemon.configure({"logging.level": "DEBUG"})
+    assert main(["reload", *where, "--check"]) == 0
+    assert capsys.readouterr().out == 'It would be applied:\n  logging.level from "INFO" to "DEBUG"\n'
+    assert main(["reload", *where]) == 0
+    assert capsys.readouterr().out == f"Reloaded {daemon.config_path}: logging.level.\n"
+    # It is found although the file names another address.
+    daemon.configure({"http.listen": "127.0.0.1:1"})
+    assert main(["reload", *where]) == 1
+    assert "Reload refused: http.listen" in capsys.readouterr().err
+    daemon.configure({"http.listen": "nowhere"})
+    assert main(["reload", *where]) == 1
+    assert 'http.listen = "nowhere" is not allowed' in capsys.readouterr().err
+
+
+def test_without_a_daemon_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reload", "--url", f"unix:{tmp_path}/nobody"]) == 4
+    assert "No daemon answers" in capsys.readouterr().err
 
 
 # --- under load -------------------------------------------------------------------------------------------------------

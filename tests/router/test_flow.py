@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bruce_mp.config.sections import Action, Batching, BatchLimits, DefaultBatching
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
-from support.flow import World
+from support.flow import ROUTER, World
 from support.flow_parts import a_config
 from support.slabs import datagram, new_slab
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 ROOMY: Final = Geometry(chunks=320, topics=16, partitions=32, landing_slots=16, landing_slot_size=4096)
 TOPICS: Final = {b"t1": (1, 2, 3), b"t2": (1,)}
 PLACES: Final = [(topic, partition) for topic, nodes in TOPICS.items() for partition in range(len(nodes))]
-BATCHING: Final = ("combined", "none", "per_topic")
+BATCHING: Final[tuple[Action, ...]] = ("combined", "none", "per_topic")
 REFUSED: Final = (6, 5, 7, 19, 10, 29, 17, 13, -1)
 """Errors with which nothing was written."""
 WRITTEN: Final = (7, 20, 13, 56, 6)
@@ -84,6 +85,13 @@ def kill_all(world: World, _: Step) -> None:
     world.kill_all()
 
 
+def reload(world: World, step: Step) -> None:
+    limits = BatchLimits(time_ms=(10, 100, 1000)[step.one % 3], messages=1 + step.other % 7)
+    action = BATCHING[step.other % 3]
+    default = DefaultBatching(action=action, config="c" if action == "per_topic" else None)
+    world.reload(a_config(batching=Batching(configs={"c": limits}, default=default)))
+
+
 ACTIONS: Final[list[Callable[[World, Step], None]]] = [
     send,
     send,
@@ -111,6 +119,9 @@ ACTIONS: Final[list[Callable[[World, Step], None]]] = [
     take_down,
     fail,
     lambda world, step: world.refresh(kill_at=step.kill_at),
+    reload,
+    lambda world, step: world.take_config(ROUTER, kill_at=step.kill_at),
+    lambda world, step: world.take_config(slot_of(world, step), kill_at=step.kill_at),
 ]
 RARE: Final = (kill_router, kill_peer, kill_all, move_leader, take_down, fail)
 

@@ -23,6 +23,7 @@ from support.slabs import contents, datagram
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bruce_mp.config.model import Config
     from bruce_mp.pipes.frames import Parcel
     from bruce_mp.slab.recovery import SentBatch
 
@@ -66,6 +67,22 @@ class World(Machine):
     def refresh(self, *, kill_at: int | None = None) -> None:
         """A refresh has everything handed back."""
         self._as_router(lambda: self.router.dispatching.hand_back_all(self.now_ms), kill_at=kill_at)
+
+    def reload(self, config: Config) -> None:
+        """A new configuration is accepted: whoever starts has it, and each takes it in its own time."""
+        self.config = config
+        self.is_late.update({ROUTER, *self.peers})
+
+    def take_config(self, who: int, *, kill_at: int | None = None) -> None:
+        """A process takes the configuration that was accepted."""
+        if who not in self.is_late:
+            return
+        self.is_late.discard(who)
+        if who == ROUTER:
+            self._as_router(lambda: self.router.apply(self.config, self.now_ms), kill_at=kill_at)
+        elif who in self.peers:
+            core = self.peers[who].core
+            self._as_peer(who, lambda: core.apply(self.config), kill_at=kill_at)
 
     def view(self) -> ClusterView:
         """The metadata of this moment."""

@@ -66,6 +66,8 @@ class Machine:
     ) -> None:
         self.slab = slab
         self.config = config or a_config()
+        self.is_late: set[int] = set()
+        """Who has not taken the configuration that was accepted last: ROUTER, or slots."""
         self.rng = random.Random(seed)
         self.reporter = FakeReporter()
         self.topics = {topic: len(leaders) for topic, leaders in topics.items()}

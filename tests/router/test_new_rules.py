@@ -1,0 +1,67 @@
+"""A topic that is batched in another way: what gathers by the old rules goes before what comes by the new ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.config.sections import Batching, BatchLimits, CombinedBatching, DefaultBatching
+from bruce_mp.slab.file import Geometry
+from support.flow import ROUTER, World
+from support.flow_parts import a_config
+from support.slabs import new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOMY: Final = Geometry(chunks=64, topics=4, partitions=8, landing_slots=16, landing_slot_size=4096)
+LIMITS: Final = {"slow": BatchLimits(time_ms=60_000), "each": BatchLimits(messages=1)}
+COMBINED: Final = a_config(batching=Batching(configs=LIMITS, combined=CombinedBatching(config="slow")))
+PER_TOPIC: Final = a_config(
+    batching=Batching(configs=LIMITS, default=DefaultBatching(action="per_topic", config="each"))
+)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A message gathers in the dispatcher of its topic."""
+    with new_slab(ROOMY) as slab:
+        world = World(slab, {b"t": (1,)}, COMBINED)
+        world.boot()
+        world.send_one(b"t")
+        for _ in range(20):
+            world.step_all()
+        assert world.held() == {"QUEUED": 1}
+        yield world
+        world.close()
+
+
+def deliver_another(world: World) -> None:
+    world.send_one(b"t")
+    for _ in range(20):
+        world.step_all()
+    for slot in list(world.peers):
+        world.take_config(slot)
+    world.run_dry()
+    world.check()
+
+
+def test_the_router_goes_by_new_rules_before_the_dispatcher(world: World) -> None:
+    world.reload(PER_TOPIC)
+    world.take_config(ROUTER)
+    deliver_another(world)
+
+
+def test_a_router_that_begins_with_new_rules(world: World) -> None:
+    world.reload(PER_TOPIC)
+    world.kill_router()
+    world.boot()
+    deliver_another(world)
+
+
+def test_the_dispatcher_goes_by_new_rules_before_the_router(world: World) -> None:
+    world.reload(PER_TOPIC)
+    for slot in list(world.peers):
+        world.take_config(slot)
+    deliver_another(world)
