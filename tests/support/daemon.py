@@ -86,7 +86,7 @@ class Daemon:
         """Configure it, if settings are given, and have it reloaded; what it says.  HTTPError if it is refused."""
         if settings is not None:
             self.configure(settings)
-        with urllib.request.urlopen(self._url("/reload"), data=b"", timeout=40) as answer:
+        with urllib.request.urlopen(self.url("/reload"), data=b"", timeout=40) as answer:
             return str(answer.read().decode())
 
     # --- life --------------------------------------------------------------------------------------------------------
