@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import socket
@@ -98,6 +99,14 @@ def other_values(directory: Path) -> tuple[Mapping[str, object], ...]:
         "input.allow_large_datagrams": True,
         "input.max_stream_size": "1m",
         "input.unix_datagram.when_full": "block",
+        "input.unix_datagram.allow_users": [str(os.getuid())],
+        "input.unix_datagram.allow_groups": [str(os.getgid())],
+        "input.unix_stream.allow_users": [str(os.getuid())],
+        "input.unix_stream.allow_groups": [str(os.getgid())],
+        "input.quota.interval_ms": 500,
+        "input.quota.max_messages": 1000,
+        "input.quota.tcp_max_messages": 1000,
+        "input.quota.users.0": 1000,
         "input.tcp.loopback_only": False,
         "input.streams.when_full": "discard",
         "input.streams.max_attempt_size": "1m",
@@ -186,7 +195,7 @@ def test_every_setting_that_a_reload_applies_can_be_changed_and_changed_back(
     sets = (*other_values(tmp_path), servers)
     for settings in sets:
         text = daemon.reload(settings)
-        changed.update(re.sub(r"\.(configs|topics)\.\w+", r".\1.NAME", key) for key in keys_in(text))
+        changed.update(re.sub(r"\.(configs|topics|users)\.\w+", r".\1.NAME", key) for key in keys_in(text))
         send(daemon, "clicks", 1)
     assert changed == set(live_keys(Config))
     assert len(keys_in(daemon.reload({}))) == 1
