@@ -183,18 +183,22 @@ def other_values(directory: Path) -> tuple[Mapping[str, object], ...]:
         secure | {"kafka.tls.key_password_env": "HOME", "kafka.sasl.password_env": "HOME"},
         login | {"kafka.sasl.token_file": f"{directory}/token"},
         login | {"kafka.sasl.token_command": ["/bin/false", "a secret"]},
-        {"kafka.broker_version": "2.0"},
+        {"kafka.broker_version": "2.0", "http.token_file": f"{directory}/token"},
+        {"http.token_env": "HOME"},
     )
 
 
 def test_every_setting_that_a_reload_applies_can_be_changed_and_changed_back(
     tmp_path: Path, daemon: Daemon, broker: DevBroker
 ) -> None:
-    before, changed = daemon.books(), set[str]()
+    before, changed, token = daemon.books(), set[str](), "none"
+    (tmp_path / "token").write_text("for-changes")
+    tokens = {"http.token_file": "for-changes", "http.token_env": os.environ["HOME"]}
     servers = {"kafka.bootstrap_servers": [*reversed(broker.bootstrap.split(","))]}
     sets = (*other_values(tmp_path), servers)
     for settings in sets:
-        text = daemon.reload(settings)
+        text = daemon.reload(settings, token)
+        token = next((tokens[key] for key in tokens if key in settings), "none")
         changed.update(re.sub(r"\.(configs|topics|users)\.\w+", r".\1.NAME", key) for key in keys_in(text))
         send(daemon, "clicks", 1)
     assert changed == set(live_keys(Config))

@@ -82,11 +82,12 @@ class Daemon:
         self.config_path.write_text("".join(lines))
         tomllib.loads(self.config_path.read_text())
 
-    def reload(self, settings: Mapping[str, object] | None = None) -> str:
-        """Configure it, if settings are given, and have it reloaded; what it says.  HTTPError if it is refused."""
-        if settings is not None:
-            self.configure(settings)
-        with urllib.request.urlopen(self.url("/reload"), data=b"", timeout=40) as answer:
+    def reload(self, settings: Mapping[str, object], token: str = "none") -> str:
+        """Configure it, and have it reloaded; what it says.  HTTPError if it is refused."""
+        self.configure(settings)
+        headers = {"Authorization": f"Bearer {token}"}
+        request = urllib.request.Request(self.url("/reload"), b"", headers)
+        with urllib.request.urlopen(request, timeout=40) as answer:
             return str(answer.read().decode())
 
     # --- life --------------------------------------------------------------------------------------------------------
