@@ -17,8 +17,8 @@ from bruce_mp.input.linger import linger_ms
         (BatchLimits(time_ms=50), 25),
         (BatchLimits(time_ms=100), 50),
         (BatchLimits(time_ms=86_400_000), 250),
-        (BatchLimits(messages=10), 250),
-        (BatchLimits(bytes=10), 250),
+        (BatchLimits(messages=10), 25),
+        (BatchLimits(bytes=10), 25),
         (BatchLimits(time_ms=10, messages=10, bytes=10), 5),
     ],
 )
@@ -28,3 +28,10 @@ def test_half_of_the_batching_time_and_250_ms_at_the_most(kind: BatchingKind, li
 
 def test_what_is_not_batched_does_not_wait() -> None:
     assert linger_ms(UNBATCHED) == 0
+
+
+@pytest.mark.parametrize(("time_ms", "linger"), [(10, 5), (500, 25)])
+def test_a_topic_with_a_limit_has_short_runs(time_ms: int, linger: int) -> None:
+    """A run is counted in the window in which it began."""
+    batching = TopicBatching(BatchingKind.COMBINED, BatchLimits(time_ms=time_ms))
+    assert linger_ms(batching, is_limited=True) == linger
