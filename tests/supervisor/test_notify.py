@@ -95,3 +95,16 @@ def test_a_daemon_says_that_it_is_ready_lives_and_ends(
         assert systemd.recv(100) == b"WATCHDOG=1"
         assert daemon.end() == 0
     assert [word for word in heard(systemd) if word != "WATCHDOG=1"] == ["STOPPING=1"]
+
+
+def test_a_reload_is_told_once_and_its_end(systemd: socket.socket) -> None:
+    manager = ServiceManager()
+    manager.reloading()
+    assert heard(systemd) == []  # it has not even been ready
+    manager.ready()
+    for _ in range(3):
+        manager.reloading()
+    manager.ready()
+    ready, reloading, again = heard(systemd)
+    assert (ready, reloading.splitlines()[0], again) == ("READY=1", "RELOADING=1", "READY=1")
+    assert reloading.splitlines()[1].removeprefix("MONOTONIC_USEC=").isdecimal()
