@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from bruce_mp.cli.commands import main
 from bruce_mp.cli.importing.convert import convert
 from bruce_mp.cli.importing.flags import parse_options
+from bruce_mp.cli.importing.options_page import ELEMENTS, render
+from bruce_mp.cli.importing.sections import SECTION_ATTRIBUTES
 from bruce_mp.cli.importing.settings import SETTINGS, WITHOUT_COUNTERPART
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import ConfigError
@@ -19,7 +22,6 @@ from support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 HEAD = '<?xml version="1.0" encoding="US-ASCII"?>\n'
 BROKERS = '<initialBrokers><broker host="kafka-1" port="9092"/></initialBrokers>'
@@ -470,3 +472,25 @@ def test_wrong_options_are_refused(run: Callable[..., tuple[int, str, str]], lin
 def test_bruce_without_its_command_line_has_no_socket() -> None:
     with pytest.raises(ConfigError, match="path of the socket was on the command line"):
         convert(bruce(BROKERS), "old.xml", None)
+
+
+# --- the page of options ----------------------------------------------------------------------------------------------
+def test_the_page_of_options_is_the_rendered_one() -> None:
+    page = Path(__file__).parents[2] / "docs" / "migrating-options.md"
+    assert page.read_text() == render(), (
+        "run: python -m bruce_mp.cli.importing.options_page > docs/migrating-options.md"
+    )
+
+
+def test_the_page_of_options_has_every_element_that_is_read() -> None:
+    with_a_meaning = {place for place, attributes in SECTION_ATTRIBUTES.items() if attributes}
+    assert [place for place in with_a_meaning if not place.startswith(tuple(ELEMENTS))] == []
+    assert ELEMENTS.keys() <= SECTION_ATTRIBUTES.keys()
+
+
+def test_the_page_of_options_names_settings_that_there_are() -> None:
+    reference = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    named = [*(setting.key for setting in SETTINGS), *(key for key, _ in ELEMENTS.values())]
+    for key in named:
+        section, _, name = key.rpartition(".")
+        assert f"### `[{key}]`" in reference or f"| `{name}` |" in reference.partition(f"`[{section}]`")[2], key

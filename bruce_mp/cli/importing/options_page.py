@@ -1,0 +1,83 @@
+"""Renders what becomes of each option of Dory and Bruce as the page docs/migrating-options.md; a test compares the two.
+
+python -m bruce_mp.cli.importing.options_page > docs/migrating-options.md
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.cli.importing.settings import SETTINGS, WITHOUT_COUNTERPART
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.cli.importing.settings import Setting
+
+__all__ = ["ELEMENTS", "render"]
+
+INTRODUCTION: Final = """\
+# The options of Dory and Bruce
+
+Made from the tables of `bruce import-config` by `python -m bruce_mp.cli.importing.options_page`.
+[Migrating](migrating.md) says how to use it; [configuration](configuration.md) has each setting of today.
+
+*XML* is where an option stood in the file, below its root; *option* is that of the command line.
+"""
+
+ELEMENTS: Final = {
+    "initialBrokers/broker": ("kafka.bootstrap_servers", "Its attributes `host` and `port`, as `HOST:PORT`."),
+    "batching/namedConfigs/config": ("batching.configs.NAME", "A limit that was `disable` is left out."),
+    "batching/produceRequestDataLimit": ("batching.produce_request_data_limit", ""),
+    "batching/messageMaxBytes": ("batching.message_max_bytes", ""),
+    "batching/combinedTopics": ("batching.combined", ""),
+    "batching/defaultTopic": ("batching.default", "The actions are `per_topic`, `combined` and `none`."),
+    "batching/topicConfigs/topic": ("batching.topics.NAME", "The same."),
+    "compression/namedConfigs/config": ("compression.configs.NAME", "A level is kept for gzip; it had no effect else."),
+    "compression/sizeThresholdPercent": ("compression.size_threshold_percent", ""),
+    "compression/defaultTopic": ("compression.default", ""),
+    "compression/topicConfigs/topic": ("compression.topics", ""),
+    "topicRateLimiting/namedConfigs/config": ("rate_limit.configs.NAME", "`unlimited` is a limit left out."),
+    "topicRateLimiting/defaultTopic": ("rate_limit.default", ""),
+    "topicRateLimiting/topicConfigs/topic": ("rate_limit.topics", ""),
+    "httpInterface/port": ("http.listen", "Its port; on the command line `--status_port`."),
+    "httpInterface/loopbackOnly": ("http.listen", "Its address; on the command line `--status_loopback_only`."),
+}
+"""Elements of the file that are more than one setting: what they are here, and what to know."""
+
+
+def render() -> str:
+    """The whole page as Markdown."""
+    return "\n".join([INTRODUCTION, *_options(), "", *_elements(), "", *_without_counterpart()]) + "\n"
+
+
+def _options() -> Iterator[str]:
+    yield "## Settings\n\n| XML | option | here | what to know |\n|---|---|---|---|"
+    for setting in SETTINGS:
+        yield f"| {_code(setting.place)} | {_flag(setting)} | `{setting.key}` | {setting.note} |"
+
+
+def _elements() -> Iterator[str]:
+    yield "## Topics, brokers, status pages\n\n| XML | here | what to know |\n|---|---|---|"
+    for element, (key, note) in ELEMENTS.items():
+        yield f"| `{element}` | `{key}` | {note} |"
+
+
+def _without_counterpart() -> Iterator[str]:
+    yield "## Options that are gone\n\n| option | what to know |\n|---|---|"
+    for flag, (_, note) in WITHOUT_COUNTERPART.items():
+        yield f"| `--{flag}` | {note[0].upper()}{note[1:]} |"
+
+
+def _flag(setting: Setting) -> str:
+    stands_for = "" if setting.flag_value is True else f" ({str(setting.flag_value).lower()})"
+    return _code(setting.flag and f"--{setting.flag}") + stands_for
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())
