@@ -37,10 +37,10 @@ ELEMENTS: Final = {
     "compression/namedConfigs/config": ("compression.configs.NAME", "A level is kept for gzip; it had no effect else."),
     "compression/sizeThresholdPercent": ("compression.size_threshold_percent", ""),
     "compression/defaultTopic": ("compression.default", ""),
-    "compression/topicConfigs/topic": ("compression.topics", ""),
+    "compression/topicConfigs/topic": ("compression.topics.NAME", ""),
     "topicRateLimiting/namedConfigs/config": ("rate_limit.configs.NAME", "`unlimited` is a limit left out."),
     "topicRateLimiting/defaultTopic": ("rate_limit.default", ""),
-    "topicRateLimiting/topicConfigs/topic": ("rate_limit.topics", ""),
+    "topicRateLimiting/topicConfigs/topic": ("rate_limit.topics.NAME", ""),
     "httpInterface/port": ("http.listen", "Its port; on the command line `--status_port`."),
     "httpInterface/loopbackOnly": ("http.listen", "Its address; on the command line `--status_loopback_only`."),
 }

@@ -1,0 +1,89 @@
+"""docs/operating.md and docs/delivery.md have each alert, each sentence of /healthz and each reason of a discard."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.status import certificates, health
+from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT
+from support.doc_pages import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PAGE: Final = (ROOT / "docs" / "operating.md").read_text()
+RULES: Final = (ROOT / "deploy" / "prometheus" / "bruce.rules.yml").read_text()
+ALERTS: Final = re.findall(r"- alert: (\w+)\n((?: {8}.*\n)+)", RULES)
+SAID_BY: Final[dict[Callable[..., object], list[Callable[..., object]]]] = {
+    health._losses: [health._lost],
+    health._client_mistakes: [health._lost],
+    health._expired: [certificates.expired],
+    health._certificates: [certificates.worrying, certificates._named],
+}
+"""Checks that leave the sentence to other functions."""
+
+
+def section(heading: str) -> str:
+    return PAGE.partition(f"\n{heading}\n")[2].partition("\n#")[0]
+
+
+def test_there_are_alerts() -> None:
+    assert len(ALERTS) == RULES.count("alert:") > 10
+
+
+@pytest.mark.parametrize(("name", "rule"), ALERTS)
+def test_each_alert_is_explained_where_it_says(name: str, rule: str) -> None:
+    assert len(section(f"### {name}").strip()) > 60
+    assert f"runbook: docs/operating.md#{name.lower()}\n" in rule
+
+
+def test_no_alert_is_explained_that_is_gone() -> None:
+    explained = re.findall(r"^### (Bruce\w+)$", PAGE, re.MULTILINE)
+    assert explained == [name for name, _ in ALERTS]
+
+
+def test_each_reason_that_alarms_is_explained() -> None:
+    assert set(re.findall(r"^\| `(\w+)`", section("### BruceLosesMessages"), re.MULTILINE)) == {
+        reason.name for reason in BY_FAULT
+    }
+
+
+@pytest.mark.parametrize(
+    ("alert", "reasons"),
+    [("BruceLosesMessages", frozenset(DiscardReason) - BY_FAULT), ("BruceClientMistakes", BY_CLIENTS)],
+)
+def test_rules_and_health_agree_on_whose_fault_it_is(alert: str, reasons: frozenset[DiscardReason]) -> None:
+    [named] = re.findall(r'reason[!=]~"([^"]*)"', dict(ALERTS)[alert])
+    assert set(named.split("|")) == {reason.name for reason in reasons}
+
+
+# --- /healthz ---------------------------------------------------------------------------------------------------------
+FRAGMENTS: Final = re.findall(r"^\| `([^`]+)`", section("## What `/healthz` says"), re.MULTILINE)
+
+
+def text_of(check: Callable[..., object]) -> str:
+    """The source, its strings joined."""
+    return re.sub(r'"\s*f?"', "", inspect.getsource(check))
+
+
+@pytest.mark.parametrize("check", [health._processes, *health.PROBLEMS, *health.WARNINGS], ids=lambda it: it.__name__)
+def test_each_sentence_is_explained(check: Callable[..., object]) -> None:
+    said = "".join(map(text_of, SAID_BY.get(check, [check])))
+    explained = [fragment for fragment in FRAGMENTS if fragment in said]
+    assert len(explained) >= len(re.findall(r"\byield\b(?! from)", said)) > 0
+
+
+def test_no_sentence_is_explained_that_is_gone() -> None:
+    sources = text_of(health) + text_of(certificates)  # type: ignore[arg-type]
+    assert [fragment for fragment in FRAGMENTS if fragment not in sources] == []
+
+
+def test_delivery_has_a_row_for_each_reason() -> None:
+    page = (ROOT / "docs" / "delivery.md").read_text()
+    rows = "".join(line for line in page.splitlines() if line.startswith("|"))
+    assert [reason.name for reason in DiscardReason if f"`{reason.name}`" not in rows] == []
