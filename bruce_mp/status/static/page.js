@@ -406,7 +406,7 @@ function showHead(page) {
 const number = (key, label, unit) => ({ key, label, is: "number", value: (row) => row[key] ?? -1, text: (row) => unit(row[key]) });
 const delays = { key: "p99_ms", label: "50 / 99 % within", is: "number", value: (row) => row.p99_ms ?? -1,
   text: (row) => (row.p99_ms === null ? NONE : `${span(row.p50_ms)} / ${span(row.p99_ms)}`) };
-const ago = (page, at) => (at === null ? "" : `, ${span(Math.max(0, page.now - at) * 1000)} ago`);
+const ago = (page, at) => (at === null ? "" : ` (${span(Math.max(0, page.now - at) * 1000)} ago)`);
 const errorsOf = (row) => (row.errors ? "bad" : "");
 
 function makeTables() {
