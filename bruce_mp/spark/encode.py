@@ -39,6 +39,8 @@ _STAMP_BYTES: Final = 31
 """A stamp without its writer."""
 _EIGHT_DIGITS: Final = 100_000_000
 _FOUR_DIGITS: Final = np.array([b"%04d" % number for number in range(10_000)]).view("V4")
+_NOTHING: Final = pa.scalar(b"", pa.binary())
+"""Between the pieces.  Arrow looks for pandas, on the disk, whenever it makes a scalar of a Python object."""
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Field = tuple[str, Any]
@@ -96,7 +98,7 @@ class _Pieces:
 
     def join(self) -> memoryview:
         self._close()
-        joined = pc.binary_join_element_wise(*self._joined, b"", null_handling="replace", null_replacement=b"")
+        joined = pc.binary_join_element_wise(*self._joined, _NOTHING, null_handling="replace", null_replacement=b"")
         _, offsets, data = joined.buffers()
         return memoryview(data)[: np.frombuffer(offsets, np.int32)[self.rows]]
 
@@ -108,11 +110,17 @@ class _Pieces:
 
 def packed(rows: int, fields: list[Field]) -> pa.Array:
     """Fixed fields as a binary column: each row's bytes are its fields, one behind the other."""
-    table = np.empty(rows, [(f"f{number}", kind) for number, (kind, _) in enumerate(fields)])
-    for number, (_, values) in enumerate(fields):
-        table[f"f{number}"] = values
+    named = [(f"f{number}", kind, values) for number, (kind, values) in enumerate(fields)]
+    row = np.empty(1, [(name, kind) for name, kind, _ in named])
+    for name, _, values in named:
+        if np.size(values) == 1:
+            row[name] = values
+    table = np.repeat(row, rows)  # what all rows share is copied at once, instead of field by field
+    for name, _, values in named:
+        if np.size(values) != 1:
+            table[name] = values
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(table.itemsize)
-    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(table.tobytes())])
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(table.view(np.uint8))])
 
 
 def _blob(data: bytes) -> Field:
