@@ -193,7 +193,7 @@ def _audit(parser: ArgumentParser) -> None:
     parser.add_argument("--ledger", metavar="DIR", action="append", required=True, help="what was sent; repeatable")
     parser.add_argument("--discards", metavar="PATH", action="append", default=[], help="discard files; repeatable")
     parser.add_argument("--output", metavar="DIR", required=True, help="tables and report.html go here")
-    parser.add_argument("--table-format", default="parquet", help="format of the tables, such as delta")
+    parser.add_argument("--table-format", default="parquet", help="format of the tables (default parquet)")
     parser.add_argument(
         "--kafka", metavar="KEY=VALUE", action="append", default=[], type=_pair, help="option of the reader"
     )

@@ -42,7 +42,7 @@ _NO_LINES: Final = "event string, topic string, info string"
 
 @dataclass(frozen=True)
 class Audit:
-    """What is compared.  `table_format` is Spark's name of the tables' format (parquet, delta)."""
+    """What is compared.  `table_format` is Spark's name of the tables' format."""
 
     bootstrap: str
     topics: Sequence[str]
