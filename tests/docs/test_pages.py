@@ -100,3 +100,16 @@ def test_some_commands_are_found() -> None:
 
 def test_blocks_have_a_language() -> None:
     assert [f"{block.page}:{block.line}" for block in all_blocks() if not block.language] == []
+
+
+FORMULAS: Final = {
+    "bytes per second of traffic x seconds of outage to survive x 2",
+    "sent = delivered + discarded + missing",
+}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "performance.md"], ids=name_of)
+def test_what_is_to_be_typed_is_fenced(page: Path) -> None:
+    """Blocks that are only indented are not tried; the page left out is about commands that take minutes."""
+    indented = re.findall(r"(?<=\n\n) {4}(\S.*)", prose_of(page))
+    assert [line for line in indented if line not in FORMULAS] == []

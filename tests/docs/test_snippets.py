@@ -45,6 +45,14 @@ NOT_TRIED: Final[dict[Key, str]] = {
     ("docs/operating.md", "/opt/bruce-1.0   /opt/bruce-1.1   /opt/b"): "a drawing of directories",
     ("docs/operating.md", "systemctl stop bruce"): "needs systemd; tests/e2e/test_upgrade.py stops and starts a daemon",
     ("docs/slab.md", "now: MS ts: MS event: DISC info: SLAB to"): "a layout: test_slab.py",
+    ("docs/testing.md", "scripts/test                 # everythin"): "is what runs this",
+    ("docs/testing.md", "export PYTHONPATH=tests"): "takes half an hour; tests/chaos/test_chaos.py runs it for seconds",
+    ("docs/testing.md", ".venv/bin/python -m chaos.outage --minut"): "takes an hour; tests/chaos/test_outage.py",
+    (
+        "docs/testing.md",
+        "scripts/bench restarts",
+    ): "takes minutes; tests/bench/test_tools.py runs the bench for seconds",
+    ("docs/testing.md", "scripts/bench outage"): "takes minutes; tests/bench/test_tools.py runs the bench for seconds",
     ("docs/status.md", "ts: TS topic: LEN[T] key: LEN[B64] value"): "a layout: test_debug_files.py",
 }
 DRAWN: Final = {"mermaid"}
