@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bruce_mp.cli.configuration import add_overrides
+from bruce_mp.config.accounts import check_accounts
 from bruce_mp.config.addresses import HostPort
 from bruce_mp.config.features import remarks
 from bruce_mp.config.load import load_config
 from bruce_mp.config.sizes import MIB, format_size
 from bruce_mp.errors import ExitCode
-from bruce_mp.pipes.credentials import careless_files
+from bruce_mp.pipes.credentials import careless_files, missing_files
 from bruce_mp.slab.file import Geometry
 
 if TYPE_CHECKING:
@@ -34,10 +35,11 @@ def main(argv: Sequence[str]) -> int:
     add_overrides(parser)
     args = parser.parse_args(argv)
     config = load_config(args.file, args.overrides)
+    check_accounts(config.input)
     print(f"{args.file}: OK")
     for name, value in _summary(config).items():
         print(f"  {name:14}{value}")
-    for remark in (*remarks(config), *careless_files(config)):
+    for remark in (*remarks(config), *missing_files(config), *careless_files(config)):
         print(f"Note: {remark}")
     return ExitCode.OK
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
 
-__all__ = ["careless_files", "read_secret"]
+__all__ = ["careless_files", "missing_files", "read_secret"]
 
 _LARGEST: Final = 64 * 1024
 _OF_OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
@@ -42,6 +42,9 @@ def _read(file: Path, what: str) -> str:
         with file.open("rb") as opened:
             data = opened.read(_LARGEST)
         return data.decode().removesuffix("\n").removesuffix("\r")
+    except PermissionError as error:
+        remedy = "See to its owner and mode, and to those of the directories above it."
+        raise ConfigError(f"{what} cannot be read from {file}: {error.strerror}. {remedy}") from error
     except OSError as error:
         raise ConfigError(f"{what} cannot be read from {file}: {error.strerror}.") from error
     except UnicodeDecodeError:
@@ -51,17 +54,36 @@ def _read(file: Path, what: str) -> str:
 
 def careless_files(config: Config) -> Iterator[str]:
     """A sentence for each file with a secret that everybody on this host can read or write."""
+    for setting, file in _secret_files(config).items():
+        if file is not None and (mode := _mode(file)) & _OF_OTHERS:
+            yield (
+                f"{setting} = {file} can be read by every user of this host (mode {mode:04o}): chmod o-rw {file}, and "
+                "let it belong to the daemon's user, who reads it."
+            )
+
+
+def missing_files(config: Config) -> Iterator[str]:
+    """A sentence for each file of a secret or certificates that is not there: the daemon starts, and waits for it."""
+    tls = config.kafka.tls
+    others = {
+        "kafka.tls.ca_file": tls.ca_file,
+        "kafka.tls.certificate_file": tls.certificate_file,
+        "kafka.tls.key_file": tls.key_file,
+    }
+    for setting, file in (_secret_files(config) | others).items():
+        if file is not None and not os.path.lexists(file):
+            yield f"{setting} = {file} is not there yet."
+
+
+def _secret_files(config: Config) -> dict[str, str | None]:
     tls, sasl = config.kafka.tls, config.kafka.sasl
-    named = {
+    return {
         "kafka.tls.key_file": tls.key_file or tls.certificate_file,
         "kafka.tls.key_password_file": tls.key_password_file,
         "kafka.sasl.password_file": sasl.password_file,
         "kafka.sasl.token_file": sasl.token_file,
         "http.token_file": config.http.token_file,
     }
-    for setting, file in named.items():
-        if file is not None and (mode := _mode(file)) & _OF_OTHERS:
-            yield f"{setting} = {file} can be read by every user of this host (mode {mode:04o}): chmod o-rw {file}."
 
 
 def _mode(file: str) -> int:

@@ -79,6 +79,12 @@ def test_check_config_says_how_brokers_are_reached(capsys: pytest.CaptureFixture
     assert "  brokers       localhost:9092 by TLS and PLAIN\n" in capsys.readouterr().out
 
 
+def test_check_config_knows_that_nobody_has_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    nobody = 'input.unix_datagram.allow_users=["no-such-user"]'
+    assert main(["check-config", str(CONF / "bruce.minimal.toml"), "--set", nobody]) == 1
+    assert 'there is no user "no-such-user" on this host' in capsys.readouterr().err
+
+
 def test_check_config_takes_overrides(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(["check-config", str(CONF / "bruce.toml"), "--set", "slab.size=64m", "--set", "kafka.required_acks=0"])

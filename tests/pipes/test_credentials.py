@@ -18,7 +18,7 @@ from bruce_mp.config.sections import Http, Kafka
 from bruce_mp.config.security import Sasl, Tls
 from bruce_mp.errors import ConfigError
 from bruce_mp.pipes import token_command
-from bruce_mp.pipes.credentials import careless_files, read_secret
+from bruce_mp.pipes.credentials import careless_files, missing_files, read_secret
 from bruce_mp.pipes.logins import Logins
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.pipes.tls import TlsError, TlsSession
@@ -69,6 +69,14 @@ def test_files_that_everybody_can_read_are_named(tmp_path: Path, mode: int, coun
     found = list(careless_files(Config(kafka, http=Http(token_file=str(file)))))
     assert len(found) == count
     assert all(f"chmod o-rw {file}" in text for text in found)
+
+
+def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
+    there, away = tmp_path / "there", str(tmp_path / "away")
+    there.write_text("x")
+    kafka = Kafka(("b:1",), tls=Tls(ca_file=str(there), certificate_file=away), sasl=Sasl(password_file=away))
+    settings = [text.partition(" = ")[0] for text in missing_files(Config(kafka))]
+    assert sorted(settings) == ["kafka.sasl.password_file", "kafka.tls.certificate_file"]
 
 
 # --- logins -----------------------------------------------------------------------------------------------------------
