@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.cli.pages import UnreadableError, add_address, add_token, pages_of
 from bruce_mp.errors import ExitCode
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["main"]
+
+_WHICH_ONE: Final = (
+    "It goes by the configuration that is in force: give the file with its token as --token-file, or send it SIGHUP."
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,6 +38,8 @@ def main(argv: Sequence[str]) -> int:
     if status == HTTPStatus.OK:
         sys.stdout.write(text)
         return ExitCode.OK
+    if status == HTTPStatus.UNAUTHORIZED:
+        raise UnreadableError(f"The daemon answered {path} with {status}: {text.strip()}. {_WHICH_ONE}")
     if status != HTTPStatus.CONFLICT:
         raise UnreadableError(f"The daemon answered {path} with {status}: {text.strip()}")
     sys.stderr.write(text)

@@ -171,7 +171,10 @@ class Fetcher:
         assert self._metadata is not None
         answer = event.response
         if answer.ask_again or answer.error == _UNKNOWN_SERVER_ERROR:
-            _LOG.warning("A broker gave no producer id (error %d); the next one is asked.", answer.error)
+            _LOG.warning(
+                "A broker gave no producer id, %s (%d); we go on asking until one does.",
+                action_for(answer.error).name, answer.error,
+            )  # fmt: skip
             self._next_after_failure()
         elif answer.error:
             _LOG.error(

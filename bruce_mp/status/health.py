@@ -292,7 +292,7 @@ def _refused_reload(evidence: Evidence) -> Iterator[str]:
     if known.refused:
         yield (
             f"The reload at {stamp(known.refused_ms // 1000)} was refused: {known.refused} The old configuration stays "
-            f"in force. Correct {known.path} and reload it, or restart the daemon."
+            f"in force. Correct {known.path} and reload it; restart the daemon only if the reason says so."
         )
 
 

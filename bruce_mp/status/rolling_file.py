@@ -107,7 +107,7 @@ class RollingFile:
             return
         with suppress(OSError):
             os.ftruncate(self._descriptor, self._size)
-        raise self._trouble("its file system has no room for a whole line")
+        raise self._trouble("its file system has no room for a whole line: make room there")
 
     def _trouble(self, why: str | None) -> FileTroubleError:
         self.close()

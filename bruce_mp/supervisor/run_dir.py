@@ -69,7 +69,7 @@ def _check(path: Path, found: os.stat_result) -> None:
     if found.st_uid != os.geteuid():
         raise StartError(
             f"The run directory {path} belongs to user {found.st_uid}, and the daemon runs as user {os.geteuid()}; "
-            f"change its owner (chown) or set another daemon.run_dir."
+            "start it as that user, change the owner of the directory (chown), or set another daemon.run_dir."
         )
     if found.st_mode & 0o077:
         raise StartError(

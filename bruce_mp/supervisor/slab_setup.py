@@ -83,8 +83,8 @@ def _check_owner(path: Path) -> None:
         raise StartError(f"The slab {path} is not a file; set slab.path to the place of one.")
     if found.st_uid != os.geteuid():
         raise StartError(
-            f"The slab {path} belongs to user {found.st_uid}, and the daemon runs as user {os.geteuid()}; change its "
-            "owner (chown) or set another slab.path."
+            f"The slab {path} belongs to user {found.st_uid}, and the daemon runs as user {os.geteuid()}; start "
+            "it as that user, change the owner of the file (chown), or set another slab.path."
         )
 
 

@@ -138,7 +138,7 @@ def assert_asked_by_commands(daemon: Daemon) -> None:
             assert answer.returncode in {0, 1}, answer  # 1 is a warning of monitor
     url: tuple[object, ...] = ("--url", f"unix:{daemon.directory / 'status.sock'}")
     refused = bruce("reload", *url)
-    assert (refused.returncode, "401" in refused.stderr) == (4, True)
+    assert (refused.returncode, "401" in refused.stderr, "--token-file" in refused.stderr) == (4, True, True)
     with_token: tuple[object, ...] = (*url, "--token-file", daemon.directory / "token")
     with_config: tuple[object, ...] = ("--config", daemon.config_path)
     for accepted in (with_config, with_token):
