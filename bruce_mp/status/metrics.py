@@ -42,7 +42,7 @@ SIMPLE: Final[Mapping[str, tuple[Counter, str]]] = {
     "bruce_process_restarts_total": (Counter.ProcessRestarted, "Processes of the daemon that died and came back."),
     "bruce_http_requests_total": (Counter.MongooseHttpRequest, "Requests to the status pages."),
     "bruce_unread_discard_reports_total": (Counter.NoDiscardQuery, "Periods in which nobody read /discards."),
-    "bruce_copies_lost_total": (Counter.MsgCopyLost, "Copies of messages that a file was too slow for."),
+    "bruce_copies_lost_total": (Counter.MsgCopyLost, "Copies of messages that could not be written to a file."),
 }
 """Families with one counter."""
 
