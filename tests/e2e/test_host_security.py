@@ -32,6 +32,8 @@ PREFIX: Final = (
 TOKEN: Final = "sesame"
 SECRET: Final = b"a value that is nobody's business"
 OTHERS: Final = 0o007
+TOLD_TO_COMMANDS: Final = ("http.listen", "http.token_file")
+"""Settings that stand in the file, too: with them `bruce` finds the pages."""
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def test_an_unprivileged_daemon_with_its_pages_on_a_unix_socket(directory: Path)
     with DevBroker(topics={"good": 1}) as broker:
         daemon = Daemon(directory, broker.bootstrap, settings)
         daemon.prefix = PREFIX if STRANGERS else ()
-        daemon.config_path.write_text(configured(daemon, settings))
+        daemon.configure({name: str(settings[name]) for name in TOLD_TO_COMMANDS})
         with daemon:
             assert_unprivileged(daemon)
             assert_asked_by_commands(daemon)
@@ -103,13 +105,6 @@ def test_an_unprivileged_daemon_with_its_pages_on_a_unix_socket(directory: Path)
         exported = directory / "exported"
         assert bruce("slab", "export", daemon.slab_path, "--output", exported).returncode == 0
         assert stat.S_IMODE(exported.stat().st_mode) == 0o600
-
-
-def configured(daemon: Daemon, settings: dict[str, object]) -> str:
-    """The configuration as `bruce` reads it in other places, too: with the settings that say where the pages are."""
-    listen, file = settings["http.listen"], settings["http.token_file"]
-    text = daemon.config_path.read_text().replace('listen = "127.0.0.1:0"', f'listen = "{listen}"')
-    return text.replace("[logging]", f'token_file = "{file}"\n[logging]')
 
 
 def is_open_to_others(directory: Path, name: str, mode: int) -> bool:
