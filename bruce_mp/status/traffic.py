@@ -55,6 +55,7 @@ class _Topic:
     def add(self, event: TrafficEvent, now_ms: int) -> None:
         slot = now_ms // SLOT_MS
         if not self.slots or self.slots[-1][0] != slot:
+            self.expire(now_ms)  # also if nobody ever looks
             self.slots.append((slot, _NOTHING[:]))
         sums = self.slots[-1][1]
         for index, amount in enumerate((event.messages, event.size, event.errors)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -176,6 +177,18 @@ def test_a_topic_over_a_minute() -> None:
     assert said.p99_ms == pytest.approx(9.7)
     later = table.by_topic(NOW_MS + 120_000)[b"news"]
     assert later == TopicTraffic(last_error="REQUEST_TIMED_OUT", last_error_ms=NOW_MS + 30_000)
+
+
+def test_what_nobody_looks_at_is_forgotten_all_the_same() -> None:
+    table = TrafficTable(NOW_MS)
+    tracemalloc.start()
+    try:
+        for slot in range(5000):
+            table.take([event(b"news", 1)], NOW_MS + 10_000 * slot)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size < 100_000
 
 
 def test_rates_of_a_steady_flow_are_steady() -> None:
