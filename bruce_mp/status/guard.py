@@ -44,9 +44,17 @@ def guard(config: Http) -> None:
 
 def _refuse_other_sites() -> None:
     origin = request.headers.get("Origin")
-    is_foreign = origin is not None and urlsplit(origin).netloc.lower() != request.host.lower()
+    is_foreign = origin is not None and _host_of(origin) != request.host.lower()
     if is_foreign or request.headers.get("Sec-Fetch-Site") in _FROM_ELSEWHERE:
         abort(403, "A page of another site may not ask for this.")
+
+
+def _host_of(origin: str) -> str | None:
+    """Host and port of an origin; None if it has none that makes sense."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _refuse_other_names(listen: HostPort) -> None:

@@ -69,6 +69,7 @@ def test_from_ourselves_and_from_no_page_it_is_done(daemon: PagesOfNoDaemon, hea
         ({"Origin": "http://evil.example"}, "another site"),
         ({"Origin": "http://127.0.0.1:8080"}, "another site"),
         ({"Origin": "null"}, "another site"),
+        ({"Origin": "http://["}, "another site"),
         ({"Sec-Fetch-Site": "cross-site"}, "another site"),
         ({"Sec-Fetch-Site": "same-site"}, "another site"),
         ({"Host": "evil.example:9090"}, "not known to itself as evil.example"),
