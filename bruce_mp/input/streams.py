@@ -140,11 +140,13 @@ class StreamAdmission:
         batch = self._batch_for(buffer, client, batch, now_ms)
         while not client.is_refused:
             found = cut(buffer, at, end, self._longest)
-            places = self._within_quota(client, found.places, now_ms)
-            batch, taken = self._add(buffer, batch, client, places, now_ms)
+            within = self._within_quota(client, len(found.places), now_ms)
+            batch, taken = self._add(buffer, batch, client, found.places[:within], now_ms)
             if taken and self._senders is not None and self._senders.matter:
                 self._senders.took(client.user, taken, now_ms)
             if taken < len(found.places):
+                if taken == within and not client.is_refused:
+                    self._hold(client, now_ms)
                 at, client.wanted, client.is_blocked = found.places[taken][0], 0, True
                 break
             at, client.wanted = found.at, found.size
@@ -196,16 +198,18 @@ class StreamAdmission:
         if attempt is not None:
             self._attempts.abandon(attempt)
 
-    def _within_quota(self, client: Client, places: list[tuple[int, int]], now_ms: int) -> list[tuple[int, int]]:
-        """The messages that a client may send in this interval; if these are not all, it has to wait for the next."""
-        left = None if self._senders is None or not places else self._senders.left(client.user, now_ms)
-        if self._senders is None or left is None or left >= len(places):
-            return places
+    def _within_quota(self, client: Client, count: int, now_ms: int) -> int:
+        """How many of so many messages a client may send in this interval."""
+        left = None if self._senders is None or not count else self._senders.left(client.user, now_ms)
+        return count if left is None else min(left, count)
+
+    def _hold(self, client: Client, now_ms: int) -> None:
+        """The quota is used up: the client has to wait for the next interval."""
+        assert self._senders is not None  # nobody else has a quota
         client.held_until_ms = self._senders.next_interval_ms(now_ms)
         self._senders.hold(client.user, "connections are not read before the next interval")
         self._senders.add(client.user, SenderSums(waited=1), now_ms)
         self._row.add(Counter.StreamInputOverQuota)
-        return places[:left]
 
     def _add(
         self, buffer: memoryview, batch: _Batch, client: Client, places: list[tuple[int, int]], now_ms: int

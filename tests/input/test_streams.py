@@ -296,6 +296,18 @@ def test_workers_share_a_quota(slab: Slab) -> None:
     assert len(values(slab)) == 5
 
 
+def test_what_is_within_the_quota_waits_for_room_only(slab: Slab) -> None:
+    """Not for the next interval, which may be a day."""
+    worker = StreamInput(slab, rules=quota(150))
+    client = worker.connect(user=ALICE)
+    worker.feed((client, datagram(value=bytes(4000)) * 200))
+    assert 0 < len(values(slab)) < 150
+    assert client.is_blocked
+    assert client.held_until_ms == 0
+    assert read_senders(slab)[ALICE].waited == 0
+    assert counter(slab, Counter.StreamInputOverQuota) == 0
+
+
 def test_a_quota_holds_in_a_slab_without_room_too(slab: Slab) -> None:
     """What waits for room waits for room; what may be sent and finds room is taken."""
     worker = StreamInput(slab, rules=quota(10_000))
