@@ -26,6 +26,7 @@ from bruce_mp.kernels import ChunkPool, Lanes, Row
 from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
+from bruce_mp.slab.landing import SO_TIMESTAMP
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.logs import renew_logging
@@ -84,6 +85,7 @@ class _Input:
             senders=self._senders,
         )
         self._socket.setsockopt(SOL_SOCKET, SO_PASSCRED, 1)  # a service manager may have made it
+        self._socket.setsockopt(SOL_SOCKET, SO_TIMESTAMP, 0)  # in the landing zone it would take the sender's place
         self._loop = Loop()
         router = self._links.sender(ROUTER_FROM_INPUTS)
         self._outlet = Outlet(self._loop, self._lanes, pool, router, self._reporter)

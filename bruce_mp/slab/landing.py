@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from itertools import count as count_from
 from operator import itemgetter
+from socket import SOL_SOCKET
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
 __all__ = [
+    "NO_USER",
+    "SCM_CREDENTIALS",
+    "SO_TIMESTAMP",
     "Senders",
     "ask_for_senders",
     "base_at",
@@ -29,6 +33,13 @@ __all__ = [
     "senders_of",
     "slot_at",
 ]
+
+
+SO_TIMESTAMP: Final = 29
+"""Of Linux, like the next one; Python's socket module does not have them."""
+SCM_CREDENTIALS: Final = 2
+NO_USER: Final = 0xFFFFFFFF
+"""Stands for user and group of a sender whom the kernel did not tell; nobody has these numbers."""
 
 
 class Senders(NamedTuple):
@@ -101,10 +112,18 @@ def ask_for_senders(slab: Slab, slots: int) -> None:
 
 
 def senders_of(slab: Slab, count: int) -> Senders | None:
-    """Who sent the first `count` datagrams; None if a process received them that did not ask."""
+    """Who sent the first `count` datagrams; None if a process received them that did not ask.
+
+    Beside a datagram there may be something else: what a service manager has set the socket to tell.
+    """
     if not all(_control_lengths(slab, count).tolist()):
         return None
-    return Senders(*(_column(slab, count, at) for at in _CREDENTIALS))
+    senders = Senders(*(_column(slab, count, at) for at in _CREDENTIALS))
+    kinds = _control_kinds(slab, count)
+    if kinds.count(_TELLS_SENDER) < count:
+        for slot in (slot for slot, kind in enumerate(kinds) if kind != _TELLS_SENDER):
+            senders.pids[slot], senders.uids[slot], senders.gids[slot] = 0, NO_USER, NO_USER
+    return senders
 
 
 def _control_lengths(slab: Slab, slots: int) -> memoryview[int]:
@@ -113,12 +132,20 @@ def _control_lengths(slab: Slab, slots: int) -> memoryview[int]:
     return slab.longs[first : first + slots * step : step]
 
 
+def _control_kinds(slab: Slab, count: int) -> list[int]:
+    """Level and type of control messages, each as one number."""
+    first, step = (control_at(slab, 0) + _KIND) >> 3, lay.CONTROL_BYTES >> 3
+    return slab.longs[first : first + count * step : step].tolist()
+
+
 def _column(slab: Slab, count: int, at: int) -> list[int]:
     first, step = (control_at(slab, 0) + at) >> 2, lay.CONTROL_BYTES >> 2
     return slab.words[first : first + count * step : step].tolist()
 
 
 _ROOM: Final = array("Q", [lay.CONTROL_BYTES])
+_KIND: Final = 8
+_TELLS_SENDER: Final = SCM_CREDENTIALS << 32 | SOL_SOCKET
 _CREDENTIALS: Final = (16, 20, 24)
 """Where pid, uid and gid are in a control message: `struct cmsghdr`, then `struct ucred`."""
 

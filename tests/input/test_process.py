@@ -11,6 +11,7 @@ import pytest
 
 from bruce_mp import kernels
 from bruce_mp.pipes.control import Drain, Stop
+from bruce_mp.slab.landing import SO_TIMESTAMP
 from bruce_mp.slab.layout import State
 from support.input_process import WITHIN_S, InputProcess
 from support.processes import wait_until
@@ -161,3 +162,12 @@ def test_a_socket_that_cannot_be_read_is_reported_and_does_not_end_the_process(
         process.control.send(Stop())
         assert process.end() == 0
         assert "Traceback" not in text
+
+
+def test_a_socket_that_tells_the_time_of_receipt_tells_who_sends_instead(tmp_path: Path) -> None:
+    """A service manager can ask for the time; there is room for one of the two."""
+    process = InputProcess(tmp_path)
+    process.listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMP, 1)
+    with process:
+        assert process.listener.getsockopt(socket.SOL_SOCKET, SO_TIMESTAMP) == 0
+        assert process.listener.getsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED) == 1

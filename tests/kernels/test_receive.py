@@ -196,6 +196,18 @@ def test_without_asking_nobody_is_told(slab: Slab, pair: tuple[socket.socket, so
     assert landed(slab) == [b"x"]
 
 
+def test_nothing_else_is_taken_for_the_sender(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+    """The time of receipt, which a service manager may have asked for, comes before who sent it, and leaves no room."""
+    sender, receiver = pair
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    kernel = Receiver(slab)
+    sender.send(b"x")
+    landing.ask_for_senders(slab, GEOMETRY.landing_slots)
+    receiver.setsockopt(socket.SOL_SOCKET, landing.SO_TIMESTAMP, 1)
+    assert kernel.receive(receiver.fileno(), 1) == 1
+    assert landing.senders_of(slab, 1) == ([0], [landing.NO_USER], [landing.NO_USER])
+
+
 @pytest.mark.parametrize("asks", [False, True])
 def test_descriptors_that_somebody_passes_are_not_taken(
     slab: Slab, pair: tuple[socket.socket, socket.socket], asks: bool

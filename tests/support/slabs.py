@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from array import array
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,8 +84,9 @@ def put_senders(slab: Slab, uids: Sequence[int]) -> None:
     """The credentials that the kernel stores beside datagrams: processes are 1000 + uid, groups 2000 + uid."""
     landing.ask_for_senders(slab, len(uids))
     for slot, uid in enumerate(uids):
-        at = (landing.control_at(slab, slot) >> 2) + 4
-        slab.words[at : at + 3] = memoryview(array("I", [1000 + uid, uid, 2000 + uid]))
+        at = landing.control_at(slab, slot) >> 2
+        header = [28, 0, socket.SOL_SOCKET, landing.SCM_CREDENTIALS]
+        slab.words[at : at + 7] = memoryview(array("I", [*header, 1000 + uid, uid, 2000 + uid]))
 
 
 class Input:
