@@ -174,6 +174,7 @@ class _Worker:
         self._attempts.limit(streams.max_attempt_size // CHUNK_BYTES)
         self._admission.limit(config.input.max_stream_size + 4, blocks=streams.when_full == "block")
         self._senders.go_by(rules_for_streams(config.input))
+        self._close_those_not_let_in()
         self._waiting.look_soon()
 
     def _drain(self) -> None:
@@ -241,8 +242,7 @@ class _Worker:
             connection.close()
             return
         peer = peer_of(connection)
-        if not is_let_in(connection, self._senders, steady_ms()):
-            self._row.add(Counter.UnixStreamInputNotAllowed)
+        if not self._is_let_in(connection):
             connection.close()
             return
         connection.setblocking(False)
@@ -253,6 +253,17 @@ class _Worker:
         self._descriptors[client] = connection.fileno()
         self._epoll.register(connection, select.EPOLLIN)
         self._note_connections()
+
+    def _is_let_in(self, connection: socket.socket) -> bool:
+        may_send = is_let_in(connection, self._senders, steady_ms())
+        self._row.add(Counter.UnixStreamInputNotAllowed, 0 if may_send else 1)
+        return may_send
+
+    def _close_those_not_let_in(self) -> None:
+        """Who is in an allow list no longer sends no more, by whatever connection he has."""
+        for descriptor, connection in list(self._connections.items()):
+            if not self._is_let_in(connection.socket):
+                self._close(descriptor)
 
     def _close(self, descriptor: int) -> None:
         connection = self._connections.pop(descriptor)

@@ -59,7 +59,7 @@ class DiscardTopic(DuplicateTopic, frozen=True, kw_only=True):
 
 
 class Culprit(msgspec.Struct, frozen=True):
-    """A local process that sent bad messages on a UNIX stream connection; `msg` is the beginning of the last."""
+    """A local process that sent what was discarded as bad or not let in; `msg` is the beginning of the last."""
 
     reason: str
     pid: int

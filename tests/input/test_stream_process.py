@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 from multiprocessing import Pipe
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.config.inputs import Input, Streams
+from bruce_mp.config.inputs import Input, Streams, UnixStream
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka
 from bruce_mp.input.stream_process import _Worker
 from bruce_mp.pipes.control import Control
 from bruce_mp.pipes.start import Start
 from bruce_mp.slab.file import Geometry
+from bruce_mp.telemetry.counters import Counter
 from support.slabs import datagram, new_slab
 from support.streams import WORKER_ROW
 
@@ -87,3 +89,24 @@ def test_an_event_of_a_connection_that_was_just_closed_is_passed_over(
     with monkeypatch.context() as context:
         context.setattr(worker, "_epoll", Epoll())
         worker._on_ready()
+
+
+def test_who_is_no_longer_in_the_list_is_not_heard_any_more(worker: _Worker, listener: socket.socket) -> None:
+    """Not even by a connection that he has had for long, and not if it waits."""
+    clients = [connect(worker, listener) for _ in range(2)]
+    clients[0].sendall(datagram(value=bytes(4000)) * 40)
+    worker._on_ready()
+    assert len(worker._waiting) == 1
+    worker.apply(allowing(os.getuid()))
+    assert len(worker._connections) == 2
+    worker.apply(allowing(os.getuid() + 1))
+    assert (len(worker._connections), len(worker._waiting)) == (0, 0)
+    assert worker._row.counters[Counter.UnixStreamInputNotAllowed] == 2
+    assert clients[1].recv(1) == b""
+    for client in clients:
+        client.close()
+
+
+def allowing(uid: int) -> Config:
+    stream = UnixStream(allow_users=(str(uid),))
+    return Config(kafka=CONFIG.kafka, input=Input(streams=Streams(when_full="block"), unix_stream=stream))

@@ -571,7 +571,7 @@ function showDiscards(page) {
   const senders = culprits.map((each) => make("li", {}, make("b", {}, each.reason), `${plural(each.count, "message", "messages")} by process ${each.pid} `,
     make("code", {}, each.command), ` of user ${each.uid}`));
   $("samples").replaceChildren(...(shown.length ? [heading("Samples", `the newest of each kind, since ${clock(since)}`), list(shown)] : []),
-    ...(senders.length ? [heading("Sent by", "local processes on UNIX streams"), list(senders)] : []));
+    ...(senders.length ? [heading("Sent by", "local processes"), list(senders)] : []));
 }
 
 function showCompression(page) {
