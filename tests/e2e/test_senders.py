@@ -202,6 +202,7 @@ def test_datagrams_beyond_the_quota_are_discarded(tmp_path: Path, place: Path, b
         expected = [*values_of(first)[:10], *(value for each in others for value in values_of(each))]
         assert read_back(broker) == expected
         assert (line_of(daemon, first)["received"], line_of(daemon, first)["over_quota"]) == (COUNT, COUNT - 10)
+        daemon.wait_for(lambda: len(over_quota(daemon)) == COUNT - 10, "copies: an input that dies has some", 20)
         daemon.kill("input")
         send(daemon, place, "datagram", first)
         books = daemon.wait_settled(COUNT * len(SENDERS) + COUNT)
