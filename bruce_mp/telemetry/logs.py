@@ -69,8 +69,10 @@ def set_up_logging(config: Logging, process: str) -> None:
     root.setLevel(_LEVELS[config.level])
     for what, wanted, place in (("syslog", config.syslog, _SYSLOG), ("journal", config.journald, _JOURNAL)):
         if wanted and not place.is_socket():
-            text = "There is no %s at %s: until it comes, what is to go there is lost."
-            root.warning(text, what, place, extra={"about": what})
+            text = f"There is no {what} at {place}: until it comes, what is to go there is lost."
+            root.warning(text, extra={"about": what})
+            if process == "supervisor" and not config.stdout_stderr:  # else nobody might get to know it
+                sys.stderr.write(f"bruce: {text}\n")
 
 
 def renew_logging(before: Logging, after: Logging, process: str) -> None:

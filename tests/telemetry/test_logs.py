@@ -180,6 +180,16 @@ def test_a_missing_syslog_is_told_once_and_not_fatal(
     assert "There is no syslog at" in err[0]
 
 
+def test_a_missing_syslog_is_told_by_the_supervisor_where_nothing_else_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logs, "_SYSLOG", tmp_path / "devlog")
+    for process in ("supervisor", "router"):
+        set_up_logging(Logging(syslog=True, stdout_stderr=False), process)
+    log.warning("bad")
+    assert capsys.readouterr().err.count("There is no syslog at") == 1
+
+
 def record(created: float, line: int = 1, about: object = None) -> logging.LogRecord:
     return logging.makeLogRecord({"created": created, "pathname": "x.py", "lineno": line, "about": about})
 
