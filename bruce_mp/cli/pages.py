@@ -117,7 +117,7 @@ class Pages:
     def post(self, path: str) -> tuple[int, str]:
         """Have the daemon do something; the status and the text of its answer.  Raises UnreadableError."""
         token = self._token()
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        headers = {} if token is None else {"Authorization": b"Bearer " + token.encode()}
         status, body = self._ask("POST", path, POST_TIMEOUT_S, headers)
         return status, body.decode("utf-8", "replace")
 
@@ -129,7 +129,7 @@ class Pages:
         return body
 
     def _ask(
-        self, method: str, path: str, timeout_s: float, headers: Mapping[str, str] = MappingProxyType({})
+        self, method: str, path: str, timeout_s: float, headers: Mapping[str, bytes] = MappingProxyType({})
     ) -> tuple[int, bytes]:
         connection = _connection(self._address, timeout_s)
         try:

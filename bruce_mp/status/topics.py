@@ -104,7 +104,7 @@ def read_topics(
     now_ms: int,
     steady_now_ms: int,
 ) -> list[TopicLine]:
-    """Every topic that the router knows, or of which something is held, went through or was discarded."""
+    """Every topic that the router knows, or of which something is held or went through."""
     held = _held(piles)
     known = TopicTable(slab).known()
     paused, discarded = _paused(heard), _discarded(reports)

@@ -705,7 +705,7 @@ function pause(wanted) {
 // The only thing that the page changes.  Where that takes a token, it is asked for, and kept no longer than the page.
 async function fetchMetadata(event) {
   event.preventDefault();
-  const token = $("token").value;
+  const token = String.fromCharCode(...new TextEncoder().encode($("token").value)); // a header takes bytes
   let words = "The daemon does not answer.";
   try {
     const answer = await fetch("metadata_update", { method: "POST", headers: token ? { Authorization: `Bearer ${token}` } : {} });
