@@ -46,6 +46,8 @@ LOOKS_AT_ONCE: Final = 32
 LOOKS_WHEN_IDLE: Final = 4096
 DRY_MS: Final = 5
 _KEPT_SHARE: Final = 0.25
+_SLACK: Final = 1.25
+"""So much more is taken than neighbours need: not all free chunks lie side by side."""
 _GENERATION_STEP: Final = 32  # more than there are inputs
 
 
@@ -76,7 +78,7 @@ class ChunkPool:
         self._sealed: deque[int] = deque()
         self._fresh: list[int] = []
         self._dry_until_ms = 0
-        self._secured = 0
+        self._secured, self._secured_span = 0, 1
         self.own_free = 0
         """Chunks that are free, and ours."""
         self._next_generation = _GENERATION_STEP + owner % _GENERATION_STEP
@@ -241,19 +243,34 @@ class ChunkPool:
 
         They are for what is received next: nobody who could do with less gets them.
         """
-        self._secured = chunks
-        while self.own_free < chunks and self._extend(1):
-            pass
+        self._secured, self._secured_span = chunks, span
+        self._own_at_least(chunks)
         if span > 1 and self._find(span) is None:
             self._extend(span)
 
     def can_spare(self, span: int) -> bool:
-        """Whether a span may go to who could do with less: not of what was secured, nor of the last quarter."""
+        """Whether a span may go to who could do with less: not of what was secured, nor of the last quarter.
+
+        Free chunks that lie apart are of no use to those for whom neighbours were secured.
+        """
         if self.free_count - span < self.capacity * _KEPT_SHARE:
             return False
-        while self.own_free < self._secured + span and self._extend(1):
+        if self._secured_span > 1:
+            return self._can_spare_neighbours(span)
+        return self._own_at_least(self._secured + span)
+
+    def _can_spare_neighbours(self, span: int) -> bool:
+        """Whether what was secured lies side by side even without a span, wherever that is taken."""
+        size = self._secured_span
+        touched = (span - 2) // size + 2
+        spans = self._secured // size + touched
+        return self._own_at_least(int(spans * size * _SLACK)) and self.free_spans(size, spans) == spans
+
+    def _own_at_least(self, chunks: int) -> bool:
+        """Take shares until so many chunks are free here; whether they are."""
+        while self.own_free < chunks and self._extend(1):
             pass
-        return self.own_free >= self._secured + span
+        return self.own_free >= chunks
 
     def free_spans(self, span: int, limit: int) -> int:
         """How many spans of neighbouring free chunks there are side by side, all ours; counts up to `limit`."""

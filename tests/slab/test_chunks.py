@@ -270,3 +270,28 @@ def test_what_is_needed_later_is_not_spared() -> None:
         for _ in range(40):
             pool.allocate(1, 0)
         assert (pool.can_spare(8), pool.can_spare(9)) == (True, False)
+
+
+def test_neighbours_that_are_needed_later_are_not_spared() -> None:
+    """Ten spans of nine lie side by side, and many free chunks apart: a long span would be taken of the ten."""
+    with new_slab(replace(SMALL, chunks=1024)) as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        chunks = [pool.allocate(1, 0) for _ in range(1024)]
+        for chunk in chunks:
+            assert chunk is not None
+            if chunk % (10 if chunk < 100 else 2):
+                pool.seal(chunk)
+        pool.release_seals()
+        pool.reclaim(1024)
+        pool.secure(90, 9)
+        assert pool.free_spans(9, 100) == 10
+        assert not pool.can_spare(4)
+        pool.secure(72, 9)
+        assert pool.can_spare(4)
+
+
+def test_neighbours_are_spared_of_a_slab_that_is_free() -> None:
+    with new_slab(replace(SMALL, chunks=1024)) as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        pool.secure(90, 9)
+        assert pool.can_spare(32)
