@@ -161,7 +161,7 @@ class Crew:
         return tuple(
             Member(child.name, child.process.pid or 0, child.connection.fileno() if child.connection else None)
             for child in self.members
-            if child.process is not None
+            if child.process is not None and child.process.is_alive()  # else its number may be another's by then
         )
 
     @property

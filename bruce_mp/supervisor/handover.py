@@ -4,7 +4,8 @@ The supervisor executes itself anew: its process stays, with its number, its chi
 named here, and all that it knew is gone.  So nobody else can take the locks meanwhile, the sockets stay open, and the
 processes of the old code go on until those of the new one are there to follow them.
 
-Signals are held back from before the `execve` until the new supervisor listens for them (`signals.py`).
+Signals are held back from before the `execve` until the new supervisor listens for them (`signals.py`); those that
+came before and were not read yet come again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from bruce_mp.supervisor.handed import Handed, HandedSocket
 from bruce_mp.supervisor.signals import WATCHED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from signal import Signals
     from typing import NoReturn
 
 __all__ = ["Handover", "Member", "PassedSocket", "execute", "take_handover"]
@@ -77,14 +79,18 @@ class Handover(msgspec.Struct, frozen=True):
         yield from (member.control for member in self.crew if member.control is not None)
 
 
-def execute(handover: Handover, variables: Mapping[str, str]) -> NoReturn:
+def execute(handover: Handover, variables: Mapping[str, str], unread: Callable[[], Iterable[Signals]]) -> NoReturn:
     """Become the new code, started as we were; `variables` are added to its environment.
+
+    `unread` are signals that came and that nobody has obeyed: they come again, to the new code.
 
     Raises OSError, with everything as before, when it cannot be executed.
     """
     environment = {**os.environ, **variables, _VARIABLE: msgspec.json.encode(handover).decode()}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     try:
+        for number in unread():
+            os.kill(os.getpid(), number)
         _set_inheritable(handover, inheritable=True)
         os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - what runs now is executed again
     finally:

@@ -97,6 +97,9 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     _finish(equipment._replace(config=supervisor.config), failure, keeps_sockets=supervisor.has_to_make_way)
     if supervisor.has_to_make_way:
         supervisor.make_way()
+        equipment.intake.remove_files()
+        equipment.http.remove_file()
+        return ExitCode.SETUP  # so that a service manager starts it again
     return ExitCode.BOOT_LOOP if failure else ExitCode.OK
 
 
@@ -178,6 +181,7 @@ class _Supervisor:
         self._manager = ServiceManager()
         self._upgrade = Upgrade(equipment.run_dir, equipment.slab.path)
         self._takeover = Takeover(handover, equipment.run_dir) if handover else None
+        self._left_to_new_code: list[Signals] = []
         self._beat_due = 0.0
         self._beat: Callable[[], None]
         row.start_heartbeat(self._call_later, wall_ms)
@@ -238,7 +242,7 @@ class _Supervisor:
         self._manager.alive(time.monotonic())
         self._manager.reloading()
         try:
-            execute(handover, self._manager.variables)
+            execute(handover, self._manager.variables, lambda: (*self._left_to_new_code, *self._signals.read()))
         except OSError as error:
             self._upgrade.refuse(f"it cannot be executed: {error.strerror}")
 
@@ -271,14 +275,28 @@ class _Supervisor:
             match number:
                 case Signals.SIGTERM | Signals.SIGINT:
                     self._row.add(Counter.GotShutdownRequest)
-                    self._upgrade.cancel()
-                    self._shutdown.request()
+                    self._end(number)
                 case Signals.SIGUSR1:  # the log file is opened anew whenever it was moved away
                     self._row.add(Counter.GotLogfileReopenRequest)
                 case Signals.SIGUSR2:
-                    self._upgrade.request()
+                    self._request_upgrade()
                 case Signals.SIGHUP:
                     self._reloads.request()
+
+    def _end(self, number: Signals) -> None:
+        """End the daemon.  While we drain for new code its sockets take messages, which that has to take in first."""
+        if self.has_to_make_way and not self._left_to_new_code:
+            log.log(NOTICE, "Asked to shut down: the new code does it, with what waits at the sockets.")
+            self._left_to_new_code.append(number)
+            return
+        if not self.has_to_make_way:
+            self._upgrade.cancel()
+        self._shutdown.request()
+
+    def _request_upgrade(self) -> None:
+        self._upgrade.request()
+        if self._is_ending and not self.has_to_make_way:
+            self._upgrade.cancel()
 
 
 def _max_delay_s(config: Config) -> float:

@@ -207,6 +207,49 @@ def test_another_layout_empties_the_slab_first(daemon: Daemon, broker: DevBroker
     assert daemon.terminate() == 0
 
 
+def test_an_end_while_the_slab_is_emptied_takes_in_what_waits(
+    daemon: Daemon, broker: DevBroker, installed: Installation
+) -> None:
+    """The old inputs have ended, and senders still succeed: the kernel keeps what they send for the new code."""
+    supervisor = psutil.Process(daemon.pid)
+    with DatagramClient(daemon.socket_path) as client:
+        client.send("red", b"0")
+        daemon.wait_settled(1)  # by a dispatcher of the old code: none can be started later
+        broker.broker_down(1)
+        for number in range(1, 5):
+            client.send("red", b"%d" % number)
+        daemon.wait_received(5)
+        installed.set_layout(LAYOUT_VERSION + 1)
+        os.kill(daemon.pid, signal.SIGUSR2)
+        daemon.wait_for(lambda: "Process input has ended" in daemon.log(), "the input's end", WITHIN_S)
+        for number in range(5, 8):
+            client.send("red", b"%d" % number)
+    os.kill(daemon.pid, signal.SIGTERM)
+    daemon.wait_for(lambda: "the new code does it" in daemon.log(), "the supervisor to hear of it", WITHIN_S)
+    broker.broker_up(1)
+    assert supervisor.wait(WITHIN_S) in {0, None}
+    assert sorted(seen.value or b"" for seen in read_back(broker)["red"]) == [b"%d" % number for number in range(8)]
+    assert not daemon.slab_path.exists()
+    assert not daemon.socket_path.exists()
+
+
+def test_a_daemon_that_ends_is_not_upgraded(daemon: Daemon, broker: DevBroker) -> None:
+    """Its socket is closed to senders: the new code would be deaf, and nobody would end it."""
+    supervisor = psutil.Process(daemon.pid)
+    broker.broker_down(1)
+    with DatagramClient(daemon.socket_path) as client:
+        client.send("red", b"held")
+    daemon.wait_received(1)
+    os.kill(daemon.pid, signal.SIGTERM)
+    daemon.wait_for(lambda: "Shutting down" in daemon.log(), "the end to begin", WITHIN_S)
+    os.kill(daemon.pid, signal.SIGUSR2)
+    wait_for_stage(daemon, Stage.REFUSED)
+    broker.broker_up(1)
+    assert supervisor.wait(WITHIN_S) in {0, None}
+    assert [seen.value for seen in read_back(broker)["red"]] == [b"held"]
+    assert not daemon.slab_path.exists()
+
+
 def test_a_supervisor_that_is_killed_in_the_middle_loses_nothing(
     tmp_path: Path, broker: DevBroker, installed: Installation
 ) -> None:

@@ -1,0 +1,51 @@
+"""What the code of a daemon leaves to the code that takes its place."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import signal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from bruce_mp.supervisor.crew import Crew
+from bruce_mp.supervisor.handover import Handover, execute
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+NOTHING = Handover("1.0.0", 0.0, ())
+
+
+def test_a_signal_that_nobody_has_read_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pending: list[set[int]] = []
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+
+    def no_execve(*_: object) -> NoReturn:
+        pending.append({int(number) for number in signal.sigpending()})
+        raise OSError(errno.ENOEXEC, "it cannot be executed")
+
+    monkeypatch.setattr(os, "execve", no_execve)
+    try:
+        with pytest.raises(OSError, match="cannot be executed"):
+            execute(NOTHING, {}, lambda: [signal.SIGUSR1])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert pending == [{int(signal.SIGUSR1)}]
+    assert heard == [signal.SIGUSR1]
+
+
+@pytest.mark.process
+def test_only_those_that_live_are_left() -> None:
+    """Who has died, and was reaped when another one was started, has a number that may be somebody else's."""
+    process = multiprocessing.get_context("spawn").Process(target=int)
+    process.start()
+    process.join()
+    dead = SimpleNamespace(name="router", process=process, connection=None)
+    crew = cast("Crew", SimpleNamespace(members=[dead]))
+    assert Crew.as_left(crew) == ()
+    process.close()
