@@ -14,7 +14,8 @@ from bruce_mp.client import DatagramClient, StreamClient, TcpClient
 from bruce_mp.devbroker.control import DevBroker
 from support import processes
 from support.daemon import Daemon
-from support.traffic import Load, Seen, assert_all_there
+from support.read_back import read_back
+from support.traffic import Load, assert_all_there
 from support.whole_runs import Sender, run_to_the_end
 
 if TYPE_CHECKING:
@@ -44,17 +45,6 @@ def daemon(tmp_path: Path, broker: DevBroker) -> Iterator[Daemon]:
         yield daemon
 
 
-def read_back(broker: DevBroker) -> dict[str, list[Seen]]:
-    return {
-        topic: [
-            Seen(partition, record.key, record.value, record.timestamp)
-            for partition, records in enumerate(broker.fetch(topic))
-            for record in records
-        ]
-        for topic in TOPICS
-    }
-
-
 def test_a_sender_sees_no_error_over_restarts_and_a_kill(daemon: Daemon, broker: DevBroker) -> None:
     endless = Load(TOPICS, senders=1, messages=10**9, largest=300)
     sender = Sender(endless, daemon.socket_path, pause_s=0.0003)
@@ -69,10 +59,10 @@ def test_a_sender_sees_no_error_over_restarts_and_a_kill(daemon: Daemon, broker:
         daemon.kill_supervisor()
         daemon.start()
         load = sender.stop()
-        daemon.wait_for(lambda: sum(map(len, read_back(broker).values())) >= load.total, "all messages", 60)
+        daemon.wait_for(lambda: sum(map(len, read_back(broker, TOPICS).values())) >= load.total, "all messages", 60)
         daemon.wait_settled(1)
     assert sender.refusal is None
-    assert_all_there(load, read_back(broker))
+    assert_all_there(load, read_back(broker, TOPICS))
     assert daemon.socket_path.is_socket()
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from bruce_mp.devbroker.control import DevBroker
 from support.daemon import Daemon
+from support.read_back import read_back
 from support.traffic import Load, Seen, assert_all_there, start_senders
 
 if TYPE_CHECKING:
@@ -29,25 +30,13 @@ def broker() -> Iterator[DevBroker]:
         yield running
 
 
-def read_back(broker: DevBroker, topics: tuple[str, ...] = TOPICS) -> dict[str, list[Seen]]:
-    """Everything in the broker."""
-    return {
-        topic: [
-            Seen(partition, record.key, record.value, record.timestamp)
-            for partition, records in enumerate(broker.fetch(topic))
-            for record in records
-        ]
-        for topic in topics
-    }
-
-
 def finish(load: Load, daemon: Daemon, broker: DevBroker, senders: list[subprocess.Popen[bytes]]) -> None:
     """Wait for the senders and for the daemon, then compare."""
     for sender in senders:
         assert sender.wait(120) == 0
     books = daemon.wait_settled(load.total)
     assert books.received == books.delivered == load.total
-    assert_all_there(load, read_back(broker))
+    assert_all_there(load, read_back(broker, TOPICS))
 
 
 def test_everything_arrives_once_and_in_order(tmp_path: Path, broker: DevBroker) -> None:
@@ -82,7 +71,7 @@ def test_killing_everything_at_once_loses_and_doubles_nothing(tmp_path: Path, br
             daemon.start()
             received = daemon.wait_settled(received).received
         assert daemon.books().delivered == received
-    assert_unique_and_in_order(read_back(broker), received)
+    assert_unique_and_in_order(read_back(broker, TOPICS), received)
 
 
 def assert_unique_and_in_order(records: dict[str, list[Seen]], received: int) -> None:

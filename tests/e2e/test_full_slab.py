@@ -11,7 +11,8 @@ from bruce_mp.slab.chunks import chunk_heads, is_settled
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.layout import ChunkState
 from support.daemon import Daemon
-from support.traffic import Load, Seen, assert_all_there, messages_of, start_senders
+from support.read_back import read_back
+from support.traffic import Load, assert_all_there, messages_of, start_senders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,15 +58,4 @@ def test_a_dead_topic_does_not_eat_the_slab(tmp_path: Path) -> None:
             broker.broker_up(DEAD_BROKER)
             books = daemon.wait_settled(load.total)
             assert books.delivered == books.received == load.total
-        assert_all_there(load, read_back(broker))
-
-
-def read_back(broker: DevBroker) -> dict[str, list[Seen]]:
-    return {
-        topic: [
-            Seen(partition, record.key, record.value, record.timestamp)
-            for partition, records in enumerate(broker.fetch(topic))
-            for record in records
-        ]
-        for topic in (DEAD, *LIVE)
-    }
+        assert_all_there(load, read_back(broker, (DEAD, *LIVE)))

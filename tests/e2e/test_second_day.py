@@ -17,7 +17,8 @@ from bruce_mp.devbroker.control import DevBroker
 from support import processes
 from support.daemon import Daemon
 from support.ports import ReservedPort
-from support.traffic import Load, Seen, assert_all_there, start_senders
+from support.read_back import read_back
+from support.traffic import Load, assert_all_there, start_senders
 from support.whole_runs import run_to_the_end
 
 if TYPE_CHECKING:
@@ -43,17 +44,6 @@ def port() -> Iterator[int]:
     reserved.release()
 
 
-def read_back(broker: DevBroker) -> dict[str, list[Seen]]:
-    return {
-        topic: [
-            Seen(partition, record.key, record.value, record.timestamp)
-            for partition, records in enumerate(broker.fetch(topic))
-            for record in records
-        ]
-        for topic in TOPICS
-    }
-
-
 def send(daemon: Daemon, count: int, topic: str = "red") -> None:
     with DatagramClient(daemon.socket_path, timeout=20) as client:
         for number in range(count):
@@ -76,7 +66,7 @@ def test_a_broker_that_is_not_there_at_the_start(tmp_path: Path, broker: DevBrok
         assert "dispatcher-0" not in daemon.pids()
         broker.broker_up(1)
         assert daemon.wait_settled(load.total).delivered == load.total
-    assert_all_there(load, read_back(broker))
+    assert_all_there(load, read_back(broker, TOPICS))
 
 
 def test_a_broker_that_comes_back_on_another_port(tmp_path: Path, broker: DevBroker, port: int) -> None:
@@ -90,7 +80,7 @@ def test_a_broker_that_comes_back_on_another_port(tmp_path: Path, broker: DevBro
             assert sender.wait(60) == 0
         broker.broker_up(1, port=port)
         assert daemon.wait_settled(load.total + 100).discarded == {}
-    arrived = read_back(broker)
+    arrived = read_back(broker, TOPICS)
     arrived["red"] = [record for record in arrived["red"] if b":" in (record.value or b"")]
     assert_all_there(load, arrived)
 
@@ -112,7 +102,7 @@ def test_a_whole_cluster_that_comes_back_on_other_ports(tmp_path: Path, port: in
         for node, its_port in ((1, 0), (2, 0), (3, port)):
             broker.broker_up(node, port=its_port)
         assert daemon.wait_settled(load.total + 100).discarded == {}
-        arrived = read_back(broker)
+        arrived = read_back(broker, TOPICS)
     arrived["red"] = [record for record in arrived["red"] if b":" in (record.value or b"")]
     assert_all_there(load, arrived)
 
@@ -273,4 +263,4 @@ def test_when_the_supervisor_is_killed_all_die_and_the_next_run_adopts(tmp_path:
         assert f"Adopted the slab {daemon.slab_path} with 2,000 messages to deliver" in daemon.log()
         broker.broker_up(1)
         assert daemon.wait_settled(load.total).delivered == load.total
-    assert_all_there(load, read_back(broker))
+    assert_all_there(load, read_back(broker, TOPICS))

@@ -13,7 +13,8 @@ import pytest
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from support.daemon import Daemon
-from support.traffic import Load, Seen, assert_all_there
+from support.read_back import read_back
+from support.traffic import Load, assert_all_there
 from support.whole_runs import Sender, run_to_the_end
 
 if TYPE_CHECKING:
@@ -42,17 +43,6 @@ def lose_broker(daemon: Daemon, broker: DevBroker) -> None:
     """Take the broker down once the daemon knows it."""
     daemon.wait_for(lambda: "dispatcher-0" in daemon.pids(), "the dispatcher", 20)
     broker.broker_down(1)
-
-
-def read_back(broker: DevBroker, topics: tuple[str, ...]) -> dict[str, list[Seen]]:
-    return {
-        topic: [
-            Seen(partition, record.key, record.value, record.timestamp)
-            for partition, records in enumerate(broker.fetch(topic))
-            for record in records
-        ]
-        for topic in topics
-    }
 
 
 def start_senders(daemon: Daemon, messages: int = 100_000, largest: int = 2000) -> list[Sender]:

@@ -16,7 +16,8 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.slab import layout as lay
 from bruce_mp.telemetry.discard_line import parse_line
 from support.daemon import Daemon
-from support.traffic import Load, Seen, assert_all_there, messages_of, send_all
+from support.read_back import read_back
+from support.traffic import Load, assert_all_there, messages_of, send_all
 from support.whole_runs import run_to_the_end
 
 if TYPE_CHECKING:
@@ -45,22 +46,11 @@ def hold_a_load(daemon: Daemon, broker: DevBroker) -> None:
     daemon.wait_for(lambda: daemon.books().received == LOAD.total, "the messages", 20)
 
 
-def read_back(broker: DevBroker) -> dict[str, list[Seen]]:
-    return {
-        topic: [
-            Seen(partition, record.key, record.value, record.timestamp)
-            for partition, records in enumerate(broker.fetch(topic))
-            for record in records
-        ]
-        for topic in TOPICS
-    }
-
-
 def assert_adopted_and_delivered(daemon: Daemon, broker: DevBroker) -> None:
     assert f"Adopted the slab {daemon.slab_path} with {LOAD.total} messages to deliver" in daemon.log()
     broker.broker_up(1)
     assert daemon.wait_settled(LOAD.total).delivered == LOAD.total
-    assert_all_there(LOAD, read_back(broker))
+    assert_all_there(LOAD, read_back(broker, TOPICS))
 
 
 @pytest.mark.parametrize("place", ["shared memory", "disk"])
@@ -118,7 +108,7 @@ def start_beside(daemon: Daemon, broker: DevBroker) -> Path:
     broker.broker_up(1)
     send_all(LOAD, 0, daemon.socket_path)
     assert daemon.wait_settled(LOAD.total).delivered == LOAD.total
-    assert_all_there(LOAD, read_back(broker))
+    assert_all_there(LOAD, read_back(broker, TOPICS))
     return aside
 
 
@@ -134,7 +124,7 @@ def test_a_slab_in_use_is_left_alone(tmp_path: Path, broker: DevBroker) -> None:
         assert main(["slab", "export", str(daemon.slab_path)]) != 0
         broker.broker_up(1)
         assert daemon.wait_settled(LOAD.total).delivered == LOAD.total
-    assert_all_there(LOAD, read_back(broker))
+    assert_all_there(LOAD, read_back(broker, TOPICS))
 
 
 @pytest.mark.parametrize("end", ["killed", "terminated"])

@@ -22,7 +22,8 @@ from bruce_mp.slab.layout import LAYOUT_VERSION
 from bruce_mp.supervisor.upgrade_note import Stage, read_note
 from support.daemon import Daemon
 from support.processes import wait_until
-from support.traffic import Load, Seen, assert_all_there
+from support.read_back import read_back
+from support.traffic import Load, assert_all_there
 from support.whole_runs import Sender
 
 if TYPE_CHECKING:
@@ -96,23 +97,12 @@ def wait_for_stage(daemon: Daemon, stage: Stage) -> None:
     wait_until(lambda: (note := read_note(daemon.run_dir)) is not None and note.stage is stage, stage)
 
 
-def read_back(broker: DevBroker) -> dict[str, list[Seen]]:
-    return {
-        topic: [
-            Seen(partition, record.key, record.value, record.timestamp)
-            for partition, records in enumerate(broker.fetch(topic))
-            for record in records
-        ]
-        for topic in TOPICS
-    }
-
-
 def assert_arrived(sender: Sender, load: Load, daemon: Daemon, broker: DevBroker) -> None:
     """Nothing lost, nothing doubled, no error."""
     assert sender.refusal is None
     books = daemon.wait_settled(load.total)
     assert (books.received, books.delivered) == (load.total, load.total)
-    assert_all_there(load, read_back(broker))
+    assert_all_there(load, read_back(broker, TOPICS))
 
 
 def test_upgrades_in_a_row_under_load(
@@ -201,8 +191,8 @@ def test_another_layout_empties_the_slab_first(daemon: Daemon, broker: DevBroker
     assert "delivers first what it has" in done.stderr
     load = sender.stop()
     assert sender.refusal is None
-    daemon.wait_for(lambda: sum(map(len, read_back(broker).values())) >= load.total, "all messages", 60)
-    assert_all_there(load, read_back(broker))
+    daemon.wait_for(lambda: sum(map(len, read_back(broker, TOPICS).values())) >= load.total, "all messages", 60)
+    assert_all_there(load, read_back(broker, TOPICS))
     assert "moved to" not in daemon.log()
     assert daemon.terminate() == 0
 
