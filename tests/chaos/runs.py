@@ -64,7 +64,8 @@ def run_chaos(run: Run, site: Site, directory: Path) -> Report:
     load, rate = run.variation.load(topics, run.seed), run.variation.rate(run.rate)
     with Daemon(directory, site.bootstrap, {**run.variation.settings(), **run.settings}) as daemon:
         outcome = Chaos(daemon, site, load, rate=rate, seed=run.seed, harms=run.harms).run(run.seconds)
-    account = compare(load, outcome.sent, {topic: site.read_back(topic) for topic in topics}, PARTITIONS)
+    records = {topic: site.read_back(topic) for topic in topics}
+    account = compare(load, outcome.sent, records, PARTITIONS, in_order=not run.law.may_reorder)
     report = Report(run, outcome, account)
     print(f"{report}: {', '.join(outcome.deeds)}")
     assert outcome.received > run.seconds * rate / 4, f"There was hardly any traffic: {report}"

@@ -34,6 +34,6 @@ def test_with_acks_of_the_leader_alone_nothing_is_lost_while_brokers_live(
     run_chaos(Run(9, 15, RATE, [Harm.PROCESS], AT_LEAST_ONCE, settings=settings), Real(kafka_3), tmp_path)
 
 
-def test_without_acks_nothing_is_reordered_and_the_books_balance(tmp_path: Path, kafka_3: KafkaCluster) -> None:
+def test_without_acks_the_books_balance_and_nothing_is_made_up(tmp_path: Path, kafka_3: KafkaCluster) -> None:
     settings = {"kafka.required_acks": 0}
     run_chaos(Run(5, 15, RATE, [Harm.PROCESS], HARDLY_ANY, settings=settings), Real(kafka_3), tmp_path)

@@ -218,7 +218,8 @@ def test_an_end_while_the_slab_is_emptied_takes_in_what_waits(
     daemon.wait_for(lambda: "the new code does it" in daemon.log(), "the supervisor to hear of it", WITHIN_S)
     broker.broker_up(1)
     assert supervisor.wait(WITHIN_S) in {0, None}
-    assert sorted(seen.value or b"" for seen in read_back(broker)["red"]) == [b"%d" % number for number in range(8)]
+    arrived = read_back(broker, TOPICS)["red"]
+    assert sorted(seen.value or b"" for seen in arrived) == [b"%d" % number for number in range(8)]
     assert not daemon.slab_path.exists()
     assert not daemon.socket_path.exists()
 
@@ -236,7 +237,7 @@ def test_a_daemon_that_ends_is_not_upgraded(daemon: Daemon, broker: DevBroker) -
     wait_for_stage(daemon, Stage.REFUSED)
     broker.broker_up(1)
     assert supervisor.wait(WITHIN_S) in {0, None}
-    assert [seen.value for seen in read_back(broker)["red"]] == [b"held"]
+    assert [seen.value for seen in read_back(broker, TOPICS)["red"]] == [b"held"]
     assert not daemon.slab_path.exists()
 
 

@@ -39,15 +39,18 @@ SETTLE_S: Final = 120.0
 
 
 class Law(NamedTuple):
-    """What a set-up promises: whether acknowledged messages may be lost, and whether some may be there twice."""
+    """What a set-up promises: whether acknowledged messages may be lost, be there twice, or pass each other."""
 
     may_lose: bool = False
     may_repeat: bool = False
+    may_reorder: bool = False
 
 
 EXACTLY_ONCE: Final = Law()
 AT_LEAST_ONCE: Final = Law(may_repeat=True)
-HARDLY_ANY: Final = Law(may_lose=True, may_repeat=True)
+HARDLY_ANY: Final = Law(may_lose=True, may_repeat=True, may_reorder=True)
+"""Without acks nobody knows what a broker has yet to read on the connection of a dispatcher that was killed, while the
+next one writes on another."""
 
 
 @dataclass(slots=True)
