@@ -83,8 +83,8 @@ class Child:
         return self.state in {State.BOOTING, State.RUNNING}
 
     def send(self, word: Word) -> None:
-        """Say a word; nothing when there is no process."""
-        if self.connection is not None:
+        """Say a word; nothing when there is no process, or one that waits for Begin: it would take that for its end."""
+        if self.connection is not None and (self.may_begin or isinstance(word, Stop)):
             Control(self.connection).send(word)
 
     def hold(self) -> None:
@@ -95,7 +95,13 @@ class Child:
         """Let it begin."""
         if not self.may_begin:
             self.may_begin = True
-            self.send(Begin())
+            self._open()
+
+    def _open(self) -> None:
+        """What a life begins with."""
+        self.send(Begin())
+        if self._drain is not None:
+            self.send(self._drain)
 
     def drain(self, word: Drain = DRAIN) -> None:
         """Say Drain to this life, and to each one that may follow."""
@@ -156,10 +162,7 @@ class Child:
             theirs.close()
         self.process = process
         self.state = advance(self.state, Event.SPAWNED)
-        if self.may_begin:
-            self.send(Begin())
-        if self._drain is not None:
-            self.send(self._drain)
+        self._open()
 
     def kill(self, reason: str) -> None:
         """End it by force; a process that is stopped dies of it, too."""

@@ -1,0 +1,58 @@
+"""What a process is told before it may begin."""
+
+from __future__ import annotations
+
+from multiprocessing import Pipe
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.config.model import Config
+from bruce_mp.config.sections import Kafka
+from bruce_mp.pipes.control import Begin, Control, Drain, PeerDied, Stop, Word
+from bruce_mp.pipes.start import Start
+from bruce_mp.supervisor.children import Child
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+CONFIG = Config(kafka=Kafka(bootstrap_servers=("b1:9092",)))
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[tuple[Child, Connection]]:
+    """A process that loads what it needs, and its end of the control pipe."""
+    ours, theirs = Pipe()
+    with ours, theirs:
+        child = Child("nobody", Start("router", 1, CONFIG, tmp_path, tmp_path), (), 0.0)
+        child.hold()
+        child.connection = ours
+        yield child, theirs
+
+
+def words(theirs: Connection) -> list[Word | None]:
+    found = []
+    while theirs.poll():
+        found.append(Control(theirs).receive())
+    return found
+
+
+def test_who_is_held_hears_of_begin_first(ends: tuple[Child, Connection]) -> None:
+    """Any other word would end it: the daemon is told to end while new code takes over."""
+    child, theirs = ends
+    child.send(PeerDied("input"))
+    child.drain()
+    assert words(theirs) == []
+    child.begin()
+    assert words(theirs) == [Begin(), Drain()]
+    child.begin()
+    child.send(PeerDied("input"))
+    assert words(theirs) == [PeerDied("input")]
+
+
+def test_who_is_held_can_be_ended(ends: tuple[Child, Connection]) -> None:
+    child, theirs = ends
+    child.send(Stop())
+    assert words(theirs) == [Stop()]
