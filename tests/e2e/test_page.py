@@ -297,6 +297,9 @@ def test_with_the_keyboard_alone(tmp_path: Path, broker: DevBroker, browser: Bro
         browser.run("document.querySelector('.skip').focus()")
         press(browser, Keys.ENTER)
         browser.wait(lambda: focused(browser) == "main", "the jump over the head")
+        browser.wait(
+            lambda: "on average" in str(browser.run("return document.querySelector('#minute-s').textContent")), "points"
+        )
         tab_to(browser, "chart-minute")
         press(browser, Keys.ARROW_LEFT)
         browser.wait(lambda: "ago" in browser.text("#chart-minute .tip"), "a point in numbers")
