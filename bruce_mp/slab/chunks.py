@@ -45,7 +45,7 @@ LOOKS_UNDER_PRESSURE: Final = 512
 LOOKS_AT_ONCE: Final = 32
 LOOKS_WHEN_IDLE: Final = 4096
 DRY_MS: Final = 5
-_KEPT_SHARE: Final = 0.25
+_KEPT_SHARE: Final = 0.1
 _SLACK: Final = 1.25
 """So much more is taken than neighbours need: not all free chunks lie side by side."""
 _GENERATION_STEP: Final = 32  # more than there are inputs
@@ -249,7 +249,7 @@ class ChunkPool:
             self._extend(span)
 
     def can_spare(self, span: int) -> bool:
-        """Whether a span may go to who could do with less: not of what was secured, nor of the last quarter.
+        """Whether a span may go to who could do with less: not of what was secured, nor of the last tenth.
 
         Free chunks that lie apart are of no use to those for whom neighbours were secured.
         """
