@@ -380,20 +380,23 @@ def last_arrival(slab: Slab, chunk: int) -> int:
 def read_each(slab: Slab, read: Callable[[int], Iterable[T]]) -> Iterator[T]:
     """What `read(chunk)` finds in each chunk in use, for readers that do not own the chunks.
 
-    The owner may free and reopen a chunk while it is read: what was read then is given up and read again.  `read` may
-    raise SlabError where it meets damage: what it found before that counts.
+    The owner may free and reopen a chunk while it is read: what was read then is given up and read again.  One that is
+    free, or about to be, has nothing: first its runs are gone, then the beginnings of its further chunks are
+    overwritten, in which there were records.  `read` may raise SlabError where it meets damage: what it found before
+    that counts.
     """
     for chunk, _, _, generation in used_heads(slab):
         yield from _read_stable(slab, chunk, generation, read)
 
 
 def _read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], Iterable[T]]) -> list[T]:
-    generation_at = (slab.chunk_at(chunk) + lay.CHUNK_GENERATION) >> 2
+    at, words = slab.chunk_at(chunk), slab.words
     for _ in range(_READ_TRIES):
         found = until_damage(read(chunk))
-        before, generation = generation, slab.words[generation_at]
+        has_runs = words[(at + lay.CHUNK_RUNS) >> 2]
+        before, generation = generation, words[(at + lay.CHUNK_GENERATION) >> 2]
         if generation == before:
-            return found
+            return found if has_runs else []
     # A chunk that is reopened again and again holds nothing that was there when the reading began.
     return []
 

@@ -21,9 +21,10 @@ from bruce_mp.slab.runs import is_current, segment_records, segment_words
 from bruce_mp.telemetry.books import held_by_topic, read_books
 from bruce_mp.telemetry.counters import Counter
 from support.children import child
-from support.slabs import DISPATCHER_ROW, Input, datagram, slab_file
+from support.slabs import DISPATCHER_ROW, Input, datagram, new_slab, slab_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from bruce_mp.slab.runs import Segment
@@ -158,3 +159,21 @@ def test_a_chunk_that_is_reopened_again_and_again_is_given_up() -> None:
 
         assert list(read_each(slab, read)) == []
         slab.close()
+
+
+def test_what_is_released_while_it_is_read_holds_nothing() -> None:
+    """The beginnings of the further chunks of a span are overwritten then: a record there would look like a new one."""
+    with new_slab(GEOMETRY) as slab:
+        owner = Input(slab, topics=[(b"t1", 1)])
+        owner.receive([datagram(b"t1", bytes(9000))])
+        kernels.mark(slab, owner.close_all(), State.DELIVERED)
+        seen: list[int] = []
+
+        def read(chunk: int) -> Iterator[int]:
+            owner.pool.reclaim(slab.geometry.chunks)
+            seen.append(chunk)
+            yield chunk
+
+        assert list(read_each(slab, read)) == []
+        assert seen == [0]
+        assert owner.pool.free_count == slab.geometry.chunks
