@@ -264,11 +264,14 @@ def test_lists_and_quotas_are_reloaded(tmp_path: Path, place: Path, broker: DevB
         sender.stdin.write(b"".join([*messages_of(first), BARRIER]))
         sender.stdin.close()
         daemon.wait_settled(5)
-        daemon.config_path.write_text(f"{configured}[input.unix_stream]\nallow_users = [{NOBODY}]\n")
+        daemon.config_path.write_text(configured)
         os.kill(daemon.pid, signal.SIGHUP)
         assert decode_answer(sender.stdout.read()).delivered == COUNT
         sender.stdout.close()
         assert sender.wait(60) == 0
+        daemon.config_path.write_text(f"{configured}[input.unix_stream]\nallow_users = [{NOBODY}]\n")
+        os.kill(daemon.pid, signal.SIGHUP)
+        daemon.wait_for(lambda: daemon.log().count("NOTICE: Reloaded") == 2, "the reload", 20)
         assert not send(daemon, place, "stream", first)
         assert daemon.wait_settled(COUNT).received == COUNT
 
