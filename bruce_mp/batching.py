@@ -5,8 +5,7 @@ not fit is cut at the message where the limit is reached.  Where the batch says 
 (`keeps_whole`), it goes with the batch that it completes instead: a cut is paid for by every message of its run.
 
 Ages count from the arrival of the first message at the input, not from the client's timestamp, which may lie anywhere.
-Used by the
-router for batches of a topic, by the dispatchers for all others.
+Used by the router for batches of a topic, by the dispatchers for all others.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ __all__ = ["API"]
 
 TopicResponse: Final = FetchResponse.FetchableTopicResponse
 PartitionData: Final = TopicResponse.PartitionData
-MAX_BYTES_SINCE: Final = 3
 UNKNOWN: Final = -1
 
 
