@@ -90,7 +90,7 @@ def execute(handover: Handover, variables: Mapping[str, str], unread: Callable[[
     before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     try:
         for number in unread():
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)  # for this thread, which holds it back; another one would hear it at once
         _set_inheritable(handover, inheritable=True)
         os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - what runs now is executed again
     finally:
