@@ -22,6 +22,7 @@ __all__ = [
     "TopicBatching",
     "batching_for",
     "compression_for",
+    "compressions",
     "rate_limit_for",
 ]
 
@@ -64,6 +65,12 @@ def compression_for(compression: Compression, topic: bytes) -> CompressionConfig
     """The topic's own config, else that of unlisted topics, else none."""
     name = compression.topics.get(_name(topic), compression.default)
     return NO_COMPRESSION if name is None else compression.configs[name]
+
+
+def compressions(compression: Compression) -> list[CompressionConfig]:
+    """The configs that some topic has."""
+    names = {compression.default, *compression.topics.values()}
+    return [config for name, config in compression.configs.items() if name in names]
 
 
 def rate_limit_for(rate_limit: RateLimit, topic: bytes) -> RateLimitConfig | None:

@@ -7,6 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.config.topics import compressions
 from bruce_mp.discarding import ProcessReporter
 from bruce_mp.dispatcher.compressing import Compressor
 from bruce_mp.dispatcher.core import REMIND_S, Dispatcher
@@ -22,6 +23,7 @@ from bruce_mp.pipes.loop import Loop
 from bruce_mp.pipes.openings import Openings
 from bruce_mp.pipes.resolver import Resolver
 from bruce_mp.pipes.security import connection_settings, security_of
+from bruce_mp.protocol.compression import Codec, load_codecs
 from bruce_mp.protocol.connection_events import Cause, Closed, Failed, ProduceAcked
 from bruce_mp.protocol.connection_events import Ready as ConnectionReady
 from bruce_mp.tapping import tap_for
@@ -81,6 +83,7 @@ class _Process:
         self._reporter = ProcessReporter(start.config, links, self._row)
         self._tap = tap_for(slab, links, self._row)
         self._core = Dispatcher(slab, self._row, start.config, start.slot, self._reporter, incarnation=incarnation)
+        load_codecs(_codecs(start.config))
         self._compressor = Compressor(
             self._row, start.config.compression_for, start.config.compression, self._core.uncompressed
         )
@@ -112,6 +115,7 @@ class _Process:
         renew_logging(before.logging, config.logging, self._name)
         self._reporter.apply(config)
         self._core.apply(config)
+        load_codecs(_codecs(config))
         self._compressor.change(config.compression_for, config.compression)
         self._encoder.keeps_empty = config.kafka.empty_values == "empty"
         if connection_settings(config) != connection_settings(before):
@@ -373,3 +377,7 @@ class _Process:
         self._is_reminding = self._core.remind()
         if self._is_reminding:
             self._loop.call_later(REMIND_S, self._remind)
+
+
+def _codecs(config: Config) -> set[Codec]:
+    return {Codec[rule.type.upper()] for rule in compressions(config.compression)}

@@ -8,7 +8,6 @@ compiled ones.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -49,6 +48,8 @@ def _find_fault(directory: Path) -> str | None:
 
 
 def _digest(sources: Iterable[Path]) -> str:
+    import hashlib  # noqa: PLC0415 - brings OpenSSL along; a package that is installed has no sources to look at
+
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 

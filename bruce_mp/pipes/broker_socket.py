@@ -23,8 +23,7 @@ import zmq
 
 from bruce_mp.errors import ConfigError, RemoteProtocolError
 from bruce_mp.pipes.openings import Openings
-from bruce_mp.pipes.security import Security
-from bruce_mp.pipes.tls import TlsError, TlsSession
+from bruce_mp.pipes.security import Security, TlsError
 from bruce_mp.protocol.broker_connection import BrokerConnection
 from bruce_mp.protocol.connection_events import Cause, Closed, Failed, LoggedIn, Ready, Send, State
 
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.pipes.loop import Loop, Timer
     from bruce_mp.pipes.resolver import Address, Resolver
+    from bruce_mp.pipes.tls import TlsSession
     from bruce_mp.pipes.tls_context import TlsContexts
     from bruce_mp.protocol.connection_events import Event
     from bruce_mp.protocol.opening import Opening
@@ -225,7 +225,7 @@ class BrokerSocket:
 
     def _begin_tls(self, contexts: TlsContexts) -> None:
         try:
-            self._tls = TlsSession(contexts.current(), self._host, f"Broker {self._name}")
+            self._tls = contexts.session(self._host, f"Broker {self._name}")
             self._tls.start()
         except ConfigError as error:
             self._fail(f"There can be no TLS with broker {self._name}. {error}", Cause.NO_CREDENTIALS)

@@ -17,7 +17,8 @@ import msgspec
 from bruce_mp.errors import ConfigError
 from bruce_mp.pipes.credentials import read_secret
 from bruce_mp.pipes.token_command import TokenCommand
-from bruce_mp.protocol.sasl import OAuthBearer, Plain, Scram
+from bruce_mp.protocol.sasl import OAuthBearer, Plain
+from bruce_mp.protocol.scram import Scram
 
 if TYPE_CHECKING:
     from collections.abc import Callable

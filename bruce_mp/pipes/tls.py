@@ -12,12 +12,12 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.pipes.security import TlsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["TlsError", "TlsSession"]
+__all__ = ["TlsSession"]
 
 _READ_BYTES: Final = 256 * 1024
 _CLOSED: Final = (
@@ -65,14 +65,6 @@ _ERRORS: Final[Mapping[str, str]] = {
     "UNSUPPORTED_PROTOCOL": "speaks an older TLS than kafka.tls.min_version allows. Raise it on the broker",
 }
 """By OpenSSL's reasons: what else goes wrong."""
-
-
-class TlsError(RemoteProtocolError):
-    """The two sides do not get on.  `is_closed`: the broker just closed the connection, which may pass."""
-
-    def __init__(self, text: str, *, is_closed: bool = False) -> None:
-        super().__init__(text)
-        self.is_closed = is_closed
 
 
 class TlsSession:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import ConfigError
 from bruce_mp.pipes.credentials import read_secret
+from bruce_mp.pipes.tls import TlsSession
 
 if TYPE_CHECKING:
     from bruce_mp.config.security import Tls
@@ -34,6 +35,10 @@ class TlsContexts:
         self._files = [Path(name) for name in named if name is not None]
         self._stamp: _Stamp | None = None
         self._context: ssl.SSLContext | None = None
+
+    def session(self, host: str, name: str) -> TlsSession:
+        """A new connection to `host`.  Raises ConfigError as `current` does, and TlsError as TlsSession does."""
+        return TlsSession(self.current(), host, name)
 
     def current(self) -> ssl.SSLContext:
         """For a new connection.  Raises ConfigError, which names the file, as long as none could be made."""

@@ -1,38 +1,26 @@
 """Codecs of record batches: what Kafka's attributes call 1 to 4, in the forms that every broker and consumer reads.
 
-    gzip    a gzip container, without name and time, so that the same bytes give the same bytes
-    snappy  one raw block.  Java's clients write xerial's framing, but their reader takes a block without its magic as
-            raw (SnappyInputStream.readFully), librdkafka writes and reads raw ones, and so did our ancestors; framing
-            would cost 3 to 4 % in size
-    lz4     the frame format with independent blocks: Java's reader refuses dependent ones
-    zstd    one frame; only in produce requests from version 7 on (`BrokerAbilities.takes`)
-
-One compressor of zstd is kept for each level, for it allocates its tables when it is made.
+A codec's library is loaded by `load_codecs`, or when the codec is first needed: all of them would be 3 MB of each
+dispatcher, and a daemon uses one of them or none.  `codecs` has what is done with them, and in which form.
 Decompression is bounded: its input may come from anybody.
+zstd is taken only in produce requests from version 7 on (`BrokerAbilities.takes`).
 """
 
 from __future__ import annotations
 
-import zlib
 from enum import IntEnum, unique
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-import lz4.frame
-import snappy
-import zstandard
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
-__all__ = ["LEVELS", "Codec", "Levels", "choose", "compress", "decompress"]
+__all__ = ["LEVELS", "Codec", "Levels", "choose", "compress", "decompress", "load_codecs"]
 
-GZIP_CONTAINER: Final = zlib.MAX_WBITS | 16
 DEFAULT_LIMIT: Final = 256 * 1024 * 1024
-DECODER_FAILURES: Final = (zlib.error, zstandard.ZstdError, snappy.UncompressError, RuntimeError, EOFError, ValueError)
-"""What the libraries raise on damaged input; lz4 raises plain RuntimeError."""
 
 
 @unique
@@ -62,12 +50,34 @@ LEVELS: Final = {
 """Codecs that are not in it have no levels."""
 
 
+class _Library(Protocol):
+    """A module of `codecs`."""
+
+    FAILURES: tuple[type[Exception], ...]
+
+    def compress(self, data: bytes, level: int, /) -> bytes: ...
+
+    def decompress(self, data: bytes, limit: int, /) -> bytes: ...
+
+
+@cache
+def _library(codec: Codec) -> _Library:
+    return cast("_Library", import_module(f"bruce_mp.protocol.codecs.{codec.name.lower()}"))
+
+
+def load_codecs(codecs: Iterable[Codec]) -> None:
+    """Load what these codecs need, so that no batch waits for it."""
+    for codec in codecs:
+        if codec is not Codec.NONE:
+            _library(codec)
+
+
 def compress(codec: Codec, level: int | None, data: bytes) -> bytes:
     """`level` None, and any level of a codec without levels, is the codec's own.
 
     Raises LocalProtocolError for a level out of range.
     """
-    return _COMPRESSORS[codec](data, _level(codec, level))
+    return data if codec is Codec.NONE else _library(codec).compress(data, _level(codec, level))
 
 
 def _level(codec: Codec, level: int | None) -> int:
@@ -85,9 +95,12 @@ def _level(codec: Codec, level: int | None) -> int:
 
 def decompress(codec: Codec, data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
     """Raises RemoteProtocolError for damaged data and for more than `limit` bytes of output."""
+    if codec is Codec.NONE:
+        return data
+    library = _library(codec)
     try:
-        return _DECOMPRESSORS[codec](data, limit)
-    except DECODER_FAILURES as failure:
+        return library.decompress(data, limit)
+    except library.FAILURES as failure:
         text = f"Records compressed with {codec.name.lower()} cannot be read: {failure or type(failure).__name__}."
         raise RemoteProtocolError(text) from failure
 
@@ -95,90 +108,3 @@ def decompress(codec: Codec, data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
 def choose(compressed_len: int, uncompressed_len: int, threshold_percent: int) -> bool:
     """Whether the compressed form is worth sending: not larger than that share of the plain form."""
     return compressed_len * 100 <= uncompressed_len * threshold_percent
-
-
-# --- the codecs -------------------------------------------------------------------------------------------------------
-def _gzip(data: bytes, level: int) -> bytes:
-    return zlib.compress(data, level, wbits=GZIP_CONTAINER)
-
-
-def _lz4(data: bytes, level: int) -> bytes:
-    packed: bytes = lz4.frame.compress(data, compression_level=level, block_linked=False)
-    return packed
-
-
-def _snappy(data: bytes, _level: int) -> bytes:
-    packed: bytes = snappy.compress(data)
-    return packed
-
-
-@cache
-def _zstd_compressor(level: int) -> zstandard.ZstdCompressor:
-    return zstandard.ZstdCompressor(level=level)
-
-
-def _zstd(data: bytes, level: int) -> bytes:
-    return _zstd_compressor(level).compress(data)
-
-
-_COMPRESSORS: Final[dict[Codec, Callable[[bytes, int], bytes]]] = {
-    Codec.NONE: lambda data, _level: data,
-    Codec.GZIP: _gzip,
-    Codec.SNAPPY: _snappy,
-    Codec.LZ4: _lz4,
-    Codec.ZSTD: _zstd,
-}
-
-
-def _gunzip(data: bytes, limit: int) -> bytes:
-    stream = zlib.decompressobj(wbits=GZIP_CONTAINER)
-    return _whole(stream.decompress(data, limit + 1), limit, ended=stream.eof)
-
-
-def _unlz4(data: bytes, limit: int) -> bytes:
-    stream = lz4.frame.LZ4FrameDecompressor()
-    return _whole(stream.decompress(data, max_length=limit + 1), limit, ended=stream.eof)
-
-
-def _unsnappy(data: bytes, limit: int) -> bytes:
-    # A block starts with the length of its plain form, and the library allocates what that says.
-    _bounded(_uvarint(data), limit)
-    plain: bytes = snappy.decompress(data)
-    return plain
-
-
-def _unzstd(data: bytes, limit: int) -> bytes:
-    declared = zstandard.get_frame_parameters(data).content_size
-    if declared != zstandard.CONTENTSIZE_UNKNOWN:
-        _bounded(declared, limit)
-    return zstandard.ZstdDecompressor().decompress(data, max_output_size=limit)
-
-
-def _whole(plain: bytes, limit: int, *, ended: bool) -> bytes:
-    _bounded(len(plain), limit)
-    if not ended:
-        raise EOFError("they end too early")
-    return plain
-
-
-def _bounded(length: int, limit: int) -> None:
-    if length > limit:
-        raise ValueError(f"they unfold to more than {limit} bytes")
-
-
-def _uvarint(data: bytes) -> int:
-    value = 0
-    for position, byte in enumerate(data[:5]):
-        value |= (byte & 0x7F) << (7 * position)
-        if byte < 0x80:
-            return value
-    raise ValueError("their length is missing")
-
-
-_DECOMPRESSORS: Final[dict[Codec, Callable[[bytes, int], bytes]]] = {
-    Codec.NONE: lambda data, _limit: data,
-    Codec.GZIP: _gunzip,
-    Codec.SNAPPY: _unsnappy,
-    Codec.LZ4: _unlz4,
-    Codec.ZSTD: _unzstd,
-}

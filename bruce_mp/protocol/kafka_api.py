@@ -1,4 +1,4 @@
-"""Kafka's requests and responses as bytes: the one module that knows kafka-python.
+"""Kafka's requests and responses as bytes: the one module that knows kafka-python, which `kafka_messages` loads.
 
 kafka-python brings Apache's own message schemas, which is what we want of it; its networking stays unused.  Fences:
 
@@ -19,19 +19,9 @@ import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
-from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
-from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
-from kafka.protocol.producer import ProduceResponse as KafkaProduceResponse
-from kafka.protocol.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
-
 from bruce_mp import __version__
 from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
+from bruce_mp.protocol.kafka_messages import messages
 from bruce_mp.protocol.kafka_types import (
     NO_BROKER,
     ApiRange,
@@ -67,6 +57,10 @@ __all__ = [
     "encode_sasl_token",
     "read_correlation_id",
 ]
+
+_METADATA: Final = messages("metadata")
+_PRODUCER: Final = messages("producer")
+"""What each connection needs; logins and the making of topics load theirs."""
 
 UNSUPPORTED_VERSION: Final = 35
 CLIENT_SOFTWARE: Final = "bruce-mp"
@@ -114,7 +108,7 @@ def _build(cls: Any, version: int, **fields: Any) -> Any:
 def encode_api_versions(version: int, correlation_id: int, client_id: str) -> bytes:
     """Which versions do you speak?  From version 3 on the broker also learns our name and release."""
     fields = {"client_software_name": CLIENT_SOFTWARE, "client_software_version": __version__} if version >= 3 else {}
-    return _encode(_build(ApiVersionsRequest, version, **fields), correlation_id, client_id)
+    return _encode(_build(_METADATA.ApiVersionsRequest, version, **fields), correlation_id, client_id)
 
 
 def encode_metadata(
@@ -135,14 +129,16 @@ def encode_metadata(
         names = None if topics is None else [str(topic, "utf-8") for topic in topics]
     if version == 0 and names == []:
         raise LocalProtocolError("Metadata v0 cannot ask for no topics: an empty list means all of them there.")
-    wanted = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
-    request = _build(MetadataRequest, version, topics=wanted, allow_auto_topic_creation=allow_auto_topic_creation)
+    wanted = None if names is None else [_METADATA.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    request = _build(
+        _METADATA.MetadataRequest, version, topics=wanted, allow_auto_topic_creation=allow_auto_topic_creation
+    )
     return _encode(request, correlation_id, client_id)
 
 
 def encode_init_producer_id(version: int, correlation_id: int, client_id: str) -> bytes:
     """Asks for a new producer id, without transactions."""
-    request = _build(InitProducerIdRequest, version, transactional_id=None, transaction_timeout_ms=0)
+    request = _build(_PRODUCER.InitProducerIdRequest, version, transactional_id=None, transaction_timeout_ms=0)
     return _encode(request, correlation_id, client_id)
 
 
@@ -162,24 +158,28 @@ def encode_create_topics(
     """
     with _refusing("A topic name in a request to make topics", LocalProtocolError):
         names = [str(topic, "utf-8") for topic in topics]
+    request = messages("admin").CreateTopicsRequest
     wanted = [
-        CreateTopicsRequest.CreatableTopic(
+        request.CreatableTopic(
             name=name, num_partitions=partitions, replication_factor=replication, assignments=[], configs=[]
         )
         for name in names
     ]
-    request = _build(CreateTopicsRequest, version, topics=wanted, timeout_ms=timeout_ms)
-    return _encode(request, correlation_id, client_id)
+    return _encode(_build(request, version, topics=wanted, timeout_ms=timeout_ms), correlation_id, client_id)
 
 
 def encode_sasl_handshake(version: int, correlation_id: int, client_id: str, mechanism: str) -> bytes:
     """May we log in so?"""
-    return _encode(_build(SaslHandshakeRequest, version, mechanism=mechanism), correlation_id, client_id)
+    return _encode(
+        _build(messages("sasl").SaslHandshakeRequest, version, mechanism=mechanism), correlation_id, client_id
+    )
 
 
 def encode_sasl_token(version: int, correlation_id: int, client_id: str, token: bytes) -> bytes:
     """A step of a login."""
-    return _encode(_build(SaslAuthenticateRequest, version, auth_bytes=token), correlation_id, client_id)
+    return _encode(
+        _build(messages("sasl").SaslAuthenticateRequest, version, auth_bytes=token), correlation_id, client_id
+    )
 
 
 # --- responses --------------------------------------------------------------------------------------------------------
@@ -205,14 +205,14 @@ def decode_api_versions(frame: bytes, version: int) -> ApiVersions:
         _, error = RESPONSE_HEAD.unpack_from(frame)
         if error != 0:
             return ApiVersions(error, {})
-        response = _decode(ApiVersionsResponse, frame, version)
+        response = _decode(_METADATA.ApiVersionsResponse, frame, version)
         return ApiVersions(0, {api.api_key: ApiRange(api.min_version, api.max_version) for api in response.api_keys})
 
 
 def decode_producer_id(frame: bytes, version: int) -> ProducerIdResponse:
     """Raises RemoteProtocolError for bytes that are no such response, and for an id below 0 without an error."""
     with _refusing("The broker's answer with a producer id", RemoteProtocolError):
-        got = _decode(InitProducerIdResponse, frame, version)
+        got = _decode(_PRODUCER.InitProducerIdResponse, frame, version)
     if got.error_code != 0:
         return ProducerIdResponse(got.error_code, -1, -1, got.throttle_time_ms)
     if got.producer_id < 0 or got.producer_epoch < 0:
@@ -223,28 +223,28 @@ def decode_producer_id(frame: bytes, version: int) -> ProducerIdResponse:
 def decode_create_topics(frame: bytes, version: int) -> dict[bytes, int]:
     """The error code for each topic.  Raises RemoteProtocolError."""
     with _refusing("The broker's answer to a request to make topics", RemoteProtocolError):
-        response = _decode(CreateTopicsResponse, frame, version)
+        response = _decode(messages("admin").CreateTopicsResponse, frame, version)
         return {topic.name.encode(): topic.error_code for topic in response.topics}
 
 
 def decode_sasl_handshake(frame: bytes, version: int) -> SaslHandshake:
     """Raises RemoteProtocolError."""
     with _refusing("The broker's answer about logins", RemoteProtocolError):
-        got = _decode(SaslHandshakeResponse, frame, version)
+        got = _decode(messages("sasl").SaslHandshakeResponse, frame, version)
         return SaslHandshake(got.error_code, tuple(got.mechanisms))
 
 
 def decode_sasl_token(frame: bytes, version: int) -> SaslToken:
     """Raises RemoteProtocolError."""
     with _refusing("The broker's answer to a login", RemoteProtocolError):
-        got = _decode(SaslAuthenticateResponse, frame, version)
+        got = _decode(messages("sasl").SaslAuthenticateResponse, frame, version)
         return SaslToken(got.error_code, got.error_message, bytes(got.auth_bytes), got.session_lifetime_ms)
 
 
 def decode_produce(frame: bytes, version: int) -> ProduceResponse:
     """Acks in the order of the response.  Raises RemoteProtocolError."""
     with _refusing("The broker's answer to a produce request", RemoteProtocolError):
-        response = _decode(KafkaProduceResponse, frame, version)
+        response = _decode(_PRODUCER.ProduceResponse, frame, version)
         acks = tuple(
             _ack(topic.name.encode(), partition)
             for topic in response.responses
@@ -287,7 +287,7 @@ def decode_metadata(frame: bytes, version: int) -> ClusterMetadata:
     with an outage, or messages with a partition key would move.
     """
     with _refusing("The broker's metadata", RemoteProtocolError):
-        return _ClusterReader(_decode(MetadataResponse, frame, version)).read()
+        return _ClusterReader(_decode(_METADATA.MetadataResponse, frame, version)).read()
 
 
 class _ClusterReader:

@@ -8,37 +8,20 @@
 One object is one exchange.  Invariants:
 
 * No secret is in an error text, in `who` or in the `repr` of anything.
-* With SCRAM the broker, too, has to prove that it knows the password, and a proof that could be guessed from by
-  whoever listens is not given: fewer than MIN_ITERATIONS are refused.  More than MAX_ITERATIONS are refused, too,
-  because they would stop the process for seconds.
 
-PLAIN: RFC 4616.  SCRAM: RFC 5802 and 7677.  Names and passwords are not prepared (SASLprep): Kafka does not either.
-OAUTHBEARER: RFC 7628.
+PLAIN: RFC 4616.  Names and passwords are not prepared (SASLprep): Kafka does not either.  OAUTHBEARER: RFC 7628.
+SCRAM is in `scram`.
 """
 
 from __future__ import annotations
 
-import binascii
-import hashlib
-import hmac
-import re
-from base64 import b64decode, b64encode
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from bruce_mp.errors import RemoteProtocolError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+__all__ = ["NO_CHANNEL_BINDING", "LoginRefusedError", "Mechanism", "OAuthBearer", "Plain"]
 
-__all__ = ["SCRAM_HASHES", "LoginRefusedError", "Mechanism", "OAuthBearer", "Plain", "Scram"]
-
-SCRAM_HASHES: Final[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-MIN_ITERATIONS: Final = 4096
-MAX_ITERATIONS: Final = 500_000
-_SERVER_FIRST: Final = re.compile(rb"r=([!-+\--~]+),s=([A-Za-z0-9+/=]+),i=([1-9][0-9]{0,9})(?:,.*)?", re.DOTALL)
-_SERVER_FINAL: Final = re.compile(rb"v=([A-Za-z0-9+/=]+)(?:,.*)?", re.DOTALL)
-_SERVER_ERROR: Final = re.compile(rb"e=([^,]*)(?:,.*)?", re.DOTALL)
-_NO_CHANNEL_BINDING: Final = b"n,,"
+NO_CHANNEL_BINDING: Final = b"n,,"
 _KVSEP: Final = b"\x01"
 
 
@@ -99,7 +82,7 @@ class OAuthBearer:
 
     def start(self) -> bytes:
         """The token."""
-        return b"%sauth=Bearer %s%s" % (_NO_CHANNEL_BINDING + _KVSEP, self._token.encode(), _KVSEP + _KVSEP)
+        return b"%sauth=Bearer %s%s" % (NO_CHANNEL_BINDING + _KVSEP, self._token.encode(), _KVSEP + _KVSEP)
 
     def answer(self, challenge: bytes) -> bytes | None:
         """A broker that refuses the token says why, and wants that acknowledged before it ends the exchange."""
@@ -109,82 +92,3 @@ class OAuthBearer:
             raise LoginRefusedError("It does not accept the token.")
         self._is_refused = True
         return _KVSEP
-
-
-class Scram:
-    """The proof of a password.  `nonce` is printable, without a comma, and new each time."""
-
-    def __init__(self, name: str, user: str, password: str, nonce: str) -> None:
-        self.name = name
-        self._hash = SCRAM_HASHES[name]
-        self._password = password.encode()
-        self._nonce = nonce.encode()
-        self._first = b"n=%s,r=%s" % (_escaped(user), self._nonce)
-        self._expected: bytes | None = None
-        self.who = f'user "{user}" by {name}'
-
-    def start(self) -> bytes:
-        """The name."""
-        return _NO_CHANNEL_BINDING + self._first
-
-    def answer(self, challenge: bytes) -> bytes | None:
-        """First the proof that we know the password; then the broker's proof is checked."""
-        if self._expected is None:
-            return self._prove(challenge)
-        self._check(challenge, self._expected)
-        return None
-
-    def _prove(self, challenge: bytes) -> bytes:
-        nonce, salt, iterations = self._read_first(challenge)
-        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
-        final = b"c=%s,r=%s" % (b64encode(_NO_CHANNEL_BINDING), nonce)
-        said = b",".join((self._first, challenge, final))
-        client_key = self._hmac(salted, b"Client Key")
-        signature = self._hmac(hashlib.new(self._hash, client_key).digest(), said)
-        proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
-        self._expected = self._hmac(self._hmac(salted, b"Server Key"), said)
-        return b"%s,p=%s" % (final, b64encode(proof))
-
-    def _read_first(self, challenge: bytes) -> tuple[bytes, bytes, int]:
-        """Nonce, salt and number of iterations."""
-        found = _SERVER_FIRST.fullmatch(challenge)
-        if found is None:
-            _raise_error_of(challenge)
-            raise RemoteProtocolError(f"Its first message is not one of {self.name}.")
-        nonce, salt, iterations = found[1], _unbase64(found[2]), int(found[3])
-        if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise LoginRefusedError("It answers another login than ours; somebody may repeat what he has recorded.")
-        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
-            raise LoginRefusedError(
-                f"It wants {iterations} iterations of the hash; {MIN_ITERATIONS} to {MAX_ITERATIONS} are sensible. Set "
-                "the user's password anew on the brokers."
-            )
-        return nonce, salt, iterations
-
-    def _check(self, challenge: bytes, expected: bytes) -> None:
-        found = _SERVER_FINAL.fullmatch(challenge)
-        if found is None:
-            _raise_error_of(challenge)
-            raise RemoteProtocolError(f"Its last message is not one of {self.name}.")
-        if not hmac.compare_digest(_unbase64(found[1]), expected):
-            raise LoginRefusedError("It did not prove that it knows the password itself; it may be an impostor.")
-
-    def _hmac(self, key: bytes, data: bytes) -> bytes:
-        return hmac.digest(key, data, self._hash)
-
-
-def _escaped(user: str) -> bytes:
-    return user.replace("=", "=3D").replace(",", "=2C").encode()
-
-
-def _unbase64(text: bytes) -> bytes:
-    try:
-        return b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise RemoteProtocolError("What should be base64 in its answer to the login is not.") from error
-
-
-def _raise_error_of(challenge: bytes) -> None:
-    """Raises LoginRefusedError if the message says that there is an error."""
-    if found := _SERVER_ERROR.fullmatch(challenge):
-        raise LoginRefusedError(f"It says: {found[1].decode(errors='backslashreplace')[:200]}.")

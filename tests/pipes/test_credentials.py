@@ -21,7 +21,8 @@ from bruce_mp.pipes import token_command
 from bruce_mp.pipes.credentials import careless_files, missing_files, read_secret
 from bruce_mp.pipes.logins import Logins
 from bruce_mp.pipes.loop import Loop
-from bruce_mp.pipes.tls import TlsError, TlsSession
+from bruce_mp.pipes.security import TlsError
+from bruce_mp.pipes.tls import TlsSession
 from bruce_mp.pipes.tls_context import TlsContexts
 from support.certificates import Authority
 

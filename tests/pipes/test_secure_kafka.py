@@ -16,7 +16,7 @@ from bruce_mp.pipes.openings import Openings
 from bruce_mp.pipes.resolver import Resolver
 from bruce_mp.pipes.security import security_of
 from bruce_mp.protocol.connection_events import Cause, Failed, MetadataReceived, Ready
-from bruce_mp.protocol.sasl import SCRAM_HASHES
+from bruce_mp.protocol.scram import SCRAM_HASHES
 from support.certificates import Authority
 from support.kafka_dist import NEWEST
 from support.kafka_secure import OLD_PASSWORD, PASSWORDS, SESSION_MS, OldKafka, SecureKafka, unsigned_token

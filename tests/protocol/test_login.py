@@ -13,7 +13,8 @@ from bruce_mp.protocol.broker_connection import BrokerConnection
 from bruce_mp.protocol.connection_events import Cause, Event, Failed, LoggedIn, Ready, Send, State
 from bruce_mp.protocol.kafka_types import PartitionData
 from bruce_mp.protocol.opening import ASK_ONLY, opening_for
-from bruce_mp.protocol.sasl import Plain, Scram
+from bruce_mp.protocol.sasl import Plain
+from bruce_mp.protocol.scram import Scram
 
 APIS: Final = {0: (0, 9), 3: (0, 9), 17: (0, 1), 18: (0, 3), 22: (0, 4), 36: (0, 2)}
 BEFORE_1_0: Final = {0: (0, 2), 3: (0, 2), 17: (0, 0), 18: (0, 0)}

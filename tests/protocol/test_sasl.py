@@ -12,16 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import RemoteProtocolError
-from bruce_mp.protocol.sasl import (
-    MAX_ITERATIONS,
-    MIN_ITERATIONS,
-    SCRAM_HASHES,
-    LoginRefusedError,
-    Mechanism,
-    OAuthBearer,
-    Plain,
-    Scram,
-)
+from bruce_mp.protocol.sasl import LoginRefusedError, Mechanism, OAuthBearer, Plain
+from bruce_mp.protocol.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_HASHES, Scram
 
 # RFC 7677, section 3
 NONCE: Final = "rOprNGfwEbeRWgbNEkqO"

@@ -94,13 +94,16 @@ def _field(data: bytes | None) -> bytes:
 
 
 class _Varints(dict[int, bytes]):
-    """Signed integers as zig-zag varints: small ones are looked up, the others made."""
+    """Signed integers as zig-zag varints: small ones are made once, the others each time."""
 
     def __missing__(self, value: int) -> bytes:
-        return encode_varint(wrap_int64(value))
+        made = encode_varint(wrap_int64(value))
+        if -1 <= value < _SMALL:
+            self[value] = made
+        return made
 
 
 _SMALL: Final = 8192
-_VARINTS: Final = _Varints((value, encode_varint(value)) for value in range(-1, _SMALL))
+_VARINTS: Final = _Varints()
 _NULL: Final = _VARINTS[-1]
 _NO_HEADERS: Final = _VARINTS[0]
