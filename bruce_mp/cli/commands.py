@@ -9,6 +9,7 @@ from signal import SIGINT
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from bruce_mp import __version__
+from bruce_mp.cli.output import while_read
 from bruce_mp.errors import BruceError
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ COMMANDS: Final = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; its exit status."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    return while_read(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         _parser().parse_args(arguments)  # --help, --version, or an error: it exits
     command = importlib.import_module(COMMANDS[arguments[0]].module)

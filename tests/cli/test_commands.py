@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +14,9 @@ import bruce_mp
 from bruce_mp.cli import main
 from bruce_mp.cli.commands import COMMANDS
 from bruce_mp.kernels import CHOICE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CONF = Path(bruce_mp.__file__).parents[1] / "conf"
 
@@ -50,6 +56,57 @@ def test_wrong_usage_is_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -
 def test_a_foreseen_error_is_a_sentence_and_its_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-config", "nowhere.toml"]) == 1
     assert capsys.readouterr().err == "bruce: nowhere.toml: cannot read the configuration: No such file or directory.\n"
+
+
+@pytest.fixture
+def unread() -> Iterator[int]:
+    """The end of a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("--version",),
+        ("send", "--help"),
+        ("check-config", str(CONF / "bruce.toml")),
+        ("run", "--config", str(CONF / "bruce.toml"), "--check"),
+    ],
+)
+def test_output_that_nobody_reads_ends_it_quietly(unread: int, arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "bruce_mp", *arguments]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    ended = subprocess.run(command, stdout=unread, stderr=subprocess.PIPE, check=False, env=buffered)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_so_does_output_that_is_written_at_once(unread: int) -> None:
+    command = [sys.executable, "-u", "-m", "bruce_mp", "check-config", str(CONF / "bruce.toml")]
+    ended = subprocess.run(command, stdout=unread, stderr=subprocess.PIPE, check=False)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_errors_that_nobody_reads_end_it_quietly(unread: int) -> None:
+    command = [sys.executable, "-m", "bruce_mp", "check-config", "nowhere.toml"]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=unread, check=False)
+    assert (ended.returncode, ended.stdout) == (128 + signal.SIGPIPE, b"")
+
+
+def test_without_standard_output_it_does_its_work() -> None:
+    command = f"{sys.executable} -m bruce_mp check-config {CONF / 'bruce.toml'} >&-"
+    ended = subprocess.run(command, shell=True, stderr=subprocess.PIPE, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_a_connection_that_breaks_is_not_taken_for_the_output() -> None:
+    script = "from bruce_mp.cli.output import while_read\ndef breaks(): raise BrokenPipeError\nwhile_read(breaks)"
+    ended = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith(b"BrokenPipeError\n")
 
 
 def test_the_command_alone_loads_nothing_heavy() -> None:
