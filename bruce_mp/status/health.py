@@ -67,7 +67,10 @@ class HealthPage(Page, frozen=True, kw_only=True):
 
 
 class Evidence(NamedTuple):
-    """What the health follows from.  `losses` are the discards of the last minute, `refusals` error codes by topic."""
+    """What the health follows from.
+
+    `losses` are the discards of the last minute, `copies_lost` those of the last hour, `refusals` error codes by topic.
+    """
 
     processes: ProcessesPage
     metadata: MetadataPage
@@ -77,6 +80,7 @@ class Evidence(NamedTuple):
     refusals: Mapping[bytes, int]
     slab_use: SlabUse
     losses: Mapping[DiscardReason, int]
+    copies_lost: int
     certificates: Sequence[CertificateLine]
     in_force: InForce
 
@@ -102,6 +106,7 @@ def gather(slab: Slab, heard: Heard, history: History, now_ms: int, settings: Pa
         refusals=TopicTable(slab).refusals(),
         slab_use=read_slab_use(slab),
         losses=history.lost_lately(),
+        copies_lost=history.copies_lost_lately(),
         certificates=look_at(settings.tls, heard),
         in_force=settings.in_force,
     )
@@ -283,6 +288,15 @@ def _client_mistakes(evidence: Evidence) -> Iterator[str]:
     yield from _lost(evidence, BY_CLIENTS)
 
 
+def _incomplete_copies(evidence: Evidence) -> Iterator[str]:
+    if count := evidence.copies_lost:
+        copies = "copy of a message was" if count == 1 else "copies of messages were"
+        yield (
+            f"{count} {copies} not written within the last hour: the discard file, or one of message debugging, is "
+            "incomplete. The log says why, usually a full disk or a missing permission. Delivery does not depend on it."
+        )
+
+
 def _certificates(evidence: Evidence) -> Iterator[str]:
     yield from worrying(evidence.certificates, evidence.metadata.now / 1000)
 
@@ -296,4 +310,12 @@ def _refused_reload(evidence: Evidence) -> Iterator[str]:
         )
 
 
-WARNINGS: Final = (_failed_brokers, _leaderless, _filling, _certificates, _refused_reload, _client_mistakes)
+WARNINGS: Final = (
+    _failed_brokers,
+    _leaderless,
+    _filling,
+    _incomplete_copies,
+    _certificates,
+    _refused_reload,
+    _client_mistakes,
+)

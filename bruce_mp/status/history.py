@@ -36,6 +36,7 @@ class _Reading(NamedTuple):
     discarded: tuple[int, ...]
     delays: tuple[int, ...]
     received: int
+    copies_lost: int
 
     @property
     def held(self) -> int:
@@ -105,6 +106,7 @@ class History:
             self._discarded(),
             tuple(read_delays(self._slab)[0]),
             total(self._slab, Counter.MsgReceived),
+            total(self._slab, Counter.MsgCopyLost),
         )
 
     def _discarded(self) -> tuple[int, ...]:
@@ -116,6 +118,13 @@ class History:
         with self._lock:
             before = self._minute.first
         return _by_reason(minus(now, before.discarded if before else now))
+
+    def copies_lost_lately(self) -> int:
+        """Copies of messages that were not written within the last hour: their file lacks them for good."""
+        now = total(self._slab, Counter.MsgCopyLost)
+        with self._lock:
+            before = self._hour.first
+        return now - before.copies_lost if before else 0
 
     def last_seconds(self, now_ms: int, seconds: int) -> Spell:
         """What happened in so many seconds, at most a minute."""

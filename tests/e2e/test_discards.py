@@ -217,6 +217,7 @@ def test_a_file_that_cannot_be_written_hurts_nothing_else(tmp_path: Path, troubl
             assert counters_of(daemon)["MsgCopyLost"] > 0
             daemon.wait_for(lambda: "Messages are delivered as ever" in daemon.log(), "a word in the log", 10)
             assert f"{bench.file} cannot be" in daemon.log()
+            assert "the discard file" in " ".join(daemon.get("/healthz")["warnings"])
             lines = lines_in(bench.file) if bench.file.is_file() else []
             assert len(lines) == counters_of(daemon)["DiscardLogLine"]
 

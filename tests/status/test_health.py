@@ -221,6 +221,21 @@ def test_losses_are_forgotten_after_a_minute(daemon: PagesOfNoDaemon) -> None:
         assert daemon.json("/healthz", 503 if second <= 60 else 200)["ready"] == (second > 60)
 
 
+@pytest.mark.parametrize(("lost", "words"), [(1, "1 copy of a message was"), (3, "3 copies of messages were")])
+def test_copies_that_could_not_be_written_are_a_warning_for_an_hour(
+    daemon: PagesOfNoDaemon, lost: int, words: str
+) -> None:
+    daemon.filled.input.add(Counter.MsgCopyLost, 7)  # before status started
+    daemon.memory.history.look(NOW_MS)
+    assert well(daemon).json("/healthz")["warnings"] == []
+    daemon.filled.input.add(Counter.MsgCopyLost, lost)
+    (warning,) = daemon.json("/healthz")["warnings"]
+    assert warning.startswith(f"{words} not written within the last hour: the discard file")
+    for second in (10, 3600, 3610):
+        daemon.memory.history.look(NOW_MS + 1000 * second)
+        assert daemon.json("/healthz")["warnings"] == [warning] * (second <= 3600)
+
+
 def test_losses_from_before_status_started_are_not_new(daemon: PagesOfNoDaemon) -> None:
     daemon.filled.input.land(0, {discarded(DiscardReason.NO_MEM): 3, Counter.MsgReceived: 3})
     assert well(daemon).json("/healthz")["ready"]
