@@ -30,6 +30,14 @@ _TWICE: Final = {
     "Cannot declare": "the section is there twice; put its settings together",
 }
 """What tomllib means, by the beginning of what it says."""
+_UNCLOSED: Final = {
+    "Illegal character '\\n'": '"',
+    "Found invalid character '\\n'": "'",
+    'Expected "\'"': "'",
+    "Unterminated string": '"""',
+    "Expected \"'''\"": "'''",
+}
+"""What it says when it misses the end of a string, and what the string begins with."""
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -76,17 +84,25 @@ def _read(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8, which TOML requires.") from error
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(f"{text}\n")  # with the end of the last line a string in it can be told from a longer one
     except ValueError as error:  # TOMLDecodeError, and integers too long for Python
-        raise ConfigError(_locate(path, text, str(error))) from error
+        raise ConfigError(f"{path}:{_explain(text, str(error))}.") from error
 
 
-def _locate(path: Path, text: str, error: str) -> str:
+def _explain(text: str, error: str) -> str:
     """tomllib puts the place at the end of its message; editors and people look for it after the file's name."""
+    said, quote = _PLACE.sub("", error), _UNCLOSED.get(error.partition(" (")[0])
+    means = f"the string that begins with {quote} in this line is not closed" if quote else said
+    return f"{_place(text, error, quote)}: this is not TOML: {_TWICE.get(said.partition(' (')[0], means)}"
+
+
+def _place(text: str, error: str, quote: str | None) -> str:
+    """Line and column: those of the error, or at the end of the file where the string begins that is not closed."""
     match = _PLACE.search(error)
-    line, column = (match[1], match[2]) if match else (str(text.count("\n") + 1), "end")
-    said = _PLACE.sub("", error)
-    return f"{path}:{line}:{column}: this is not TOML: {_TWICE.get(said.partition(' (')[0], said)}."
+    if match:
+        return f"{match[1]}:{match[2]}"
+    lines = (text[: text.rindex(quote)] if quote else text).split("\n")
+    return f"{len(lines)}:{len(lines[-1]) + 1 if quote else 'end'}"
 
 
 def _raise_any(problems: Iterable[Problem], path: Path, overrides: Sequence[Override]) -> None:
