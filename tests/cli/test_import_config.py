@@ -338,6 +338,27 @@ def test_all_faults_are_told_at_once(run: Callable[..., tuple[int, str, str]]) -
     assert [word in said for word in ("no input is enabled", "LOUD", "<wrong>", "no broker")] == [True] * 4
 
 
+@pytest.mark.parametrize(
+    "brokers",
+    [
+        "",
+        "<initialBrokers><broker host='k' port='no'/></initialBrokers>",
+        "<initialBrokers><broker host='k' port='70000'/></initialBrokers>",
+        "<initialBrokers><broker port='9092'/></initialBrokers>",
+        "<initialBrokers><broker host='k' port='9092'/><broker host='l' port='no'/></initialBrokers>",
+    ],
+)
+def test_a_fault_of_the_brokers_is_told_once(run: Callable[..., tuple[int, str, str]], brokers: str) -> None:
+    status, _, said = run(dory(DATAGRAM, brokers))
+    assert (status, said.count("\n")) == (1, 1)
+
+
+def test_each_broker_that_is_wrong_is_told(run: Callable[..., tuple[int, str, str]]) -> None:
+    more = "<broker host='k' port='no'/><broker host='l' port='70000'/></"
+    _, _, said = run(dory(DATAGRAM, BROKERS.replace("</", more)))
+    assert ('port="no"' in said, "l:70000" in said) == (True, True)
+
+
 def test_a_file_that_is_not_there_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["import-config", str(tmp_path / "none.xml")]) == 1
     assert "No such file" in capsys.readouterr().err

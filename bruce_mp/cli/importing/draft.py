@@ -36,6 +36,7 @@ class Draft:
         self._origins: dict[Key, str] = {}
         self._notes: dict[Key, list[str]] = {}
         self._errors: list[str] = []
+        self._given_up: set[Key] = set()
         self.status_port: int | None = None
         self.loopback_only = False
 
@@ -64,6 +65,10 @@ class Draft:
         """Something that cannot be taken over."""
         self._errors.append(f"{origin}: {text}")
 
+    def give_up(self, key: Key) -> None:
+        """A setting for which the old configuration has nothing that is right: that has been told, or will be."""
+        self._given_up.add(key)
+
     def render(self, title: str) -> str:
         """The whole as TOML."""
         self._check()
@@ -78,7 +83,7 @@ class Draft:
     def _check(self) -> None:
         decoder = Decoder()
         decoded = decoder.table(Config, self._tree)
-        problems = list(decoder.problems)
+        problems = [problem for problem in decoder.problems if problem.path not in self._given_up]
         if not problems and not self._errors:
             problems = list(check(msgspec.convert(decoded, Config)))
         errors = self._errors + [f"{self._origin(problem)}: {problem.text}" for problem in problems]

@@ -53,6 +53,7 @@ Value = TypeVar("Value")
 ACTIONS: Final = {"perTopic": "per_topic", "combinedTopics": "combined", "disable": "none"}
 LEVELS: Final = range(10)
 USUAL_PORT: Final = 9092
+_SERVERS: Final = ("kafka", "bootstrap_servers")
 
 ARRIVAL: Final = "The age of a batch counts from the arrival of its first message, not from the clients' timestamps."
 
@@ -215,21 +216,25 @@ def _http(reader: Reader, section: Element) -> None:
 
 
 def _brokers(reader: Reader, root: Element, default_port: int) -> None:
-    servers = []
-    for broker in root.all("initialBrokers/broker"):
-        host = reader.text(broker, "host")
-        port = reader.read(broker, "port", integer) if "port" in broker.attributes else default_port
-        if "port" not in broker.attributes and default_port != USUAL_PORT:
-            note = (
-                f"{host} had no port; the old daemon took {default_port} then. Brokers usually listen on {USUAL_PORT}."
-            )
-            reader.draft.note(note, ("kafka", "bootstrap_servers"))
-        servers.append(f"[{host}]:{port}" if host and ":" in host else f"{host}:{port}")
-        last = reader.origin(broker)
+    brokers = list(root.all("initialBrokers/broker"))
+    servers = [server for broker in brokers if (server := _server(reader, broker, default_port)) is not None]
     if servers:
-        reader.draft.set(("kafka", "bootstrap_servers"), servers, last)
-    else:
+        reader.draft.set(_SERVERS, servers, reader.origin(brokers[-1]))
+        return
+    reader.draft.give_up(_SERVERS)
+    if not brokers:
         reader.draft.wrong(reader.origin(root), "there is no broker: give <initialBrokers> with a <broker host=... />.")
+
+
+def _server(reader: Reader, broker: Element, default_port: int) -> str | None:
+    host = reader.text(broker, "host")
+    port = reader.read(broker, "port", integer) if "port" in broker.attributes else default_port
+    if host is None or port is None:
+        return None
+    if "port" not in broker.attributes and default_port != USUAL_PORT:
+        note = f"{host} had no port; the old daemon took {default_port} then. Brokers usually listen on {USUAL_PORT}."
+        reader.draft.note(note, _SERVERS)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 _SECTIONS: Final = {
