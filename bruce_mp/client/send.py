@@ -20,7 +20,8 @@ from bruce_mp import __version__
 from bruce_mp.client.datagram import MAX_DATAGRAM, DatagramClient
 from bruce_mp.client.failures import MessageTooLargeError
 from bruce_mp.client.stream import MAX_STREAM_MESSAGE, StreamClient, TcpClient
-from bruce_mp.errors import BruceError, ExitCode
+from bruce_mp.errors import BruceError, ExitCode, LocalProtocolError
+from bruce_mp.protocol.client_headers import encode_headers
 from bruce_mp.protocol.client_wire import MAX_MESSAGE, MAX_TOPIC, encode_any_partition, encode_partition_key
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bruce_mp.client.base import Client
+    from bruce_mp.protocol.client_headers import Header
 
 __all__ = ["add_arguments", "run"]
 
@@ -61,6 +63,13 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
+def _header(text: str) -> Header:
+    name, equals, value = os.fsencode(text).partition(b"=")
+    if not name:
+        raise ArgumentTypeError(f"{text!r} has no name: give NAME=VALUE, or NAME alone")
+    return name, value if equals else None
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of `bruce send`."""
     natural = _integer(0, 2**31 - 1)
@@ -76,6 +85,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         type=_integer(-1, 2**32 - 1),
         help="choose the partition by N, modulo their number",
+    )
+    parser.add_argument(
+        "--header",
+        metavar="NAME=VALUE",
+        dest="headers",
+        action="append",
+        default=[],
+        type=_header,
+        help="a record header of the messages; NAME alone has a null value; more than once: that many headers",
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--value", metavar="TEXT", type=os.fsencode, help="value of the message; empty by default")
@@ -171,6 +189,10 @@ def _check(args: Namespace) -> None:
         raise UsageError("--flush needs an answer, which datagrams do not have: use --stream-socket-path or --port.")
     if not 0 < len(args.topic) <= MAX_TOPIC:
         raise UsageError(f"--topic has {len(args.topic)} bytes: give 1 to {MAX_TOPIC}.")
+    try:
+        encode_headers(args.headers)
+    except LocalProtocolError as error:
+        raise UsageError(f"--header: {error}") from error
 
 
 def _fail(error: BruceError) -> ExitCode:
@@ -195,8 +217,8 @@ def _messages(args: Namespace) -> Iterator[bytes]:
 def _encode(args: Namespace, value: bytes) -> bytes:
     now = time.time_ns() // 1_000_000
     if args.partition_key is None:
-        return encode_any_partition(args.topic, value, args.key, timestamp_ms=now)
-    return encode_partition_key(args.partition_key, args.topic, value, args.key, timestamp_ms=now)
+        return encode_any_partition(args.topic, value, args.key, timestamp_ms=now, headers=args.headers)
+    return encode_partition_key(args.partition_key, args.topic, value, args.key, timestamp_ms=now, headers=args.headers)
 
 
 def _spoil(message: bytes) -> bytes:

@@ -84,6 +84,24 @@ def test_without_a_value_it_is_empty(daemon: socket.socket, send: Callable[..., 
     assert values(daemon) == [b""]
 
 
+@pytest.mark.parametrize("key", [(), ("--partition-key", "3")])
+def test_record_headers(daemon: socket.socket, send: Callable[..., int], key: tuple[str, ...]) -> None:
+    given = ["trace=a=b", "größe=größe", "empty=", "null", "trace=again"]
+    assert send("--value", "v", *key, *(word for header in given for word in ("--header", header))) == 0
+    (message,) = received(daemon)
+    assert isinstance(message, Message)
+    assert (message.value, message.headers) == (
+        b"v",
+        (
+            (b"trace", b"a=b"),
+            ("größe".encode(), "größe".encode()),
+            (b"empty", b""),
+            (b"null", None),
+            (b"trace", b"again"),
+        ),
+    )
+
+
 @pytest.mark.parametrize(("given", "sent"), [("-1", 4294967295), ("0", 0), ("4294967295", 4294967295)])
 def test_partition_keys(daemon: socket.socket, send: Callable[..., int], given: str, sent: int) -> None:
     assert send("--partition-key", given, "--value", "v") == 0
@@ -102,6 +120,8 @@ def test_partition_keys(daemon: socket.socket, send: Callable[..., int], given: 
         ("--value", "", "--stdin"),
         ("--lines", "--value", "v"),
         ("--no-such-option",),
+        ("--header", ""),
+        ("--header", "=value"),
         ("--port", "9000"),
         ("--stream-socket-path", "/s"),
     ],
@@ -120,6 +140,8 @@ def test_wrong_options_end_with_2(send: Callable[..., int], arguments: tuple[str
         (("--topic", ""), "--topic has 0 bytes"),
         (("--flush", "1"), "--flush needs an answer"),
         (("--topic", "t" * 32768), "--topic has 32768 bytes"),
+        (("--header", "n" * 32768), "--header: The key of a record header has 32768 bytes: at most 32767 fit."),
+        (("--header", "n=" + "v" * 65529), "--header: The record headers of the message have 65536 bytes: at most"),
     ],
 )
 def test_options_that_do_not_fit_end_with_2(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -77,6 +79,18 @@ def test_headers_come_back_from_the_embedded_broker(tmp_path: Path) -> None:
         assert books.delivered == len(expected)
         found = [(each.value, each.key, each.headers) for records in broker.fetch(TOPIC) for each in records]
     assert ordered(found) == ordered(expected)
+
+
+def test_headers_of_the_command_come_back(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bruce_mp", "send", "--topic", TOPIC, "--value", "v", "--count", "3"]
+    headers = [word for header in ("a=1=2", "empty=", "null", "a=again", "größe=ß") for word in ("--header", header)]
+    with DevBroker(topics={TOPIC: 1}) as broker, daemon_in(tmp_path, broker) as daemon:
+        for option, path in (("--socket-path", daemon.socket_path), ("--stream-socket-path", tmp_path / "in.stream")):
+            subprocess.run([*command, option, path, *headers], timeout=60, check=True)
+        assert daemon.wait_settled(6).delivered == 6
+        [records] = broker.fetch(TOPIC)
+    expected: Headers = (("a", b"1=2"), ("empty", b""), ("null", None), ("a", b"again"), ("größe", "ß".encode()))
+    assert [(each.value, each.headers) for each in records] == [(b"v", expected)] * 6
 
 
 def test_headers_come_back_from_kafka(tmp_path: Path, kafka_versions: KafkaCluster) -> None:
