@@ -351,6 +351,7 @@ class Router:
             self._renew(topic, view.topics.get(topic.name), now_ms)
         for number in self._tables.free(view.topics, self.dispatching.topics, now_ms):
             self._topics.pop(number, None)
+            self._limits.forget(number)
         self.dispatching.on_metadata(view, started_ms, now_ms)
         found = self.unknown.settle(
             lambda name: self._can_number(name, now_ms), started_ms, now_ms, forbidden=view.forbidden

@@ -84,6 +84,11 @@ class RateLimits:
             if windows is None or rule is None or not windows.keep_to(rule):
                 del self._windows[topic]
 
+    def forget(self, topic: int) -> None:
+        """A topic is gone, and its number with it."""
+        self._windows.pop(topic, None)
+        self._names.pop(topic, None)
+
     def admit(self, topic: int, name: bytes, segments: Sequence[Segment], run: Run, now_ms: int) -> Sequence[Segment]:
         """Segments of one run that is ours: those that pass.  The others are discarded."""
         windows = self._windows_of(topic, name)

@@ -320,6 +320,8 @@ def test_entries_of_topics_that_are_gone_go_to_others(make: MakeWorld) -> None:
         vanish(world, *names[at : at + 4])
     assert world.reporter.discarded == {}
     assert [len(world.cluster.log(name, 0)) for name in names] == [2] * 40
+    limits = world.router._limits
+    assert len(limits._windows) == len(limits._names) <= 4, "what is known of topics that are gone goes with them"
     world.check()
 
 
