@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from argparse import Action, ArgumentParser, RawDescriptionHelpFormatter
+from contextlib import nullcontext
 from signal import SIGINT
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from bruce_mp import __version__
+from bruce_mp.cli.early_signals import held_back
 from bruce_mp.cli.output import while_read
 from bruce_mp.errors import BruceError
 
@@ -49,6 +51,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         _parser().parse_args(arguments)  # --help, --version, or an error: it exits
+    with held_back() if _is_start(arguments) else nullcontext():
+        return _obey(arguments)
+
+
+def _is_start(arguments: Sequence[str]) -> bool:
+    """Whether a daemon is to be started, and not only looked at."""
+    return arguments[0] == "run" and "--check" not in arguments
+
+
+def _obey(arguments: Sequence[str]) -> int:
     command = importlib.import_module(COMMANDS[arguments[0]].module)
     try:
         return cast("Callable[[Sequence[str]], int]", command.main)(arguments[1:])

@@ -26,7 +26,7 @@ class SignalPipe:
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in WATCHED:
             signal.signal(number, _nothing)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # the code that we replaced held them back
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # they were held back for us
 
     def fileno(self) -> int:
         """The descriptor to poll."""

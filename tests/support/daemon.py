@@ -193,6 +193,11 @@ class Daemon:
         return {title.removeprefix("bruce: "): pid for pid, title in titles.items() if title.startswith("bruce: ")}
 
     @property
+    def has_process(self) -> bool:
+        """Whether it has been started."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         """The supervisor's pid."""
         assert self._process is not None

@@ -1,0 +1,157 @@
+"""Signals that come while a daemon starts: it obeys them when it is there, and does not end of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from signal import Signals
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.cli import main
+from bruce_mp.cli.early_signals import HELD_BACK
+from bruce_mp.client import DatagramClient
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.supervisor.upgrade_note import Stage, read_note
+from support.daemon import Daemon
+from support.read_back import read_back
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Self
+
+pytestmark = pytest.mark.process
+
+TOPIC: Final = "t"
+EVERY_S: Final = 0.003
+WITHIN_S: Final = 60
+FAILING: Final = """
+import os, signal, sys
+import bruce_mp.cli.run
+from bruce_mp.cli import main
+from bruce_mp.errors import StartError
+
+def fail(_):
+    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    raise StartError("No.")
+
+bruce_mp.cli.run.main = fail
+status = main(["run"])
+assert not signal.pthread_sigmask(signal.SIG_BLOCK, []), "it is as before"
+sys.exit(status)
+"""
+"""A start that fails after signals came."""
+
+
+def mask_of(pid: int, field: str) -> set[Signals]:
+    """Which of them a process blocks (`SigBlk`) or handles (`SigCgt`), as the kernel has it; none if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return set()
+    mask = int(next((line.split()[1] for line in lines if line.startswith(f"{field}:")), "0"), 16)
+    return {number for number in HELD_BACK if mask >> (number - 1) & 1}
+
+
+class Shower(Thread):
+    """Signals to a daemon from the moment on that it holds them back: every few ms, or once."""
+
+    def __init__(self, daemon: Daemon, numbers: tuple[Signals, ...], *, once: bool) -> None:
+        super().__init__()
+        self._daemon = daemon
+        self._numbers = numbers
+        self._once = once
+        self._over = Event()
+        self.began_early = False
+        """Whether nothing but the kernel held the first ones back."""
+
+    def run(self) -> None:
+        while not self.began_early:
+            if self._over.wait(EVERY_S / 10):
+                return
+            if self._daemon.has_process:
+                blocked, handled = (mask_of(self._daemon.pid, field) for field in ("SigBlk", "SigCgt"))
+                self.began_early = blocked == set(HELD_BACK) and not handled
+        while not self._over.is_set():
+            for number in self._numbers:
+                os.kill(self._daemon.pid, number)
+            if self._once or self._over.wait(EVERY_S):
+                return
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
+
+
+@pytest.fixture
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(topics={TOPIC: 1}) as broker:
+        yield broker
+
+
+def deliver(daemon: Daemon, broker: DevBroker) -> None:
+    with DatagramClient(daemon.socket_path, timeout=WITHIN_S) as client:
+        for number in range(10):
+            client.send(TOPIC, b"%d" % number)
+    assert daemon.wait_settled(10).delivered == 10
+    assert [seen.value for seen in read_back(broker, [TOPIC])[TOPIC]] == [b"%d" % number for number in range(10)]
+
+
+def test_a_shower_of_signals_from_the_first_moment_on(tmp_path: Path, broker: DevBroker) -> None:
+    daemon = Daemon(tmp_path, broker.bootstrap)
+    with Shower(daemon, (Signals.SIGHUP, Signals.SIGUSR1), once=False) as shower:
+        daemon.start()
+    with daemon.kept():
+        assert shower.began_early
+        daemon.wait_for(lambda: "nothing has changed" in daemon.log(), "a reload", WITHIN_S)
+        counters = {line["name"]: line["value"] for line in daemon.get("/counters/json")["counters"]}
+        assert counters["GotLogfileReopenRequest"] > 0
+        for pid in (daemon.pid, *daemon.pids().values()):
+            assert mask_of(pid, "SigBlk") == set()
+        deliver(daemon, broker)
+
+
+def test_an_upgrade_that_is_asked_for_at_the_first_moment(tmp_path: Path, broker: DevBroker) -> None:
+    daemon = Daemon(tmp_path, broker.bootstrap)
+    with Shower(daemon, (Signals.SIGUSR2,), once=True) as shower:
+        daemon.start()
+        with daemon.kept():
+            assert shower.began_early
+            daemon.wait_for(
+                lambda: (note := read_note(daemon.run_dir)) is not None and note.stage is Stage.DONE,
+                "the upgrade",
+                WITHIN_S,
+            )
+            deliver(daemon, broker)
+            assert mask_of(daemon.pid, "SigBlk") == set()
+
+
+def test_a_start_that_fails_ends_as_ever(tmp_path: Path) -> None:
+    """What was held back does not end it instead."""
+    ended = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, check=False, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (1, b"bruce: No.\n")
+
+
+@pytest.mark.parametrize("command", [["run", "--check"], ["check-config"]])
+def test_only_a_start_holds_them_back(monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    seen: list[set[int]] = []
+
+    def look(_: list[str]) -> int:
+        seen.append({int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])})
+        return 0
+
+    for name in ("run", "check_config"):
+        monkeypatch.setattr(f"bruce_mp.cli.{name}.main", look)
+    assert main(command) == 0
+    assert main(["run"]) == 0
+    assert seen == [set(), set(map(int, HELD_BACK))]
