@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-from argparse import Action, ArgumentParser, RawDescriptionHelpFormatter
 from contextlib import nullcontext
 from signal import SIGINT
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from bruce_mp import __version__
 from bruce_mp.cli.early_signals import held_back
 from bruce_mp.cli.output import while_read
 from bruce_mp.errors import BruceError
@@ -50,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] not in COMMANDS:
-        _parser().parse_args(arguments)  # --help, --version, or an error: it exits
+        importlib.import_module("bruce_mp.cli.usage").parser().parse_args(arguments)  # it exits
     with held_back() if _is_start(arguments) else nullcontext():
         return _obey(arguments)
 
@@ -69,25 +67,3 @@ def _obey(arguments: Sequence[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 128 + SIGINT
-
-
-class _Version(Action):
-    """Prints the version.  It looks for the kernels only when it is asked: `bruce send` has no use for them."""
-
-    def __call__(self, parser: ArgumentParser, *_: object) -> None:
-        choice = importlib.import_module("bruce_mp.kernels").CHOICE
-        print(f"bruce {__version__}, {choice.sentence}")
-        parser.exit()
-
-
-def _parser() -> ArgumentParser:
-    summaries = "\n".join(f"  {name:14}{command.summary}" for name, command in COMMANDS.items())
-    parser = ArgumentParser(
-        prog="bruce",
-        description="A host's daemon for Kafka.",
-        epilog=f"commands:\n{summaries}\n\n`bruce COMMAND --help` tells more.",
-        formatter_class=RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version, and which kernels are used")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="what to do")
-    return parser

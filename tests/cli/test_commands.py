@@ -110,7 +110,7 @@ def test_a_connection_that_breaks_is_not_taken_for_the_output() -> None:
 
 
 def test_the_command_alone_loads_nothing_heavy() -> None:
-    heavy = "{'kafka', 'flask', 'zmq', 'waitress', 'psutil', 'bruce_mp.supervisor'}"
+    heavy = "{'kafka', 'flask', 'zmq', 'waitress', 'psutil', 'argparse', 'bruce_mp.supervisor'}"
     script = f"import sys, bruce_mp.cli; sys.exit(bool({heavy} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
