@@ -323,17 +323,20 @@ def chunk_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
 
     A header that is not sound counts as free: nothing in it can be trusted.
     """
-    chunk, chunks = 0, slab.geometry.chunks
-    while chunk < chunks:
-        head = lay.CHUNK_HEAD.unpack_from(slab.view, slab.chunk_at(chunk))
-        magic, generation, state, _, _, span = head[:6]
-        sound = magic == lay.CHUNK_MAGIC and state in _HEADED and 1 <= span <= chunks - chunk
-        if not sound or state == ChunkState.FREE:
-            yield chunk, ChunkState.FREE, 1, generation if sound else 0
-            chunk += 1
-        else:
-            yield chunk, ChunkState(state), span, generation
-            chunk += span
+    chunk = 0
+    while chunk < slab.geometry.chunks:
+        state, span, generation = _head(slab, chunk)
+        yield chunk, state, span, generation
+        chunk += span
+
+
+def _head(slab: Slab, chunk: int) -> tuple[ChunkState, int, int]:
+    """(state, span, generation) of a chunk that should have a header of its own."""
+    head = lay.CHUNK_HEAD.unpack_from(slab.view, slab.chunk_at(chunk))
+    magic, generation, state, _, _, span = head[:6]
+    if magic != lay.CHUNK_MAGIC or state not in _HEADED or not 1 <= span <= slab.geometry.chunks - chunk:
+        return ChunkState.FREE, 1, 0
+    return ChunkState(state), 1 if state == ChunkState.FREE else span, generation
 
 
 _HEADED: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})
@@ -345,16 +348,13 @@ def used_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
     One that came into use after the beginning may be missing.
     """
     states = bytes(slab.view[slab.chunks_at + lay.CHUNK_STATE :: lay.CHUNK_BYTES])
-    chunk, chunks = 0, slab.geometry.chunks
+    chunk = 0
     while (found := _NOT_FREE.search(states, chunk)) is not None:
         chunk = found.start()
-        head = lay.CHUNK_HEAD.unpack_from(slab.view, slab.chunk_at(chunk))
-        magic, generation, state, _, _, span = head[:6]
-        if magic == lay.CHUNK_MAGIC and state in _IN_USE and 1 <= span <= chunks - chunk:
-            yield chunk, ChunkState(state), span, generation
-            chunk += span
-        else:
-            chunk += 1
+        state, span, generation = _head(slab, chunk)
+        if state is not ChunkState.FREE:
+            yield chunk, state, span, generation
+        chunk += span
 
 
 def _free_generations(slab: Slab) -> list[int]:
@@ -368,7 +368,6 @@ def _free_generations(slab: Slab) -> list[int]:
 
 
 _NOT_FREE: Final = re.compile(b"[^%c]" % ChunkState.FREE)
-_IN_USE: Final = _HEADED - {ChunkState.FREE}
 
 
 def last_arrival(slab: Slab, chunk: int) -> int:

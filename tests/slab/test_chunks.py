@@ -11,7 +11,7 @@ from bruce_mp.kernels.pure.lane import Head, Lane
 from bruce_mp.kernels.pure.segments import mark
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import DRY_MS, ChunkPool, chunk_heads, is_settled
+from bruce_mp.slab.chunks import DRY_MS, ChunkPool, chunk_heads, is_settled, used_heads
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.layout import ChunkState, State
 from bruce_mp.slab.runs import Segment, read_run, segment_words, split
@@ -295,3 +295,28 @@ def test_neighbours_are_spared_of_a_slab_that_is_free() -> None:
         pool = ChunkPool(slab, INPUT_ROW)
         pool.secure(90, 9)
         assert pool.can_spare(32)
+
+
+def test_those_in_use_are_the_heads_that_are_not_free() -> None:
+    """Also where a header is damaged: it is free, and hides none behind it."""
+    with new_slab() as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        firsts = [pool.allocate(span, 0) for span in (1, 3, 1, 2)]
+        assert None not in firsts
+        spans = dict(zip(firsts, (1, 3, 1, 2), strict=True))
+        assert {chunk: span for chunk, _, span, _ in used_heads(slab)} == spans
+        for chunk, field, value in (
+            (firsts[0], lay.CHUNK_STATE, 77),
+            (firsts[2], lay.CHUNK_SPAN, CHUNKS),
+            (firsts[3], 0, 0),
+        ):
+            at = slab.chunk_at(chunk or 0) + field
+            if field == lay.CHUNK_STATE:
+                slab.view[at] = value
+            else:
+                slab.words[at >> 2] = value
+            del spans[chunk]
+            heads = list(chunk_heads(slab))
+            assert list(used_heads(slab)) == [head for head in heads if head[1] is not ChunkState.FREE]
+            assert {chunk: span for chunk, _, span, _ in used_heads(slab)} == spans
+            assert {state for first, state, _, _ in heads if first == chunk} == {ChunkState.FREE}
