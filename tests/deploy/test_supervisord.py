@@ -41,14 +41,14 @@ serverurl = unix://{place}/s.sock
 """
 
 
-def adapted(place: Path, command: str) -> str:
-    """Our file, for a directory of the test."""
+def adapted(place: Path, command: str, startsecs: int) -> str:
+    """Our file, for a directory of the test; who ends within `startsecs` was not started, afterwards it has exited."""
     text = CONF.read_text()
     for pattern, ours in (
         (r"command = .*", f"command = {command}"),
         (r"user = .*\n", ""),
         (r"/var/log/bruce", str(place)),
-        (r"startsecs = 10", "startsecs = 1"),
+        (r"startsecs = 10", f"startsecs = {startsecs}"),
         (r"startretries = 10", "startretries = 1"),
         (r"50MB", "1KB"),
     ):
@@ -60,10 +60,10 @@ def adapted(place: Path, command: str) -> str:
 class Supervised:
     """supervisord with a daemon."""
 
-    def __init__(self, place: Path, command: str) -> None:
+    def __init__(self, place: Path, command: str, startsecs: int = 1) -> None:
         self.place = place
         self.conf = place / "supervisord.conf"
-        self.conf.write_text(SUPERVISORD.format(place=place) + adapted(place, command))
+        self.conf.write_text(SUPERVISORD.format(place=place) + adapted(place, command, startsecs))
         with (place / "supervisord.out").open("wb") as output:
             self.process = processes.spawn(
                 [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(self.conf)], output=output
@@ -166,7 +166,10 @@ def counter(daemon: Daemon, name: str) -> int:
 def test_a_start_that_is_refused_is_fatal_and_says_why(tmp_path: Path) -> None:
     config = tmp_path / "bruce.toml"
     config.write_text("[kafka]\nbootstrap_servers = []\n")
-    running = Supervised(tmp_path, f"{sys.executable} -m bruce_mp run --config {config}")
-    running.wait_for_status("FATAL")
-    running.end()
+    # However long it takes to load the code: a daemon that ended later would be started again for ever.
+    running = Supervised(tmp_path, f"{sys.executable} -m bruce_mp run --config {config}", startsecs=int(PATIENCE_S))
+    try:
+        running.wait_for_status("FATAL")
+    finally:
+        running.end()
     assert "bootstrap_servers" in (tmp_path / "stderr.log").read_text()
