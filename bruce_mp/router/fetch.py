@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bruce_mp.router.cluster import Address
     from bruce_mp.router.in_turn import Connect
 
-__all__ = ["FetchResult", "Fetcher"]
+__all__ = ["Attempt", "FetchResult", "Fetcher"]
 
 _LOG = logging.getLogger(__name__)
 FIRST_THAT_MAKES_NONE: Final = 4
@@ -43,6 +43,13 @@ class FetchResult(NamedTuple):
     producer_id: int | None
     producer_error: int = 0
     forbidden: frozenset[bytes] = frozenset()
+
+
+class Attempt(NamedTuple):
+    """The broker that is asked now, and why the one before it gave no metadata; both empty while none is asked."""
+
+    asking: str = ""
+    asked_in_vain: str = ""
 
 
 class Fetcher:
@@ -80,6 +87,12 @@ class Fetcher:
         """Whether a fetch is under way."""
         return self._brokers.is_busy
 
+    @property
+    def attempt(self) -> Attempt:
+        """What is being tried."""
+        asked = self._brokers.asked
+        return Attempt(f"{asked.host}:{asked.port}", self.last_error) if self.is_busy and asked else Attempt()
+
     def change(self, connect: Connect) -> None:
         """From now on connect in this way; what is under way is given up, and nobody hears of it."""
         self._brokers.leave()
@@ -104,7 +117,7 @@ class Fetcher:
         self._brokers.begin(sorted([*first, *bootstrap], key=lambda address: address in self._failed))
         self._failed.intersection_update(self._brokers.left)
         self._wants_producer = wants_producer
-        self.needs_operator = False
+        self.last_error, self.needs_operator = "", False
         self._try_next()
 
     def _try_next(self) -> None:

@@ -221,7 +221,7 @@ class _Process:
             self._loop.call_later(_REPORT_EVERY_S, self._report)
 
     def _publish(self) -> None:
-        self._standing.publish(self._core, steady_ms())
+        self._standing.publish(self._core, steady_ms(), self._fetcher.attempt)
         self._loop.call_later(PUBLISH_EVERY_S, self._publish)
 
     def _report(self) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.router.cluster import Address
     from bruce_mp.router.core import Router
+    from bruce_mp.router.fetch import Attempt
     from bruce_mp.telemetry.copies import ByteSender
 
 __all__ = ["PUBLISH_EVERY_S", "Standing"]
@@ -64,7 +65,7 @@ class Standing:
             self._failing_since_ms = self._now_ms()
         self._error = error
 
-    def publish(self, router: Router, steady_ms: int) -> None:
+    def publish(self, router: Router, steady_ms: int, attempt: Attempt) -> None:
         """Tell status.  What it does not take is not said: it is said again in a second."""
         paused = [*self._no_leader(router), *self._paused(router, steady_ms)]
         standing = RouterStanding(
@@ -76,6 +77,7 @@ class Standing:
             self._needs_operator,
             self._producer_error,
             self._forbidden,
+            *attempt,
         )
         self._sender.send_bytes(encode_events([standing]))
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from bruce_mp.status.slab_use import SlabUse
     from bruce_mp.status.standings import Heard
     from bruce_mp.telemetry.books import Books
+    from bruce_mp.telemetry.standings import RouterStanding
 
 __all__ = ["Evidence", "HealthPage", "gather", "judge"]
 
@@ -181,10 +182,22 @@ def _producer_refused(evidence: Evidence) -> Iterator[str]:
 
 def _metadata(evidence: Evidence) -> Iterator[str]:
     age_ms, max_age_ms = evidence.metadata_age_ms, evidence.metadata_max_age_ms
+    router = evidence.heard.router
+    if router is not None and router.failing_since_ms is not None:
+        return  # `_brokers_silent` says why
     if age_ms is None:
-        yield "No metadata has been fetched from Kafka yet; see the log for the brokers that were asked."
+        yield f"No metadata has been fetched from Kafka yet. {_asking(router)}"
     elif max_age_ms is not None and age_ms > max_age_ms:
-        yield f"The metadata is {age_ms // 1000} s old, more than two refresh intervals; see the log for why."
+        yield f"The metadata is {age_ms // 1000} s old, more than two refresh intervals. {_asking(router)}"
+
+
+def _asking(router: RouterStanding | None) -> str:
+    if router is None:
+        return "The router has not said yet which broker it asks."
+    if not router.asking:
+        return "No broker is asked at the moment; the router is about to ask one."
+    before = f" Before that: {router.asked_in_vain}" if router.asked_in_vain else ""
+    return f"{router.asking} is asked now; if it does not answer, the next one is.{before}"
 
 
 def _hidden_topics(evidence: Evidence) -> Iterator[str]:

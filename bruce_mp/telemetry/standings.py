@@ -87,7 +87,8 @@ class RouterStanding(msgspec.Struct, frozen=True, tag=True):
     `brokers` are (node, host, port) as the metadata has them.  `failing_since_ms` is None if the last fetch of the
     metadata worked, else `error` says why it did not; `needs_operator`, as above.  `paused` lists some of the
     `paused_count` pauses.  `producer_error` is the error code for which we have no producer id, 0 if there is none.
-    `forbidden` are topics whose messages wait because brokers hide them from our user.
+    `forbidden` are topics whose messages wait because brokers hide them from our user.  `asking` is the broker that is
+    asked for metadata now, and `asked_in_vain` why the one before it gave none; both empty while none is asked.
     """
 
     brokers: tuple[tuple[int, str, int], ...]
@@ -98,3 +99,5 @@ class RouterStanding(msgspec.Struct, frozen=True, tag=True):
     needs_operator: bool = False
     producer_error: int = 0
     forbidden: tuple[bytes, ...] = ()
+    asking: str = ""
+    asked_in_vain: str = ""

@@ -11,6 +11,7 @@ import pytest
 
 from bruce_mp.config.sections import Batching, DefaultBatching, Delivery
 from bruce_mp.errors import DiscardReason
+from bruce_mp.router.fetch import Attempt
 from bruce_mp.router.standing import Standing
 from bruce_mp.router.unknown import YOUNG_MS
 from bruce_mp.router.vanishing import BELIEVED_AFTER_MS
@@ -146,14 +147,14 @@ def test_what_is_bound_to_a_partition_waits_for_its_leader(make: MakeWorld) -> N
     assert (world.held(), world.router.leaderless()) == ({"ROUTED": 1}, [(1, 1)])
     said: list[bytes] = []
     standing = Standing(Sender(said), lambda: 77_000 + len(said), lambda _: b"t")
-    standing.publish(world.router, world.now_ms)
-    standing.publish(world.router, world.now_ms)
+    standing.publish(world.router, world.now_ms, Attempt())
+    standing.publish(world.router, world.now_ms, Attempt())
     (last,) = decode_events(said[-1])
     assert isinstance(last, RouterStanding)
     assert last.paused == (PausedScope(None, b"t", 1, NO_LEADER, 77_000),)
     world.cluster.leaders[b"t", 1] = 1
     settle(world)
-    standing.publish(world.router, world.now_ms)
+    standing.publish(world.router, world.now_ms, Attempt())
     assert decode_events(said[-1]) == [RouterStanding((), None, "", (), 0)]
 
 

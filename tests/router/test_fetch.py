@@ -128,6 +128,21 @@ def test_the_next_one_is_asked_known_ones_first(results: list[FetchResult | None
     assert len(results) == 1
 
 
+def test_whom_it_asks_and_who_was_asked_in_vain_can_be_told(results: list[FetchResult | None]) -> None:
+    fetcher = make_fetcher(results)
+    assert fetcher.attempt == ("", "")
+    for _ in range(2):  # what was said in an earlier fetch is not said in the next
+        FakeSocket.opened = []
+        fetcher.start([Address("one", 9092)], BOOTSTRAP, wants_producer=False)
+        first, second = sorted(["one:9092", "seed:9092"], key=lambda name: name != f"{FakeSocket.opened[0].host}:9092")
+        assert fetcher.attempt == (first, "")
+        FakeSocket.opened[0].tell(REFUSED)
+        assert fetcher.attempt == (second, "Broker one:9092 cannot be reached.")
+        FakeSocket.opened[1].tell(REFUSED)
+        assert fetcher.attempt == ("", "")
+    assert results == [None, None]
+
+
 def test_who_failed_last_time_is_asked_last(results: list[FetchResult | None]) -> None:
     """A silent broker costs its time once, not each time that chance picks it first."""
     fetcher = make_fetcher(results)

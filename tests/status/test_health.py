@@ -53,6 +53,28 @@ def test_without_metadata_it_is_live_and_not_ready(daemon: PagesOfNoDaemon) -> N
     assert daemon.json("/healthz?probe=live") == page
 
 
+ASKED = "kafka2:9092 is asked now; if it does not answer, the next one is."
+
+
+@pytest.mark.parametrize(
+    ("asking", "in_vain", "said"),
+    [
+        ("", "", "No broker is asked at the moment; the router is about to ask one."),
+        ("kafka2:9092", "", ASKED),
+        ("kafka2:9092", "Broker kafka1:9092 is silent.", f"{ASKED} Before that: Broker kafka1:9092 is silent."),
+    ],
+)
+def test_who_is_asked_for_metadata_is_said(daemon: PagesOfNoDaemon, asking: str, in_vain: str, said: str) -> None:
+    assert only_problem(daemon).endswith("yet. The router has not said yet which broker it asks.")
+    standing = msgspec.structs.replace(router(), asking=asking, asked_in_vain=in_vain)
+    daemon.standings.take([standing], NOW_MS)
+    assert only_problem(daemon) == f"No metadata has been fetched from Kafka yet. {said}"
+    daemon.fetch_metadata(NOW_MS - 60_001, NOW_MS - 90_000)
+    assert only_problem(daemon) == f"The metadata is 60 s old, more than two refresh intervals. {said}"
+    daemon.standings.take([router(NOW_MS - 7000)], NOW_MS)
+    assert only_problem(daemon).startswith("No broker can be reached for 7 s: Connection refused.")
+
+
 def test_old_metadata_is_not_ready(daemon: PagesOfNoDaemon) -> None:
     daemon.fetch_metadata(NOW_MS - 60_001, NOW_MS - 90_000)
     assert "60 s old" in daemon.json("/healthz", 503)["problems"][0]
