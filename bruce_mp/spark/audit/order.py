@@ -16,7 +16,7 @@ from bruce_mp.spark.audit.facts import LANE, exploded
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["late_messages"]
+__all__ = ["disordered_lanes", "late_messages"]
 
 
 def late_messages(facts: DataFrame) -> DataFrame:
@@ -26,7 +26,7 @@ def late_messages(facts: DataFrame) -> DataFrame:
 
     lane = Window.partitionBy(LANE).orderBy("offset")
     before = lane.rowsBetween(Window.unboundedPreceding, -1)
-    messages = exploded(_disordered(facts))
+    messages = exploded(facts.join(disordered_lanes(facts), LANE, "left_semi"))
     seen = messages.select(
         "*", F.expr("sent") > F.max("sent").over(before), F.max("number").over(before),
         F.row_number().over(Window.partitionBy(*LANE, "number").orderBy("offset")),
@@ -37,8 +37,8 @@ def late_messages(facts: DataFrame) -> DataFrame:
     return placed.where("number < highest and copy = 1").select("topic", "minute", "writer", "number")
 
 
-def _disordered(facts: DataFrame) -> DataFrame:
-    """The facts of lanes that are not in order at first sight."""
+def disordered_lanes(facts: DataFrame) -> DataFrame:
+    """The lanes that are not in order at first sight."""
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
@@ -47,5 +47,4 @@ def _disordered(facts: DataFrame) -> DataFrame:
     behind = (F.lag("last").over(line) >= F.col("first")) | (
         F.lag(F.expr("last + shift")).over(line) >= F.expr("first + shift")
     )
-    lanes = stamped.select(*LANE, behind.alias("behind")).where("behind").select(LANE).distinct()
-    return stamped.join(lanes, LANE, "left_semi")
+    return stamped.select(*LANE, behind.alias("behind")).where("behind").select(LANE).distinct()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.spark.audit.ranges import expressions, merged
+from bruce_mp.spark.audit.tables import empty
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +27,7 @@ def find_problems(books: Books, ledger: DataFrame) -> DataFrame:
 
 def no_problems(ledger: DataFrame) -> DataFrame:
     """The same without a row."""
-    return ledger.sparkSession.createDataFrame([], _COLUMNS)
+    return empty(ledger.sparkSession, _COLUMNS)
 
 
 def _holes(came: DataFrame, ledger: DataFrame) -> DataFrame:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["expressions", "merged", "swept"]
+__all__ = ["expressions", "merged"]
 
 
 def expressions(*texts: str) -> list[Column]:
@@ -31,17 +31,3 @@ def merged(ranges: DataFrame, by: Sequence[str], *aggregates: str) -> DataFrame:
     told = begun.withColumn("range", F.sum("apart").over(line))
     wanted = expressions("min(first) as first", "max(last) as last", *aggregates)
     return told.groupBy(*by, "range").agg(*wanted).drop("range")
-
-
-def swept(ranges: DataFrame, by: Sequence[str]) -> DataFrame:
-    """With `top` and `fresh`: the highest number of the ranges before, -1 for none, and how many numbers are new.
-
-    Ranges come in the order of their first numbers, so that what is before covers all from `first` up to `top`.  Of
-    ranges that begin alike, the one with the smaller `sent` comes first.
-    """
-    from pyspark.sql import Window  # noqa: PLC0415
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
-    before = Window.partitionBy(*by).orderBy("first", "sent").rowsBetween(Window.unboundedPreceding, -1)
-    known = ranges.withColumn("top", F.coalesce(F.max("last").over(before), F.lit(-1)))
-    return known.selectExpr("*", "greatest(last - greatest(top, first - 1), 0L) as fresh")

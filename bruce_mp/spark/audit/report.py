@@ -1,7 +1,7 @@
 """The audit as one page of HTML: works offline, says the verdict first, then shows each topic over time.
 
-What is collected from Spark is bounded: the worst topics, for each at most `_BARS` spans of time, and the first ranges
-of messages in which something is wrong.
+What is collected from Spark is bounded: for each topic that was asked for at most 120 spans of time, the reasons
+with most discards, and the first ranges of messages in which something is wrong.
 """
 
 from __future__ import annotations
@@ -9,27 +9,45 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
-from typing import TYPE_CHECKING, Final
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from bruce_mp.spark.audit.chart import PROBLEMS, STYLE, VOLUMES, Bar, chart
+from bruce_mp.spark.audit.ranges import expressions
+from bruce_mp.spark.audit.tables import Tables
 from bruce_mp.spark.storage import open_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from bruce_mp.spark.audit.run import Verdict
 
-__all__ = ["write_report"]
+    _Row = Mapping[str, Any]
+
+__all__ = ["Summary", "summarised", "write_report"]
 
 _TOPICS: Final = 50
-_BARS: Final = 120
 _RANGES: Final = 100
 _REASONS: Final = 20
-_MINUTE_MS: Final = 60_000
 _SERIES: Final = (*VOLUMES, *PROBLEMS)
-_COLUMNS: Final = ("sent", *_SERIES, "unknown", "p50_ms", "p99_ms")
+_COUNTS: Final = ("sent", *_SERIES, "unknown")
+_COLUMNS: Final = (*_COUNTS, "p50_ms", "p99_ms")
+_SPANS: Final = """
+    with ends as (
+        select *, min(minute) over everything as first, max(minute) over everything as last from {balance}
+        window everything as (partition by true)),  -- without a partition Spark warns of one
+      spans as (select *, ((last - first) div 60000 + 120) div 120 * 60000 as length_ms from ends),
+      placed as (select *, (minute - first) div length_ms as at from spans),
+      sums as (
+        select topic, at, first + at * length_ms as start_ms, length_ms,
+          sum(sent) as sent, sum(delivered) as delivered, sum(discarded) as discarded, sum(missing) as missing,
+          sum(doubled) as doubled, sum(out_of_order) as out_of_order, sum(unknown) as unknown
+        from placed group by topic, at, first, length_ms)
+    select * from sums left join {latencies} using (topic)
+"""
+"""At most 120 spans for each topic, all of the same length and from the same moment."""
 _HEADS: Final = {"p50_ms": "latency p50", "p99_ms": "p99", "unknown": "of others"}
 _MILLISECONDS: Final = frozenset({"p50_ms", "p99_ms"})
 _PAGE_STYLE: Final = """
@@ -49,77 +67,70 @@ td.wrong { color: #b3261e; font-weight: 600 } .note { color: #57606a }
 
 
 @dataclass(frozen=True, slots=True)
-class _Report:
-    """What the page shows, fetched from Spark."""
+class Summary:
+    """What the page shows of the balance.
 
-    topics: Sequence[Mapping[str, object]]
+    `topics` has the sums of each topic and its latencies, the worst one first; `bars` what belongs to them.
+    """
+
+    topics: Sequence[_Row]
     bars: Mapping[str, Sequence[Bar]]
-    reasons: Sequence[Mapping[str, object]]
-    problems: Sequence[Mapping[str, object]]
+
+    def total(self, name: str) -> int:
+        """The sum of a column over all topics."""
+        return sum(row[name] for row in self.topics)
 
 
-def write_report(balance: DataFrame, latencies: DataFrame, problems: DataFrame, verdict: Verdict, output: str) -> str:
-    """Write `report.html` into `output`; its path.  `latencies` has a row for each topic."""
-    topics = _worst(balance, latencies)
-    bars = _bars(balance, [str(row["topic"]) for row in topics])
-    found = _Report(topics, bars, _reasons(balance) if verdict.discarded else [], _first(problems))
+def summarised(balance: DataFrame, latencies: DataFrame) -> Summary:
+    """Collects at most 120 rows for each topic.  `latencies` has a row for each topic."""
+    with Tables(balance.sparkSession) as tables:
+        tables.put("balance", balance)
+        tables.put("latencies", latencies)
+        rows = [row.asDict() for row in tables.query(_SPANS).collect()]
+    bars: dict[str, list[Bar]] = {}
+    topics: dict[str, dict[str, Any]] = {}
+    for row in sorted(rows, key=itemgetter("at")):
+        bar = Bar(row["at"], row["start_ms"], row["length_ms"], {name: row[name] for name in _SERIES})
+        bars.setdefault(row["topic"], []).append(bar)
+        sums = topics.setdefault(row["topic"], {**row, **dict.fromkeys(_COUNTS, 0)})
+        sums.update({name: sums[name] + row[name] for name in _COUNTS})
+    return Summary(sorted(topics.values(), key=_badness, reverse=True), bars)
+
+
+def _badness(row: _Row) -> tuple[int, int, int]:
+    return sum(row[name] for name in PROBLEMS), row["discarded"], row["sent"]
+
+
+def write_report(found: Summary, balance: DataFrame, problems: DataFrame, verdict: Verdict, output: str) -> str:
+    """Write `report.html` into `output`; its path.  `found` is what was `summarised` of the balance."""
+    page = _page(
+        found, _reasons(balance) if verdict.discarded else [], _first(problems) if verdict.to_name else [], verdict
+    )
     system, root = open_directory(output)
     with system.open_output_stream(f"{root}/report.html") as file:
-        file.write(_page(found, verdict).encode())
+        file.write(page.encode())
     return f"{root}/report.html"
 
 
 # --- from Spark ------------------------------------------------------------------------------------------------------
-def _worst(balance: DataFrame, latencies: DataFrame) -> Sequence[Mapping[str, object]]:
-    counts = ("sent", *_SERIES, "unknown")
-    sums = balance.groupBy("topic").agg(*_expressions(*(f"sum({name}) as {name}" for name in counts)))
-    wrong = _expressions("missing + doubled + out_of_order")[0]
-    rows = sums.orderBy(wrong.desc(), sums["discarded"].desc(), sums["sent"].desc()).limit(_TOPICS)
-    joined = rows.join(latencies, "topic", "left").orderBy(wrong.desc(), rows["discarded"].desc(), rows["sent"].desc())
-    return [row.asDict() for row in joined.collect()]
-
-
-def _bars(balance: DataFrame, topics: Sequence[str]) -> dict[str, list[Bar]]:
-    """At most `_BARS` spans for each topic, all of the same length and from the same moment."""
-    chosen = balance.where(balance["topic"].isin(*topics))
-    ends = chosen.selectExpr("min(minute) as first", "max(minute) as last").first()
-    if ends is None or ends["first"] is None:
-        return {}
-    minutes = (ends["last"] - ends["first"]) // _MINUTE_MS + 1
-    span = -(-minutes // _BARS) * _MINUTE_MS
-    at = f"(minute - {ends['first']}L) div {span}L as at"
-    grouped = chosen.selectExpr("topic", at, *_SERIES).groupBy("topic", "at")
-    rows = grouped.agg(*_expressions(*(f"sum({name}) as {name}" for name in _SERIES))).orderBy("at").collect()
-    found: dict[str, list[Bar]] = {}
-    for row in rows:
-        bar = Bar(row["at"], ends["first"] + row["at"] * span, span, {name: row[name] for name in _SERIES})
-        found.setdefault(row["topic"], []).append(bar)
-    return found
-
-
-def _reasons(balance: DataFrame) -> Sequence[Mapping[str, object]]:
+def _reasons(balance: DataFrame) -> Sequence[_Row]:
     flat = balance.selectExpr("topic", "explode(reasons) as (reason, count)").groupBy("reason", "topic")
-    rows = flat.agg(*_expressions("sum(count) as messages")).orderBy("messages", ascending=False)
+    rows = flat.agg(*expressions("sum(count) as messages")).orderBy("messages", ascending=False)
     return [row.asDict() for row in rows.limit(_REASONS).collect()]
 
 
-def _first(problems: DataFrame) -> Sequence[Mapping[str, object]]:
+def _first(problems: DataFrame) -> Sequence[_Row]:
     return [row.asDict() for row in problems.orderBy("problem", "writer", "first").limit(_RANGES).collect()]
 
 
-def _expressions(*texts: str) -> list[Column]:
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
-    return [F.expr(text) for text in texts]
-
-
 # --- the page --------------------------------------------------------------------------------------------------------
-def _page(found: _Report, verdict: Verdict) -> str:
-    charts = "".join(_topic(str(row["topic"]), found.bars.get(str(row["topic"]), [])) for row in found.topics)
+def _page(found: Summary, reasons: Sequence[_Row], problems: Sequence[_Row], verdict: Verdict) -> str:
+    topics = found.topics[:_TOPICS]
+    charts = "".join(_topic(row["topic"], found.bars[row["topic"]]) for row in topics)
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>Audit</title><style>{_PAGE_STYLE}{STYLE}</style><h1>Audit of {_now()}</h1>{_headline(verdict)}"
-        f"{_topics(found.topics)}{charts}{_discards(found.reasons)}{_problems(found.problems)}</html>\n"
+        f"{_topics(topics)}{charts}{_discards(reasons)}{_problems(problems)}</html>\n"
     )
 
 
@@ -132,7 +143,7 @@ def _headline(verdict: Verdict) -> str:
     return f"<p class='verdict {kind}'><strong>{word}</strong> {escape(str(verdict))}</p>"
 
 
-def _topics(rows: Iterable[Mapping[str, object]]) -> str:
+def _topics(rows: Iterable[_Row]) -> str:
     head = "".join(f"<th>{_HEADS.get(name, name.replace('_', ' '))}" for name in _COLUMNS)
     lines = "".join(
         f"<tr><td class=text>{escape(str(row['topic']))}{''.join(_cell(name, row[name]) for name in _COLUMNS)}"
@@ -151,7 +162,7 @@ def _topic(name: str, bars: Sequence[Bar]) -> str:
     return f"<h2>{escape(name)}</h2>{chart(bars)}"
 
 
-def _discards(rows: Sequence[Mapping[str, object]]) -> str:
+def _discards(rows: Sequence[_Row]) -> str:
     if not rows:
         return ""
     lines = "".join(
@@ -165,7 +176,7 @@ def _discards(rows: Sequence[Mapping[str, object]]) -> str:
     )
 
 
-def _problems(rows: Sequence[Mapping[str, object]]) -> str:
+def _problems(rows: Sequence[_Row]) -> str:
     if not rows:
         return ""
     lines = "".join(

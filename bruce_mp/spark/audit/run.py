@@ -16,7 +16,8 @@ from bruce_mp.spark.audit.books import CELL, discard_lines, fill_books, read_led
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
 from bruce_mp.spark.audit.messages import read_topics
 from bruce_mp.spark.audit.problems import find_problems, no_problems
-from bruce_mp.spark.audit.report import write_report
+from bruce_mp.spark.audit.report import summarised, write_report
+from bruce_mp.spark.audit.tables import empty
 from bruce_mp.spark.pipelines.discards import discard_table
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.storage import absolute, bytes_in
@@ -36,6 +37,7 @@ _FOR_SMALL: Final = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",  # each broadcast is a job of its own
 }
 _NO_LINES: Final = "event string, topic string, info string"
 
@@ -123,11 +125,11 @@ def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minutes: str) -> 
     timed, lines = facts.where(minutes), _lines(facts.sparkSession, plan.discards)
     with fill_books(facts, ledger, discard_lines(lines, plan.topics)) as books:
         cells = books.balance.where(minutes).join(percentiles(timed, CELL), CELL, "left")
-        with _written(cells, plan, "balance") as balance:
-            verdict = _sums(balance)
-            named = find_problems(books, ledger) if verdict.to_name else no_problems(ledger)
-            with _written(named, plan, "problems") as problems:
-                write_report(balance, percentiles(timed, ["topic"]), problems, verdict, absolute(plan.output))
+        balance = _written(cells, plan, "balance")
+        found = summarised(balance, percentiles(timed, ["topic"]))
+        verdict = Verdict(**{name: found.total(name) for name in Verdict.__dataclass_fields__})
+        named = find_problems(books, ledger) if verdict.to_name else no_problems(ledger)
+        write_report(found, balance, _written(named, plan, "problems"), verdict, absolute(plan.output))
     return verdict
 
 
@@ -145,21 +147,11 @@ def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 def _lines(spark: SparkSession, discards: Sequence[str]) -> DataFrame:
-    return discard_table(spark, discards) if discards else spark.createDataFrame([], _NO_LINES)
+    return discard_table(spark, discards) if discards else empty(spark, _NO_LINES)
 
 
-@contextmanager
-def _written(table: DataFrame, plan: Audit, name: str) -> Iterator[DataFrame]:
-    """The table, which has been written, and is in memory meanwhile; small, so in one file."""
-    kept = table.coalesce(1).cache()
-    try:
-        kept.write.format(plan.table_format).mode("overwrite").save(f"{absolute(plan.output)}/{name}")
-        yield kept
-    finally:
-        kept.unpersist()
-
-
-def _sums(balance: DataFrame) -> Verdict:
-    names = Verdict.__dataclass_fields__
-    row = balance.agg(dict.fromkeys(names, "sum")).first()  # one row
-    return Verdict(**{name: (row and row[f"sum({name})"]) or 0 for name in names})
+def _written(table: DataFrame, plan: Audit, name: str) -> DataFrame:
+    """The table as it has been written; small, so in one file."""
+    place = f"{absolute(plan.output)}/{name}"
+    table.coalesce(1).write.format(plan.table_format).mode("overwrite").save(place)
+    return table.sparkSession.read.format(plan.table_format).load(place)
