@@ -21,7 +21,7 @@ from bruce_mp.damage import refuse
 from bruce_mp.dispatcher.answers import Answers
 from bruce_mp.dispatcher.batches import BatchMaker
 from bruce_mp.dispatcher.gather import Gathering
-from bruce_mp.dispatcher.queues import PartitionQueue, QueueState
+from bruce_mp.dispatcher.queues import Queues, QueueState
 from bruce_mp.errors import SlabError
 from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
 from bruce_mp.slab.layout import State, word
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
     from bruce_mp.config.topics import TopicBatching
+    from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.dispatcher.troubles import Troubles
     from bruce_mp.protocol.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
@@ -87,8 +88,8 @@ class Dispatcher:
         self._router = 0
         self._limits = _Limits.of(config)
         self._topics = TopicTable(slab)
-        self._queues: dict[_Key, PartitionQueue] = {}
         self._turn: dict[_Key, None] = {}
+        self._queues = Queues(2 * slab.geometry.partitions, self._topics.has, self._turn)
         self._gathering = Gathering(slab, self._rules_of(config))
         self.maker = BatchMaker(
             slab,
@@ -252,10 +253,7 @@ class Dispatcher:
             self._schedule(queue)
 
     def _queue(self, topic: int, partition: int) -> PartitionQueue:
-        queue = self._queues.get((topic, partition))
-        if queue is None:
-            queue = self._queues[topic, partition] = PartitionQueue(topic, partition)
-        return queue
+        return self._queues.of(topic, partition)
 
     def _schedule(self, queue: PartitionQueue) -> None:
         if queue.has_work:

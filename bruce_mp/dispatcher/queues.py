@@ -23,10 +23,12 @@ from enum import Enum, unique
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["PER_PARTITION", "PartitionQueue", "QueueState"]
+__all__ = ["PER_PARTITION", "PartitionQueue", "QueueState", "Queues"]
 
 PER_PARTITION: Final = 5
 """Batches in flight per partition; a broker remembers as many of a producer."""
@@ -86,6 +88,12 @@ class PartitionQueue:
     def has_work(self) -> bool:
         return bool(self.ready or self.resend)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it holds nothing, and nobody waits for it."""
+        holds = self.has_work or self.in_flight or self.failed
+        return not holds and self.state is QueueState.FLOWING and not self.hand_back
+
     def may_send(self, now: float, *, recognised: bool) -> bool:
         """Whether a batch may go out now; `recognised`: whether the broker sees that it has a batch already."""
         window = PER_PARTITION if recognised and self.expected is not None else 1
@@ -137,3 +145,32 @@ class PartitionQueue:
         self.in_doubt = self.hand_back = False
         self._forget_plans()
         return sent, fresh
+
+
+class Queues(dict[tuple[int, int], PartitionQueue]):
+    """The queues of a dispatcher by topic and partition.
+
+    Topics come and go as long as it lives.  When there are more than `most` queues, those of topics that do not exist
+    any more are forgotten: their numbers are never given again.  Those `in_turn` stay until they have had their turn.
+    """
+
+    def __init__(self, most: int, exists: Callable[[int], bool], in_turn: Container[tuple[int, int]]) -> None:
+        super().__init__()
+        self._most = most
+        self._exists = exists
+        self._in_turn = in_turn
+
+    def of(self, topic: int, partition: int) -> PartitionQueue:
+        """The queue of a partition; a new one if there is none."""
+        queue = self.get((topic, partition))
+        if queue is None:
+            if len(self) >= self._most:
+                self._forget_gone()
+            queue = self[topic, partition] = PartitionQueue(topic, partition)
+        return queue
+
+    def _forget_gone(self) -> None:
+        idle = [key for key, queue in self.items() if queue.is_idle and key not in self._in_turn]
+        for key in idle:
+            if not self._exists(key[0]):
+                del self[key]

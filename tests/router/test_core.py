@@ -326,6 +326,25 @@ def test_entries_of_topics_that_are_gone_go_to_others(make: MakeWorld) -> None:
     world.check()
 
 
+def test_a_dispatcher_forgets_the_queues_of_topics_that_are_gone(make: MakeWorld) -> None:
+    names = [b"t%d" % number for number in range(30)]
+    world = make({b"stays": [1], **{name: [1] for name in names}}, geometry=replace(GEOMETRY, topics=3, partitions=4))
+    for name in names:
+        del world.topics[name]
+    for name in names:
+        world.topics[name] = 1
+        for topic in (name, b"stays", name):
+            world.send_one(topic)
+        world.run_dry()
+        vanish(world, name)
+    [peer] = world.peers.values()
+    assert len(peer.core._queues) <= 8
+    assert world.reporter.discarded == {}
+    assert len(world.cluster.log(b"stays", 0)) == 30
+    assert [len(world.cluster.log(name, 0)) for name in names] == [2] * 30
+    world.check()
+
+
 def test_a_topic_of_which_something_is_held_keeps_its_entry(make: MakeWorld) -> None:
     world = make({b"gone": [1], b"held": [1], b"new": [2]}, geometry=replace(GEOMETRY, topics=3))
     del world.topics[b"new"]
