@@ -1,8 +1,8 @@
 """The daemon that is measured: its start, its idleness, and one run under each load.
 
 The slab and the sockets lie in shared memory, where the slab lies by default.  While a load runs nothing looks at the
-daemon but a few counters in the slab; the books are read before and after.  The brokers behind it are the embedded
-ones, one process; its CPU is reported by itself and belongs to no figure.
+daemon but a few counters in the slab; the books are read before and after.  The brokers behind it are one process; its
+CPU is reported by itself and belongs to no figure.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from bench import cost
+from bench.brokers import STUCK, started_brokers
 from bench.cases import Case
 from bench.corpus import write_datagrams
 from bench.first_message import FirstMessage
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from bench.brokers import Brokers
     from bench.cases import Site
     from bench.cost import Usage
     from bench.tools import Tools
 
-__all__ = ["MeasuredDaemon", "measured_daemon", "started_broker"]
+__all__ = ["MeasuredDaemon", "measured_daemon"]
 
 SETTLE_TIMEOUT_S: Final = 45.0
 CALM_S: Final = 1.0
@@ -48,8 +50,6 @@ SETTINGS: Final[Mapping[str, object]] = {
     "delivery.shutdown_max_delay_ms": 1000,
 }
 DISCARDED: Final = tuple(discarded(reason) for reason in DiscardReason)
-STUCK: Final = "stuck"
-"""The topic that fills the slab: the broker that leads it is down."""
 STUCK_SIZE: Final = 1024
 SURE_PERCENT: Final = 80
 """So much of the space is filled at once, the rest in steps: headers and ends of chunks need some as well."""
@@ -58,7 +58,7 @@ SURE_PERCENT: Final = 80
 class MeasuredDaemon:
     """A running daemon and its broker."""
 
-    def __init__(self, daemon: Daemon, broker: DevBroker, first: FirstMessage) -> None:
+    def __init__(self, daemon: Daemon, broker: Brokers, first: FirstMessage) -> None:
         self._daemon = daemon
         self._broker = broker
         self._first = first
@@ -133,8 +133,12 @@ class MeasuredDaemon:
             sink_cpu_s=sink,
             balanced=now.balanced,
             same_processes=cost.family(self._daemon.pid) == self._pids,
-            latency_ms=latency_of(self._broker, int(start * 1e9)) if case.stamped else {},
+            latency_ms=self._latency_since(start) if case.stamped else {},
         )
+
+    def _latency_since(self, start: float) -> dict[str, float]:
+        assert isinstance(self._broker, DevBroker), "only the embedded brokers know when something came"
+        return latency_of(self._broker, int(start * 1e9))
 
     def _address(self, transport: str) -> str:
         if transport == "tcp":
@@ -180,9 +184,9 @@ def _is_settled(slab: Slab, received: int, stuck: int) -> bool:
 
 
 @contextmanager
-def measured_daemon(directory: Path, site: Site) -> Iterator[MeasuredDaemon]:
+def measured_daemon(tools: Tools, directory: Path, site: Site) -> Iterator[MeasuredDaemon]:
     """Start brokers and a daemon, with their files below `directory`; end both."""
-    with started_broker(site) as broker:
+    with started_brokers(tools, site, directory) as broker:
         daemon = Daemon(directory, broker.bootstrap, {**SETTINGS, **_streams(directory, site), **site.settings})
         first = FirstMessage(daemon)
         first.start()
@@ -190,21 +194,6 @@ def measured_daemon(directory: Path, site: Site) -> Iterator[MeasuredDaemon]:
             first.join()
             daemon.wait_settled(1)
             yield MeasuredDaemon(daemon, broker, first)
-
-
-def started_broker(site: Site) -> DevBroker:
-    """The brokers of a site; with one more, which is down, where messages have to get stuck."""
-    topics = dict.fromkeys(site.topic_names, site.partitions)
-    brokers = site.brokers + bool(site.filled)
-    broker = DevBroker(topics=topics, brokers=brokers, ack_delay_ms=site.ack_delay_ms)
-    if site.filled:
-        broker.add_topic(STUCK, 1)
-        for topic, partitions in topics.items():
-            for partition in range(partitions):
-                broker.move_leader(topic, partition, 1 + partition % site.brokers)
-        broker.move_leader(STUCK, 0, brokers)
-        broker.broker_down(brokers)
-    return broker
 
 
 def _streams(directory: Path, site: Site) -> Mapping[str, object]:

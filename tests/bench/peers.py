@@ -19,8 +19,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from bench import cost
+from bench.brokers import started_brokers
 from bench.corpus import lines, write_text
-from bench.daemon import started_broker
 from bench.results import DaemonRun
 from bench.tools import PROGRAMS, SendError, finish, run_sender
 from support import processes
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from bench.brokers import Brokers
     from bench.cases import Case
     from bench.tools import Tools
-    from bruce_mp.devbroker.control import DevBroker
 
 __all__ = ["PEERS", "absence", "run_peer"]
 
@@ -58,7 +58,7 @@ class Work:
     tools: Tools
     case: Case
     directory: Path
-    broker: DevBroker
+    broker: Brokers
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def absence(name: str) -> str:
 
 def run_peer(tools: Tools, case: Case, directory: Path) -> DaemonRun:
     """Have it carry a load to brokers of its own.  Raises SendError or TimeoutError when it does not."""
-    with started_broker(case.site) as broker:
+    with started_brokers(tools, case.site, directory) as broker:
         sink = cost.cpu_seconds(broker.pid)
         done = PEERS[case.by][2](Work(tools, case, directory, broker))
         stored = broker.statistics().records

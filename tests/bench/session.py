@@ -110,7 +110,7 @@ class Session:
             longest = max(longest, time.monotonic() - began)
 
     def _visit(self, tools: Tools, site: Site, cases: Sequence[Case], home: Path, rest_s: float) -> None:
-        with measured_daemon(home, site) as daemon:
+        with measured_daemon(tools, home, site) as daemon:
             if site.filled:
                 daemon.fill(tools, site.filled, home / "fill")
             daemon.rest(rest_s)

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,7 @@ def test_a_receiver_that_goes_away_is_an_error(tools: Tools, tmp_path: Path) -> 
     code = (
         "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.bind(sys.argv[1]); print('READY')"
     )
-    quitter = Tools(tools.send, (sys.executable, "-c", code), tools.language)
+    quitter = replace(tools, receive=(sys.executable, "-c", code))
     with pytest.raises(SendError):
         run_plain(quitter, Case("gone", 100, 1000), tmp_path, tmp_path / "datagrams")
 

@@ -1,4 +1,7 @@
-"""The sender and the plain receiver: compiled if there is a C compiler, else in Python, and the report says which."""
+"""The sender, the plain receiver and the sink: compiled if there is a C compiler, and the report says whether.
+
+Otherwise the first two are in Python, and the embedded brokers stand in for the sink.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,7 @@ class Tools:
 
     send: tuple[str, ...]
     receive: tuple[str, ...]
+    sink: tuple[str, ...]
     language: str
 
 
@@ -46,10 +50,11 @@ class Sent:
 def make_tools(directory: Path) -> Tools:
     """Compile the programs into `directory`."""
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CC") or COMPILERS[0], *COMPILERS))), None)
-    if compiler and all(_compiles(compiler, name, directory) for name in ("send", "receive")):
-        return Tools((str(directory / "send"),), (str(directory / "receive"),), "C")
+    if compiler and all(_compiles(compiler, name, directory) for name in ("send", "receive", "sink")):
+        send, receive, sink = ((str(directory / name),) for name in ("send", "receive", "sink"))
+        return Tools(send, receive, sink, "C")
     interpreted = [(sys.executable, "-I", "-S", str(PROGRAMS / f"{name}.py")) for name in ("send", "receive")]
-    return Tools(interpreted[0], interpreted[1], "Python")
+    return Tools(interpreted[0], interpreted[1], (), "Python")
 
 
 def _compiles(compiler: str, name: str, directory: Path) -> bool:

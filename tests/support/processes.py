@@ -41,15 +41,14 @@ def spawn(
     output: IO[bytes] | int = subprocess.DEVNULL,
     env: Mapping[str, str] | None = None,
     pass_fds: Collection[int] = (),
+    input: int = subprocess.DEVNULL,  # noqa: A002 - as subprocess has it
 ) -> subprocess.Popen[bytes]:
     """Start `command` (first word: a path) with both outputs to `output`; it inherits the descriptors of `pass_fds`.
 
     Call it from a thread that lives as long as the process should: the kernel takes the thread for the parent.
     """
     wrapped = [sys.executable, "-I", "-S", WRAPPER, str(os.getpid()), *command]
-    return subprocess.Popen(
-        wrapped, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env, pass_fds=pass_fds
-    )
+    return subprocess.Popen(wrapped, stdin=input, stdout=output, stderr=subprocess.STDOUT, env=env, pass_fds=pass_fds)
 
 
 def become_subreaper() -> None:

@@ -1,0 +1,140 @@
+"""The brokers of a measured daemon.
+
+What is measured is the daemon; so the brokers should cost nothing, as if they were on other machines.  The sink is a
+program in C that checks the header of each record batch and throws the rest away.  The embedded brokers keep what they
+get and check every byte: they take their place where that is needed, or where there is no C compiler.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+
+from bruce_mp.devbroker.control import DevBroker
+from support import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from bench.cases import Site
+    from bench.tools import Tools
+
+__all__ = ["STUCK", "Brokers", "Sink", "started_brokers"]
+
+STUCK: Final = "stuck"
+"""The topic that fills the slab: nobody leads it."""
+LOOK_EVERY_S: Final = 0.02
+
+
+class Received(Protocol):
+    """What has come so far."""
+
+    @property
+    def records(self) -> int:
+        """Of all topics."""
+
+
+class Brokers(Protocol):
+    """What a measurement needs of brokers; they are all in one process."""
+
+    bootstrap: str
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+
+    def statistics(self) -> Received:
+        """What has come so far."""
+
+    def wait_until(self, *, records: int, within: float) -> object:
+        """Return when so many have come; raises TimeoutError otherwise."""
+
+
+class SinkCounts(NamedTuple):
+    """What the sink took, and how many batches it refused."""
+
+    records: int
+    batches: int
+    refused: int
+
+
+class Sink:
+    """Brokers that throw away what they get: see `programs/sink.c`.  `directory` is for a file of its own."""
+
+    def __init__(self, tools: Tools, site: Site, directory: Path) -> None:
+        topics = directory / "topics"
+        lines = [f"{name} {site.partitions}\n" for name in site.topic_names]
+        topics.write_text("".join([*lines, f"{STUCK} -1\n"] if site.filled else lines))
+        command = [*tools.sink, str(topics), str(site.brokers), str(site.ack_delay_ms)]
+        self._process = processes.spawn(command, output=subprocess.PIPE, input=subprocess.PIPE)
+        ready, *ports = self._line().split()
+        if ready != "READY":
+            raise RuntimeError(f"The sink did not start: {ready} {' '.join(ports)}")
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().decode()
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
+    def statistics(self) -> SinkCounts:
+        """What it has got so far."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+        return SinkCounts(*map(int, self._line().split()))
+
+    def wait_until(self, *, records: int, within: float) -> SinkCounts:
+        """Return when it has so many.  Raises TimeoutError."""
+        deadline = time.monotonic() + within
+        while (counts := self.statistics()).records < records:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"Of {records} records {counts.records} came within {within:g} s.")
+            time.sleep(LOOK_EVERY_S)
+        return counts
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=10)
+        self._process.stdout.close()
+
+
+@contextmanager
+def started_brokers(tools: Tools, site: Site, directory: Path) -> Iterator[Brokers]:
+    """The brokers of a site."""
+    if tools.sink and not site.keeps_records:
+        with Sink(tools, site, directory) as sink:
+            yield sink
+    else:
+        with _embedded(site) as broker:
+            yield broker
+
+
+def _embedded(site: Site) -> DevBroker:
+    """With one more broker, which is down, where messages have to get stuck."""
+    topics = dict.fromkeys(site.topic_names, site.partitions)
+    brokers = site.brokers + bool(site.filled)
+    broker = DevBroker(topics=topics, brokers=brokers, ack_delay_ms=site.ack_delay_ms)
+    if site.filled:
+        broker.add_topic(STUCK, 1)
+        for topic, partitions in topics.items():
+            for partition in range(partitions):
+                broker.move_leader(topic, partition, 1 + partition % site.brokers)
+        broker.move_leader(STUCK, 0, brokers)
+        broker.broker_down(brokers)
+    return broker

@@ -1,0 +1,148 @@
+"""The sink counts what it gets, and refuses what a broker would refuse."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka import KafkaProducer
+
+from bench.brokers import STUCK, Sink, SinkCounts, started_brokers
+from bench.cases import Site
+from bench.tools import make_tools
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.protocol.broker_connection import BrokerConnection
+from bruce_mp.protocol.connection_events import MetadataReceived, ProduceAcked, ProducerIdReceived, Ready, Send
+from bruce_mp.protocol.kafka_types import PartitionData
+from bruce_mp.protocol.record_batch import Producer, Record, batch_header, encode_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bench.tools import Tools
+    from bruce_mp.protocol.connection_events import Event, Sent
+
+LARGE = b"x" * 300_000
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Tools:
+    made = make_tools(tmp_path)
+    assert made.language == "C", "There is no C compiler; on Debian and Ubuntu: apt install gcc"
+    return made
+
+
+class Client:
+    """A connection that waits for each answer."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=10)
+        self._connection = BrokerConnection("test", address)
+        self._connection.connecting(0.0)
+        self._write(self._connection.connected(0.0))
+        self._events: list[Event] = []
+        while not isinstance(self.event(), Ready):
+            pass
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _write(self, buffers: list[bytes]) -> None:
+        for buffer in buffers:
+            self._socket.sendall(buffer)
+
+    def event(self) -> Event:
+        while not self._events:
+            for event in self._connection.receive(self._socket.recv(65536), time.monotonic()):
+                if isinstance(event, Send):
+                    self._write([event.data])
+                else:
+                    self._events.append(event)
+        return self._events.pop(0)
+
+    def ask(self, sent: Sent) -> Event:
+        self._write(sent.buffers)
+        return self.event()
+
+    def metadata(self) -> MetadataReceived:
+        answer = self.ask(self._connection.request_metadata(None, time.monotonic()))
+        assert isinstance(answer, MetadataReceived)
+        return answer
+
+    def producer_id(self) -> int:
+        answer = self.ask(self._connection.init_producer_id(time.monotonic()))
+        assert isinstance(answer, ProducerIdReceived)
+        return answer.response.producer_id
+
+    def produce(self, *data: PartitionData) -> list[tuple[bytes, int, int, int]]:
+        answer = self.ask(self._connection.send_produce(data, time.monotonic(), acks=-1, timeout_ms=1000))
+        assert isinstance(answer, ProduceAcked)
+        return [(ack.topic, ack.partition, ack.error, ack.base_offset) for ack in answer.response.acks]
+
+
+def batch(topic: bytes, partition: int, producer: int, sequence: int, values: list[bytes]) -> PartitionData:
+    records = encode_records([Record(1, None, value) for value in values])
+    header = batch_header(records, len(values), 1, 1, producer=Producer(producer, 0, sequence))
+    return PartitionData(topic, partition, records, header)
+
+
+def test_whatever_a_client_sends_is_counted(tools: Tools, tmp_path: Path) -> None:
+    with Sink(tools, Site(topics=3, partitions=4, brokers=3), tmp_path) as sink:
+        producer = KafkaProducer(bootstrap_servers=sink.bootstrap.split(","), linger_ms=5)
+        for number in range(2000):
+            producer.send(f"bench-{number % 3}", b"x" * (number * 7 % 5000))
+        producer.close()
+        counts = sink.wait_until(records=2000, within=10)
+    assert (counts.records, counts.refused) == (2000, 0)
+    assert counts.batches > 3
+
+
+def test_a_batch_out_of_order_is_refused(tools: Tools, tmp_path: Path) -> None:
+    with Sink(tools, Site(topics=2, partitions=2), tmp_path) as sink, closing(Client(sink.bootstrap)) as client:
+        me = client.producer_id()
+        first = [batch(b"bench-0", 1, me, 0, [b"a", LARGE, b"b"]), batch(b"bench-1", 0, me, 0, [LARGE])]
+        assert client.produce(*first) == [(b"bench-0", 1, 0, 0), (b"bench-1", 0, 0, 0)]
+        assert client.produce(first[0]) == [(b"bench-0", 1, 45, -1)]
+        assert client.produce(batch(b"bench-0", 1, me, 3, [b"c"])) == [(b"bench-0", 1, 0, 3)]
+        assert client.produce(batch(b"bench-9", 0, me, 0, [b"d"])) == [(b"bench-9", 0, 3, -1)]
+        assert client.produce(batch(b"bench-1", 7, me, 1, [b"e"])) == [(b"bench-1", 7, 3, -1)]
+        assert sink.statistics() == SinkCounts(records=5, batches=3, refused=3)
+
+
+def test_leaders_take_turns_and_one_topic_may_have_none(tools: Tools, tmp_path: Path) -> None:
+    site = Site(topics=2, partitions=3, brokers=2, filled=90)
+    with Sink(tools, site, tmp_path) as sink, closing(Client(sink.bootstrap.split(",")[1])) as client:
+        cluster = client.metadata().metadata
+    leaders = {
+        topic.decode(): [partition.leader for _, partition in sorted(known.partitions.items())]
+        for topic, known in cluster.topics.items()
+    }
+    assert leaders == {"bench-0": [1, 2, 1], "bench-1": [2, 1, 2], STUCK: [-1]}
+    assert [f"{broker.host}:{broker.port}" for _, broker in sorted(cluster.brokers.items())] == sink.bootstrap.split(
+        ","
+    )
+
+
+def test_answers_can_take_their_time_without_waiting_for_one_another(tools: Tools, tmp_path: Path) -> None:
+    site = Site(topics=1, partitions=1, ack_delay_ms=120)
+    with Sink(tools, site, tmp_path) as sink, closing(Client(sink.bootstrap)) as client:
+        began = time.monotonic()
+        assert client.produce(batch(b"bench-0", 0, -1, -1, [b"a"])) == [(b"bench-0", 0, 0, 0)]
+        assert time.monotonic() - began >= 0.119
+
+
+@pytest.mark.parametrize(("site", "kind"), [(Site(), Sink), (Site(keeps_records=True), DevBroker)])
+def test_embedded_brokers_are_there_where_records_are_wanted(
+    tools: Tools, tmp_path: Path, site: Site, kind: type
+) -> None:
+    with started_brokers(tools, site, tmp_path) as brokers:
+        assert isinstance(brokers, kind)
+
+
+def test_there_is_an_end_to_waiting(tools: Tools, tmp_path: Path) -> None:
+    with Sink(tools, Site(), tmp_path) as sink, pytest.raises(TimeoutError, match="Of 1 records 0 came"):
+        sink.wait_until(records=1, within=0.05)
