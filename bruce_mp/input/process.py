@@ -84,7 +84,8 @@ class _Input:
             longest=config.input.max_datagram_size,
             senders=self._senders,
         )
-        self._socket.setsockopt(SOL_SOCKET, SO_PASSCRED, 1)  # a service manager may have made it
+        self._socket.setblocking(True)  # a service manager may have made it; who must not wait says so in each call
+        self._socket.setsockopt(SOL_SOCKET, SO_PASSCRED, 1)
         self._socket.setsockopt(SOL_SOCKET, SO_TIMESTAMP, 0)  # in the landing zone it would take the sender's place
         self._loop = Loop()
         router = self._links.sender(ROUTER_FROM_INPUTS)

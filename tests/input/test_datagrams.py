@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -10,7 +12,8 @@ from bruce_mp.config.accounts import AllowList, Limits
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.datagrams import Admission
 from bruce_mp.input.senders import Rules, Senders
-from bruce_mp.kernels import Lanes
+from bruce_mp.kernels import Intake, Lanes
+from bruce_mp.kernels.pure.intake import Intake as PureIntake
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
@@ -21,6 +24,7 @@ from bruce_mp.slab.rows import Row
 from bruce_mp.slab.senders import SenderSums, read_senders
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.books import read_books, total
+from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.copies import Copies, decode_copies
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.discards import DiscardReporter, FileCopies
@@ -470,3 +474,58 @@ def test_what_was_copied_before_a_crash_is_in_whatever_the_quota_says(
     assert before <= len(values(slab)) == books.received - books.discarded.get("OVER_QUOTA", 0)
     assert books.received == len(GOOD)
     assert books.balanced
+
+
+class Outside:
+    """A socket that is received from, and somebody who sends to it later."""
+
+    def __init__(self, *, blocking: bool) -> None:
+        self.receiving, self._sending = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.receiving.setblocking(blocking)
+
+    def send(self, *values: bytes) -> None:
+        for value in values:
+            self._sending.send(datagram(b"t1", value))
+
+    def send_later(self, seconds: float, *values: bytes) -> None:
+        threading.Timer(seconds, self.send, values).start()
+
+    def close(self) -> None:
+        self.receiving.close()
+        self._sending.close()
+
+
+@pytest.fixture(params=[True, False], ids=["blocking", "non-blocking"])
+def outside(request: pytest.FixtureRequest) -> Iterator[Outside]:
+    made = Outside(blocking=request.param)
+    yield made
+    made.close()
+
+
+def test_while_a_run_lingers_the_next_message_is_waited_for(slab: Slab, outside: Outside) -> None:
+    """By the compiled kernel: the pure one never waits."""
+    life = Life(slab)
+    now_ms = steady_ms()
+    outside.send(b"one")
+    outside.send_later(0.05, b"two", b"three")
+    taken = life.admission.take(outside.receiving.fileno(), 16, 2, now_ms, now_ms + 2000)
+    while taken < 3:
+        taken += life.admission.take(outside.receiving.fileno(), 16, 1, now_ms)
+        assert Intake is PureIntake or steady_ms() - now_ms >= 49
+    assert total(slab, Counter.MsgReceived) == taken
+
+
+@pytest.mark.parametrize("left_ms", [5, 40])
+def test_nobody_waits_for_longer_than_told(slab: Slab, outside: Outside, left_ms: int) -> None:
+    life = Life(slab)
+    outside.send(b"one")
+    now_ms = steady_ms()
+    assert life.admission.take(outside.receiving.fileno(), 16, 9, now_ms, now_ms + left_ms) == 1
+    assert Intake is PureIntake or left_ms <= steady_ms() - now_ms < 1000
+
+
+def test_nobody_waits_when_told_not_to(slab: Slab, outside: Outside) -> None:
+    life = Life(slab)
+    outside.send(b"one")
+    assert life.admission.take(outside.receiving.fileno(), 16, 3, steady_ms()) == 1
+    assert life.admission.take(outside.receiving.fileno(), 16, 3, steady_ms()) == 0

@@ -45,11 +45,18 @@ cdef extern from *:
         long tv_sec
         long tv_nsec
     int CLOCK_MONOTONIC
+    struct timeval:
+        long tv_sec
+        long tv_usec
     int MSG_DONTWAIT
+    int MSG_WAITFORONE
     int POLLIN
+    int SOL_SOCKET
+    int SO_RCVTIMEO
     int clock_gettime(int, timespec *) nogil
     int poll(pollfd *, unsigned long, int) nogil
     int recvmmsg(int, mmsghdr *, unsigned int, int, void *) nogil
+    int setsockopt(int, int, int, void *, unsigned int) nogil
 
 
 cdef enum:
@@ -61,6 +68,7 @@ cdef enum:
     MMSGHDR_FLAGS = 48   # where the kernel says what it did to the datagram
     CUT = 0x20           # MSG_TRUNC
     PATIENCE_MS = 8      # for company of a run that is closed, so that a frame names several
+    COARSE_MS = 8        # a socket's own timer may be so much late
     NONE = -1
 
 
@@ -326,7 +334,7 @@ cdef class Work:
     cdef Item *items
     cdef Group *groups
     cdef int room, count, group_count, any_partition, partition_key
-    cdef list rejections
+    cdef list rejections, no_room
     cdef bint is_urgent      # a run was closed that must not wait
     cdef uint32_t topics_version
     cdef uint64_t batch
@@ -339,6 +347,7 @@ cdef class Work:
         self.table = <PyObject **>malloc((self.mask + 1) * sizeof(PyObject *))
         if self.table == NULL:
             raise MemoryError
+        self.rejections, self.no_room = [], []
         self.forget()
 
     def __dealloc__(self):
@@ -397,7 +406,8 @@ cdef class Work:
         """Get ready for a batch of so many messages."""
         self.batch += 1
         self.count = self.group_count = self.any_partition = self.partition_key = 0
-        self.rejections = []
+        if self.rejections or self.no_room:
+            self.rejections, self.no_room = [], []
         self.is_urgent = False
         if most <= self.room:
             return 0
@@ -410,6 +420,10 @@ cdef class Work:
             raise MemoryError
         self.room = most
         return 0
+
+    cdef object outcome(self):
+        """What became of the batch."""
+        return Ingested(self.any_partition, self.partition_key, self.rejections, self.no_room)
 
     cdef int add(self, int slot, uint8_t *at, int64_t length, uint64_t arrival) except -1:
         """Take a message in, or note why not."""
@@ -513,80 +527,105 @@ class Lanes(PureLanes):
                     arrival = ARRIVAL_STREAM | arrival << ARRIVAL_SOURCE_BITS | <uint64_t>sources[slot]
                 if not skip or arrival not in skip:
                     work.add(slot, <uint8_t *>source.buf + at, length, arrival)
-            return put_all(self, work, now_ms)
+            put_all(self, work, now_ms)
+            return work.outcome()
         finally:
             PyBuffer_Release(&source)
 
     def ingest_landed(self, int count, uint32_t longest, int64_t now_ms, skip=frozenset()):
+        cdef Work work = self._work
         cdef Memory memory
-        if count > self._slab.geometry.landing_slots or longest > self._slab.geometry.landing_slot_size:
-            raise ValueError("The landing zone has no such slots.")
+        cdef Landing landing
         self._notice_topics()
         attach(self._slab, &memory)
         try:
-            read_landed(self._slab.geometry, self._work, <uint8_t *>memory.buffer.buf, count, longest, skip)
-            return put_all(self, self._work, now_ms)
+            landing_of(self._slab.geometry, &memory, count, longest, &landing)
+            read_landed(&landing, work, count, skip)
+            put_groups(self, work, <uint8_t *>memory.buffer.buf, now_ms)
+            return work.outcome()
         finally:
             release(&memory)
 
 
-cdef int read_landed(geometry, Work work, uint8_t *base, int count, uint32_t longest, skip) except -1:
+cdef struct Landing:     # the landing zone
+    uint8_t *at
+    uint8_t *headers
+    uint8_t *slots
+    uint64_t slot_size
+    uint32_t longest     # that a datagram may be
+
+
+cdef int landing_of(geometry, Memory *memory, int slots, uint32_t longest, Landing *found) except -1:
+    """Where datagrams of at most `longest` bytes land.  Raises ValueError for more slots, or larger ones, than it has."""
+    cdef uint64_t at = geometry.landing_at, slots_at = geometry.landing_slots_at
+    if slots > geometry.landing_slots or longest > geometry.landing_slot_size:
+        raise ValueError("The landing zone has no such slots.")
+    found.at = <uint8_t *>memory.buffer.buf + at
+    found.headers = found.at + LANDING_HEADERS
+    found.slots = <uint8_t *>memory.buffer.buf + slots_at
+    found.slot_size, found.longest = geometry.landing_slot_size, longest
+    return 0
+
+
+cdef int read_landed(Landing *landing, Work work, int count, skip) except -1:
     """Parse the first `count` datagrams of the landing zone."""
-    cdef uint64_t size = geometry.landing_slot_size
-    cdef uint8_t *headers = base + <uint64_t>geometry.landing_at + LANDING_HEADERS
-    cdef uint8_t *data = base + <uint64_t>geometry.landing_slots_at
-    cdef uint64_t first_arrival = load64(headers - LANDING_HEADERS + LANDING_BASE_ARRIVAL)
+    cdef uint8_t *headers = landing.headers
+    cdef uint8_t *data = landing.slots
+    cdef uint64_t first_arrival = load64(landing.at + LANDING_BASE_ARRIVAL)
     cdef uint32_t length
     cdef int slot
     work.begin(count)
     for slot in range(count):
         length = load32(headers + MMSGHDR_LENGTH)
-        if length > longest or (length == longest and load32(headers + MMSGHDR_FLAGS) & CUT):
+        if length > landing.longest or (length == landing.longest and load32(headers + MMSGHDR_FLAGS) & CUT):
             length = 0
         if not skip or first_arrival + slot not in skip:
             work.add(slot, data, length, first_arrival + slot)
         headers += MMSGHDR_BYTES
-        data += size
+        data += landing.slot_size
     return 0
 
 
-cdef object put_all(lanes, Work work, int64_t now_ms):
-    """Append the groups of a batch to their lanes; what became of it."""
-    cdef list no_room = []
+cdef int put_all(lanes, Work work, int64_t now_ms) except -1:
+    """Append the groups of a batch to their lanes."""
     cdef Memory memory
-    cdef int index
     attach(lanes._slab, &memory)
     try:
-        for index in range(work.group_count):
-            put_group(lanes, work, &work.groups[index], <uint8_t *>memory.buffer.buf, now_ms, no_room)
+        return put_groups(lanes, work, <uint8_t *>memory.buffer.buf, now_ms)
     finally:
         release(&memory)
-    return Ingested(work.any_partition, work.partition_key, work.rejections, no_room)
 
 
-cdef int put_group(lanes, Work work, Group *group, uint8_t *base, int64_t now_ms, list no_room) except -1:
+cdef int put_groups(lanes, Work work, uint8_t *base, int64_t now_ms) except -1:
+    cdef int index
+    for index in range(work.group_count):
+        put_group(lanes, work, &work.groups[index], base, now_ms)
+    return 0
+
+
+cdef int put_group(lanes, Work work, Group *group, uint8_t *base, int64_t now_ms) except -1:
     cdef Item *first = &work.items[group.first]
     cdef PyObject *known = work.find(first.topic, first.topic_size)
     cdef bytes topic
     cdef Lane lane
     if known != NULL and not group.keyed and (<Target>known).any_lane is not None:
         lane = (<Target>known).any_lane
-        return put_chain(lanes, work, lane, (<Target>known).name, group.first, base, now_ms, no_room)
+        return put_chain(lanes, work, lane, (<Target>known).name, group.first, base, now_ms)
     topic = first.topic[: first.topic_size]
     number = lanes._topics.id_of(topic)
     if number and known == NULL:
         work.learn(topic)
         known = work.find(first.topic, first.topic_size)
     if group.keyed:
-        return put_keyed(lanes, work, topic, number, known, group, base, now_ms, no_room)
+        return put_keyed(lanes, work, topic, number, known, group, base, now_ms)
     lane = lanes._lane_for(topic, number, -1, 0) if number else lanes._share(0, topic, keyed=False)
     if known != NULL and not lanes._is_shared(lane):
         (<Target>known).any_lane = lane
-    return put_chain(lanes, work, lane, topic, group.first, base, now_ms, no_room)
+    return put_chain(lanes, work, lane, topic, group.first, base, now_ms)
 
 
 cdef int put_keyed(
-    lanes, Work work, bytes topic, number, PyObject *known, Group *group, uint8_t *base, int64_t now_ms, list no_room
+    lanes, Work work, bytes topic, number, PyObject *known, Group *group, uint8_t *base, int64_t now_ms
 ) except -1:
     """Cut a PartitionKey group by the partition that each key designates."""
     cdef uint64_t count = lanes._partitions_of(number) if number else 0
@@ -596,7 +635,7 @@ cdef int put_keyed(
     cdef Lane lane
     cdef list kept
     if not count:
-        return put_chain(lanes, work, lanes._share(number, topic, keyed=True), topic, group.first, base, now_ms, no_room)
+        return put_chain(lanes, work, lanes._share(number, topic, keyed=True), topic, group.first, base, now_ms)
     while index != NONE:
         following = work.items[index].next
         work.items[index].next = NONE
@@ -618,13 +657,11 @@ cdef int put_keyed(
         lane = kept[slot]
         if lanes._is_shared(lane):
             kept[slot] = None
-        put_chain(lanes, work, lane, topic, ends[0], base, now_ms, no_room)
+        put_chain(lanes, work, lane, topic, ends[0], base, now_ms)
     return 0
 
 
-cdef int put_chain(
-    lanes, Work work, Lane lane, bytes topic, int first, uint8_t *base, int64_t now_ms, list no_room
-) except -1:
+cdef int put_chain(lanes, Work work, Lane lane, bytes topic, int first, uint8_t *base, int64_t now_ms) except -1:
     """Append messages to a lane, chunk by chunk, and do what is due after it."""
     cdef uint64_t size
     while first != NONE:
@@ -632,7 +669,7 @@ cdef int put_chain(
         if lane.has_room(size) or lanes._make_room(lane, size, now_ms):
             first = lane.append(base, work.items, first, now_ms)
         else:
-            no_room.append(NoRoom(topic, work.items[first].timestamp, work.items[first].arrival))
+            work.no_room.append(NoRoom(topic, work.items[first].timestamp, work.items[first].arrival))
             first = work.items[first].next
     if lane.due_ms and lane.records:
         lane.used_ms = now_ms  # it lingers already
@@ -650,27 +687,29 @@ class Intake(PureIntake):
         super().__init__(receiver, lanes, row, longest, counters)
         if longest > lanes._slab.geometry.landing_slot_size or max(counters) >= ROW_COUNTER_CAPACITY:
             raise ValueError("The slab has no such slots or counters.")
+        self._timer_ms = 0
 
     def run(self, int descriptor, int limit, int batches, int64_t now_ms, int64_t until_ms):
         lanes, geometry = self._lanes, self._lanes._slab.geometry
         cdef Work work = lanes._work
         cdef Memory memory
-        cdef uint64_t row_at = self._row._at, landing_at = geometry.landing_at
-        cdef uint32_t longest = self._longest
+        cdef Landing landing
+        cdef uint64_t row_at = self._row._at
         cdef uint64_t counters[4]
         cdef uint64_t amounts[4]
         cdef uint8_t *base
         cdef uint8_t *row
         cdef int64_t landed = 0, offset_ms = now_ms - monotonic_ms(), closed_ms = 0
-        cdef int count, _
+        cdef int count, left_ms = 0, timer_ms = self._timer_ms, _
         counters[0], counters[1], counters[2], counters[3] = self._counters
         limit = min(limit, geometry.landing_slots)
         attach(lanes._slab, &memory)
         try:
+            landing_of(geometry, &memory, limit, self._longest, &landing)
             base = <uint8_t *>memory.buffer.buf
             row = base + row_at
             for _ in range(batches):
-                count = receive(descriptor, base + landing_at + LANDING_HEADERS, limit)
+                count = receive_within(descriptor, landing.headers, limit, left_ms, now_ms - offset_ms, &timer_ms)
                 if count == 0:
                     break
                 now_ms = monotonic_ms() + offset_ms
@@ -678,24 +717,29 @@ class Intake(PureIntake):
                 if load32(base + SUPER_TOPICS_VERSION) != work.topics_version:
                     lanes._notice_topics()
                     work.topics_version = lanes._topics_version
-                read_landed(geometry, work, base, count, longest, None)
-                ingested = put_all(lanes, work, now_ms)
-                if work.rejections or ingested.no_room:
-                    return Taken(landed, count, ingested)
+                read_landed(&landing, work, count, None)
+                put_groups(lanes, work, base, now_ms)
+                if work.rejections or work.no_room:
+                    return Taken(landed, count, work.outcome())
                 amounts[0] = amounts[1] = count
                 amounts[2], amounts[3] = work.any_partition, work.partition_key
-                land_plain(&memory, row, base + landing_at, counters, amounts, count)
+                land_plain(&memory, row, landing.at, counters, amounts, count)
                 landed += count
                 now_ms = monotonic_ms() + offset_ms
                 if lanes._closed and not closed_ms:
                     closed_ms = now_ms
-                    until_ms = min(until_ms, now_ms + PATIENCE_MS)
+                    until_ms = min(until_ms, now_ms + PATIENCE_MS + COARSE_MS)
                 if work.is_urgent or (closed_ms and now_ms >= closed_ms + PATIENCE_MS):
                     break
-                if count < limit and not wait_for_more(descriptor, lanes, now_ms, until_ms):
-                    break  # fewer than might have been: none are left
+                left_ms = 0
+                if count < limit:  # fewer than might have been: none are left
+                    due_ms = lanes._next_due_ms
+                    left_ms = 0 if due_ms is None else max(0, min(until_ms, due_ms) - now_ms)
+                    if not left_ms:
+                        break
             return Taken(landed, 0, None)
         finally:
+            self._timer_ms = timer_ms
             release(&memory)
 
 
@@ -705,27 +749,46 @@ cdef int64_t monotonic_ms() noexcept nogil:
     return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
 
 
-cdef bint wait_for_more(int descriptor, lanes, int64_t now_ms, int64_t until_ms):
-    """Wait until a message comes; False when nobody should wait, or none came."""
+cdef int receive_within(
+    int descriptor, uint8_t *headers, unsigned int limit, int left_ms, int64_t since_ms, int *timer_ms
+) except -1:
+    """Datagrams into the landing zone, the first of which may come so long after `since_ms`; how many, 0 if none did.
+
+    The socket's own timer goes first: with it a message costs one call, and no precise timer has to be set.  It is late
+    by up to `COARSE_MS`, and costs a call to set.  So it is set short, to `timer_ms`, and stays while it is not too long
+    nor far too short.  poll() waits for the rest.
+    """
+    cdef int most = left_ms - COARSE_MS, count
     cdef pollfd waiting
-    cdef int found, left
-    due_ms = lanes._next_due_ms
-    if due_ms is None:
-        return False
-    left = min(until_ms, due_ms) - now_ms
-    if left <= 0:
-        return False
-    waiting.fd, waiting.events = descriptor, POLLIN
-    with nogil:
-        found = poll(&waiting, 1, left)
-    return found > 0
+    if most > 0:
+        if timer_ms[0] > most or timer_ms[0] < most // 2:
+            timer_ms[0] = max(1, most * 3 // 4)  # 0 would be for ever
+            set_timer(descriptor, timer_ms[0])
+        count = receive(descriptor, headers, limit, MSG_WAITFORONE)
+        if count:
+            return count
+        left_ms -= <int>(monotonic_ms() - since_ms)
+    if left_ms > 0:
+        waiting.fd, waiting.events = descriptor, POLLIN
+        with nogil:
+            poll(&waiting, 1, left_ms)
+    return receive(descriptor, headers, limit, MSG_DONTWAIT)
 
 
-cdef int receive(int descriptor, uint8_t *headers, unsigned int limit) except -1:
+cdef int set_timer(int descriptor, int milliseconds) except -1:
+    """So long a call that receives waits.  Raises OSError when the socket is broken."""
+    cdef timeval time
+    time.tv_sec, time.tv_usec = milliseconds // 1000, milliseconds % 1000 * 1000
+    if setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time)):
+        raise OSError(errno, os.strerror(errno))
+    return 0
+
+
+cdef int receive(int descriptor, uint8_t *headers, unsigned int limit, int flags) except -1:
     """Datagrams into the landing zone; how many.  Raises OSError when the socket is broken."""
     cdef int count, error
     with nogil:
-        count = recvmmsg(descriptor, <mmsghdr *>headers, limit, MSG_DONTWAIT, NULL)
+        count = recvmmsg(descriptor, <mmsghdr *>headers, limit, flags, NULL)
     if count >= 0:
         return count
     error = errno

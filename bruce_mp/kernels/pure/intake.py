@@ -47,7 +47,7 @@ class Intake:
         """Take in what waits at a socket, at most so many batches of at most `limit` messages.
 
         Up to `until_ms` it may wait for more behind the first, as long as nobody waits for what it has: no run is due,
-        and those that are closed have been for 2 ms at the most, because their chunk was full.  That costs less than to
+        and those that are closed, because their chunk was full, have been only for some ms.  That costs less than to
         return for each message.  The pure kernel never waits.
 
         Raises OSError when the socket is broken.
