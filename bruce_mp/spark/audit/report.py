@@ -94,11 +94,12 @@ def summarised(balance: DataFrame, latencies: DataFrame) -> Summary:
         bars.setdefault(row["topic"], []).append(bar)
         sums = topics.setdefault(row["topic"], {**row, **dict.fromkeys(_COUNTS, 0)})
         sums.update({name: sums[name] + row[name] for name in _COUNTS})
-    return Summary(sorted(topics.values(), key=_badness, reverse=True), bars)
+    return Summary(sorted(topics.values(), key=_goodness), bars)
 
 
-def _badness(row: _Row) -> tuple[int, int, int]:
-    return sum(row[name] for name in PROBLEMS), row["discarded"], row["sent"]
+def _goodness(row: _Row) -> tuple[int, int, int, str]:
+    """What comes first has most that is wrong."""
+    return -sum(row[name] for name in PROBLEMS), -row["discarded"], -row["sent"], row["topic"]
 
 
 def write_report(found: Summary, balance: DataFrame, problems: DataFrame, verdict: Verdict, output: str) -> str:

@@ -8,7 +8,6 @@ OUTPUT/report.html
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -20,10 +19,11 @@ from bruce_mp.spark.audit.report import summarised, write_report
 from bruce_mp.spark.audit.tables import empty
 from bruce_mp.spark.pipelines.discards import discard_table
 from bruce_mp.spark.pipelines.progress import Progress
+from bruce_mp.spark.settings import settings
 from bruce_mp.spark.storage import absolute, bytes_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +32,7 @@ __all__ = ["Audit", "Verdict", "audit", "compare", "land"]
 
 _SMALL_BYTES: Final = 16 << 20
 """Of facts; about 100 million messages that were sent in one go."""
-_FOR_SMALL: Final = {
+_FOR_SMALL: Final = {  # to compile queries and to spread them takes longer than they do
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
@@ -117,7 +117,7 @@ def compare(spark: SparkSession, plan: Audit, minutes: str = "true", changed_aft
     ledger = read_ledger(spark, plan.ledgers, plan.topics, changed_after)
     if not small:
         return _compare(plan, facts, ledger, minutes)
-    with _settings(spark, _FOR_SMALL):  # in one partition nothing need be moved to where it belongs
+    with settings(spark, _FOR_SMALL):  # in one partition nothing need be moved to where it belongs
         return _compare(plan, facts.coalesce(1), ledger.coalesce(1), minutes)
 
 
@@ -131,19 +131,6 @@ def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minutes: str) -> 
         named = find_problems(books, ledger) if verdict.to_name else no_problems(ledger)
         write_report(found, balance, _written(named, plan, "problems"), verdict, absolute(plan.output))
     return verdict
-
-
-@contextmanager
-def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """With these settings: for small tables, to compile queries and to spread them takes longer than they do."""
-    before = {key: spark.conf.get(key) for key in wanted}
-    try:
-        for key, value in wanted.items():
-            spark.conf.set(key, value)
-        yield
-    finally:
-        for key, old in before.items():
-            spark.conf.set(key, str(old))
 
 
 def _lines(spark: SparkSession, discards: Sequence[str]) -> DataFrame:
