@@ -1,7 +1,7 @@
 """Which messages stand behind a later one of their attempt in their partition.
 
-Nearly always none does, and the facts alone show it: put into the order of their offsets, each begins behind the end of
-the one before, in numbers and in offsets.  Only *lanes* where that is not so are looked at message by message.
+Nearly always none does, and the facts alone show it: put into the order of their places, each begins behind the end of
+the one before, in numbers and in places.  Only *lanes* where that is not so are looked at message by message.
 
 A smaller number that was sent later than all before it is not late: a task that runs again begins again.  Nor is a
 number that was there before: it is a copy.
@@ -24,15 +24,15 @@ def late_messages(facts: DataFrame) -> DataFrame:
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
-    lane = Window.partitionBy(LANE).orderBy("offset")
+    lane = Window.partitionBy(LANE).orderBy("place")
     before = lane.rowsBetween(Window.unboundedPreceding, -1)
     messages = exploded(facts.join(disordered_lanes(facts), LANE, "left_semi"))
     seen = messages.select(
         "*", F.expr("sent") > F.max("sent").over(before), F.max("number").over(before),
-        F.row_number().over(Window.partitionBy(*LANE, "number").orderBy("offset")),
+        F.row_number().over(Window.partitionBy(*LANE, "number").orderBy("place")),
     ).toDF(*messages.columns, "newer", "highest", "copy")  # fmt: skip
     runs = seen.withColumn("run", F.sum(F.expr("if(newer and number < highest, 1, 0)")).over(lane))
-    in_run = Window.partitionBy(*LANE, "run").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+    in_run = Window.partitionBy(*LANE, "run").orderBy("place").rowsBetween(Window.unboundedPreceding, -1)
     placed = runs.withColumn("highest", F.max("number").over(in_run))
     return placed.where("number < highest and copy = 1").select("topic", "minute", "writer", "number")
 

@@ -51,7 +51,7 @@ def random_messages(chance: Random) -> list[Message]:
 
 
 def told(facts: DataFrame) -> Counter[tuple[Any, ...]]:
-    wanted = ("topic", "partition", "writer", "attempt", "minute", "sent", "latency_ms", "number", "offset")
+    wanted = ("topic", "partition", "writer", "attempt", "minute", "sent", "latency_ms", "number", "place")
     return Counter(tuple(row[name] for name in wanted) for row in exploded(facts.where("writer is not null")).collect())
 
 
@@ -61,6 +61,7 @@ def test_every_message_can_be_told_from_the_facts(spark: SparkSession, appended:
     facts = facts_of(frame(spark, messages, appended=appended))
     assert facts.schema.simpleString() == spark.createDataFrame([], SCHEMA).schema.simpleString()
     offsets: Counter[tuple[str, int]] = Counter()
+    places: dict[tuple[str, int, str], int] = {}
     expected: Counter[tuple[Any, ...]] = Counter()
     plain: Counter[tuple[Any, ...]] = Counter()
     for topic, partition, author, number, ms in messages:
@@ -69,7 +70,9 @@ def test_every_message_can_be_told_from_the_facts(spark: SparkSession, appended:
         else:
             writer, _, attempt = author.rpartition("/")
             times = ms // MINUTE * MINUTE, ms, SPENT if appended else None
-            expected[topic, partition, writer, int(attempt), *times, number, offsets[topic, partition]] += 1
+            lane = topic, partition, author
+            places[lane] = places.get(lane, offsets[topic, partition] - 1) + 1
+            expected[topic, partition, writer, int(attempt), *times, number, places[lane]] += 1
         offsets[topic, partition] += 1
     assert told(facts) == expected
     counts: Counter[tuple[Any, ...]] = Counter()
@@ -86,6 +89,15 @@ def test_what_was_sent_in_one_go_is_one_row(spark: SparkSession) -> None:
     rows = facts_of(frame(spark, [*run[:500], *other, *run[600:]])).collect()
     ranges = sorted((row["writer"], row["first"], row["last"]) for row in rows)
     assert ranges == [("q/0/0", 10, 509), ("q/0/0", 610, 1_009), ("q/0/1", 0, 99)], "though the shift is the same"
+
+
+def test_writers_who_take_turns_make_a_row_each(spark: SparkSession) -> None:
+    chance = Random(3)
+    left: dict[str, list[int]] = {"q/0/0/0": list(range(300)), "q/0/1/0": list(range(200)), "q/0/0/1": list(range(100))}
+    turns = chance.sample([author for author, numbers in left.items() for _ in numbers], 600)
+    rows = facts_of(frame(spark, [("t", 0, author, left[author].pop(0), 0) for author in turns])).collect()
+    ranges = sorted((row["writer"], row["attempt"], row["first"], row["last"]) for row in rows)
+    assert ranges == [("q/0/0", 0, 0, 299), ("q/0/0", 1, 0, 99), ("q/0/1", 0, 0, 199)]
 
 
 def late_by_hand(numbers: Sequence[int]) -> set[int]:
@@ -118,7 +130,7 @@ def test_a_task_that_runs_again_begins_again_and_lanes_have_orders_of_their_own(
 
 
 def test_a_stamp_of_somebody_else_is_an_unknown_writer(spark: SparkSession) -> None:
-    authors = ["", "q", "q/0/0/x", "q/0/0/99999999999", "\udcff", "7"]
+    authors = ["", "q", "q/0/0/x", "q/0/0/99999999999", "q/0/0/01", "\udcff", "7"]
     rows = facts_of(frame(spark, [("t", 0, author, 1, 0) for author in authors])).collect()
     assert sorted(row["copies"] for row in rows) == [1] * len(authors)
     assert all(row["writer"] is not None for row in rows)
