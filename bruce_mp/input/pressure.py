@@ -2,9 +2,10 @@
 
 A datagram's sender cannot be told to wait, but the kernel's queue can: it is short, and a blocking sender stops when it
 is full.  So from three quarters of the slab on the input rests a little between turns, longer the fuller it is, and
-takes in less in a turn, of large messages fewer, so that a turn never takes more than a part of what is left.  When the
-slab is full all the same, the config decides: new messages are discarded, or nothing is received until there is
-room for it for certain.
+takes in less in a turn, of large messages fewer, so that a turn never takes more than a part of what is left.  What is
+stuck in the slab does not count, neither as full nor as room: to rest for it would be in vain.  When the slab is full
+all the same, the config decides: new messages are discarded, or nothing is received until there is room for it for
+certain.
 
 How large the datagrams of a batch are is known only of the first.  So a batch may have as many as would find room if
 each were of the largest size; where not even one would, the first may come alone if it fits.
@@ -53,7 +54,6 @@ class Pressure:
 
     def __init__(self, pool: ChunkPool, *, largest: int, batch: int, blocks: bool = False) -> None:
         self._pool = pool
-        self._soft_free = int(pool.capacity * (1 - SOFT))
         self._span = chunks_for(largest)
         self._batch = batch
         self.blocks = blocks
@@ -63,15 +63,17 @@ class Pressure:
 
     def allowance(self, next_size: int) -> Allowance:
         """What may be received now, when the datagram that comes first has `next_size` bytes."""
-        is_short = self._pool.free_count <= self._soft_free
+        soft_free = int(self._pool.usable * (1 - SOFT))
+        is_short = self._pool.free_count <= soft_free
         if is_short:
             self._learn(self._free_before - self._pool.free_count)
-            self._pool.reclaim(self._soft_free + 1)
+            self._pool.reclaim(soft_free + 1)
+        rest_s = self._rest_s(soft_free)
         self._free_before = self._pool.free_count
         if self.blocks:
             messages = self._room(next_size)
-            return Allowance(messages, 1, self._rest_s() if messages else LONGEST_S)
-        return Allowance(self._batch, self._batches if is_short else MOST_BATCHES, self._rest_s())
+            return Allowance(messages, 1, rest_s if messages else LONGEST_S)
+        return Allowance(self._batch, self._batches if is_short else MOST_BATCHES, rest_s)
 
     def _learn(self, taken: int) -> None:
         """The last turn took so many chunks, of those that were free."""
@@ -80,10 +82,10 @@ class Pressure:
         elif taken * LARGEST_PART * 4 < self._pool.free_count:
             self._batches = min(MOST_BATCHES, self._batches * 2)
 
-    def _rest_s(self) -> float:
-        if self._pool.free_count > self._soft_free:
+    def _rest_s(self, soft_free: int) -> float:
+        if self._pool.free_count > soft_free:
             return 0.0
-        return SHORTEST_S + (LONGEST_S - SHORTEST_S) * (1 - self._pool.free_count / self._soft_free)
+        return SHORTEST_S + (LONGEST_S - SHORTEST_S) * (1 - self._pool.free_count / max(1, soft_free))
 
     def _room(self, next_size: int) -> int:
         """Messages that find room for certain."""

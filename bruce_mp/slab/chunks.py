@@ -5,6 +5,9 @@ says, which does.  A chunk is free again when all its
 runs are settled; that is found by looking at the oldest sealed chunks when memory is wanted, a few at a time, never by
 counting on every message.  The generation of an allocation is unique in the life of the slab (each input has numbers of
 its own), so that a place kept from before is recognised as stale.
+
+A chunk that is not settled seconds after it was opened is *stuck*: nobody leads its partitions, say.  Stuck chunks are
+looked at less than the others, among which the memory is that will come free soon.
 """
 
 from __future__ import annotations
@@ -45,6 +48,9 @@ LOOKS_UNDER_PRESSURE: Final = 512
 LOOKS_AT_ONCE: Final = 32
 LOOKS_WHEN_IDLE: Final = 4096
 DRY_MS: Final = 5
+STUCK_AFTER_MS: Final = 5000
+STUCK_LOOKS: Final = 8
+"""One look in so many is at a stuck chunk, as long as there are others."""
 _KEPT_SHARE: Final = 0.1
 _SLACK: Final = 1.25
 """So much more is taken than neighbours need: not all free chunks lie side by side."""
@@ -76,6 +82,11 @@ class ChunkPool:
         self._used = bytearray(b"\1" * slab.geometry.chunks)  # 0 = free, and ours
         self._free: list[int] = []
         self._sealed: deque[int] = deque()
+        self._stuck: deque[int] = deque()
+        self.stuck_count = 0
+        """Chunks that are stuck, those of spans included."""
+        self._now_ms = 0
+        """When `allocate` was called last."""
         self._fresh: list[int] = []
         self._dry_until_ms = 0
         self._secured, self._secured_span = 0, 1
@@ -93,6 +104,11 @@ class ChunkPool:
     def capacity(self) -> int:
         """Chunks that this input can have at the most."""
         return self._shares.capacity
+
+    @property
+    def usable(self) -> int:
+        """How many chunks this input could have free now if everything went well."""
+        return self.capacity - self.stuck_count
 
     def _adopt(self) -> None:
         for share in self._shares.own:
@@ -160,6 +176,7 @@ class ChunkPool:
 
     def allocate(self, span: int, now_ms: int) -> int | None:
         """The first of `span` neighbouring chunks, opened and empty, or None when there is no room."""
+        self._now_ms = now_ms
         self._reclaim(LOOKS_PER_ALLOCATION)
         chunk = self._find(span)
         if chunk is None and self._extend(span):
@@ -223,7 +240,7 @@ class ChunkPool:
 
     def reclaim(self, target_free: int) -> None:
         """Look at sealed chunks, each once at the most, until so many chunks are free or a bound is reached."""
-        looks = min(len(self._sealed), LOOKS_UNDER_PRESSURE)
+        looks = min(len(self._sealed) + len(self._stuck), LOOKS_UNDER_PRESSURE)
         while looks > 0 and self.free_count < target_free:
             self._reclaim(min(looks, LOOKS_AT_ONCE))
             looks -= LOOKS_AT_ONCE
@@ -249,11 +266,11 @@ class ChunkPool:
             self._extend(span)
 
     def can_spare(self, span: int) -> bool:
-        """Whether a span may go to who could do with less: not of what was secured, nor of the last tenth.
+        """Whether a span may go to who could do with less: not of what was secured, nor of the last usable tenth.
 
         Free chunks that lie apart are of no use to those for whom neighbours were secured.
         """
-        if self.free_count - span < self.capacity * _KEPT_SHARE:
+        if self.free_count - span < self.usable * _KEPT_SHARE:
             return False
         if self._secured_span > 1:
             return self._can_spare_neighbours(span)
@@ -281,14 +298,30 @@ class ChunkPool:
 
     def _reclaim(self, looks: int) -> int:
         """Look at the oldest sealed chunks and free those that are settled; how many chunks came free."""
+        young = min(len(self._sealed), looks - looks // STUCK_LOOKS)
+        before = self._look_at(self._sealed, young)
+        freed = self._look_at(self._stuck, min(len(self._stuck), looks - young))
+        self.stuck_count -= freed
+        return before + freed
+
+    def _look_at(self, queue: deque[int], looks: int) -> int:
+        """Free those of the first chunks of a queue that are settled, and put the others back; how many came free."""
         freed = 0
-        for _ in range(min(looks, len(self._sealed))):
-            chunk = self._sealed.popleft()
+        for _ in range(looks):
+            chunk = queue.popleft()
             if is_settled(self._slab, chunk):
                 freed += self._release(chunk)
             else:
-                self._sealed.append(chunk)
+                self._put_back(queue, chunk)
         return freed
+
+    def _put_back(self, queue: deque[int], chunk: int) -> None:
+        """A chunk was found not settled."""
+        at = self._slab.chunk_at(chunk)
+        if queue is self._sealed and self._now_ms - self._slab.longs[(at + lay.CHUNK_OPENED_MS) >> 3] > STUCK_AFTER_MS:
+            self.stuck_count += self._slab.words[(at + lay.CHUNK_SPAN) >> 2]
+            queue = self._stuck
+        queue.append(chunk)
 
     def _release(self, chunk: int) -> int:
         if self._watcher is not None:

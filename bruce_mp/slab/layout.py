@@ -120,6 +120,7 @@ CHUNK_OWNER: Final = 9
 CHUNK_SPAN: Final = 12
 CHUNK_RUNS: Final = 16
 CHUNK_ATTEMPT: Final = 20  # u32, the fenced attempt that its runs belong to, 0 = none; stored before its first run
+CHUNK_OPENED_MS: Final = 24  # i64, on the steady clock of that daemon's life
 CHUNK_LAST_ARRIVAL: Final = 32  # u64: no record in the chunk has a greater arrival number
 
 

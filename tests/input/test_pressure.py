@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bruce_mp.input.pressure import LARGEST_PART, LONGEST_S, MOST_BATCHES, SHORTEST_S, Pressure
 from bruce_mp.kernels import mark
-from bruce_mp.slab.chunks import ChunkPool
+from bruce_mp.slab.chunks import STUCK_AFTER_MS, ChunkPool
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import State
 from support.examples import examples
@@ -161,3 +161,22 @@ def test_block_mode_gets_everything_through_although_it_never_takes_too_much() -
                 del waiting[:messages]
             elif rng.random() < 0.5:
                 mark(slab, daemon.close_all(), State.DELIVERED)
+
+
+def test_what_is_stuck_is_neither_full_nor_room() -> None:
+    """Nine tenths are stuck: of the last one a quarter must be left before it rests."""
+    with new_slab(replace(GEOMETRY, chunks=640)) as slab:
+        sender = Input(slab, topics=[(b"t", 1)])
+        pool = sender.pool
+        watch = pressure(slab, pool, blocks=False)
+        while pool.free_count > 64:
+            sender.receive([datagram(b"t", bytes(7000))] * 4)
+        sender.close_all()
+        assert watch.allowance(100).rest_s > SHORTEST_S
+        assert pool.allocate(1, sender.now_ms + STUCK_AFTER_MS + 1) is not None
+        for _ in range(9):
+            pool.tidy()
+        assert watch.allowance(100).rest_s == 0.0
+        while pool.free_count > 16:
+            assert pool.allocate(1, sender.now_ms + STUCK_AFTER_MS + 1) is not None
+        assert watch.allowance(100).rest_s >= SHORTEST_S

@@ -11,7 +11,7 @@ from bruce_mp.kernels.pure.lane import Head, Lane
 from bruce_mp.kernels.pure.segments import mark
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import DRY_MS, ChunkPool, chunk_heads, is_settled, used_heads
+from bruce_mp.slab.chunks import DRY_MS, STUCK_AFTER_MS, ChunkPool, chunk_heads, is_settled, used_heads
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.layout import ChunkState, State
 from bruce_mp.slab.runs import Segment, read_run, segment_words, split
@@ -85,7 +85,7 @@ class PoolMachine(RuleBasedStateMachine):
             taken[chunk : chunk + allocation.span] = b"\1" * allocation.span
         return bytes(span) in taken
 
-    @rule(span=st.integers(1, 5), step_ms=st.sampled_from([0, DRY_MS]))
+    @rule(span=st.integers(1, 5), step_ms=st.sampled_from([0, DRY_MS, STUCK_AFTER_MS]))
     def allocate(self, span: int, step_ms: int) -> None:
         self.now_ms += step_ms
         possible = self.room_for(span)
@@ -105,6 +105,12 @@ class PoolMachine(RuleBasedStateMachine):
         lane = Lane(self.slab, Head(1, b"", 0, -1, 0))
         lane.enter(chunk, span)
         self.open[chunk] = Allocation(span, generation, lane)
+
+    @invariant()
+    def stuck_ones_are_sealed(self) -> None:
+        if hasattr(self, "pool"):
+            spans = {chunk: span for chunk, state, span, _ in chunk_heads(self.slab) if state is ChunkState.SEALED}
+            assert self.pool.stuck_count <= sum(spans.values())
 
     def forget_reclaimed(self) -> None:
         """What the pool reclaimed must have been sealed, released and settled."""
@@ -258,6 +264,49 @@ def test_a_crash_while_a_span_is_released_leaves_it_to_be_released_again() -> No
             again.release_seals()
             assert again.allocate(CHUNKS, 0) == 0
             assert [state for _, state, _, _ in chunk_heads(slab)] == [ChunkState.OPEN]
+
+
+def filled(slab: Slab, pool: ChunkPool, span: int, now_ms: int) -> Segment:
+    """A run in a sealed span of its own."""
+    chunk = pool.allocate(span, now_ms)
+    assert chunk is not None
+    lane = Lane(slab, Head(1, b"", 0, -1, 0))
+    lane.enter(chunk, span)
+    lane.append(memoryview(bytes(100)), [(0, 0, 0, 0, 0, 0, 100, 100, 100)], 0, now_ms)
+    pool.seal(chunk)
+    pool.release_seals()
+    return lane.close_run(TicketOffice(slab, INPUT_ROW))
+
+
+def test_what_is_not_settled_for_long_is_stuck_until_it_is() -> None:
+    with new_slab(replace(SMALL, chunks=64)) as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        old = [filled(slab, pool, span, 0) for span in (1, 3, 5)]
+        assert (pool.stuck_count, pool.usable) == (0, 64)
+        young = filled(slab, pool, 2, STUCK_AFTER_MS + 1)
+        pool.reclaim(64)
+        assert (pool.stuck_count, pool.usable) == (9, 55)
+        mark(slab, [old[1], young], State.DELIVERED)
+        pool.reclaim(64)
+        assert (pool.stuck_count, pool.free_count) == (6, 58)
+        mark(slab, old, State.DELIVERED)
+        pool.reclaim(64)
+        assert (pool.stuck_count, pool.free_count) == (0, 64)
+
+
+def test_stuck_chunks_do_not_hide_the_others() -> None:
+    """Of a few looks most are at chunks that are likely to be settled."""
+    with new_slab(replace(SMALL, chunks=1024)) as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        for _ in range(600):
+            filled(slab, pool, 1, 0)
+        filled(slab, pool, 1, STUCK_AFTER_MS + 1)
+        pool.tidy()
+        assert pool.stuck_count == 600
+        mark(slab, [filled(slab, pool, 1, STUCK_AFTER_MS + 1) for _ in range(50)], State.DELIVERED)
+        before = pool.free_count
+        pool.reclaim(before + 50)
+        assert pool.free_count == before + 50
 
 
 def test_what_is_needed_later_is_not_spared() -> None:

@@ -4,7 +4,11 @@ from libc.string cimport memset
 
 from bruce_mp.kernels.compiled.memory cimport *
 
+from bruce_mp.slab import chunks as pure
 from bruce_mp.slab.chunks import ChunkPool as PureChunkPool
+
+
+cdef int64_t STUCK_AFTER_MS = pure.STUCK_AFTER_MS
 
 
 cdef bint is_settled(Memory *memory, uint64_t chunk) noexcept nogil:
@@ -52,21 +56,25 @@ cdef bint is_split_settled(uint8_t *run, uint64_t size, uint8_t *end) noexcept n
 class ChunkPool(PureChunkPool):
     """`slab.chunks.ChunkPool`."""
 
-    def _reclaim(self, looks):
+    def _look_at(self, queue, looks):
         cdef Memory memory
         cdef int freed = 0, _
-        sealed = self._sealed
-        looks = min(looks, len(sealed))
+        cdef int64_t stuck_before_ms = self._now_ms - STUCK_AFTER_MS
+        cdef uint8_t *at
         if not looks:
             return 0
         attach(self._slab, &memory)
         try:
+            is_young = queue is self._sealed
             for _ in range(looks):
-                chunk = sealed.popleft()
+                chunk = queue.popleft()
+                at = memory.chunks + <uint64_t>chunk * CHUNK_BYTES
                 if is_settled(&memory, chunk):
                     freed += release_chunk(self, &memory, chunk)
+                elif is_young and <int64_t>load64(at + CHUNK_OPENED_MS) < stuck_before_ms:
+                    self._put_back(queue, chunk)
                 else:
-                    sealed.append(chunk)
+                    queue.append(chunk)
         finally:
             release(&memory)
         return freed
