@@ -178,9 +178,7 @@ class ChunkPool:
         """The first of `span` neighbouring chunks, opened and empty, or None when there is no room."""
         self._now_ms = now_ms
         self._reclaim(LOOKS_PER_ALLOCATION)
-        chunk = self._find(span)
-        if chunk is None and self._extend(span):
-            chunk = self._find(span)
+        chunk = self._find_or_take(span)
         if chunk is None:
             chunk = self._find_after_a_look(span, now_ms)
         if chunk is not None:
@@ -195,10 +193,15 @@ class ChunkPool:
         if now_ms < self._dry_until_ms:
             return None
         self._reclaim(LOOKS_WHEN_EMPTY * span)
-        chunk = self._find(span)
+        chunk = self._find_or_take(span)
         if chunk is None:
             self._dry_until_ms = now_ms + DRY_MS
         return chunk
+
+    def _find_or_take(self, span: int) -> int | None:
+        """A place for a span, some of which may lie in shares that are taken for it."""
+        chunk = self._find(span)
+        return self._find(span) if chunk is None and self._extend(span) else chunk
 
     def _find(self, span: int) -> int | None:
         if span == 1:
