@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 __all__ = ["MeasuredDaemon", "measured_daemon"]
 
 SETTLE_TIMEOUT_S: Final = 45.0
+WHOLE_S: Final = 120.0
+TO_BE: Final = " to be"
+"""The end of the title of a process that has not begun."""
 CALM_S: Final = 1.0
 """After this long everything that belongs to the start, or to the load before, is over."""
 WARM_UP_SHARE: Final = 5
@@ -67,6 +70,11 @@ class MeasuredDaemon:
         self._memory_after: dict[str, dict[str, int]] = {}
         self._idle = Idle(0.0, {}, {})
         self._stuck = 0
+
+    @property
+    def processes(self) -> frozenset[str]:
+        """The names of those whose cost is counted."""
+        return frozenset(self._pids)
 
     def fill(self, tools: Tools, percent: int, messages: Path) -> None:
         """Have that share of the slab held by messages that wait for a leader."""
@@ -193,7 +201,22 @@ def measured_daemon(tools: Tools, directory: Path, site: Site) -> Iterator[Measu
         with daemon:
             first.join()
             daemon.wait_settled(1)
+            daemon.wait_for(lambda: _is_whole(daemon, site), "every process to begin", WHOLE_S)
             yield MeasuredDaemon(daemon, broker, first)
+
+
+def _is_whole(daemon: Daemon, site: Site) -> bool:
+    """Whether each broker has its dispatcher, and nobody loads its code any more: that is no cost of a message.
+
+    The first message is delivered by whichever dispatcher begins first.  On two busy cores the last of thirty begins
+    half a minute later, and until then has another title.
+    """
+    slab = Slab(daemon.slab_path)
+    try:
+        begun = total(slab, Counter.StartKafkaDispatcher)
+    finally:
+        slab.close()
+    return begun >= site.brokers and not any(name.endswith(TO_BE) for name in cost.family(daemon.pid))
 
 
 def _streams(directory: Path, site: Site) -> Mapping[str, object]:
