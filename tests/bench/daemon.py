@@ -7,6 +7,7 @@ CPU is reported by itself and belongs to no figure.
 
 from __future__ import annotations
 
+import socket
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from bench import cost
 from bench.brokers import STUCK, started_brokers
 from bench.cases import Case
-from bench.corpus import write_datagrams
+from bench.corpus import datagrams, write_datagrams
 from bench.first_message import FirstMessage
 from bench.latency import latency_of
 from bench.results import DaemonRun, Idle, Life
@@ -54,22 +55,33 @@ SETTINGS: Final[Mapping[str, object]] = {
 }
 DISCARDED: Final = tuple(discarded(reason) for reason in DiscardReason)
 STUCK_SIZE: Final = 1024
+GREETING_SIZE: Final = 100
 SURE_PERCENT: Final = 80
 """So much of the space is filled at once, the rest in steps: headers and ends of chunks need some as well."""
 
 
 class MeasuredDaemon:
-    """A running daemon and its broker."""
+    """A running daemon and its broker.  `messages`: so many were sent before it was handed over."""
 
-    def __init__(self, daemon: Daemon, broker: Brokers, first: FirstMessage) -> None:
+    def __init__(self, daemon: Daemon, broker: Brokers, first: FirstMessage, *, messages: int) -> None:
         self._daemon = daemon
         self._broker = broker
         self._first = first
+        self._before = messages
         self._pids = cost.family(daemon.pid)
         self._memory_at_start = self._memory()
         self._memory_after: dict[str, dict[str, int]] = {}
         self._idle = Idle(0.0, {}, {})
         self._stuck = 0
+
+    @property
+    def connections(self) -> int:
+        """How often dispatchers have connected to their brokers."""
+        slab = Slab(self._daemon.slab_path)
+        try:
+            return total(slab, Counter.ConnectorConnectSuccess)
+        finally:
+            slab.close()
 
     @property
     def processes(self) -> frozenset[str]:
@@ -87,7 +99,7 @@ class MeasuredDaemon:
     def _send_stuck(self, tools: Tools, count: int, messages: Path) -> int:
         case = Case("stuck", STUCK_SIZE, count)
         run_sender(tools, case, self._address("datagram"), messages)
-        self._wait_settled(1 + self._stuck + count, 1 + self._stuck + count)
+        self._wait_settled(self._before + self._stuck + count, self._before + self._stuck + count)
         return count
 
     def _share_in_use(self) -> float:
@@ -202,7 +214,8 @@ def measured_daemon(tools: Tools, directory: Path, site: Site) -> Iterator[Measu
             first.join()
             daemon.wait_settled(1)
             daemon.wait_for(lambda: _is_whole(daemon, site), "every process to begin", WHOLE_S)
-            yield MeasuredDaemon(daemon, broker, first)
+            _meet_brokers(daemon, site)
+            yield MeasuredDaemon(daemon, broker, first, messages=1 + site.brokers)
 
 
 def _is_whole(daemon: Daemon, site: Site) -> bool:
@@ -217,6 +230,17 @@ def _is_whole(daemon: Daemon, site: Site) -> bool:
     finally:
         slab.close()
     return begun >= site.brokers and not any(name.endswith(TO_BE) for name in cost.family(daemon.pid))
+
+
+def _meet_brokers(daemon: Daemon, site: Site) -> None:
+    """Send a message to each broker: in the short time of a load, AnyPartition messages do not reach all of thirty.
+
+    A dispatcher connects when it has something to send, which costs as much as thousands of messages.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        for datagram in datagrams(site.topic_names[:1], GREETING_SIZE, keyed=True)[: site.brokers]:
+            sock.sendto(datagram, str(daemon.socket_path))
+    daemon.wait_settled(1 + site.brokers)
 
 
 def _streams(directory: Path, site: Site) -> Mapping[str, object]:

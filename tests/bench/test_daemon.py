@@ -48,7 +48,7 @@ class Resuming(Daemon):
         return books
 
 
-def test_every_dispatcher_has_begun_before_anything_is_measured(
+def test_every_dispatcher_has_begun_and_connected_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped.clear()
@@ -56,5 +56,6 @@ def test_every_dispatcher_has_begun_before_anything_is_measured(
     monkeypatch.setattr(module, "Daemon", Resuming)
     with measured_daemon(make_tools(tmp_path), tmp_path, Site(brokers=BROKERS, streams=True)) as daemon:
         assert stopped
+        assert daemon.connections == BROKERS
         always = {"supervisor", "input", "input-1", "router", "status"}
         assert daemon.processes - {"helper"} == always | {f"dispatcher-{slot}" for slot in range(BROKERS)}
