@@ -23,6 +23,8 @@ PACED_S: Final = 3
 MIN_RATE: Final = 100
 """With less there are too few messages for a 99th percentile."""
 GROWTH_BYTES: Final = 30_000_000
+LONG_GROWTH: Final = 4
+"""So much longer is a load of many topics or partitions: each of them has to get its share of it for a while."""
 A_WRITE: Final = 32
 """Messages that a client on a stream writes at once, as one with a buffer does."""
 
@@ -118,7 +120,8 @@ class Growth(NamedTuple):
 
 def grows(what: str, small: Site, large: Site, *, size: int = 100, keyed: bool = False) -> Growth:
     """The same load at two sites."""
-    few = Case(f"{what} <", size, GROWTH_BYTES // (size + 100), keyed=keyed, site=small)
+    share = LONG_GROWTH if large.topics > small.topics or keyed else 1
+    few = Case(f"{what} <", size, share * GROWTH_BYTES // (size + 100), keyed=keyed, site=small)
     return Growth(what, few, replace(few, name=f"{what} >", site=large))
 
 
