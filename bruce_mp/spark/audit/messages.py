@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["read_topics", "stream_topics"]
+__all__ = ["READER", "read_topics", "stream_topics"]
 
 READER: Final = {
     "includeHeaders": "true",
