@@ -92,6 +92,9 @@ class Dispatching:
         self._routes: dict[_Key, Route] = {}
         self._drought = Drought(self._new_backoff())
         self._outbox: dict[int, list[Parcel]] = {}
+        self._gatherers: dict[int, set[int]] = {}
+        """By topic: the slots of dispatchers that may gather some of it.  What they gather at a RESYNC or a HAND_BACK
+        they make ready by themselves."""
         self._wanted: dict[int, tuple[int, Address]] | None = None
 
     # --- what the process asks ---------------------------------------------------------------------------------------
@@ -165,10 +168,12 @@ class Dispatching:
             return
         self._give(route, slot)
         self._post(slot, Parcel(kind, topic, partition, segments))
+        if kind is Kind.QUEUE:
+            self._gatherers.setdefault(topic, set()).add(slot)
 
     def flush(self, topic: int) -> None:
-        """Have the dispatchers send what they gather of a topic."""
-        for slot in self._peers:
+        """Have the dispatchers send what they gather of a topic; who has got nothing of it since is left asleep."""
+        for slot in self._gatherers.pop(topic, ()):
             self._post(slot, Parcel(Kind.FLUSH, topic))
 
     def want_leader(self, started_ms: int, now_ms: int) -> None:
@@ -290,6 +295,7 @@ class Dispatching:
     def forget(self, topic: int, now_ms: int) -> list[Segment]:
         """The topic is gone: what its routes held.  Dispatchers hand back what they hold of it."""
         held: list[Segment] = []
+        self._gatherers.pop(topic, None)
         for key, route in [(key, route) for key, route in self._routes.items() if key[0] == topic]:
             sent, rest = route.empty()
             held += sent + rest

@@ -464,6 +464,35 @@ def test_a_topic_with_its_own_batch_goes_out_batch_by_batch(make: MakeWorld) -> 
     assert sorted(len(world.cluster.log(b"t", partition)) for partition in range(4)) == [0, 5, 5, 5]
 
 
+def told(world: World) -> set[int]:
+    """The slots of dispatchers for which words are under way."""
+    return {slot for slot, lines in world.to_peer.items() if any(lines)}
+
+
+def hear_all(world: World) -> None:
+    while slots := told(world):
+        for slot in slots:
+            world.peer_hears(slot)
+
+
+def test_a_flush_wakes_only_dispatchers_that_gather_some_of_the_topic(make: MakeWorld) -> None:
+    world = make({b"t": [1], b"u": [2]})
+    world.boot()
+    world.send_one(b"t")
+    world.ring()
+    (slot,) = told(world)
+    number = world.router._tables.topics.id_of(b"t")
+    for expected in ({slot}, set()):  # it is repeated as long as somebody waits
+        hear_all(world)
+        world.router.flush(number, world.now_ms)
+        world.pass_time(0)
+        assert told(world) == expected
+    world.peer_sends(slot)
+    world.answer(slot)
+    assert len(world.cluster.log(b"t", 0)) == 1
+    settle(world)
+
+
 # --- pauses -----------------------------------------------------------------------------------------------------------
 SLOW: Final = Delivery(min_pause_delay_ms=1000, pause_rate_limit_initial_ms=1000, pause_rate_limit_max_double=4)
 

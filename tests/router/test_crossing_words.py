@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bruce_mp.pipes.frames import Kind, Parcel
 from bruce_mp.slab.file import Geometry
 from support.fake_broker import Partition
 from support.flow import World
@@ -81,11 +82,11 @@ def test_everything_is_handed_back_though_a_topic_is_gone(world: World) -> None:
 
 
 def test_a_flush_of_a_topic_that_is_gone_is_passed_over(world: World) -> None:
-    """Its last message was delivered by another dispatcher; this one never heard of it."""
+    """Its last message was delivered while the word was under way, and its entry freed."""
     table = world.router._tables.topics
     gone = table.add(b"gone", 1)
     table.remove([gone])
-    world.router.flush(gone, world.now_ms)
+    world.router.dispatching._post(SLOT, Parcel(Kind.FLUSH, gone))
     world.pass_time(1)
     world.peer_hears(SLOT)
     send(world)
