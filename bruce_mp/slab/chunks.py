@@ -107,8 +107,11 @@ class ChunkPool:
 
     @property
     def usable(self) -> int:
-        """How many chunks this input could have free now if everything went well."""
-        return self.capacity - self.stuck_count
+        """How many chunks this input could have free now if everything went well.
+
+        It may hold more than its capacity, from a life in which it shared the slab with fewer inputs.
+        """
+        return max(0, self.capacity - self.stuck_count)
 
     def _adopt(self) -> None:
         for share in self._shares.own:
@@ -302,10 +305,22 @@ class ChunkPool:
     def _reclaim(self, looks: int) -> int:
         """Look at the oldest sealed chunks and free those that are settled; how many chunks came free."""
         young = min(len(self._sealed), looks - looks // STUCK_LOOKS)
-        before = self._look_at(self._sealed, young)
-        freed = self._look_at(self._stuck, min(len(self._stuck), looks - young))
+        return self._look_at(self._sealed, young) + self._look_at_stuck(looks - young)
+
+    def _look_at_stuck(self, looks: int) -> int:
+        """Free those of the first stuck chunks that are settled; how many came free.
+
+        Where all of them are, it goes on behind them: what got stuck together comes free together.
+        """
+        freed = 0
+        while looks and freed < LOOKS_UNDER_PRESSURE:
+            before = len(self._stuck)
+            looks = min(looks, before)
+            freed += self._look_at(self._stuck, looks)
+            if before - len(self._stuck) < looks:
+                break
         self.stuck_count -= freed
-        return before + freed
+        return freed
 
     def _look_at(self, queue: deque[int], looks: int) -> int:
         """Free those of the first chunks of a queue that are settled, and put the others back; how many came free."""

@@ -309,6 +309,33 @@ def test_stuck_chunks_do_not_hide_the_others() -> None:
         assert pool.free_count == before + 50
 
 
+def test_what_was_stuck_comes_free_together() -> None:
+    """Few looks are at what is stuck, but they go on behind what has come free."""
+    with new_slab(replace(SMALL, chunks=1024)) as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        old = [filled(slab, pool, 1, 0) for _ in range(600)]
+        for _ in range(100):
+            filled(slab, pool, 1, STUCK_AFTER_MS + 1)
+        pool.tidy()
+        mark(slab, old, State.DELIVERED)
+        pool.reclaim(1024)
+        assert (pool.stuck_count, pool.free_count) == (0, 924)
+
+
+def test_who_shares_the_slab_with_more_than_before_may_have_more_stuck_than_its_part() -> None:
+    with new_slab(replace(SMALL, chunks=64)) as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        held = [filled(slab, pool, 1, 0) for _ in range(64)]
+        pool = ChunkPool(slab, INPUT_ROW, [INPUT_ROW, INPUT_ROW + 1])
+        pool.release_seals()
+        assert pool.allocate(1, STUCK_AFTER_MS + 1) is None
+        pool.tidy()
+        assert (pool.stuck_count, pool.usable, pool.free_count) == (64, 0, 0)
+        mark(slab, held, State.DELIVERED)
+        pool.reclaim(1)
+        assert pool.usable + pool.stuck_count == pool.capacity == pool.free_count + pool.stuck_count
+
+
 def test_what_is_needed_later_is_not_spared() -> None:
     with new_slab(replace(SMALL, chunks=64)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)

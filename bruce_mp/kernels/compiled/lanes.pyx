@@ -762,8 +762,8 @@ cdef int receive_within(
     cdef pollfd waiting
     if most > 0:
         if timer_ms[0] > most or timer_ms[0] < most // 2:
-            timer_ms[0] = max(1, most * 3 // 4)  # 0 would be for ever
-            set_timer(descriptor, timer_ms[0])
+            set_timer(descriptor, max(1, most * 3 // 4))  # 0 would be for ever
+            timer_ms[0] = max(1, most * 3 // 4)
         count = receive(descriptor, headers, limit, MSG_WAITFORONE)
         if count:
             return count
