@@ -761,7 +761,7 @@ cdef int receive_within(
     cdef int most = left_ms - COARSE_MS, count
     cdef pollfd waiting
     if most > 0:
-        if timer_ms[0] > most or timer_ms[0] < most // 2:
+        if timer_ms[0] == 0 or timer_ms[0] > most or timer_ms[0] < most // 2:  # 0: it was never set
             set_timer(descriptor, max(1, most * 3 // 4))  # 0 would be for ever
             timer_ms[0] = max(1, most * 3 // 4)
         count = receive(descriptor, headers, limit, MSG_WAITFORONE)
