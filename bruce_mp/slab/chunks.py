@@ -107,10 +107,7 @@ class ChunkPool:
 
     @property
     def usable(self) -> int:
-        """How many chunks this input could have free now if everything went well.
-
-        It may hold more than its capacity, from a life in which it shared the slab with fewer inputs.
-        """
+        """How many chunks it could have free now if all went well; what it held when inputs were fewer may be more."""
         return max(0, self.capacity - self.stuck_count)
 
     def _adopt(self) -> None:
