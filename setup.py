@@ -4,9 +4,11 @@ They are optional: where they cannot be compiled, the package is installed witho
 """
 
 import hashlib
+import shutil
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build import build
 
 DIRECTORY = Path("bruce_mp/kernels/compiled")
 MODULES = sorted(DIRECTORY.glob("*.pyx"))
@@ -27,4 +29,12 @@ def extension(module: Path) -> Extension:
     )
 
 
-setup(ext_modules=[extension(module) for module in MODULES])
+class CleanBuild(build):
+    """A checkout may be of another release than at the last build: what that had and this has not is not installed."""
+
+    def run(self) -> None:
+        shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+
+setup(ext_modules=[extension(module) for module in MODULES], cmdclass={"build": CleanBuild})

@@ -77,3 +77,12 @@ def test_it_works(installed: Path) -> None:
     ).split()
     assert Path(place).is_relative_to(installed)
     assert (compiled, kind) == ("False", "function")
+
+
+def test_what_an_older_release_had_is_not_installed(installed: Path) -> None:
+    """pip builds in the checkout, where the last build's files lie."""
+    gone = installed / "bruce_mp" / "gone.py"
+    gone.write_text("")
+    run(["setup.py", "--quiet", "build", "--build-lib", str(installed)], installed.parent / "sources", CC="/bin/false")
+    assert not gone.exists()
+    assert (installed / "bruce_mp" / "__init__.py").exists()

@@ -38,6 +38,7 @@ NOT_TRIED: Final[dict[Key, str]] = {
     ("README.md", "python3 -m venv /opt/bruce"): INSTALLS,
     ("README.md", "scripts/test"): "is what runs this",
     ("docs/getting-started.md", "python3 -m venv ~/bruce-venv"): INSTALLS,
+    ("docs/spark.md", "$ python3 -m venv ~/spark-venv"): INSTALLS,
     ("docs/getting-started.md", "d /run/bruce 0755 bruce bruce -"): "needs root, and the user of the block below it",
     ("docs/getting-started.md", "useradd --system --shell /usr/sbin/nolog"): "makes a user of this host",
     ("docs/architecture.md", "clients ──datagrams──▶ input ──RUNS──▶"): "a drawing",
@@ -77,7 +78,7 @@ GIVEN: Final[dict[Key, str]] = {
     ("docs/slab.md", "$ bruce slab inspect /dev/shm/bruce-run-"): (
         "cp /dev/shm/bruce-run-bruce.slab /dev/shm/bruce-run-bruce.slab.damaged-1800000000000"
     ),
-    ("docs/spark.md", "$ pip install 'bruce-mp[spark]'"): """bruce dev-broker --port 19092
+    ("docs/spark.md", "$ cat >> bruce.toml <<END"): """bruce dev-broker --port 19092
 cat > bruce.toml <<END
 [kafka]
 bootstrap_servers = ["localhost:9092"]

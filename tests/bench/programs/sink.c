@@ -28,7 +28,7 @@
 
 enum { PRODUCE = 0, FETCH = 1, METADATA = 3, API_VERSIONS = 18, INIT_PRODUCER_ID = 22 };
 enum { UNKNOWN_TOPIC = 3, NO_LEADER = 5, OUT_OF_ORDER = 45, UNSUPPORTED_VERSION = 35, INVALID_RECORD = 87 };
-enum { BATCH_HEADER = 61, NAME_BYTES = 256, MOST_BROKERS = 64, SLOTS = 1 << 13 };
+enum { BATCH_HEADER = 61, NAME_BYTES = 256, MOST_BROKERS = 64, MOST_SOCKETS = 1 << 12, SLOTS = 1 << 13 };
 
 /* --- bytes that go back ------------------------------------------------------------------------------------------ */
 
@@ -325,6 +325,7 @@ static Connection *connection_of(int fd) {
 static void welcome(int epoll, int listener) {
     int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK), on = 1;
     if (fd < 0) return;
+    if (fd >= MOST_SOCKETS) errx(1, "more than %d connections", MOST_SOCKETS);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     watch(epoll, fd, (uintptr_t)connection_of(fd));
 }
@@ -338,7 +339,7 @@ static int tell(void) {
 }
 
 int main(int argc, char **argv) {
-    static Connection *waiting[1 << 12]; /* by descriptor: those that owe answers */
+    static Connection *waiting[MOST_SOCKETS]; /* by descriptor: those that owe answers */
     struct epoll_event events[64];
     int epoll = epoll_create1(0), timeout, is_over = 0, listeners[MOST_BROKERS], last = 0;
     if (argc != 4) errx(2, "usage: sink TOPICS BROKERS DELAY");
@@ -369,7 +370,7 @@ int main(int argc, char **argv) {
             if (it == NULL) is_over = !tell();
             else if (events[index].data.u64 & IS_LISTENER) welcome(epoll, listeners[events[index].data.u64 >> 1]);
             else if (!receive(it, delay_ms)) close(it->fd), waiting[it->fd] = NULL, free(it);
-            else if (it->first && it->fd < 1 << 12) waiting[it->fd] = it, last = it->fd > last ? it->fd : last;
+            else if (it->first) waiting[it->fd] = it, last = it->fd > last ? it->fd : last;
         }
     }
     return 0;
