@@ -225,7 +225,7 @@ class Dispatcher:
             self._make_ready(topic, partition, some)
 
     def _make_ready(self, topic: int, partition: int, segments: list[Segment]) -> None:
-        queue = self._queue(topic, partition)
+        queue = self._queues.of(topic, partition)
         queue.ready += segments
         self._schedule(queue)
 
@@ -247,13 +247,10 @@ class Dispatcher:
         for batch in present:
             self.maker.note_recovered(batch)
         for batch in [*present, *(self.maker.renumber(batch) for batch in outdated)]:
-            queue = self._queue(batch.topic, batch.partition)
+            queue = self._queues.of(batch.topic, batch.partition)
             queue.resend.append(batch)
             queue.in_doubt = True
             self._schedule(queue)
-
-    def _queue(self, topic: int, partition: int) -> PartitionQueue:
-        return self._queues.of(topic, partition)
 
     def _schedule(self, queue: PartitionQueue) -> None:
         if queue.has_work:
@@ -296,7 +293,7 @@ class Dispatcher:
         found = sweep(self._slab, states, self._slot)
         self._outbox += [Parcel(states[part.state], part.topic, part.partition, [part.segment]) for part in found]
         for topic, partition in {(part.topic, part.partition): None for part in found}:
-            self._return(self._queue(topic, partition))
+            self._return(self._queues.of(topic, partition))
 
     # --- to the broker -----------------------------------------------------------------------------------------------
 
@@ -371,13 +368,13 @@ class Dispatcher:
     def on_written(self, batches: Iterable[SentBatch]) -> None:
         """With acks 0: written is delivered."""
         for batch in batches:
-            self._queue(batch.topic, batch.partition).answered(batch)
+            self._queues.of(batch.topic, batch.partition).answered(batch)
             self._answers.deliver(batch, self.topic_name(batch.topic))
             self._row.add(Counter.AckNotRequired, batch.records)
 
     def on_ack(self, batch: SentBatch, ack: PartitionAck, now: float) -> None:
         """The broker's answer for one batch."""
-        queue = self._queue(batch.topic, batch.partition)
+        queue = self._queues.of(batch.topic, batch.partition)
         queue.answered(batch)
         self._answers.answer(queue, batch, ack, self.topic_name(batch.topic))
         self._go_on(queue, now)
@@ -385,7 +382,7 @@ class Dispatcher:
     def refuse(self, batch: SentBatch, error: SlabError, now: float) -> None:
         """The last batch of `next_request` for its partition cannot be read: leave out what is damaged."""
         refuse(self._row, error)
-        queue = self._queue(batch.topic, batch.partition)
+        queue = self._queues.of(batch.topic, batch.partition)
         queue.answered(batch)
         self._answers.leave_damaged(queue, batch)
         self._go_on(queue, now)
@@ -462,7 +459,7 @@ class Dispatcher:
             self._paused = True
             self._finish_handing_back()
             return
-        queue = self._queue(topic, partition)
+        queue = self._queues.of(topic, partition)
         if queue.in_flight:
             queue.drain()
             queue.hand_back = True

@@ -242,7 +242,7 @@ class ChunkPool:
         self._fresh = []
 
     def reclaim(self, target_free: int) -> None:
-        """Look at sealed chunks, each once at the most, until so many chunks are free or a bound is reached."""
+        """Look at sealed chunks until so many chunks are free or a bound is reached."""
         looks = min(len(self._sealed) + len(self._stuck), LOOKS_UNDER_PRESSURE)
         while looks > 0 and self.free_count < target_free:
             self._reclaim(min(looks, LOOKS_AT_ONCE))

@@ -127,7 +127,7 @@ def test_leaders_take_turns_and_one_topic_may_have_none(tools: Tools, tmp_path: 
     )
 
 
-def test_answers_can_take_their_time_without_waiting_for_one_another(tools: Tools, tmp_path: Path) -> None:
+def test_an_answer_can_take_its_time(tools: Tools, tmp_path: Path) -> None:
     site = Site(topics=1, partitions=1, ack_delay_ms=120)
     with Sink(tools, site, tmp_path) as sink, closing(Client(sink.bootstrap)) as client:
         began = time.monotonic()

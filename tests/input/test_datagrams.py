@@ -509,19 +509,19 @@ def test_while_a_run_lingers_the_next_message_is_waited_for(slab: Slab, outside:
     outside.send(b"one")
     outside.send_later(0.05, b"two", b"three")
     taken = life.admission.take(outside.receiving.fileno(), 16, 2, now_ms, now_ms + 2000)
+    assert taken == 1 if Intake is PureIntake else taken > 1
     while taken < 3:
         taken += life.admission.take(outside.receiving.fileno(), 16, 1, now_ms)
-        assert Intake is PureIntake or steady_ms() - now_ms >= 49
     assert total(slab, Counter.MsgReceived) == taken
 
 
-@pytest.mark.parametrize("left_ms", [5, 40])
-def test_nobody_waits_for_longer_than_told(slab: Slab, outside: Outside, left_ms: int) -> None:
+@pytest.mark.parametrize("left_ms", [5, 40], ids=["by poll alone", "by the socket's timer first"])
+def test_it_waits_as_long_as_told(slab: Slab, outside: Outside, left_ms: int) -> None:
     life = Life(slab)
     outside.send(b"one")
     now_ms = steady_ms()
     assert life.admission.take(outside.receiving.fileno(), 16, 9, now_ms, now_ms + left_ms) == 1
-    assert Intake is PureIntake or left_ms <= steady_ms() - now_ms < 1000
+    assert Intake is PureIntake or steady_ms() - now_ms >= left_ms
 
 
 def test_nobody_waits_when_told_not_to(slab: Slab, outside: Outside) -> None:

@@ -11,7 +11,15 @@ from bruce_mp.kernels.pure.lane import Head, Lane
 from bruce_mp.kernels.pure.segments import mark
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import DRY_MS, STUCK_AFTER_MS, ChunkPool, chunk_heads, is_settled, used_heads
+from bruce_mp.slab.chunks import (
+    DRY_MS,
+    LOOKS_PER_ALLOCATION,
+    STUCK_AFTER_MS,
+    ChunkPool,
+    chunk_heads,
+    is_settled,
+    used_heads,
+)
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.layout import ChunkState, State
 from bruce_mp.slab.runs import Segment, read_run, segment_words, split
@@ -371,6 +379,19 @@ def test_neighbours_are_spared_of_a_slab_that_is_free() -> None:
         pool = ChunkPool(slab, INPUT_ROW)
         pool.secure(90, 9)
         assert pool.can_spare(32)
+
+
+def test_a_span_lies_across_what_just_came_free_and_what_nobody_has() -> None:
+    """It comes free only when it is looked at again, behind others."""
+    with new_slab() as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        for _ in range(LOOKS_PER_ALLOCATION + 1):
+            filled(slab, pool, 1, 0)
+        mark(slab, [filled(slab, pool, 3, 0)], State.DELIVERED)
+        pool = ChunkPool(slab, INPUT_ROW)  # of the rest it has taken nothing yet
+        pool.release_seals()
+        first = LOOKS_PER_ALLOCATION + 1
+        assert pool.allocate(CHUNKS - first, 0) == first
 
 
 def test_those_in_use_are_the_heads_that_are_not_free() -> None:

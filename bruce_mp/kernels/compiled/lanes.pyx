@@ -758,12 +758,13 @@ cdef int receive_within(
     by up to `COARSE_MS`, and costs a call to set.  So it is set short, to `timer_ms`, and stays while it is not too long
     nor far too short.  poll() waits for the rest.
     """
-    cdef int most = left_ms - COARSE_MS, count
+    cdef int most = left_ms - COARSE_MS, wanted, count
     cdef pollfd waiting
     if most > 0:
         if timer_ms[0] == 0 or timer_ms[0] > most or timer_ms[0] < most // 2:  # 0: it was never set
-            set_timer(descriptor, max(1, most * 3 // 4))  # 0 would be for ever
-            timer_ms[0] = max(1, most * 3 // 4)
+            wanted = max(1, most * 3 // 4)  # 0 would be for ever
+            set_timer(descriptor, wanted)
+            timer_ms[0] = wanted  # only now: what could not be set must not count as set
         count = receive(descriptor, headers, limit, MSG_WAITFORONE)
         if count:
             return count

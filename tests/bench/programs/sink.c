@@ -6,8 +6,8 @@
  * topic with minus so many partitions by nobody.  An answer to a produce request leaves DELAY ms after the request came.
  * Prints "READY" and the ports, for each line on its standard input "records batches refused", and ends with that input.
  *
- * A batch is refused that is not magic 2, or does not have the sequence number that is due in its partition, as a broker
- * does.  What is spoken: ApiVersions 0, Metadata 1 to 4, Produce 3 to 7, InitProducerId 0; whatever is asked about topics,
+ * A batch is refused that is not magic 2, or does not have the sequence number that is due in its partition; so is one
+ * that comes again, which a broker would recognise: here nobody has a reason to send one again.  What is spoken: ApiVersions 0, Metadata 1 to 4, Produce 3 to 7, InitProducerId 0; whatever is asked about topics,
  * all are told.  Source: the Kafka protocol guide.
  */
 #define _GNU_SOURCE
