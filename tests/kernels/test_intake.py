@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import socket
+from contextlib import contextmanager
 from threading import Timer
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.kernels import ChunkPool, Intake, Lanes, PlainCounters, Receiver, Row
+from bruce_mp.kernels import ChunkPool, Failure, Intake, Lanes, PlainCounters, Receiver, Row
+from bruce_mp.slab.landing import landed_lengths
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 from support.slabs import INPUT_ROW, SMALL, datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bruce_mp.kernels import Rejection
+    from bruce_mp.slab.file import Slab
+
+    Pair = tuple[socket.socket, socket.socket]
 
 COUNTERS: Final = PlainCounters(
     Counter.MsgReceived,
@@ -23,21 +33,67 @@ COUNTERS: Final = PlainCounters(
 TOO_LATE_S: Final = 5.0
 
 
-@pytest.mark.parametrize("wait_ms", range(7, 14))
-def test_its_first_wait_ends_in_time_however_short_it_is(wait_ms: int) -> None:
-    """What comes when it should be long over is not taken: a timer that was never set would wait for it."""
+@pytest.fixture
+def slab() -> Iterator[Slab]:
     with new_slab() as slab:
-        number = TopicTable(slab).add(b"t1", 1)
-        assert number
-        lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), TopicTable(slab), lambda _: 1000)
-        intake = Intake(Receiver(slab), lanes, Row(slab, INPUT_ROW), SMALL.landing_slot_size, COUNTERS)
-        sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        with sender, receiver:
-            sender.send(datagram())
-            late = Timer(TOO_LATE_S, sender.send, [datagram()])
-            late.start()
-            now_ms = steady_ms()
-            taken = intake.run(receiver.fileno(), 8, 64, now_ms, now_ms + wait_ms)
-            late.cancel()
-            late.join()
-            assert taken.landed + taken.waiting == 1
+        yield slab
+
+
+@pytest.fixture
+def intake(slab: Slab) -> Intake:
+    """It knows the topic of `datagram()`."""
+    assert TopicTable(slab).add(b"t1", 1)
+    lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), TopicTable(slab), lambda _: 60_000)
+    return Intake(Receiver(slab), lanes, Row(slab, INPUT_ROW), SMALL.landing_slot_size, COUNTERS)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """Two sockets: who sends, and who receives."""
+    sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with sender, receiver:
+        yield sender, receiver
+
+
+@contextmanager
+def later(delay_s: float, deed: Callable[[], object]) -> Iterator[None]:
+    """Do it after a while in another thread, unless all is over before."""
+    timer = Timer(delay_s, deed)
+    timer.start()
+    yield
+    timer.cancel()
+    timer.join()
+
+
+@pytest.mark.parametrize("wait_ms", range(7, 14))
+def test_its_first_wait_ends_in_time_however_short_it_is(pair: Pair, intake: Intake, wait_ms: int) -> None:
+    """What comes when it should be long over is not taken: a timer that was never set would wait for it."""
+    sender, receiver = pair
+    sender.send(datagram())
+    with later(TOO_LATE_S, lambda: sender.send(datagram())):
+        now_ms = steady_ms()
+        taken = intake.run(receiver.fileno(), 8, 64, now_ms, now_ms + wait_ms)
+    assert taken.landed + taken.waiting == 1
+
+
+def test_the_end_of_the_socket_is_no_datagram(pair: Pair, slab: Slab, intake: Intake) -> None:
+    """A call that waits when the socket is shut down returns, and gives an empty datagram that nobody sent."""
+    sender, receiver = pair
+    sender.send(datagram())
+    with later(0.2, lambda: receiver.shutdown(socket.SHUT_RD)):
+        now_ms = steady_ms()
+        taken = intake.run(receiver.fileno(), 8, 64, now_ms, now_ms + 2000)
+    assert taken.landed + taken.waiting == 1
+    assert len(landed_lengths(slab)) == taken.waiting
+
+
+def test_an_empty_datagram_that_is_waited_for_is_malformed(pair: Pair, intake: Intake) -> None:
+    sender, receiver = pair
+    sender.send(datagram())
+    rejections: list[Rejection] = []
+    with later(0.2, lambda: sender.send(b"")):
+        until_ms = steady_ms() + 2000
+        while not rejections and steady_ms() < until_ms:
+            taken = intake.run(receiver.fileno(), 8, 64, steady_ms(), until_ms)
+            rejections += taken.ingested.rejections if taken.ingested else []
+    assert [each.failure for each in rejections] == [Failure.MALFORMED]

@@ -37,10 +37,11 @@ cdef extern from *:
     #include <time.h>
     """
     struct mmsghdr:
-        pass
+        unsigned int msg_len
     struct pollfd:
         int fd
         short events
+        short revents
     struct timespec:
         long tv_sec
         long tv_nsec
@@ -51,6 +52,7 @@ cdef extern from *:
     int MSG_DONTWAIT
     int MSG_WAITFORONE
     int POLLIN
+    int POLLRDHUP
     int SOL_SOCKET
     int SO_RCVTIMEO
     int clock_gettime(int, timespec *) nogil
@@ -766,6 +768,9 @@ cdef int receive_within(
             set_timer(descriptor, wanted)
             timer_ms[0] = wanted  # only now: what could not be set must not count as set
         count = receive(descriptor, headers, limit, MSG_WAITFORONE)
+        if count == 1 and (<mmsghdr *>headers).msg_len == 0 and is_shut(descriptor):
+            (<mmsghdr *>headers).msg_len = <uint32_t>layout.LANDING_EMPTY
+            return 0  # no datagram: to a call that waits the kernel tells the end like this
         if count:
             return count
         left_ms -= <int>(monotonic_ms() - since_ms)
@@ -774,6 +779,13 @@ cdef int receive_within(
         with nogil:
             poll(&waiting, 1, left_ms)
     return receive(descriptor, headers, limit, MSG_DONTWAIT)
+
+
+cdef bint is_shut(int descriptor) noexcept:
+    """Nobody can send to the socket any more."""
+    cdef pollfd asked
+    asked.fd, asked.events, asked.revents = descriptor, POLLRDHUP, 0
+    return poll(&asked, 1, 0) == 1 and asked.revents & POLLRDHUP != 0
 
 
 cdef int set_timer(int descriptor, int milliseconds) except -1:
