@@ -1,8 +1,8 @@
 """When a batch is complete: by age, by number of messages, by bytes, whichever comes first.
 
 The rules are those of the reference (behaviour, "Flush rule of one batch"), applied to segments: a segment that does
-not fit is cut at the message where the limit is reached.  Where the batch says no more than when its messages may go
-(`keeps_whole`), it goes with the batch that it completes instead: a cut is paid for by every message of its run.
+not fit is cut at the message where the limit is reached (`add`).  Where the batch says no more than when its messages
+may go, it goes with the batch that it completes instead (`add_whole`): a cut is paid for by every message of its run.
 
 Ages count from the arrival of the first message at the input, not from the client's timestamp, which may lie anywhere.
 Used by the router for batches of a topic, by the dispatchers for all others.
@@ -28,34 +28,45 @@ _UNLIMITED: Final = 1 << 62
 class BatchBuilder:
     """One batch that grows, and the finished ones that adding to it yields."""
 
-    def __init__(self, slab: Slab, limits: BatchLimits, *, keeps_whole: bool = False) -> None:
+    def __init__(self, slab: Slab, limits: BatchLimits) -> None:
         self._slab = slab
-        self._keeps_whole = keeps_whole
-        self._age_ms = limits.time_ms
+        self._age_ms = _UNLIMITED if limits.time_ms is None else limits.time_ms
         self._max_bytes = limits.bytes or _UNLIMITED
         self._max_records = min(limits.messages or _UNLIMITED, self._max_bytes)  # an empty message counts a byte
         self._segments: list[Segment] = []
         self._records = 0
         self._bytes = 0
-        self.due_ms: int | None = None
+        self._due_ms = _UNLIMITED
+
+    @property
+    def due_ms(self) -> int | None:
         """When the batch is due by age, on the caller's clock; None = empty, or no limit of age."""
+        return self._due_ms if self._due_ms < _UNLIMITED else None
 
     def add(self, segment: Segment, now_ms: int) -> list[list[Segment]]:
         """Add a segment; the batches that this completes, in order."""
+        arrived = arrived_ms(self._slab, segment)
         if self._segments and self._has_room_behind(segment) and not self._is_due(now_ms):
-            self._join(segment, now_ms)
+            self._join(segment, arrived, now_ms)
             return []
         done: list[list[Segment]] = []
         rest: Segment | None = segment
         while rest is not None:
-            if self._keeps_whole or self._fits(rest):
-                self._join(rest, now_ms)
+            if self._fits(rest):
+                self._join(rest, arrived, now_ms)
                 rest = None
             else:
-                rest = self._fill_up(rest, done, now_ms)
+                rest = self._fill_up(rest, arrived, done, now_ms)
             if self._is_full() or self._is_due(now_ms):
                 done.append(self.flush())
         return done
+
+    def add_whole(self, segment: Segment, arrived: int, now_ms: int) -> list[Segment]:
+        """Add a segment that `arrived` at that time and is not cut; the batch if this completes it, else nothing."""
+        self._join(segment, arrived, now_ms)
+        if self._records < self._max_records and self._bytes < self._max_bytes and now_ms < self._due_ms:
+            return []
+        return self.flush()
 
     def _has_room_behind(self, segment: Segment) -> bool:
         """Whether a segment fits and does not complete the batch."""
@@ -64,22 +75,21 @@ class BatchBuilder:
     def _fits(self, segment: Segment) -> bool:
         return self._records + segment.records <= self._max_records and self._bytes + segment.payload <= self._max_bytes
 
-    def _fill_up(self, segment: Segment, done: list[list[Segment]], now_ms: int) -> Segment | None:
+    def _fill_up(self, segment: Segment, arrived: int, done: list[list[Segment]], now_ms: int) -> Segment | None:
         """Take what fits from a segment that does not fit whole; the rest of it."""
         room = (self._max_records - self._records, self._max_bytes - self._bytes)
         head, rest = head_of(self._slab, segment, *room)
         if head is None and not self._segments:
             head, rest = head_of(self._slab, segment, 1, _UNLIMITED)  # larger than the limit: it goes alone
         if head is not None:
-            self._join(head, now_ms)
+            self._join(head, arrived, now_ms)
         if self._segments:
             done.append(self.flush())
         return rest
 
-    def _join(self, segment: Segment, now_ms: int) -> None:
-        if self._age_ms is not None:
-            due_ms = min(arrived_ms(self._slab, segment), now_ms) + self._age_ms  # of another life: perhaps to come
-            self.due_ms = due_ms if self.due_ms is None else min(due_ms, self.due_ms)
+    def _join(self, segment: Segment, arrived: int, now_ms: int) -> None:
+        came_ms = min(arrived, now_ms)  # of another life: perhaps to come
+        self._due_ms = min(self._due_ms, came_ms + self._age_ms)
         self._segments.append(segment)
         self._records += segment.records
         self._bytes += segment.payload
@@ -88,11 +98,11 @@ class BatchBuilder:
         return self._records >= self._max_records or self._bytes >= self._max_bytes
 
     def _is_due(self, now_ms: int) -> bool:
-        return self.due_ms is not None and now_ms >= self.due_ms
+        return now_ms >= self._due_ms
 
     def flush(self) -> list[Segment]:
         """What has gathered; the batch is empty then."""
         segments, self._segments = self._segments, []
         self._records = self._bytes = 0
-        self.due_ms = None
+        self._due_ms = _UNLIMITED
         return segments

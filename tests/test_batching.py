@@ -133,13 +133,39 @@ def test_a_batch_is_due_by_the_age_of_its_oldest_message() -> None:
         assert builder.due_ms == 990 + 100
 
 
-@pytest.mark.parametrize(("keeps_whole", "batches"), [(True, [[300] * 4]), (False, [[300] * 3])])
-def test_what_completes_a_batch_is_cut_only_where_that_matters(*, keeps_whole: bool, batches: list[Batch]) -> None:
+@pytest.mark.parametrize(("is_cut", "batches"), [(False, [[300] * 4]), (True, [[300] * 3])])
+def test_what_completes_a_batch_is_cut_only_where_that_matters(*, is_cut: bool, batches: list[Batch]) -> None:
     with new_slab() as slab:
-        source, builder = Input(slab), BatchBuilder(slab, BatchLimits(bytes=1000), keeps_whole=keeps_whole)
+        source, builder = Input(slab), BatchBuilder(slab, BatchLimits(bytes=1000))
         found: list[Batch] = []
         for _ in range(2):
             source.receive([datagram(b"t1", b"v" * 300)] * 2)
-            found += [sizes_of(slab, batch) for run in source.close_all() for batch in builder.add(run, 0)]
+            for run in source.close_all():
+                done = builder.add(run, 0) if is_cut else [builder.add_whole(run, 0, 0)]
+                found += [sizes_of(slab, batch) for batch in done if batch]
         assert found == batches
         assert len(sizes_of(slab, builder.flush())) == 4 - len(batches[0])
+
+
+@examples(200)
+@given(runs=runs, limits=limits)
+def test_a_batch_that_keeps_runs_whole_is_complete_at_the_same_limits(
+    runs: list[tuple[int, list[int]]], limits: BatchLimits
+) -> None:
+    with new_slab() as slab:
+        source, builder = Input(slab), BatchBuilder(slab, limits)
+        now_ms, batch, due_ms = 0, Batch(), None
+        for later_ms, run in runs:
+            now_ms += later_ms
+            source.now_ms = now_ms
+            source.receive([datagram(b"t1", b"v" * size) for size in run])
+            [segment] = source.close_all()
+            batch += run
+            if due_ms is None and limits.time_ms is not None:
+                due_ms = now_ms + limits.time_ms
+            many = limits.messages is not None and len(batch) >= limits.messages
+            large = limits.bytes is not None and sum(batch) >= limits.bytes
+            of_age = due_ms is not None and now_ms >= due_ms
+            expected, batch, due_ms = (batch, Batch(), None) if many or large or of_age else (Batch(), batch, due_ms)
+            assert sizes_of(slab, builder.add_whole(segment, now_ms, now_ms)) == expected
+            assert builder.due_ms == due_ms

@@ -16,7 +16,6 @@ import random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp import kernels
-from bruce_mp.config.topics import BatchingKind
 from bruce_mp.damage import refuse
 from bruce_mp.dispatcher.answers import Answers
 from bruce_mp.dispatcher.batches import BatchMaker
@@ -51,14 +50,6 @@ RETRY_LONGEST_S: Final = 10.0
 REMIND_S: Final = 1.0
 """How often a pause is reported again: the router that heard of it may have died."""
 
-_COUNTED: Final = {
-    (BatchingKind.COMBINED, True): Counter.CombinedTopicsBatchPartitionKey,
-    (BatchingKind.COMBINED, False): Counter.CombinedTopicsBatchAnyPartition,
-    (BatchingKind.PER_TOPIC, True): Counter.PerTopicBatchPartitionKey,
-    (BatchingKind.NONE, True): Counter.NoBatchPartitionKey,
-    (BatchingKind.NONE, False): Counter.NoBatchAnyPartition,
-}
-
 _Key = tuple[int, int]
 
 
@@ -90,7 +81,7 @@ class Dispatcher:
         self._topics = TopicTable(slab)
         self._turn: dict[_Key, None] = {}
         self._queues = Queues(2 * slab.geometry.partitions, self._topics.has, self._turn)
-        self._gathering = Gathering(slab, self._rules_of(config))
+        self._gathering = Gathering(slab, row, self._rules_of(config))
         self.maker = BatchMaker(
             slab,
             PartitionTable(slab),
@@ -195,34 +186,36 @@ class Dispatcher:
     def _take_fresh(self, kind: Kind, topic: int, partition: int, segments: Iterable[Segment], now_ms: int) -> None:
         assigned, queued = word(State.ASSIGNED, self._slot), word(State.QUEUED, self._slot)
         taken = kernels.take(self._slab, segments, assigned, queued)
+        if kind is Kind.QUEUE:
+            self._sort_in(self._gathering.add(taken, kernels.heads(self._slab, taken), now_ms))
+            return
         if kind is Kind.HELD:
             self._end_gathering_of(topic)
-        if kind is not Kind.QUEUE:
-            self._make_ready(topic, partition, taken)
-            return
-        self._count(topic, taken)
-        ready: list[Segment] = []
-        for segment in taken:
-            try:
-                ready += self._gathering.add(topic, [segment], now_ms)
-            except SlabError as error:
-                refuse(self._row, error)
-        self._sort_in(ready)
+        self._make_ready(topic, partition, taken)
 
     def _end_gathering_of(self, topic: int) -> None:
         self._sort_in(self._gathering.flush_of(topic))
 
-    def _count(self, topic: int, segments: list[Segment]) -> None:
-        kind, keyed = self._gathering.kind_of(topic), kernels.keyed_records(self._slab, segments)
-        for is_keyed, records in ((True, keyed), (False, sum([segment.records for segment in segments]) - keyed)):
-            counter = _COUNTED.get((kind, is_keyed))
-            if counter is not None and records:
-                self._row.add(counter, records)
-
     def _sort_in(self, segments: Sequence[Segment]) -> None:
-        """Make segments ready, each in the queue of its partition."""
-        for (topic, partition), some in kernels.by_place(self._slab, segments).items():
-            self._make_ready(topic, partition, some)
+        """Make segments ready, each in the queue of its partition; one that is damaged is left where it is."""
+        try:
+            places = kernels.by_place(self._slab, segments)
+        except SlabError:
+            places = self._places_of_sound(segments)
+        for key, some in places.items():
+            queue = self._queues.get(key) or self._queues.of(*key)
+            queue.ready += some
+            self._turn.setdefault(key)
+
+    def _places_of_sound(self, segments: Iterable[Segment]) -> dict[_Key, list[Segment]]:
+        places: dict[_Key, list[Segment]] = {}
+        for segment in segments:
+            try:
+                [key] = kernels.by_place(self._slab, [segment])
+                places.setdefault(key, []).append(segment)
+            except SlabError as error:
+                refuse(self._row, error)
+        return places
 
     def _make_ready(self, topic: int, partition: int, segments: list[Segment]) -> None:
         queue = self._queues.of(topic, partition)

@@ -10,37 +10,58 @@ there: topics come and go as long as a dispatcher lives.  A topic of which somet
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.batching import BatchBuilder
-from bruce_mp.config.topics import UNBATCHED, BatchingKind
+from bruce_mp.config.topics import BatchingKind
+from bruce_mp.slab.layout import FLAG_PARTITION_KEY
+from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bruce_mp.config.topics import TopicBatching
+    from bruce_mp.kernels import RunHead
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["Gathering"]
 
 _COMBINED: Final = 0
 """The key of the batch of all combined topics; topics' own batches have the topic's place, and there is no place 0."""
-_NOBODY: Final = (0, UNBATCHED)
+
+_COUNTED: Final = {
+    BatchingKind.COMBINED: (Counter.CombinedTopicsBatchAnyPartition, Counter.CombinedTopicsBatchPartitionKey),
+    BatchingKind.PER_TOPIC: (None, Counter.PerTopicBatchPartitionKey),
+    BatchingKind.NONE: (Counter.NoBatchAnyPartition, Counter.NoBatchPartitionKey),
+}
+"""What records without and with a partition key are counted as; the router counts those that it batches."""
+
+
+class _Topic(NamedTuple):
+    """A topic as it is batched.  `batch`: None if its records do not wait; `tally`: records without and with a key."""
+
+    number: int
+    batch: BatchBuilder | None
+    tally: list[int]
 
 
 class Gathering:
-    """The batches of one dispatcher.  Times in ms on a steady clock.
+    """The batches of one dispatcher, and the counters that say what went into them.  Times in ms on a steady clock.
 
     `rule_of` gives the rule of a topic by its number; KeyError if the topic is gone.
     """
 
-    def __init__(self, slab: Slab, rule_of: Callable[[int], TopicBatching]) -> None:
+    def __init__(self, slab: Slab, row: Row, rule_of: Callable[[int], TopicBatching]) -> None:
         self._slab = slab
+        self._row = row
         self._places = slab.geometry.topics
         self._rule_of = rule_of
-        self._rules: dict[int, tuple[int, TopicBatching]] = {}
-        """By place: the topic that has it, and its rule."""
+        self._tallies = {kind: [0, 0] for kind in BatchingKind}
+        self._nobody = _Topic(0, None, self._tallies[BatchingKind.NONE])
+        self._topics: dict[int, _Topic] = {}
+        """By place."""
         self._builders: dict[int, BatchBuilder] = {}
         self.draining = False
         """When set, nothing waits any more."""
@@ -49,51 +70,61 @@ class Gathering:
         """From now on these are the rules; what waited by the ones before."""
         waited = self.flush()
         self._rule_of = rule_of
-        self._rules.clear()
+        self._topics.clear()
         self._builders.clear()
         return waited
 
-    def kind_of(self, topic: int) -> BatchingKind:
-        """How a topic is batched."""
-        return self._rule(topic).kind
+    def add(self, segments: Iterable[Segment], heads: Iterable[RunHead | None], now_ms: int) -> list[Segment]:
+        """Add records of any topics; those that become ready with them, in order.
 
-    def _rule(self, topic: int) -> TopicBatching:
-        owner, rule = self._rules.get(self._place(topic), _NOBODY)
-        return rule if owner == topic else self._learn(topic)
+        `heads` are those of the segments; one without a sound head is not counted and does not wait.
+        """
+        ready: list[Segment] = []
+        for segment, head in zip(segments, heads, strict=True):
+            topic = self._nobody if head is None else self._topic(head.topic)
+            if head is not None:
+                topic.tally[head.flags & FLAG_PARTITION_KEY] += segment.records
+            if head is None or topic.batch is None or self.draining:
+                ready.append(segment)
+            else:
+                ready += topic.batch.add_whole(segment, head.arrived_ms, now_ms)
+        self._count()
+        return ready
 
-    def _learn(self, topic: int) -> TopicBatching:
+    def _count(self) -> None:
+        for kind, tally in self._tallies.items():
+            for at, counter in enumerate(_COUNTED[kind]):
+                if tally[at] and counter is not None:
+                    self._row.add(counter, tally[at])
+                tally[at] = 0
+
+    def _topic(self, number: int) -> _Topic:
+        topic = self._topics.get(number % self._places)
+        return topic if topic is not None and topic.number == number else self._learn(number)
+
+    def _learn(self, number: int) -> _Topic:
         """A topic that is new in its place; of one that is gone a late frame may come, of which nothing is held."""
         try:
-            rule = self._rule_of(topic)
+            rule = self._rule_of(number)
         except KeyError:
-            return UNBATCHED
-        place = self._place(topic)
+            return self._nobody
+        place = number % self._places
         self._builders.pop(place, None)
-        self._rules[place] = topic, rule
-        return rule
+        topic = self._topics[place] = _Topic(number, self._batch(place, rule), self._tallies[rule.kind])
+        return topic
 
-    def _place(self, topic: int) -> int:
-        return topic % self._places
+    def _batch(self, place: int, rule: TopicBatching) -> BatchBuilder | None:
+        if rule.kind is BatchingKind.NONE:
+            return None
+        key = _COMBINED if rule.kind is BatchingKind.COMBINED else place
+        return self._builders.setdefault(key, BatchBuilder(self._slab, rule.limits))
 
-    def add(self, topic: int, segments: Iterable[Segment], now_ms: int) -> list[Segment]:
-        """Add records of a topic; those (of any topic) that become ready with it, in order."""
-        rule = self._rule(topic)
-        if rule.kind is BatchingKind.NONE or self.draining:
-            return list(segments)
-        key = self._key(topic, rule.kind)
-        builder = self._builders.get(key)
-        if builder is None:
-            builder = self._builders[key] = BatchBuilder(self._slab, rule.limits, keeps_whole=True)
-        return [ready for segment in segments for batch in builder.add(segment, now_ms) for ready in batch]
-
-    def _key(self, topic: int, kind: BatchingKind) -> int:
-        return _COMBINED if kind is BatchingKind.COMBINED else self._place(topic)
-
-    def flush_of(self, topic: int) -> list[Segment]:
-        """What waits in the batch that a topic's records go to."""
-        kind = self._rule(topic).kind
-        builder = None if kind is BatchingKind.NONE else self._builders.get(self._key(topic, kind))
-        return builder.flush() if builder is not None else []
+    def flush_of(self, number: int) -> list[Segment]:
+        """What waits in the batch that a topic's records go to; nothing, if none of its records ever came."""
+        topic = self._topics.get(number % self._places)
+        if topic is None or topic.number != number or topic.batch is None:
+            return []
+        return topic.batch.flush()
 
     @property
     def due_ms(self) -> int | None:

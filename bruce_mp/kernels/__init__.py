@@ -14,7 +14,7 @@ per batch.  The names below are the interface.  `pure` implements it in Python a
     place          write partition and sequence numbers of segments
     ChunkPool      the chunks of an input, reclaimed when all their records are settled
     Row            a process row whose transactions settle segments
-    heads          what the headers of segments say; also `keyed_records`, and `by_place`: by topic and partition
+    heads          what the headers of segments say; also `by_place`: segments by topic and partition
     by_partition   split PartitionKey runs by the partition that each key designates
     by_size        cut a segment where its records stop fitting a limit
     head_of        cut a segment at a number of records or bytes
@@ -37,7 +37,7 @@ from bruce_mp.kernels.pure.tally import Place
 if CHOICE.compiled:
     from bruce_mp.kernels.compiled.chunks import ChunkPool
     from bruce_mp.kernels.compiled.encode import encode
-    from bruce_mp.kernels.compiled.heads import by_place, heads, keyed_records
+    from bruce_mp.kernels.compiled.heads import by_place, heads
     from bruce_mp.kernels.compiled.lanes import Intake, Lanes
     from bruce_mp.kernels.compiled.look import time_span
     from bruce_mp.kernels.compiled.message_set import encode_message_set
@@ -55,7 +55,7 @@ if CHOICE.compiled:
 else:
     from bruce_mp.kernels.pure.cut import cut
     from bruce_mp.kernels.pure.encode import encode
-    from bruce_mp.kernels.pure.heads import by_place, heads, keyed_records
+    from bruce_mp.kernels.pure.heads import by_place, heads
     from bruce_mp.kernels.pure.intake import Intake
     from bruce_mp.kernels.pure.lanes import Lanes
     from bruce_mp.kernels.pure.look import by_size, time_span
@@ -94,7 +94,6 @@ __all__ = [
     "encode_message_set",
     "head_of",
     "heads",
-    "keyed_records",
     "mark",
     "messages",
     "place",

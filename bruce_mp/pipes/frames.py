@@ -1,8 +1,8 @@
 """What goes through the pipes between input, router and dispatchers.
 
-A message is a list of *parcels*: places in the slab that share a kind, a topic and a partition, or one *word* of the
-pause/reroute protocol.  A parcel is 16 bytes of head and its segments; bodies never travel.  Order in a pipe is the
-order of delivery within a partition.
+A message is a list of *parcels*: places in the slab that share a kind, and most a topic and a partition, or one *word*
+of the pause/reroute protocol.  A parcel is 16 bytes of head and its segments; bodies never travel.  Order in a pipe is
+the order of delivery within a partition.
 
     parcel head: u8 kind, 3 bytes 0, u32 topic id, i32 partition (-1 = undesignated), u32 number of segments
 """
@@ -35,7 +35,8 @@ class Kind(IntEnum):
     BATCH = 2
     """Router to dispatcher: a finished batch; it waits for nothing more."""
     QUEUE = 3
-    """Router to dispatcher: records for the dispatcher's own batching."""
+    """Router to dispatcher: records for the dispatcher's own batching, of any topics and partitions, to which they are
+    bound; so what the router sends at a time is one parcel, not one for each of a thousand partitions."""
     SENT = 4
     """Router to dispatcher: record batches that were built before; partition, sequences and boundaries are final."""
     HAND_BACK = 5
@@ -90,16 +91,19 @@ def unpack_parcels(data: bytes) -> list[Parcel]:
     """The reverse of `pack_parcels`.  Raises SlabError for bytes that are no parcels."""
     parcels: list[Parcel] = []
     view = memoryview(data)
-    while view:
-        if len(view) < _HEAD.size:
-            raise SlabError(f"A message between processes ends in the middle of a parcel's head ({len(view)} bytes).")
-        kind, topic, partition, count = _HEAD.unpack_from(view)
-        end = _HEAD.size + count * SEGMENT.size
-        if len(view) < end or kind not in _KINDS:
-            raise SlabError(f"A message between processes has an unsound parcel of kind {kind} and {count} segments.")
-        parcels.append(Parcel(Kind(kind), topic, partition, unpack_segments(view[_HEAD.size : end])))
-        view = view[end:]
+    end = 0
+    while end < len(view):
+        at = end + _HEAD.size
+        if at > len(view):
+            left = len(view) - end
+            raise SlabError(f"A message between processes ends in the middle of a parcel's head ({left} bytes).")
+        number, topic, partition, count = _HEAD.unpack_from(view, end)
+        end = at + count * SEGMENT.size
+        kind = _KINDS.get(number)
+        if end > len(view) or kind is None:
+            raise SlabError(f"A message between processes has an unsound parcel of kind {number} and {count} segments.")
+        parcels.append(Parcel(kind, topic, partition, unpack_segments(view[at:end])))
     return parcels
 
 
-_KINDS: Final = frozenset(Kind)
+_KINDS: Final = {int(kind): kind for kind in Kind}

@@ -135,7 +135,7 @@ def unpack_segments(data: bytes | memoryview) -> list[Segment]:
     """The reverse of `pack_segments`.  Raises SlabError when the length is not a multiple of 24."""
     if len(data) % SEGMENT.size:
         raise SlabError(f"A frame of segments has {len(data)} bytes, which is not a multiple of {SEGMENT.size}.")
-    return [Segment(*fields) for fields in SEGMENT.iter_unpack(data)]
+    return list(map(Segment._make, SEGMENT.iter_unpack(data)))
 
 
 def is_current(slab: Slab, segment: Segment) -> bool:

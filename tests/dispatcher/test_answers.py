@@ -586,6 +586,21 @@ def test_what_is_damaged_is_left_out_and_the_rest_goes_on(make: MakeWorld, damag
     assert world.peers[SLOT].core._row.counters[Counter.RefusedDamagedPlace] >= 2
 
 
+@pytest.mark.parametrize("action", ["none", "combined"])
+def test_a_damaged_run_is_refused_and_what_came_with_it_goes_on(make: MakeWorld, action: str) -> None:
+    world = make(a_config(action=action))
+    for _ in range(3):
+        world.send_one(b"t")
+    runs = [segment for doorbell in world.doorbells for segment in doorbell]
+    world.doorbells.clear()
+    world.doorbells.append(runs)
+    world.ring()
+    world.slab.words[(world.slab.chunk_at(runs[1].chunk) + runs[1].run + lay.RUN_SIZE) >> 2] += 4
+    world.now_ms += 1000
+    deliver(world, 1 + 2)
+    assert world.peers[SLOT].core._row.counters[Counter.RefusedDamagedPlace] == 1
+
+
 def test_what_is_damaged_and_has_to_be_cut_is_left_out(make: MakeWorld) -> None:
     world = make(a_config(action="none", batching=Batching(message_max_bytes=100)))
     world.send([(b"t", datagram(b"t", b"v" * 30), None)] * 3)

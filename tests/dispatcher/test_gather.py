@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from bruce_mp.config.sections import BatchLimits
-from bruce_mp.config.topics import BatchingKind, TopicBatching
+from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
 from bruce_mp.dispatcher.gather import Gathering
+from bruce_mp.kernels import Row, heads
 from bruce_mp.protocol.record_batch import Record
 from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.counters import Counter
 from support.put_records import put_records
-from support.slabs import SMALL, new_slab
+from support.slabs import DISPATCHER_ROW, SMALL, Input, datagram, new_slab
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,48 +25,88 @@ if TYPE_CHECKING:
 
 TWO = TopicBatching(BatchingKind.PER_TOPIC, BatchLimits(messages=2))
 THREE = TopicBatching(BatchingKind.PER_TOPIC, BatchLimits(messages=3))
+COMBINED = TopicBatching(BatchingKind.COMBINED, BatchLimits(messages=3))
 
 
 @pytest.fixture
 def slab() -> Iterator[Slab]:
-    with new_slab() as slab:
+    with new_slab(replace(SMALL, chunks=160)) as slab:
         yield slab
 
 
 def rules(table: TopicTable) -> Callable[[int], TopicBatching]:
-    return lambda topic: THREE if table.name_of(topic).startswith(b"three") else TWO
+    named = {b"three": THREE, b"combined": COMBINED, b"none": UNBATCHED}
+    return lambda topic: named.get(table.name_of(topic).replace(b",", b" ").split(b" ")[0], TWO)
 
 
-def one(slab: Slab, topic: int) -> list[Segment]:
-    return put_records(slab, [[Record(0, b"", b"x")]], topic=topic)
+def one(slab: Slab, topic: int) -> Segment:
+    return put_records(slab, [[Record(0, b"", b"x")]], topic=topic)[0]
+
+
+def add(gathering: Gathering, slab: Slab, segments: list[Segment]) -> list[Segment]:
+    return gathering.add(segments, heads(slab, segments), 0)
 
 
 def test_what_is_known_of_topics_is_bounded_by_their_table(slab: Slab) -> None:
     table = TopicTable(slab)
-    gathering = Gathering(slab, rules(table))
+    gathering = Gathering(slab, Row(slab, DISPATCHER_ROW), rules(table))
     for number in range(4 * SMALL.topics):
         topic = table.add(b"t%d" % number, 1)
-        assert gathering.kind_of(topic) is BatchingKind.PER_TOPIC
-        gathering.add(topic, [], 0)
+        segment = one(slab, topic)
+        assert add(gathering, slab, [segment]) == []
+        assert gathering.flush_of(topic) == [segment]
         table.remove([topic])
-    assert len(gathering._rules) <= SMALL.topics
+    assert len(gathering._topics) <= SMALL.topics
     assert len(gathering._builders) <= SMALL.topics
 
 
 def test_a_topic_in_the_place_of_one_that_is_gone_is_batched_by_its_own_rule(slab: Slab) -> None:
     table = TopicTable(slab)
-    gathering = Gathering(slab, rules(table))
+    gathering = Gathering(slab, Row(slab, DISPATCHER_ROW), rules(table))
     others = [table.add(b"t%d" % number, 1) for number in range(SMALL.topics - 2)]
     gone = table.add(b"three, gone", 1)
-    waiting = [segment for _ in range(2) for segment in one(slab, gone)]
-    assert gathering.add(gone, waiting, 0) == []
+    waiting = [one(slab, gone), one(slab, gone)]
+    assert add(gathering, slab, waiting) == []
     assert gathering.flush_of(gone) == waiting
     table.remove([gone])
     new = table.add(b"new", 1)
     assert new % SMALL.topics == gone % SMALL.topics
-    [first], [second] = one(slab, new), one(slab, new)
-    assert gathering.add(new, [first], 0) == []
+    first, second, late = one(slab, new), one(slab, new), one(slab, gone)
+    assert add(gathering, slab, [first]) == []
     assert gathering.flush_of(gone) == [], "a frame that comes late says nothing of the topic that is there now"
-    assert gathering.kind_of(gone) is BatchingKind.NONE
-    assert gathering.add(new, [second], 0) == [first, second]
-    assert [gathering.kind_of(topic) for topic in others] == [BatchingKind.PER_TOPIC] * len(others)
+    assert add(gathering, slab, [late]) == [late], "nobody knows how its topic was batched"
+    assert add(gathering, slab, [second]) == [first, second]
+    assert add(gathering, slab, [one(slab, topic) for topic in others]) == []
+
+
+def test_a_frame_of_many_topics_gathers_as_each_of_them_would(slab: Slab) -> None:
+    table = TopicTable(slab)
+    row = Row(slab, DISPATCHER_ROW)
+    gathering = Gathering(slab, row, rules(table))
+    own, combined, none = table.add(b"own", 1), table.add(b"combined", 1), table.add(b"none", 1)
+    a, b, c, d, e = [one(slab, topic) for topic in (own, none, combined, own, combined)]
+    f, g = one(slab, combined), one(slab, table.add(b"combined too", 1))
+    assert add(gathering, slab, [a, b, c, d, e, f, g]) == [b, a, d, c, e, f]
+    assert row.counters[Counter.NoBatchAnyPartition] == 1
+    assert row.counters[Counter.CombinedTopicsBatchAnyPartition] == 4
+    gathering.draining = True
+    assert add(gathering, slab, [one(slab, own)]) != []
+    assert gathering.flush() == [g]
+    assert row.counters[Counter.NoBatchAnyPartition] == 1, "it is counted by the rule that it has"
+
+
+def test_records_with_and_without_a_key_are_counted_by_the_rule_of_their_topic(slab: Slab) -> None:
+    source, row = Input(slab, topics=[(b"own", 1), (b"combined", 1), (b"none", 1)]), Row(slab, DISPATCHER_ROW)
+    for topic in (b"own", b"combined", b"none"):
+        source.receive([datagram(topic)] * 2 + [datagram(topic, partition_key=7)] * 3)
+    add(Gathering(slab, row, rules(TopicTable(slab))), slab, source.close_all())
+    counted = {
+        counter.name: row.counters[counter] for counter in Counter if "Batch" in counter.name and row.counters[counter]
+    }
+    assert counted == {
+        "CombinedTopicsBatchAnyPartition": 2,
+        "CombinedTopicsBatchPartitionKey": 3,
+        "NoBatchAnyPartition": 2,
+        "NoBatchPartitionKey": 3,
+        "PerTopicBatchPartitionKey": 3,
+    }

@@ -21,29 +21,12 @@ def heads(slab, segments):
             said = (
                 load32(place.run + RUN_TOPIC), load8(place.run + RUN_FLAGS),
                 <int>load32(place.run + RUN_PARTITION_INDEX), load32(place.run + RUN_PARTITION_COUNT),
-                load32(place.run + RUN_LARGEST),
+                load32(place.run + RUN_LARGEST), load64(place.run + RUN_ARRIVED_MS),
             )
             found.append(tuple.__new__(RunHead, said))
     finally:
         release(&memory)
     return found
-
-
-def keyed_records(slab, segments):
-    cdef Memory memory
-    cdef Part part
-    cdef Bounds place
-    cdef uint64_t records = 0
-    attach(slab, &memory)
-    try:
-        for segment in segments:
-            part_of(segment, &part)
-            if not bounds_of(&memory, &part, &place) and is_sound_run(&memory, &part, &place):
-                if load8(place.run + RUN_FLAGS) & FLAG_PARTITION_KEY:
-                    records += part.records
-    finally:
-        release(&memory)
-    return records
 
 
 def by_place(slab, segments):

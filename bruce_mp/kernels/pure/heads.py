@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bruce_mp.errors import SlabError
-from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.runs import read_run, segment_bounds, segment_records
 
@@ -15,17 +14,18 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["RunHead", "by_place", "heads", "keyed_records"]
+__all__ = ["RunHead", "by_place", "heads"]
 
 
 class RunHead(NamedTuple):
-    """What the header of a segment's run says; `largest` is its largest payload."""
+    """What the header of a segment's run says; `largest` is its largest payload; for `arrived_ms` see `runs`."""
 
     topic: int
     flags: int
     partition_index: int
     partition_count: int
     largest: int
+    arrived_ms: int
 
 
 def heads(slab: Slab, segments: Iterable[Segment]) -> list[RunHead | None]:
@@ -39,17 +39,7 @@ def _head(slab: Slab, segment: Segment) -> RunHead | None:
         run = read_run(slab, segment.chunk, segment.run)
     except SlabError:
         return None
-    return RunHead(run.topic, run.flags, run.partition_index, run.partition_count, run.largest)
-
-
-def keyed_records(slab: Slab, segments: Iterable[Segment]) -> int:
-    """How many records of segments are PartitionKey messages."""
-    keyed = (segment for segment, head in zip(segments, heads(slab, segments), strict=True) if _is_keyed(head))
-    return sum(segment.records for segment in keyed)
-
-
-def _is_keyed(head: RunHead | None) -> bool:
-    return head is not None and bool(head.flags & lay.FLAG_PARTITION_KEY)
+    return RunHead(run.topic, run.flags, run.partition_index, run.partition_count, run.largest, run.arrived_ms)
 
 
 def by_place(slab: Slab, segments: Sequence[Segment]) -> dict[tuple[int, int], list[Segment]]:
