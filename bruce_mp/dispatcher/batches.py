@@ -9,7 +9,7 @@ numbered anew.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
@@ -17,26 +17,34 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
-from bruce_mp.slab.runs import next_sequence
+from bruce_mp.slab.runs import NO_SEQUENCE, next_sequence, refuse
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import PartitionTable
 
-__all__ = ["NO_SEQUENCE", "BatchMaker"]
+__all__ = ["BatchMaker", "Plan"]
 
 OVERHEAD: Final = 26
 """What a record counts beyond key and value where the size of a batch is limited."""
-NO_SEQUENCE: Final = -1
-"""Epoch and sequence where the brokers do not recognise repeated batches."""
 LAST_EPOCH: Final = lay.LAST_EPOCH
 """Kafka's epochs have 16 bits.  A partition that used them up goes on without sequence numbers, and so does one whose
 broker takes none, until a daemon starts that gets a new producer id."""
 _ANY_SIZE: Final = 1 << 62
+
+
+class Plan(NamedTuple):
+    """What a batch will have."""
+
+    topic: int
+    partition: int
+    segments: tuple[Segment, ...]
+    payload: int
 
 
 class BatchMaker:
@@ -53,36 +61,46 @@ class BatchMaker:
         self.recognised = idempotent
         """Whether the broker recognises a batch that it has already: it may be older than others of its cluster."""
 
-    def build(self, topic: int, partition: int, ready: deque[Segment], room: int) -> SentBatch:
-        """Take a batch off the front of `ready`, which is not empty.
+    def build(self, plans: Sequence[Plan]) -> list[SentBatch | SlabError]:
+        """Number batches and make them ours; what is wrong, where a segment is not what it claims."""
+        entry_at = self._sequences.entry_at
+        batches = [(entry_at(topic, partition), partition, segments) for topic, partition, segments, _ in plans]
+        numbers = kernels.number(self._slab, batches, self._word, is_numbered=self.idempotent)
+        return [
+            SentBatch(plan.topic, plan.partition, *found, plan.segments) if found else self._damage_of(plan)
+            for plan, found in zip(plans, numbers, strict=True)
+        ]
 
-        It has at most `room` bytes of key and value, but at least one record, and is within the broker's limit.
-        """
-        segments = self._cut(ready, room)
-        epoch, sequence = self._numbers(topic, partition)
-        batch = SentBatch(topic, partition, epoch, sequence, tuple(segments))
-        self._write(batch)
-        kernels.mark(self._slab, segments, self._word)
-        self._store_next(batch)
-        return batch
+    def _damage_of(self, plan: Plan) -> SlabError:
+        try:
+            refuse(self._slab, plan.segments)
+        except SlabError as error:
+            return error
 
     def _numbers(self, topic: int, partition: int) -> tuple[int, int]:
         """(epoch, sequence number) for the next batch of a partition."""
         epoch, sequence = self._sequences.current(topic, partition)
         return (epoch, sequence) if self.idempotent and epoch < LAST_EPOCH else (NO_SEQUENCE, NO_SEQUENCE)
 
-    def _cut(self, ready: deque[Segment], room: int) -> list[Segment]:
+    def plan(self, queue: PartitionQueue, room: int) -> Plan:
+        """Take what goes into a batch off the front of what is ready, which is not empty.
+
+        It has at most `room` bytes of key and value, but at least one record, and is within the broker's limit.
+        """
+        ready = queue.ready
         segments: list[Segment] = []
-        left = self.max_bytes
-        while ready and len(segments) < MAX_SETTLED_SEGMENTS:
-            segment = ready[0]
-            cost = segment.payload + OVERHEAD * segment.records
-            if cost > left or segment.payload > room or not room:
+        left, total = self.max_bytes, 0
+        while ready and room and len(segments) < MAX_SETTLED_SEGMENTS:
+            _, _, _, _, records, payload = ready[0]
+            left -= payload + OVERHEAD * records
+            if left < 0 or total + payload > room:
                 break
             segments.append(ready.popleft())
-            left -= cost
-            room -= segment.payload
-        return segments or [self._cut_first(ready, room)]
+            total += payload
+        if not segments:
+            segments.append(self._cut_first(ready, room))
+            total = segments[0].payload
+        return Plan(queue.topic, queue.partition, tuple(segments), total)
 
     def _cut_first(self, ready: deque[Segment], room: int) -> Segment:
         """What fits of a first segment that does not fit whole; a single record always does, even without any room."""

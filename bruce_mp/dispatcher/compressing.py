@@ -72,6 +72,13 @@ class Compressor:
         self._threshold = compression.size_threshold_percent
         self._topics = {name: topic for name, topic in self._topics.items() if topic.rule == rule_of(name)}
 
+    def leaves(self, topic: bytes, partition: int) -> bool:
+        """Whether a batch goes as it is whatever it has; it counts as one."""
+        if self._topic(topic).wanted is not Codec.NONE and (topic, partition) not in self._plain:
+            return False
+        self._row.add(Counter.MsgSetCompressionNo)
+        return True
+
     def compress(self, topic: bytes, partition: int, data: bytes, abilities: BrokerAbilities) -> tuple[Codec, bytes]:
         """What to send for the records of a batch, and the codec that it is in."""
         it = self._topic(topic)

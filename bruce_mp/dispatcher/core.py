@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp import kernels
 from bruce_mp.damage import refuse
 from bruce_mp.dispatcher.answers import Answers
-from bruce_mp.dispatcher.batches import BatchMaker
+from bruce_mp.dispatcher.batches import BatchMaker, Plan
 from bruce_mp.dispatcher.gather import Gathering
 from bruce_mp.dispatcher.queues import Queues, QueueState
 from bruce_mp.errors import SlabError
@@ -79,7 +79,7 @@ class Dispatcher:
         self._router = 0
         self._limits = _Limits.of(config)
         self._topics = TopicTable(slab)
-        self._turn: dict[_Key, None] = {}
+        self._turn: dict[_Key, PartitionQueue] = {}
         self._queues = Queues(2 * slab.geometry.partitions, self._topics.has, self._turn)
         self._gathering = Gathering(slab, row, self._rules_of(config))
         self.maker = BatchMaker(
@@ -126,7 +126,7 @@ class Dispatcher:
     @property
     def wants_connection(self) -> bool:
         """Whether there is anything to send."""
-        return not self._paused and any(self._queues[key].has_work for key in self._turn)
+        return not self._paused and any(queue.has_work for queue in self._turn.values())
 
     @property
     def gather_due_ms(self) -> int | None:
@@ -151,7 +151,7 @@ class Dispatcher:
     @property
     def retry_at(self) -> float | None:
         """When a queue that waits for its back-off, or for the broker's quota, may send again."""
-        waiting = [self._queues[key] for key in self._turn]
+        waiting = self._turn.values()
         delayed = (q.not_before for q in waiting if q.not_before and q.state is QueueState.FLOWING)
         earliest = min(delayed, default=self._rest_until if waiting else None)
         return None if earliest is None else max(earliest, self._rest_until)
@@ -247,7 +247,7 @@ class Dispatcher:
 
     def _schedule(self, queue: PartitionQueue) -> None:
         if queue.has_work:
-            self._turn.setdefault((queue.topic, queue.partition))
+            self._turn.setdefault((queue.topic, queue.partition), queue)
 
     # --- beginning ---------------------------------------------------------------------------------------------------
 
@@ -317,27 +317,40 @@ class Dispatcher:
         if self._paused or now < self._rest_until or in_flight >= self._limits.max_in_flight:
             return []
         batches: list[SentBatch] = []
+        chosen = self._choose(now)
+        built = iter(self.maker.build([plan for _, plan in chosen if isinstance(plan, Plan)]))
+        for queue, plan in chosen:
+            batch = next(built) if isinstance(plan, Plan) else plan
+            if isinstance(batch, SlabError):
+                refuse(self._row, batch)  # it has left the queue
+                continue
+            queue.in_flight.append(batch)
+            batches.append(batch)
+        return batches
+
+    def _choose(self, now: float) -> list[tuple[PartitionQueue, SentBatch | Plan]]:
+        """What goes into the next request: batches that were built before, and plans for others."""
+        chosen: list[tuple[PartitionQueue, SentBatch | Plan]] = []
         room = self._limits.request_bytes
-        for key in list(self._turn):
-            queue = self._queues[key]
-            if not queue.may_send(now, recognised=self.maker.recognised):
+        recognised = self.maker.recognised
+        for key, queue in list(self._turn.items()):
+            if not queue.may_send(now, recognised=recognised):
                 self._retire(key, queue)
                 continue
             try:
-                batch = self._next_batch(queue, room, first=not batches)
+                plan = self._next_plan(queue, room, first=not chosen)
             except SlabError as error:
                 refuse(self._row, error)  # it has left the queue
                 continue
-            if batch is None:
+            if plan is None:
                 break
             queue.not_before = 0.0
-            queue.in_flight.append(batch)
-            batches.append(batch)
-            room -= sum(segment.payload for segment in batch.segments)
+            chosen.append((queue, plan))
+            room -= plan.payload
             self._move_to_end(key, queue)
             if room <= 0:
                 break
-        return batches
+        return chosen
 
     def _retire(self, key: _Key, queue: PartitionQueue) -> None:
         if not queue.has_work:
@@ -346,15 +359,15 @@ class Dispatcher:
     def _move_to_end(self, key: _Key, queue: PartitionQueue) -> None:
         del self._turn[key]
         if queue.has_work:
-            self._turn[key] = None
+            self._turn[key] = queue
 
-    def _next_batch(self, queue: PartitionQueue, room: int, *, first: bool) -> SentBatch | None:
+    def _next_plan(self, queue: PartitionQueue, room: int, *, first: bool) -> SentBatch | Plan | None:
+        """What a queue sends next; None if that has no room."""
         if queue.resend:
-            payload = sum(segment.payload for segment in queue.resend[0].segments)
-            return queue.resend.popleft() if first or payload <= room else None
+            return queue.resend.popleft() if first or queue.resend[0].payload <= room else None
         if not first and queue.ready[0].payload > room:
             return None
-        return self.maker.build(queue.topic, queue.partition, queue.ready, room)
+        return self.maker.plan(queue, room)
 
     # --- answers -----------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bruce_mp import kernels
+from bruce_mp.errors import SlabError
 from bruce_mp.protocol.compression import Codec
 from bruce_mp.protocol.kafka_types import PartitionData
 from bruce_mp.protocol.message_set import MessageFormat, wrap_set
@@ -16,6 +17,8 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bruce_mp.dispatcher.compressing import Compressor
     from bruce_mp.protocol.api_versions import BrokerAbilities
     from bruce_mp.slab.file import Slab
@@ -26,7 +29,7 @@ __all__ = ["Encoder"]
 
 
 class Encoder:
-    """Encodes batches; what it does is counted in the process's row.
+    """Encodes the batches of a request; what it does is counted in the process's row.
 
     `keeps_empty`: a value without bytes stays empty, and does not become null.
     """
@@ -36,21 +39,40 @@ class Encoder:
         self._slab = slab
         self._row = row
         self._compressor = compressor
+        self._producer_id = NO_PRODUCER.producer_id
 
-    def encode(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> PartitionData:
-        """The batch as one partition's part of a produce request to a broker with these abilities."""
+    def encode(
+        self, batches: Sequence[tuple[bytes, SentBatch]], abilities: BrokerAbilities
+    ) -> list[PartitionData | SlabError]:
+        """Batches, each with its topic's name, as parts of a produce request to a broker with these abilities.
+
+        What is wrong, where a segment of a batch is not what it claims.
+        """
+        self._producer_id = self._slab.signed(lay.SUPER_PRODUCER_ID)
         has_batches = abilities.message_format is MessageFormat.BATCHES
         encode = self._record_batch if has_batches else self._message_set
-        data = encode(topic, batch, abilities)
-        self._row.add(Counter.SerializeMsgSet)
-        self._row.add(Counter.SerializeMsg, batch.records)
-        return data
+        encoded: list[PartitionData | SlabError] = []
+        records = damaged = 0
+        for topic, batch in batches:
+            try:
+                encoded.append(encode(topic, batch, abilities))
+                records += batch.records
+            except SlabError as error:
+                encoded.append(error)
+                damaged += 1
+        self._row.add(Counter.SerializeMsgSet, len(batches) - damaged)
+        self._row.add(Counter.SerializeMsg, records)
+        return encoded
 
     def _record_batch(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> PartitionData:
+        producer = NO_PRODUCER if batch.base_sequence < 0 else Producer(self._producer_id, *batch[2:4])
+        if self._compressor.leaves(topic, batch.partition):
+            header, data = kernels.record_batch(self._slab, batch.segments, producer, keeps_empty=self.keeps_empty)
+            return PartitionData(topic, batch.partition, data, header)
         encoded = kernels.encode(self._slab, batch.segments, keeps_empty=self.keeps_empty)
         codec, data = self._compressor.compress(topic, batch.partition, encoded.data, abilities)
         stamps = (encoded.first_timestamp, encoded.max_timestamp)
-        header = batch_header(data, encoded.records, *stamps, codec=codec, producer=self._producer(batch))
+        header = batch_header(data, encoded.records, *stamps, codec=codec, producer=producer)
         return PartitionData(topic, batch.partition, data, header)
 
     def _message_set(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> PartitionData:
@@ -61,8 +83,3 @@ class Encoder:
         if codec is not Codec.NONE:
             data = wrap_set(data, codec, abilities.message_format, encoded.records, encoded.max_timestamp)
         return PartitionData(topic, batch.partition, data)
-
-    def _producer(self, batch: SentBatch) -> Producer:
-        if batch.base_sequence < 0:
-            return NO_PRODUCER
-        return Producer(self._slab.signed(lay.SUPER_PRODUCER_ID), batch.epoch, batch.base_sequence)

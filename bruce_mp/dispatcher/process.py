@@ -34,7 +34,7 @@ from bruce_mp.telemetry.events import encode_events
 from bruce_mp.telemetry.logs import renew_logging
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from bruce_mp.config.model import Config
     from bruce_mp.pipes.control import Control
@@ -277,17 +277,19 @@ class _Process:
         self._socket.send(sent.buffers)
 
     def _encode(
-        self, batches: Iterable[SentBatch], abilities: BrokerAbilities
+        self, batches: Sequence[SentBatch], abilities: BrokerAbilities
     ) -> tuple[list[SentBatch], list[PartitionData]]:
         """The batches that can be read, and their bytes."""
         sound: list[SentBatch] = []
         data: list[PartitionData] = []
-        for batch in batches:
-            try:
-                data.append(self._encoder.encode(self._core.topic_name(batch.topic), batch, abilities))
+        name_of = self._core.topic_name
+        encoded = self._encoder.encode([(name_of(batch.topic), batch) for batch in batches], abilities)
+        for batch, found in zip(batches, encoded, strict=True):
+            if isinstance(found, SlabError):
+                self._core.refuse(batch, found, time.monotonic())
+            else:
                 sound.append(batch)
-            except SlabError as error:
-                self._core.refuse(batch, error, time.monotonic())
+                data.append(found)
         return sound, data
 
     def _copy(self, target: Target, batches: Iterable[SentBatch]) -> None:

@@ -97,12 +97,8 @@ class PartitionQueue:
     def may_send(self, now: float, *, recognised: bool) -> bool:
         """Whether a batch may go out now; `recognised`: whether the broker sees that it has a batch already."""
         window = PER_PARTITION if recognised and self.expected is not None else 1
-        return (
-            self.state is QueueState.FLOWING
-            and self.has_work
-            and now >= self.not_before
-            and len(self.in_flight) < window
-        )
+        has_room = self.state is QueueState.FLOWING and len(self.in_flight) < window
+        return has_room and now >= self.not_before and self.has_work
 
     def drain(self) -> None:
         """Send nothing more until all answers are there."""

@@ -12,6 +12,7 @@ per batch.  The names below are the interface.  `pure` implements it in Python a
     take           keep those segments of a frame whose words say that they are ours, and make them so
     mark           store a word for segments
     place          write partition and sequence numbers of segments
+    number         both for record batches, with the next sequence numbers of their partitions
     ChunkPool      the chunks of an input, reclaimed when all their records are settled
     Row            a process row whose transactions settle segments
     heads          what the headers of segments say; also `by_place`: segments by topic and partition
@@ -19,7 +20,7 @@ per batch.  The names below are the interface.  `pure` implements it in Python a
     by_size        cut a segment where its records stop fitting a limit
     head_of        cut a segment at a number of records or bytes
     time_span      the timestamps of a segment; `messages` are copies of its messages, or of their beginnings
-    encode         the records section of a RecordBatch v2 from segments
+    encode         the records section of a RecordBatch v2 from segments; `record_batch` adds the header
     encode_message_set  the messages of a message set, formats 0 and 1, from segments
 """
 
@@ -36,7 +37,7 @@ from bruce_mp.kernels.pure.tally import Place
 
 if CHOICE.compiled:
     from bruce_mp.kernels.compiled.chunks import ChunkPool
-    from bruce_mp.kernels.compiled.encode import encode
+    from bruce_mp.kernels.compiled.encode import encode, record_batch
     from bruce_mp.kernels.compiled.heads import by_place, heads
     from bruce_mp.kernels.compiled.lanes import Intake, Lanes
     from bruce_mp.kernels.compiled.look import time_span
@@ -48,20 +49,21 @@ if CHOICE.compiled:
         by_size,
         head_of,
         mark,
+        number,
         place,
         take,
     )
     from bruce_mp.kernels.compiled.streams import cut, tally
 else:
     from bruce_mp.kernels.pure.cut import cut
-    from bruce_mp.kernels.pure.encode import encode
+    from bruce_mp.kernels.pure.encode import encode, record_batch
     from bruce_mp.kernels.pure.heads import by_place, heads
     from bruce_mp.kernels.pure.intake import Intake
     from bruce_mp.kernels.pure.lanes import Lanes
     from bruce_mp.kernels.pure.look import by_size, time_span
     from bruce_mp.kernels.pure.message_set import encode_message_set
     from bruce_mp.kernels.pure.receive import Receiver
-    from bruce_mp.kernels.pure.segments import by_partition, head_of, mark, place, take
+    from bruce_mp.kernels.pure.segments import by_partition, head_of, mark, number, place, take
     from bruce_mp.kernels.pure.tally import tally
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import Row
@@ -96,7 +98,9 @@ __all__ = [
     "heads",
     "mark",
     "messages",
+    "number",
     "place",
+    "record_batch",
     "take",
     "tally",
     "time_span",

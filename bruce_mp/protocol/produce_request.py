@@ -1,8 +1,9 @@
 """The produce request, versions 0 to 12, as a list of buffers for one gathering send.
 
-A record batch may be large and is kept for retries anyway, so it must not be copied into a request: what is built here
-are the few bytes between the batches.  The layout (fields in wire order; + versions 3 and later; * versions 9 and
-later, which also write every length as an unsigned varint one greater than the length):
+A record batch may be large, so it must not be copied into a request: what is built here are the few bytes between the
+batches.  Only where batches are small a piece for each costs more than the copy.  The layout (fields in wire order;
++ versions 3 and later; * versions 9 and later, which also write every length as an unsigned varint one greater than the
+length):
 
     header    size i32, api key i16, version i16, correlation id i32, client id (always with an i16 length), tags*
     request   transactional id+ (null), acks i16, timeout ms i32, topics
@@ -15,6 +16,7 @@ used.  Source: ProduceRequest.json and RequestHeader.json of Apache Kafka.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from struct import Struct, error
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -46,6 +48,8 @@ ACKS_TIMEOUT: Final = Struct(">hi")
 I16: Final = Struct(">h")
 I32: Final = Struct(">i")
 NO_TAGS: Final = b"\0"
+COPIED_BYTES: Final = 4096
+"""What is not longer is copied.  A piece costs as much: a buffer to send, to look after and to forget."""
 VALID_ACKS: Final = (-1, 0, 1)
 
 
@@ -86,10 +90,10 @@ def _layout_of(version: int) -> _Layout:
 def encode_produce(
     version: int, correlation_id: int, client_id: str, data: Sequence[PartitionData], *, acks: int, timeout_ms: int
 ) -> list[bytes]:
-    """A whole frame in pieces, to be sent in order; every `records` is in it as the object that was given.
+    """A whole frame in pieces, to be sent in order; large `records` are in it as the objects that were given.
 
-    `timeout_ms` is how long the broker may wait for its replicas.  The list has two pieces for each partition and one
-    more: a sender splits it at the system's limit (IOV_MAX, 1024 on Linux).
+    `timeout_ms` is how long the broker may wait for its replicas.  The list has two pieces for each partition at most,
+    and one more: a sender splits it at the system's limit (IOV_MAX, 1024 on Linux).
     Raises LocalProtocolError for a version, acks or a number out of range and for a partition that is named twice.
     """
     _check(version, acks, data)
@@ -125,28 +129,32 @@ def _write_topics(out: _Pieces, layout: _Layout, data: Sequence[PartitionData]) 
     for topic, partitions in topics.items():
         out.write(layout.string_length(len(topic)), topic, layout.array_length(len(partitions)))
         for one in partitions:
-            out.write(I32.pack(one.partition), layout.records_length(len(one.header) + len(one.records)), one.header)
-            out.write_alone(one.records)
+            length = layout.records_length(len(one.header) + len(one.records))
+            out.write(I32.pack(one.partition), length, one.header)
+            out.write_records(one.records)
             out.write(layout.tags)
         out.write(layout.tags)
     out.write(layout.tags)
 
 
 class _Pieces:
-    """Joins the small parts that follow one another and leaves the records alone."""
+    """Joins the small parts that follow one another and leaves large ones alone."""
 
     def __init__(self) -> None:
-        self._done: list[bytes] = []
-        self._open = bytearray()
+        self._parts = [b""]  # the first will be the size
+        self._cuts = [0]
+        """Where the parts go on with another piece."""
 
     def write(self, *parts: bytes) -> None:
-        for part in parts:
-            self._open += part
+        self._parts += parts
 
-    def write_alone(self, records: bytes) -> None:
-        self._done += (bytes(self._open), records)
-        self._open.clear()
+    def write_records(self, records: bytes) -> None:
+        self._parts.append(records)
+        if len(records) > COPIED_BYTES:
+            end = len(self._parts)
+            self._cuts += (end - 1, end)
 
     def framed(self) -> list[bytes]:
-        pieces = [*self._done, bytes(self._open)] if self._open else self._done
-        return [I32.pack(sum(map(len, pieces))) + pieces[0], *pieces[1:]]
+        parts = self._parts
+        parts[0] = I32.pack(sum(map(len, parts)))
+        return [b"".join(parts[start:end]) for start, end in pairwise([*self._cuts, len(parts)]) if start < end]

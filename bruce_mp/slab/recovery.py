@@ -77,7 +77,11 @@ class SentBatch(NamedTuple):
 
     @property
     def records(self) -> int:
-        return sum(segment.records for segment in self.segments)
+        return sum([segment.records for segment in self.segments])
+
+    @property
+    def payload(self) -> int:
+        return sum([segment.payload for segment in self.segments])
 
 
 def find(slab: Slab, segment: Segment) -> Found:

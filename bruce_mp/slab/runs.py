@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
 __all__ = [
+    "NO_SEQUENCE",
     "SEGMENT",
     "Record",
     "Run",
@@ -294,6 +295,10 @@ def split(slab: Slab, chunk: int, offset: int) -> None:
 
 
 _PLACEMENT: Final = Struct("<iih")
+
+
+NO_SEQUENCE: Final = -1
+"""Epoch and sequence where the brokers do not recognise repeated batches."""
 
 
 def next_sequence(sequence: int, count: int) -> int:

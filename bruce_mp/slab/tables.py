@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["PartitionTable", "TopicTable"]
+__all__ = ["PartitionTable", "TopicTable", "store_next_sequence"]
 
 _LARGEST: Final = 0xFFFFFFFF
 
@@ -89,9 +89,11 @@ class TopicTable:
 
     def name_of(self, topic: int) -> bytes:
         """The topic's name.  Raises KeyError for a number that was never given, or whose topic is gone."""
-        if not self.has(topic):
-            raise KeyError(topic)
-        return self._names[topic]
+        name = self._names.get(topic)
+        if name is None:
+            self.refresh()
+            name = self._names[topic]
+        return name
 
     @property
     def room(self) -> int:
@@ -243,10 +245,13 @@ class PartitionTable:
         """(producer epoch, next sequence number) of a partition.  Raises KeyError when it has no entry."""
         return self._numbers_at(self._require(topic, partition))
 
+    def entry_at(self, topic: int, partition: int) -> int:
+        """File offset of a partition's entry.  Raises KeyError when it has none."""
+        return self._at(self._require(topic, partition))
+
     def store_next_sequence(self, topic: int, partition: int, sequence: int, epoch: int) -> None:
-        """Store it, with its epoch, in one instruction (the partition's dispatcher only)."""
-        at = self._at(self._require(topic, partition)) + lay.PARTITION_NEXT_SEQUENCE
-        self._slab.longs[at >> 3] = sequence | (epoch & 0xFFFFFFFF) << 32
+        """Store it, with its epoch (the partition's dispatcher only)."""
+        store_next_sequence(self._slab, self.entry_at(topic, partition), sequence, epoch)
 
     def reset(self) -> None:
         """Begin at 0 everywhere: a new producer id is taken (router only, while nobody numbers)."""
@@ -257,8 +262,15 @@ class PartitionTable:
 
     def _require(self, topic: int, partition: int) -> int:
         """The index of the entry.  New ones are at the end, or where another was freed."""
-        if (topic, partition) not in self._entries:
-            self._look(self._seen)
+        index = self._entries.get((topic, partition))
+        if index is not None:
+            return index
+        self._look(self._seen)
         if (topic, partition) not in self._entries:
             self._look_again()
         return self._entries[topic, partition]
+
+
+def store_next_sequence(slab: Slab, entry: int, sequence: int, epoch: int) -> None:
+    """Store a partition's next sequence number, with its epoch, in one instruction; `entry` is a file offset."""
+    slab.longs[(entry + lay.PARTITION_NEXT_SEQUENCE) >> 3] = sequence | (epoch & 0xFFFFFFFF) << 32

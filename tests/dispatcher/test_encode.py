@@ -11,6 +11,7 @@ from bruce_mp.config.sections import Compression, CompressionConfig
 from bruce_mp.dispatcher.compressing import Compressor
 from bruce_mp.dispatcher.encode import Encoder
 from bruce_mp.protocol.api_versions import BrokerAbilities
+from bruce_mp.protocol.kafka_types import PartitionData
 from bruce_mp.protocol.record_batch import Record
 from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.rows import Row
@@ -38,7 +39,8 @@ def encode(slab: Slab, produce_version: int, codec: str, plain: Plain = frozense
     row = Row(slab, DISPATCHER_ROW)
     encoder = Encoder(slab, row, Compressor(row, lambda _: rule, Compression(), plain))
     batch = SentBatch(1, 4, -1, -1, tuple(put_records(slab, [RECORDS])))
-    data = encoder.encode(b"t1", batch, BrokerAbilities(produce_version, 0, None))
+    (data,) = encoder.encode([(b"t1", batch)], BrokerAbilities(produce_version, 0, None))
+    assert isinstance(data, PartitionData)
     assert (data.topic, data.partition) == (b"t1", 4)
     return data.header + data.records
 

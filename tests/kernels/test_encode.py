@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords
 
-from bruce_mp.errors import SlabError
-from bruce_mp.kernels import encode
-from bruce_mp.protocol.record_batch import Record, encode_records, read_batches
+from bruce_mp.errors import LocalProtocolError, SlabError
+from bruce_mp.kernels import encode, record_batch
+from bruce_mp.protocol.record_batch import NO_PRODUCER, Producer, Record, encode_records, read_batches
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
@@ -75,6 +75,24 @@ def test_it_writes_what_the_plain_encoder_writes(runs: list[list[Record]]) -> No
     assert encoded.max_timestamp == max(record.timestamp for record in records)
     [batch] = read_batches(whole_batch(*encoded))
     assert batch.records() == nulls(records)
+
+
+@examples(40)
+@given(
+    records=lists, producer=st.builds(Producer, st.integers(-1, MAX_INT64), st.integers(-1, 32766), st.integers(-1, 9))
+)
+def test_a_whole_batch_has_the_header_of_its_records(records: list[Record], producer: Producer) -> None:
+    with new_slab(ROOMY) as slab:
+        segments = put_records(slab, [records])
+        encoded = encode(slab, segments)
+        header, data = record_batch(slab, segments, producer)
+    assert data == encoded.data
+    assert header + data == whole_batch(*encoded, producer=producer)
+
+
+def test_no_records_are_no_batch() -> None:
+    with new_slab(ROOMY) as slab, pytest.raises(LocalProtocolError):
+        record_batch(slab, [], NO_PRODUCER)
 
 
 def _readable(record: Record) -> Record:

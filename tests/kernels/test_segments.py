@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels import by_partition, by_size, encode, head_of, mark, messages, take, time_span
+from bruce_mp.kernels import by_partition, by_size, encode, head_of, mark, messages, number, take, time_span
 from bruce_mp.protocol.client_wire import Message
+from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.runs import Record, Segment, read_run, segment_records, segment_words
+from bruce_mp.slab.tables import PartitionTable
 from support.examples import examples
 from support.slabs import Input, datagram, new_slab
 
@@ -191,3 +193,56 @@ def test_looks(slab: Slab) -> None:
 def test_messages_have_their_partition_keys(slab: Slab) -> None:
     segment = one_run(slab, [datagram(value=b"v", partition_key=key) for key in (0, 2**32 - 1)])
     assert [message.partition_key for message in messages(slab, segment, b"t", None)] == [0, 2**32 - 1]
+
+
+def entry_of(slab: Slab, sequence: int, epoch: int) -> int:
+    """Where partition 3 of topic 1 has its numbers."""
+    table = PartitionTable(slab)
+    table.ensure(1, 3)
+    table.store_next_sequence(1, 3, sequence, epoch)
+    return table.entry_at(1, 3)
+
+
+def numbers(slab: Slab, segment: Segment) -> list[tuple[int, int, int]]:
+    """(partition, sequence, epoch) of the records of a split run."""
+    return [(record.partition, record.sequence, record.epoch) for record in records(slab, segment)]
+
+
+@pytest.mark.parametrize("first", [0, 2**31 - 2])
+def test_numbered_batches_follow_each_other(slab: Slab, first: int) -> None:
+    whole = of_sizes(slab, [1] * 5)
+    head, rest = head_of(slab, whole, 3, 1000)
+    assert head
+    assert rest
+    entry, end = entry_of(slab, first, 7), 2**31
+    sent = word(State.IN_FLIGHT, 4)
+    assert number(slab, [(entry, 3, [head]), (entry, 3, [rest])], sent, is_numbered=True) == [
+        (7, first),
+        (7, (first + 3) % end),
+    ]
+    assert numbers(slab, head) + numbers(slab, rest) == [(3, (first + place) % end, 7) for place in range(5)]
+    opening = [record.flags & lay.FLAG_BATCH_START for part in (head, rest) for record in records(slab, part)]
+    assert [bool(flag) for flag in opening] == [True, False, False, True, False]
+    assert take(slab, [head, rest], sent, MINE) == [head, rest]
+    assert PartitionTable(slab).current(1, 3) == (7, (first + 5) % end)
+
+
+@pytest.mark.parametrize(("epoch", "is_numbered"), [(lay.LAST_EPOCH, True), (7, False)])
+def test_without_numbers_the_next_one_stays(slab: Slab, epoch: int, is_numbered: bool) -> None:
+    whole = of_sizes(slab, [1, 2])
+    entry = entry_of(slab, 11, epoch)
+    assert number(slab, [(entry, 3, [whole])], MINE, is_numbered=is_numbered) == [(-1, -1)]
+    assert PartitionTable(slab).current(1, 3) == (epoch, 11)
+
+
+def test_a_batch_that_is_not_what_it_claims_is_not_numbered_and_the_next_one_is(slab: Slab) -> None:
+    head, rest = head_of(slab, of_sizes(slab, [1] * 4), 1, 1000)
+    assert head
+    assert rest
+    entry, before = entry_of(slab, 11, 0), numbers(slab, head)
+    stale = rest._replace(generation=rest.generation + 1)
+    found = number(slab, [(entry, 3, [head, stale]), (entry, 3, [rest])], word(State.IN_FLIGHT, 4), is_numbered=True)
+    assert found == [None, (0, 11)]
+    assert numbers(slab, head) == before
+    assert take(slab, [head], MINE, MINE) == [head]
+    assert PartitionTable(slab).current(1, 3) == (0, 14)

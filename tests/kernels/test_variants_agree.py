@@ -15,7 +15,7 @@ from bruce_mp.protocol.message_set import MessageFormat
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import State, word
-from bruce_mp.slab.tables import TopicTable
+from bruce_mp.slab.tables import PartitionTable, TopicTable
 from support.examples import examples
 from support.headers import header_lists
 from support.slabs import INPUT_ROW, datagram, new_slab, put_in_landing_zone
@@ -90,7 +90,7 @@ batches = st.lists(st.lists(messages | damaged() | st.binary(max_size=60), min_s
 Action = tuple[str, int, int]
 actions = st.lists(
     st.tuples(
-        st.sampled_from("cut partition size span encode set heads place_of mark place settle".split()),
+        st.sampled_from("cut partition size span encode batch set heads place_of mark place number settle".split()),
         st.integers(0, 2**16),
         st.integers(0, 2**16),
     ),
@@ -112,14 +112,28 @@ def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, 
     calls: dict[str, Callable[[], Any]] = {
         "span": lambda: it.call("time_span", segment),
         "encode": lambda: it.call("encode", segments, keeps_empty=bool(amount & 1)),
+        "batch": lambda: it.call(
+            "record_batch", segments, (amount, amount & 0x7FFF, which), keeps_empty=bool(amount & 1)
+        ),
         "set": lambda: it.call("encode_message_set", segments, MessageFormat(amount & 1), keeps_empty=bool(amount & 2)),
         "heads": lambda: it.call("heads", segments),
         "place_of": lambda: it.call("by_place", segments),
         "mark": lambda: it.call("mark", [segment], MINE),
         "place": lambda: it.call("place", segments, amount, amount, 3, opens_batch=True),
+        "number": lambda: _number(it, segments, which, amount),
         "settle": lambda: _settle(it, segment, amount),
     }
     return calls[what](), segments
+
+
+def _number(it: Variant, segments: list[Segment], which: int, amount: int) -> Any:
+    """A batch of each segment by itself, and then one of all."""
+    table = PartitionTable(it.slab)
+    table.ensure(1, 2)
+    table.store_next_sequence(1, 2, 2**31 - 1 - which % 40, lay.LAST_EPOCH - amount % 3)
+    batches = [*([segment] for segment in segments), segments]
+    entry = table.entry_at(1, 2)
+    return it.call("number", [(entry, amount, batch) for batch in batches], MINE, is_numbered=bool(amount & 1))
 
 
 def _settle(it: Variant, segment: Segment, amount: int) -> Any:

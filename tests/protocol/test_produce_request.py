@@ -71,6 +71,15 @@ def test_holds_the_records_themselves_and_few_bytes_besides(version: int) -> Non
     assert sum(map(len, pieces)) - 20 * 100_000 < 500
 
 
+def test_small_records_are_one_piece_with_what_is_between_them() -> None:
+    large = b"l" * 50_000
+    data = [PartitionData(b"topic", number, large if number == 7 else b"s" * 900) for number in range(20)]
+    pieces = encode_produce(9, 1, "bruce", data, acks=-1, timeout_ms=10_000)
+    assert len(pieces) == 3
+    assert pieces[1] is large
+    assert b"".join(pieces) == encoded_by_kafka_python(9, 1, "bruce", data)
+
+
 @pytest.mark.parametrize("version", [-1, 13, 14])
 def test_refuses_versions_that_it_does_not_write(version: int) -> None:
     with pytest.raises(LocalProtocolError, match=f"v{version}"):

@@ -15,8 +15,9 @@ import pytest
 
 from bruce_mp import kernels
 from bruce_mp.config.sections import Batching, DefaultBatching
+from bruce_mp.kernels.pure import segments
+from bruce_mp.slab import tables
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.tables import PartitionTable
 from support.flow import ROUTER, World
 from support.flow_parts import MortalWords, a_config
 from support.slabs import datagram, new_slab
@@ -114,7 +115,7 @@ class DeadlyWorld(World):
 def slab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slab]:
     """A slab whose placements and sequence numbers count as stores, as its words do."""
     with new_slab(GEOMETRY) as made:
-        place, store = kernels.place, PartitionTable.store_next_sequence
+        place, store = kernels.place, tables.store_next_sequence
 
         def tick() -> None:
             words: object = made.words
@@ -129,8 +130,10 @@ def slab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slab]:
             tick()
             store(*arguments)
 
-        monkeypatch.setattr(kernels, "place", deadly_place)
-        monkeypatch.setattr(PartitionTable, "store_next_sequence", deadly_store)
+        for module in (kernels, segments):
+            monkeypatch.setattr(module, "place", deadly_place)
+        for module in (tables, segments):
+            monkeypatch.setattr(module, "store_next_sequence", deadly_store)
         yield made
 
 

@@ -1,11 +1,15 @@
-"""The records section of a RecordBatch v2 from segments: see `kernels/pure/encode.py`."""
+"""RecordBatch v2 from segments, whole or its records section: see `kernels/pure/encode.py`."""
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcpy, memset
 
 from bruce_mp.kernels.compiled.frame cimport *
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.wire cimport *
 
+from google_crc32c import extend, value
+
+from bruce_mp.errors import LocalProtocolError
 from bruce_mp.kernels.pure.encode import Encoded
 from bruce_mp.slab import runs
 
@@ -131,3 +135,48 @@ def encode(slab, segments, *, keeps_empty=False):
     if data is None:
         runs.refuse(slab, wanted)
     return Encoded(data, out.records, out.first_timestamp, out.max_timestamp)
+
+
+# --- a whole batch ---------------------------------------------------------------------------------------------------
+cdef enum:
+    LENGTH_AT = 8
+    LEADER_EPOCH_AT = 12
+    MAGIC_AT = 16
+    CRC_AT = 17
+    COVERED_AT = 21   # what the CRC covers begins with the attributes
+    DELTA_AT = 23
+    HEADER_BYTES = 61
+
+
+cdef void put_header(uint8_t *at, uint64_t size, Out *out, int64_t producer, int epoch, int sequence) noexcept nogil:
+    """The header of a batch with `size` bytes of records, but for its CRC."""
+    memset(at, 0, HEADER_BYTES)
+    put32(at + LENGTH_AT, <uint32_t>(HEADER_BYTES - LEADER_EPOCH_AT + size))
+    put32(at + LEADER_EPOCH_AT, 0xFFFFFFFFU)
+    at[MAGIC_AT] = 2
+    put32(at + DELTA_AT, <uint32_t>(out.records - 1))
+    at = put64(at + DELTA_AT + 4, <uint64_t>out.first_timestamp)
+    at = put64(put64(at, <uint64_t>out.max_timestamp), <uint64_t>producer)
+    at[0], at[1] = (epoch >> 8) & 0xFF, epoch & 0xFF
+    put32(put32(at + 2, <uint32_t>sequence), <uint32_t>out.records)
+
+
+def record_batch(slab, segments, producer, *, keeps_empty=False):
+    cdef Out out
+    cdef list wanted = list(segments)
+    cdef int64_t producer_id = producer[0]
+    cdef int epoch = producer[1], sequence = producer[2]
+    cdef uint8_t *at
+    memset(&out, 0, sizeof(Out))
+    out.empty_value = 0 if keeps_empty else -1
+    data = in_two_passes(slab, wanted, &out, put_record)
+    if data is None:
+        runs.refuse(slab, wanted)
+    if not out.records:
+        raise LocalProtocolError("A record batch has at least one record, not 0.")
+    header = PyBytes_FromStringAndSize(NULL, HEADER_BYTES)
+    at = <uint8_t *>PyBytes_AS_STRING(header)
+    put_header(at, PyBytes_GET_SIZE(data), &out, producer_id, epoch, sequence)
+    covered = PyBytes_FromStringAndSize(<char *>at + COVERED_AT, HEADER_BYTES - COVERED_AT)
+    put32(at + CRC_AT, extend(value(covered), data))
+    return header, data

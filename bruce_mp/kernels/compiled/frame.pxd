@@ -16,6 +16,15 @@ cdef struct Out:
     int64_t empty_value      # what stands for the length of a value without bytes
 
 
+cdef inline uint8_t *put32(uint8_t *at, uint32_t value) noexcept nogil:
+    at[0], at[1], at[2], at[3] = value >> 24, (value >> 16) & 0xFF, (value >> 8) & 0xFF, value & 0xFF
+    return at + 4
+
+
+cdef inline uint8_t *put64(uint8_t *at, uint64_t value) noexcept nogil:
+    return put32(put32(at, <uint32_t>(value >> 32)), <uint32_t>value)
+
+
 ctypedef int (*Put)(Out *out, uint8_t *record, Look *look) noexcept nogil
 # appends a record, or without `end` counts its size; else -1
 

@@ -16,15 +16,6 @@ cdef enum:
     NULL_LENGTH = 0xFFFFFFFFU
 
 
-cdef inline uint8_t *put32(uint8_t *at, uint32_t value) noexcept nogil:
-    at[0], at[1], at[2], at[3] = value >> 24, (value >> 16) & 0xFF, (value >> 8) & 0xFF, value & 0xFF
-    return at + 4
-
-
-cdef inline uint8_t *put64(uint8_t *at, uint64_t value) noexcept nogil:
-    return put32(put32(at, <uint32_t>(value >> 32)), <uint32_t>value)
-
-
 cdef inline uint8_t *put_bytes(uint8_t *at, uint8_t *data, uint64_t length, uint32_t empty) noexcept nogil:
     """Bytes behind their length, which is `empty` if there are none."""
     at = put32(at, <uint32_t>length if length else empty)

@@ -1,5 +1,7 @@
 """Words of segments, placements, cuts, and the split by partition: see `kernels/pure/segments.py`."""
 
+from libc.stdlib cimport free, malloc
+
 from bruce_mp.kernels.compiled.memory cimport *
 
 from bruce_mp.errors import SlabError
@@ -135,6 +137,71 @@ def place(slab, segments, int partition, int64_t sequence, int epoch, *, bint op
                 return refuse(slab, segment)
             place_one(&where, part.records, partition, sequence, epoch, flag)
             sequence, flag = following(sequence, part.records), 0
+    finally:
+        release(&memory)
+
+
+cdef struct Whole:       # a part, and where it is
+    Part part
+    Bounds place
+
+
+cdef int find_all(Memory *memory, list segments, Whole *found) except -2:
+    """0 when all segments are sound and can be owned for themselves, else -1."""
+    cdef Py_ssize_t index
+    for index in range(len(segments)):
+        part_of(segments[index], &found[index].part)
+        if own_words(memory, &found[index].part, &found[index].place):
+            return -1
+    return 0
+
+
+cdef int64_t store_batch(
+    Whole *parts, uint64_t count, int partition, int64_t sequence, int epoch, uint32_t word
+) noexcept nogil:
+    """Placements first, then the words; the sequence number that follows."""
+    cdef uint64_t index
+    cdef int flag = FLAG_BATCH_START
+    for index in range(count):
+        place_one(&parts[index].place, parts[index].part.records, partition, sequence, epoch, flag)
+        sequence, flag = following(sequence, parts[index].part.records), 0
+    for index in range(count):
+        store_word(&parts[index].place, parts[index].part.records, word)
+    return sequence
+
+
+cdef object number_one(Memory *memory, uint64_t at, int partition, list segments, uint32_t word, bint is_numbered):
+    cdef uint64_t count = len(segments)
+    cdef uint8_t *entry = <uint8_t *>memory.buffer.buf + at + PARTITION_NEXT_SEQUENCE
+    cdef int64_t sequence = <int32_t>load32(entry), end
+    cdef int epoch = <int32_t>load32(entry + 4)
+    cdef Whole *parts = <Whole *>malloc((count or 1) * sizeof(Whole))
+    if parts == NULL:
+        raise MemoryError
+    if not is_numbered or epoch >= LAST_EPOCH:
+        sequence = epoch = -1
+    try:
+        if find_all(memory, segments, parts):
+            return None
+        end = store_batch(parts, count, partition, sequence, epoch, word)
+        if sequence >= 0:
+            store64(entry, <uint64_t>end | <uint64_t>epoch << 32)
+        return epoch, sequence
+    finally:
+        free(parts)
+
+
+def number(slab, batches, uint32_t word, *, bint is_numbered):
+    cdef Memory memory
+    cdef uint64_t at
+    cdef list numbers = []
+    attach(slab, &memory)
+    try:
+        for at, partition, segments in batches:
+            if at & 7 or at + PARTITION_ENTRY > <uint64_t>memory.buffer.len:
+                raise ValueError("The slab has no such entry.")
+            numbers.append(number_one(&memory, at, partition, list(segments), word, is_numbered))
+        return numbers
     finally:
         release(&memory)
 

@@ -1,4 +1,4 @@
-"""The records section of a RecordBatch v2 from segments.
+"""RecordBatch v2 from segments: its records section, or the whole of it.
 
 Source of the format: the Kafka protocol guide, "Record Batch".  A record: varint length, attributes 0, varlong
 timestamp delta, varint offset delta, key and value each with a varint length (-1 = null), varint count of headers,
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
 from bruce_mp.protocol.client_headers import decode_headers
+from bruce_mp.protocol.record_batch import batch_header
 from bruce_mp.protocol.varints import encode_varint, wrap_int64
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import segment_bounds
@@ -19,10 +20,11 @@ from bruce_mp.slab.runs import segment_bounds
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from bruce_mp.protocol.record_batch import Producer
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["Encoded", "encode"]
+__all__ = ["Encoded", "encode", "record_batch"]
 
 _LOOK: Final = Struct("<8xII14xHq8x")
 """Of `layout.RECORD`: key length, value length, record headers length, timestamp."""
@@ -55,6 +57,14 @@ def encode(slab: Slab, segments: Iterable[Segment], *, keeps_empty: bool = False
     if not timestamps:
         return Encoded(b"", 0, 0, 0)
     return Encoded(b"".join(parts), len(timestamps), timestamps[0], max(timestamps))
+
+
+def record_batch(
+    slab: Slab, segments: Iterable[Segment], producer: Producer, *, keeps_empty: bool = False
+) -> tuple[bytes, bytes]:
+    """(header, records) of an uncompressed batch: see `encode` and `batch_header`, which say what they raise."""
+    encoded = encode(slab, segments, keeps_empty=keeps_empty)
+    return batch_header(*encoded, producer=producer), encoded.data
 
 
 def _encode_segment(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bruce_mp.errors import SlabError
+from bruce_mp.slab import layout as lay
 from bruce_mp.slab import runs
 from bruce_mp.slab.runs import (
+    NO_SEQUENCE,
     Segment,
     is_current,
     next_sequence,
@@ -16,13 +18,14 @@ from bruce_mp.slab.runs import (
     segment_words,
     split,
 )
+from bruce_mp.slab.tables import store_next_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["by_partition", "head_of", "mark", "place", "take"]
+__all__ = ["by_partition", "head_of", "mark", "number", "place", "take"]
 
 
 def take(slab: Slab, segments: Iterable[Segment], expected: int, word: int) -> list[Segment]:
@@ -64,6 +67,37 @@ def place(
     for segment in segments:
         runs.place(slab, segment, partition, sequence, epoch, opens_batch=opens_batch)
         sequence, opens_batch = next_sequence(sequence, segment.records), False
+
+
+def number(
+    slab: Slab, batches: Iterable[tuple[int, int, Sequence[Segment]]], word: int, *, is_numbered: bool
+) -> list[tuple[int, int] | None]:
+    """Give batches the next numbers of their partitions: (epoch, base sequence) of each, -1 where there are none.
+
+    A batch is the file offset of its partition's entry in the table, the partition, and its segments, which are ours.
+    The order of the stores is that of `dispatcher.batches`: placement, words, the partition's next sequence number.
+    None, and nothing stored, where a segment is not what it claims.
+    """
+    return [_number_one(slab, *batch, word, is_numbered=is_numbered) for batch in batches]
+
+
+def _number_one(
+    slab: Slab, entry: int, partition: int, segments: Sequence[Segment], word: int, *, is_numbered: bool
+) -> tuple[int, int] | None:
+    try:
+        for segment in segments:
+            segment_words(slab, segment)
+    except SlabError:
+        return None
+    _, _, sequence, epoch = lay.PARTITION.unpack_from(slab.view, entry)
+    if not is_numbered or epoch >= lay.LAST_EPOCH:
+        epoch = sequence = NO_SEQUENCE
+    place(slab, segments, partition, sequence, epoch, opens_batch=True)
+    mark(slab, segments, word)
+    if sequence >= 0:
+        following = next_sequence(sequence, sum(segment.records for segment in segments))
+        store_next_sequence(slab, entry, following, epoch)
+    return epoch, sequence
 
 
 def by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> list[tuple[int, Segment]]:
