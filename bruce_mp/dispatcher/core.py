@@ -21,6 +21,7 @@ from bruce_mp.dispatcher.answers import Answers
 from bruce_mp.dispatcher.batches import BatchMaker, Plan
 from bruce_mp.dispatcher.gather import Gathering
 from bruce_mp.dispatcher.queues import Queues, QueueState
+from bruce_mp.dispatcher.turns import Turns
 from bruce_mp.errors import SlabError
 from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
 from bruce_mp.slab.layout import State, word
@@ -50,8 +51,6 @@ RETRY_LONGEST_S: Final = 10.0
 REMIND_S: Final = 1.0
 """How often a pause is reported again: the router that heard of it may have died."""
 
-_Key = tuple[int, int]
-
 
 class _Limits(NamedTuple):
     request_bytes: int
@@ -79,8 +78,8 @@ class Dispatcher:
         self._router = 0
         self._limits = _Limits.of(config)
         self._topics = TopicTable(slab)
-        self._turn: dict[_Key, PartitionQueue] = {}
-        self._queues = Queues(2 * slab.geometry.partitions, self._topics.has, self._turn)
+        self._turns = Turns()
+        self._queues = Queues(2 * slab.geometry.partitions, self._topics.has, self._turns)
         self._gathering = Gathering(slab, row, self._rules_of(config))
         self.maker = BatchMaker(
             slab,
@@ -126,7 +125,7 @@ class Dispatcher:
     @property
     def wants_connection(self) -> bool:
         """Whether there is anything to send."""
-        return not self._paused and any(queue.has_work for queue in self._turn.values())
+        return not self._paused and self._turns.have_work
 
     @property
     def gather_due_ms(self) -> int | None:
@@ -151,10 +150,7 @@ class Dispatcher:
     @property
     def retry_at(self) -> float | None:
         """When a queue that waits for its back-off, or for the broker's quota, may send again."""
-        waiting = self._turn.values()
-        delayed = (q.not_before for q in waiting if q.not_before and q.state is QueueState.FLOWING)
-        earliest = min(delayed, default=self._rest_until if waiting else None)
-        return None if earliest is None else max(earliest, self._rest_until)
+        return self._turns.next_at(self._rest_until)
 
     def rest_until(self, moment: float) -> None:
         """The broker asks us to send it nothing until then."""
@@ -220,7 +216,7 @@ class Dispatcher:
     def _make_ready(self, topic: int, partition: int, segments: list[Segment]) -> None:
         queue = self._queues.of(topic, partition)
         queue.ready += segments
-        self._schedule(queue)
+        self._turns.schedule(queue)
 
     def _take_sent(self, segments: Iterable[Segment]) -> list[Segment]:
         """Take over parts of batches that another dispatcher built."""
@@ -243,11 +239,7 @@ class Dispatcher:
             queue = self._queues.of(batch.topic, batch.partition)
             queue.resend.append(batch)
             queue.in_doubt = True
-            self._schedule(queue)
-
-    def _schedule(self, queue: PartitionQueue) -> None:
-        if queue.has_work:
-            self._turn.setdefault((queue.topic, queue.partition), queue)
+            self._turns.schedule(queue)
 
     # --- beginning ---------------------------------------------------------------------------------------------------
 
@@ -317,57 +309,17 @@ class Dispatcher:
         if self._paused or now < self._rest_until or in_flight >= self._limits.max_in_flight:
             return []
         batches: list[SentBatch] = []
-        chosen = self._choose(now)
+        chosen = self._turns.choose(self.maker, self._limits.request_bytes, now)
         built = iter(self.maker.build([plan for _, plan in chosen if isinstance(plan, Plan)]))
         for queue, plan in chosen:
             batch = next(built) if isinstance(plan, Plan) else plan
             if isinstance(batch, SlabError):
                 refuse(self._row, batch)  # it has left the queue
                 continue
+            queue.not_before = 0.0
             queue.in_flight.append(batch)
             batches.append(batch)
         return batches
-
-    def _choose(self, now: float) -> list[tuple[PartitionQueue, SentBatch | Plan]]:
-        """What goes into the next request: batches that were built before, and plans for others."""
-        chosen: list[tuple[PartitionQueue, SentBatch | Plan]] = []
-        room = self._limits.request_bytes
-        recognised = self.maker.recognised
-        for key, queue in list(self._turn.items()):
-            if not queue.may_send(now, recognised=recognised):
-                self._retire(key, queue)
-                continue
-            try:
-                plan = self._next_plan(queue, room, first=not chosen)
-            except SlabError as error:
-                refuse(self._row, error)  # it has left the queue
-                continue
-            if plan is None:
-                break
-            queue.not_before = 0.0
-            chosen.append((queue, plan))
-            room -= plan.payload
-            self._move_to_end(key, queue)
-            if room <= 0:
-                break
-        return chosen
-
-    def _retire(self, key: _Key, queue: PartitionQueue) -> None:
-        if not queue.has_work:
-            del self._turn[key]
-
-    def _move_to_end(self, key: _Key, queue: PartitionQueue) -> None:
-        del self._turn[key]
-        if queue.has_work:
-            self._turn[key] = queue
-
-    def _next_plan(self, queue: PartitionQueue, room: int, *, first: bool) -> SentBatch | Plan | None:
-        """What a queue sends next; None if that has no room."""
-        if queue.resend:
-            return queue.resend.popleft() if first or queue.resend[0].payload <= room else None
-        if not first and queue.ready[0].payload > room:
-            return None
-        return self.maker.plan(queue, room)
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
@@ -397,7 +349,7 @@ class Dispatcher:
         """A batch is not in flight any more."""
         if queue.state is QueueState.DRAINING and not queue.in_flight:
             self._drained(queue, now)
-        self._schedule(queue)
+        self._turns.schedule(queue)
         self._finish_handing_back()
 
     def _drained(self, queue: PartitionQueue, now: float) -> None:
@@ -430,7 +382,7 @@ class Dispatcher:
             if queue.state is QueueState.DRAINING:
                 self._answers.renumber(queue, self.topic_name(queue.topic))
                 queue.state = QueueState.FLOWING
-            self._schedule(queue)
+            self._turns.schedule(queue)
         self._awaiting_since_ms = None
         if self._handing_back:
             self._finish_handing_back()
@@ -483,7 +435,7 @@ class Dispatcher:
             return
         for queue in self._queues.values():
             self._return(queue)
-        self._turn.clear()
+        self._turns.clear()
         self._handing_back = self._paused = False
         self._outbox.append(Parcel(Kind.HANDED_BACK, 0, EVERYTHING))
 
