@@ -51,6 +51,8 @@ RETRY_LONGEST_S: Final = 10.0
 REMIND_S: Final = 1.0
 """How often a pause is reported again: the router that heard of it may have died."""
 
+_Key = tuple[int, int]
+
 
 class _Limits(NamedTuple):
     request_bytes: int
@@ -201,7 +203,7 @@ class Dispatcher:
         for key, some in places.items():
             queue = self._queues.get(key) or self._queues.of(*key)
             queue.ready += some
-            self._turn.setdefault(key)
+            self._turns.setdefault(key, queue)
 
     def _places_of_sound(self, segments: Iterable[Segment]) -> dict[_Key, list[Segment]]:
         places: dict[_Key, list[Segment]] = {}
