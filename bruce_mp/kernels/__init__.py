@@ -11,7 +11,7 @@ per batch.  The names below are the interface.  `pure` implements it in Python a
     tally          what became of the messages of stream connections in a chunk
     take           keep those segments of a frame whose words say that they are ours, and make them so
     mark           store a word for segments
-    place          write partition and sequence numbers of segments
+    place          write partition and sequence numbers of segments; `bind`: the partition of each
     number         both for record batches, with the next sequence numbers of their partitions
     ChunkPool      the chunks of an input, reclaimed when all their records are settled
     Row            a process row whose transactions settle segments
@@ -45,6 +45,7 @@ if CHOICE.compiled:
     from bruce_mp.kernels.compiled.receive import Receiver
     from bruce_mp.kernels.compiled.rows import Row
     from bruce_mp.kernels.compiled.segments import (
+        bind,
         by_partition,
         by_size,
         head_of,
@@ -63,7 +64,7 @@ else:
     from bruce_mp.kernels.pure.look import by_size, time_span
     from bruce_mp.kernels.pure.message_set import encode_message_set
     from bruce_mp.kernels.pure.receive import Receiver
-    from bruce_mp.kernels.pure.segments import by_partition, head_of, mark, number, place, take
+    from bruce_mp.kernels.pure.segments import bind, by_partition, head_of, mark, number, place, take
     from bruce_mp.kernels.pure.tally import tally
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import Row
@@ -88,6 +89,7 @@ __all__ = [
     "RunHead",
     "Stop",
     "TimeSpan",
+    "bind",
     "by_partition",
     "by_place",
     "by_size",

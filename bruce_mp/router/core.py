@@ -54,6 +54,8 @@ PATIENCE_MS: Final = 2_000
 
 _ROUTED: Final = (State.ROUTED, State.ROUTED_SENT)
 
+_Key = tuple[int, int]
+
 
 class Router:
     """See the module's text.  Times are in ms on one steady clock."""
@@ -84,6 +86,8 @@ class Router:
         self._topics: dict[int, Topic] = {}
         self._early: list[Segment] = []
         self._dues: list[tuple[int, int]] = []
+        self._plain_records = [0, 0]
+        """Of plain runs that were not counted yet, by whether they have a partition key."""
         self._draining = False
         self._vanishing = Vanishing()
         self.wish = MetadataWish()
@@ -130,7 +134,7 @@ class Router:
             self._early += segments
             return
         segments = list(segments)
-        plain: dict[tuple[int, int, int], list[Segment]] = {}
+        plain: dict[_Key, list[Segment]] = {}
         for segment, head in zip(segments, kernels.heads(self._slab, segments), strict=True):
             place = self._plain_place(segment, head, now_ms)
             if place is not None:
@@ -142,9 +146,10 @@ class Router:
             except SlabError as error:
                 refuse(self._row, error)
         self._send_plain(plain, now_ms)
+        self._count_plain()
 
-    def _plain_place(self, segment: Segment, head: RunHead | None, now_ms: int) -> tuple[int, int, int] | None:
-        """Topic, partition and type of a run about which there is nothing else to decide; None for any other."""
+    def _plain_place(self, segment: Segment, head: RunHead | None, now_ms: int) -> _Key | None:
+        """Topic and partition of a run about which there is nothing else to decide; None for any other."""
         topic = self._topics.get(head.topic) if head is not None else None
         if head is None or topic is None or topic.holds_any or topic.view is None or not self._is_plain(topic, head):
             return None
@@ -155,21 +160,27 @@ class Router:
             partition = topic.targets[head.partition_index]
         else:
             partition = None
-        return None if partition is None else (head.topic, partition, keyed)
+        if partition is None:
+            return None
+        self._plain_records[keyed] += segment.records
+        return head.topic, partition
 
     def _next_partition(self, topic: Topic, segments: Sequence[Segment], now_ms: int) -> int | None:
-        return topic.next_partition(segments, lambda number: self.dispatching.is_open(topic.number, number), now_ms)
+        return topic.next_partition(segments, self.dispatching.is_open, now_ms)
 
     def _is_plain(self, topic: Topic, head: RunHead) -> bool:
         is_tapped = self._tap is not None and self._tap.is_open
         is_long = head.largest + OVERHEAD > self._config.batching.message_max_bytes
         return not is_tapped and not is_long and not self._limits.has_limit(topic.number, topic.name)
 
-    def _send_plain(self, plain: dict[tuple[int, int, int], list[Segment]], now_ms: int) -> None:
+    def _count_plain(self) -> None:
+        self._row.add(Counter.RouteAnyPartitionMsg, self._plain_records[0])
+        self._row.add(Counter.RoutePartitionKeyMsg, self._plain_records[lay.FLAG_PARTITION_KEY])
+        self._plain_records = [0, 0]
+
+    def _send_plain(self, plain: dict[_Key, list[Segment]], now_ms: int) -> None:
         """Send runs by topic and partition, all at once."""
-        for (number, partition, keyed), segments in plain.items():
-            counter = Counter.RoutePartitionKeyMsg if keyed else Counter.RouteAnyPartitionMsg
-            self._row.add(counter, sum([segment.records for segment in segments]))
+        for (number, partition), segments in self.dispatching.queue(plain).items():
             try:
                 self._send(self._topics[number], partition, segments, Kind.QUEUE, now_ms)
             except SlabError as error:

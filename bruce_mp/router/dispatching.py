@@ -11,10 +11,12 @@ from before void: RESYNC with a new number goes out, and only SYNCED with that n
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
+from bruce_mp.errors import SlabError
 from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.cluster import Address
@@ -26,7 +28,7 @@ from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from bruce_mp.config.sections import Delivery
     from bruce_mp.router.cluster import ClusterView
@@ -92,10 +94,13 @@ class Dispatching:
         self._routes: dict[_Key, Route] = {}
         self._drought = Drought(self._new_backoff())
         self._outbox: dict[int, list[Parcel]] = {}
-        self._gatherers: dict[int, set[int]] = {}
+        self._gatherers: dict[int, set[int]] = defaultdict(set)
         """By topic: the slots of dispatchers that may gather some of it.  What they gather at a RESYNC or a HAND_BACK
         they make ready by themselves."""
         self._wanted: dict[int, tuple[int, Address]] | None = None
+        self._open: dict[_Key, int] = {}
+        """Partitions that were found open for messages of any kind, and their slots.  Forgotten, all of them, by
+        whatever may close one: news of a dispatcher, of the cluster, or of what a router before held."""
 
     # --- what the process asks ---------------------------------------------------------------------------------------
 
@@ -148,6 +153,8 @@ class Dispatching:
 
     def is_open(self, topic: int, partition: int) -> bool:
         """Whether messages for the partition can go out now."""
+        if (topic, partition) in self._open:
+            return True
         slot = self._slot_for(topic, partition)
         route = self._routes.get((topic, partition))
         return slot is not None and self._peer(slot).flowing and (route is None or route.flowing)
@@ -168,8 +175,37 @@ class Dispatching:
             return
         self._give(route, slot)
         self._post(slot, Parcel(kind, topic, partition, segments))
+        self._open[topic, partition] = slot
         if kind is Kind.QUEUE:
-            self._gatherers.setdefault(topic, set()).add(slot)
+            self._gatherers[topic].add(slot)
+
+    def queue(self, runs: Mapping[_Key, list[Segment]]) -> Mapping[_Key, list[Segment]]:
+        """Bind runs to their partitions, and send them for the dispatchers' own batching: one parcel for each.
+
+        Those that are returned are to be bound, and sent by `send`: a partition was not found open yet, or a run among
+        those for its dispatcher is damaged.
+        """
+        rest: dict[_Key, list[Segment]] = {}
+        by_slot: dict[int, dict[_Key, list[Segment]]] = defaultdict(dict)
+        for key, segments in runs.items():
+            slot = self._open.get(key)
+            (rest if slot is None else by_slot[slot])[key] = segments
+        for slot, its in by_slot.items():
+            try:
+                self._queue(slot, its)
+            except SlabError:
+                rest |= its
+        return rest
+
+    def _queue(self, slot: int, runs: Mapping[_Key, list[Segment]]) -> None:
+        bound: list[Segment] = []
+        partitions: list[int] = []
+        for (topic, partition), segments in runs.items():
+            bound += segments
+            partitions += [partition] * len(segments)
+            self._gatherers[topic].add(slot)
+        kernels.bind(self._slab, bound, partitions)
+        self._post(slot, Parcel(Kind.QUEUE, segments=bound))
 
     def flush(self, topic: int) -> None:
         """Have the dispatchers send what they gather of a topic; who has got nothing of it since is left asleep."""
@@ -218,6 +254,7 @@ class Dispatching:
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> None:
         """Follow leaders that moved, and let paused scopes flow again where the metadata allows."""
+        self._open.clear()
         self._addresses.update(view.brokers)
         self._in_service = view.in_service
         self._wanted = None
@@ -230,6 +267,7 @@ class Dispatching:
 
     def hand_back_all(self, now_ms: int) -> None:
         """Have everything that dispatchers hold handed back and sent anew."""
+        self._open.clear()
         for slot, peer in self._peers.items():
             if peer.flowing and peer.pause(now_ms):
                 self._row.add(Counter.PauseStarted)
@@ -295,6 +333,7 @@ class Dispatching:
     def forget(self, topic: int, now_ms: int) -> list[Segment]:
         """The topic is gone: what its routes held.  Dispatchers hand back what they hold of it."""
         held: list[Segment] = []
+        self._open.clear()
         self._gatherers.pop(topic, None)
         for key, route in [(key, route) for key, route in self._routes.items() if key[0] == topic]:
             sent, rest = route.empty()
@@ -311,6 +350,7 @@ class Dispatching:
     def on_parcels(self, parcels: list[Parcel], now_ms: int) -> None:
         """Words and returned records of one dispatcher; the first parcel says which."""
         _, slot, incarnation, _ = parcels[0]
+        self._open.clear()
         peer = self._peer(slot)
         if incarnation < peer.incarnation:
             return  # from one that is dead; its successor says again what is still true
@@ -360,12 +400,14 @@ class Dispatching:
 
     def adopt(self, topic: int, partition: int, segments: Iterable[Segment], *, sent: bool) -> None:
         """Keep what a router before held for a partition."""
+        self._open.clear()
         route = self._route(topic, partition)
         (route.returned_sent if sent else route.returned).extend(segments)
         route.is_jumbled = True
 
     def recover(self) -> None:
         """A new router, which has taken over what the one before held: note who has what, and agree with everybody."""
+        self._open.clear()
         held = sweep(self._slab, _HELD_BY_DISPATCHERS)
         for found in held:
             self._give(self._route(found.topic, found.partition), found.holder)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
+    IsOpen = Callable[[int, int], bool]  # whether messages for a topic's partition can go out now
+
 __all__ = ["Topic", "portions_of", "targets_of"]
 
 PORTION_BYTES: Final = 64 * 1024
@@ -74,25 +76,25 @@ class Topic:
         self.targets = targets_of(view) if view is not None else []
         self._cursor = len(self._round)
 
-    def next_partition(self, segments: Sequence[Segment], is_open: Callable[[int], bool], now_ms: int) -> int | None:
+    def next_partition(self, segments: Sequence[Segment], is_open: IsOpen, now_ms: int) -> int | None:
         """The partition for AnyPartition messages; None when no available one is open."""
-        chunk, generation = segments[-1][:2]
+        chunk, generation, *_ = segments[-1]
         owner = self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER]
         bound = self._bound.get(owner)
-        if bound is not None and (chunk, generation) == bound[:2] and is_open(bound.partition):
+        if bound is not None and bound[:2] == (chunk, generation) and is_open(self.number, bound.partition):
             return bound.partition
         partition = self._in_turn(is_open, now_ms)
         if partition is not None:
             self._bound[owner] = _Bound(chunk, generation, partition)
         return partition
 
-    def _in_turn(self, is_open: Callable[[int], bool], now_ms: int) -> int | None:
+    def _in_turn(self, is_open: IsOpen, now_ms: int) -> int | None:
         if now_ms >= self._stay_until_ms:
             self._stay_until_ms = now_ms + self._stay_ms()
             self._advance()
         for step in range(len(self._round)):
             at = (self._cursor + step) % len(self._round)
-            if is_open(self._round[at]):
+            if is_open(self.number, self._round[at]):
                 self._cursor = at
                 return self._round[at]
         return None

@@ -218,7 +218,7 @@ class Simulation:
             self._bind_batch(topic, batch)
 
     def _bind_batch(self, topic: Topic, batch: list[Segment]) -> None:
-        partition = topic.next_partition(batch, lambda _: True, self._now_ms) if batch else None
+        partition = topic.next_partition(batch, lambda *_: True, self._now_ms) if batch else None
         self.runs += [Run(topic.name, partition, segment) for segment in batch if partition is not None]
 
     def _flush(self, *, everything: bool) -> None:

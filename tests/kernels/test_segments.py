@@ -10,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels import by_partition, by_size, encode, head_of, mark, messages, number, take, time_span
+from bruce_mp.kernels import (
+    bind,
+    by_partition,
+    by_size,
+    encode,
+    head_of,
+    mark,
+    messages,
+    number,
+    place,
+    take,
+    time_span,
+)
 from bruce_mp.protocol.client_wire import Message
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
@@ -128,6 +140,23 @@ def test_cutting_a_part_again(slab: Slab) -> None:
     assert take(slab, [whole], MINE, MINE) == []
     assert take(slab, [second], word(State.QUEUED, 5), MINE) == [second]
     assert take(slab, [whole], MINE, MINE) == [whole]
+
+
+def test_each_is_bound_to_its_partition_without_numbers(slab: Slab) -> None:
+    whole = of_sizes(slab, [1] * 6)
+    [(_, cut), (_, rest)] = by_partition(
+        slab, one_run(slab, [datagram(partition_key=key) for key in (0, 1, 1)]), [5, 6]
+    )
+    place(slab, [whole, cut, rest], 9, 100, 3, opens_batch=True)
+    bind(slab, [whole, rest], [7, 2])
+    run = read_run(slab, whole.chunk, whole.run)
+    assert (run.partition, run.sequence, run.epoch, run.flags) == (7, -1, -1, 0)
+    assert [(record.partition, record.sequence) for record in records(slab, cut)] == [(9, 106)]
+    assert [(record.partition, record.sequence, record.epoch) for record in records(slab, rest)] == [(2, -1, -1)] * 2
+    with pytest.raises(SlabError):
+        bind(slab, [whole._replace(generation=whole.generation + 1)], [1])
+    with pytest.raises(ValueError, match="shorter"):
+        bind(slab, [whole, rest], [1])
 
 
 def test_a_doorbell_may_ring_twice(slab: Slab) -> None:

@@ -90,7 +90,9 @@ batches = st.lists(st.lists(messages | damaged() | st.binary(max_size=60), min_s
 Action = tuple[str, int, int]
 actions = st.lists(
     st.tuples(
-        st.sampled_from("cut partition size span encode batch set heads place_of mark place number settle".split()),
+        st.sampled_from(
+            "cut partition size span encode batch set heads place_of mark bind place number settle".split()
+        ),
         st.integers(0, 2**16),
         st.integers(0, 2**16),
     ),
@@ -119,6 +121,7 @@ def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, 
         "heads": lambda: it.call("heads", segments),
         "place_of": lambda: it.call("by_place", segments),
         "mark": lambda: it.call("mark", [segment], MINE),
+        "bind": lambda: it.call("bind", segments, range(which, which + len(segments))),
         "place": lambda: it.call("place", segments, amount, amount, 3, opens_batch=True),
         "number": lambda: _number(it, segments, which, amount),
         "settle": lambda: _settle(it, segment, amount),

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from bruce_mp import kernels
 from bruce_mp.config.sections import Batching, DefaultBatching, Delivery
 from bruce_mp.errors import DiscardReason
+from bruce_mp.pipes.frames import Kind, unpack_parcels
 from bruce_mp.router.fetch import Attempt
 from bruce_mp.router.standing import Standing
 from bruce_mp.router.unknown import YOUNG_MS
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from bruce_mp.config.model import Config
+    from bruce_mp.kernels import RunHead
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
@@ -232,6 +235,53 @@ def test_what_is_damaged_while_it_waits_for_a_leader_is_refused(make: MakeWorld)
     world.ring()
     world.calm()
     while sum(len(world.cluster.log(*place)) for place in world.cluster.leaders) < 2:
+        world.step_all()
+    assert world.router._row.counters[Counter.RefusedDamagedPlace] == 1
+
+
+def keyed_runs(world: World) -> list[Segment]:
+    """A run for each of three partitions, of which the router hears at once."""
+    for key in (0, 1, 2):
+        world.send_one(b"t", key=key)
+    segments = [segment for doorbell in world.doorbells for segment in doorbell]
+    world.doorbells.clear()
+    world.doorbells.append(segments)
+    return segments
+
+
+def test_runs_of_many_partitions_go_to_a_dispatcher_in_one_parcel(make: MakeWorld) -> None:
+    world = make({b"t": [1, 1, 2]}, a_config(action="none"))
+    world.boot()
+    keyed_runs(world)
+    settle(world)
+    segments = keyed_runs(world)
+    world.ring()
+    parcels = [unpack_parcels(line[-1]) for line in world.from_router.values() if line]
+    assert {tuple(parcel.kind for parcel in sent) for sent in parcels} == {(Kind.FROM, Kind.QUEUE)}
+    assert sorted(segment for sent in parcels for segment in sent[1].segments) == sorted(segments)
+    settle(world)
+    assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [2, 2, 2]
+
+
+def test_a_run_that_is_damaged_between_two_looks_keeps_none_back(
+    make: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make({b"t": [1, 1, 1]}, a_config(action="none"))
+    world.boot()
+    keyed_runs(world)
+    settle(world)
+    segments = keyed_runs(world)
+
+    def heads(slab: Slab, some: list[Segment]) -> list[RunHead | None]:
+        found = look(slab, some)
+        slab.words[(slab.chunk_at(segments[1].chunk) + segments[1].run + lay.RUN_MAGIC_AT) >> 2] ^= 1
+        return found
+
+    look = kernels.heads
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "heads", heads)
+        world.ring()
+    while sum(len(world.cluster.log(*place)) for place in world.cluster.leaders) < 3 + 2:
         world.step_all()
     assert world.router._row.counters[Counter.RefusedDamagedPlace] == 1
 

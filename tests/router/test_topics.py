@@ -59,7 +59,7 @@ class Input:
 
 def bound(topic: Topic, segments: Iterable[Segment], closed: frozenset[int] = frozenset()) -> list[int]:
     """The partition that each of the segments goes to."""
-    chosen = [topic.next_partition([segment], lambda number: number not in closed, 0) for segment in segments]
+    chosen = [topic.next_partition([segment], lambda _, number: number not in closed, 0) for segment in segments]
     return [partition for partition in chosen if partition is not None]
 
 
@@ -117,14 +117,14 @@ def test_nothing_is_chosen_while_all_are_closed(slab: Slab) -> None:
 def test_large_batches_go_one_partition_further_each(slab: Slab) -> None:
     sender, topic = Input(slab), a_topic(slab)
     batches = [[sender.run(500) for _ in range(30)] for _ in range(PARTITIONS)]
-    chosen = [topic.next_partition(batch, lambda _: True, 0) for batch in batches]
+    chosen = [topic.next_partition(batch, lambda *_: True, 0) for batch in batches]
     assert sorted(chosen, key=str) == list(range(PARTITIONS))
 
 
 def test_combined_topics_stay_with_a_partition_for_the_time_of_a_batch(slab: Slab) -> None:
     sender, topic = Input(slab), a_topic(slab, COMBINED)
     large = [sender.run(5000) for _ in range(30)]  # each in a chunk of its own
-    chosen = [topic.next_partition([segment], lambda _: True, at * 20) for at, segment in enumerate(large)]
+    chosen = [topic.next_partition([segment], lambda *_: True, at * 20) for at, segment in enumerate(large)]
     assert [len(set(chosen[at : at + 5])) for at in range(0, 30, 5)] == [1] * 6
     assert len(set(chosen)) == PARTITIONS
 

@@ -53,6 +53,9 @@ def actions(slab: Slab, segment: Segment) -> list[Callable[[], object]]:
     return [
         lambda: kernels.take(slab, [segment], HELD, HELD),
         lambda: kernels.mark(slab, [segment], HELD),
+        lambda: kernels.bind(slab, [segment], [1]),
+        lambda: kernels.heads(slab, [segment]),
+        lambda: kernels.by_place(slab, [segment]),
         lambda: kernels.encode(slab, [segment]),
         lambda: kernels.by_size(slab, segment, 500),
         lambda: kernels.by_partition(slab, segment, [1, 2, 3]),

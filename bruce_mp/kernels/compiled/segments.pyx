@@ -141,6 +141,21 @@ def place(slab, segments, int partition, int64_t sequence, int epoch, *, bint op
         release(&memory)
 
 
+def bind(slab, segments, partitions):
+    cdef Memory memory
+    cdef Part part
+    cdef Bounds where
+    attach(slab, &memory)
+    try:
+        for segment, partition in zip(segments, partitions, strict=True):
+            part_of(segment, &part)
+            if own_words(&memory, &part, &where):
+                return refuse(slab, segment)
+            place_one(&where, part.records, partition, -1, -1, 0)
+    finally:
+        release(&memory)
+
+
 cdef struct Whole:       # a part, and where it is
     Part part
     Bounds place

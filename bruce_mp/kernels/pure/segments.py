@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["by_partition", "head_of", "mark", "number", "place", "take"]
+__all__ = ["bind", "by_partition", "head_of", "mark", "number", "place", "take"]
 
 
 def take(slab: Slab, segments: Iterable[Segment], expected: int, word: int) -> list[Segment]:
@@ -98,6 +98,12 @@ def _number_one(
         following = next_sequence(sequence, sum(segment.records for segment in segments))
         store_next_sequence(slab, entry, following, epoch)
     return epoch, sequence
+
+
+def bind(slab: Slab, segments: Iterable[Segment], partitions: Iterable[int]) -> None:
+    """Write the partition of each segment, to which it is bound from now on; sequence numbers are for later."""
+    for segment, partition in zip(segments, partitions, strict=True):
+        runs.place(slab, segment, partition, -1, -1, opens_batch=False)
 
 
 def by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> list[tuple[int, Segment]]:
