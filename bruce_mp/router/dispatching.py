@@ -99,8 +99,8 @@ class Dispatching:
         they make ready by themselves."""
         self._wanted: dict[int, tuple[int, Address]] | None = None
         self._open: dict[_Key, int] = {}
-        """Partitions that were found open for messages of any kind, and their slots.  Forgotten, all of them, by
-        whatever may close one: news of a dispatcher, of the cluster, or of what a router before held."""
+        """Partitions that messages went to, and their slots.  All are forgotten by whatever may close one: new metadata
+        and the words of dispatchers; what a router before held is adopted before there is any."""
 
     # --- what the process asks ---------------------------------------------------------------------------------------
 
@@ -333,7 +333,6 @@ class Dispatching:
     def forget(self, topic: int, now_ms: int) -> list[Segment]:
         """The topic is gone: what its routes held.  Dispatchers hand back what they hold of it."""
         held: list[Segment] = []
-        self._open.clear()
         self._gatherers.pop(topic, None)
         for key, route in [(key, route) for key, route in self._routes.items() if key[0] == topic]:
             sent, rest = route.empty()
@@ -400,14 +399,12 @@ class Dispatching:
 
     def adopt(self, topic: int, partition: int, segments: Iterable[Segment], *, sent: bool) -> None:
         """Keep what a router before held for a partition."""
-        self._open.clear()
         route = self._route(topic, partition)
         (route.returned_sent if sent else route.returned).extend(segments)
         route.is_jumbled = True
 
     def recover(self) -> None:
         """A new router, which has taken over what the one before held: note who has what, and agree with everybody."""
-        self._open.clear()
         held = sweep(self._slab, _HELD_BY_DISPATCHERS)
         for found in held:
             self._give(self._route(found.topic, found.partition), found.holder)

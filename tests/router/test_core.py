@@ -12,7 +12,7 @@ import pytest
 from bruce_mp import kernels
 from bruce_mp.config.sections import Batching, DefaultBatching, Delivery
 from bruce_mp.errors import DiscardReason
-from bruce_mp.pipes.frames import Kind, unpack_parcels
+from bruce_mp.pipes.frames import Kind, Parcel, unpack_parcels
 from bruce_mp.router.fetch import Attempt
 from bruce_mp.router.standing import Standing
 from bruce_mp.router.unknown import YOUNG_MS
@@ -259,6 +259,22 @@ def test_runs_of_many_partitions_go_to_a_dispatcher_in_one_parcel(make: MakeWorl
     parcels = [unpack_parcels(line[-1]) for line in world.from_router.values() if line]
     assert {tuple(parcel.kind for parcel in sent) for sent in parcels} == {(Kind.FROM, Kind.QUEUE)}
     assert sorted(segment for sent in parcels for segment in sent[1].segments) == sorted(segments)
+    settle(world)
+    assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [2, 2, 2]
+
+
+def test_nothing_follows_a_leader_that_has_moved_to_the_dispatcher_that_it_left(make: MakeWorld) -> None:
+    world = make({b"t": [1, 1, 2]}, a_config(action="none"))
+    world.boot()
+    keyed_runs(world)
+    settle(world)
+    world.cluster.leaders[b"t", 0] = 2
+    world.router.on_metadata(world.view(), world.now_ms, world.now_ms)
+    segments = keyed_runs(world)
+    world.ring()
+    sent = [part for line in world.from_router.values() for data in line for part in unpack_parcels(data)]
+    assert [part for part in sent if part.kind is Kind.HAND_BACK] == [Parcel(Kind.HAND_BACK, 1, 0, [])]
+    assert segments[0] not in [segment for part in sent for segment in part.segments]
     settle(world)
     assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [2, 2, 2]
 
