@@ -70,14 +70,14 @@ class Admission:
         self._receiver = Receiver(slab)
         self._intake = Intake(self._receiver, lanes, row, self._longest, _PLAIN)
 
-    def take(self, descriptor: int, limit: int, batches: int, now_ms: int, until_ms: int = 0) -> int:
-        """Take in what waits at a socket, at most so many batches of `limit` messages; how many messages.
+    def take(self, descriptor: int, limit: int, now_ms: int, until_ms: int = 0) -> int:
+        """Take in what waits at a socket, at most `limit` messages; how many.
 
         Up to `until_ms` it may wait for more, see `Intake`.  Raises OSError when the socket is broken.
         """
         if self._senders is not None and self._senders.matter:
             return self._take_judged(descriptor, limit, now_ms)
-        landed, count, ingested = self._intake.run(descriptor, limit, batches, now_ms, until_ms)
+        landed, count, ingested = self._intake.run(descriptor, limit, now_ms, until_ms)
         if ingested is not None:
             self._land(count, ingested)
         return landed + count

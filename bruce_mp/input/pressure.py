@@ -28,22 +28,23 @@ SHORTEST_S: Final = 0.001
 LONGEST_S: Final = 0.010
 
 
-MOST_BATCHES: Final = 64
-"""In one turn, between two looks at the slab's room."""
+MOST_MESSAGES: Final = 512
+"""In one turn, between two looks at the slab's room.  Not batches: at a pace a batch is a single message, and to return
+for a few dozen of them costs as much as they do."""
+LEAST_MESSAGES: Final = 8
 LARGEST_PART: Final = 32
 """A turn that took more than this part of the free chunks was too long, and one that took less than a quarter of it
 too short."""
 
 
 class Allowance(NamedTuple):
-    """At most so many batches of so many messages may be received now; then rest for so many seconds."""
+    """At most so many messages may be received now; then rest for so many seconds."""
 
     messages: int
-    batches: int
     rest_s: float
 
 
-NOTHING: Final = Allowance(0, 0, 0.0)
+NOTHING: Final = Allowance(0, 0.0)
 
 
 class Pressure:
@@ -57,7 +58,7 @@ class Pressure:
         self._span = chunks_for(largest)
         self._batch = batch
         self.blocks = blocks
-        self._batches = MOST_BATCHES
+        self._messages = MOST_MESSAGES
         self._free_before = 0
         """When the last turn began."""
 
@@ -72,15 +73,15 @@ class Pressure:
         self._free_before = self._pool.free_count
         if self.blocks:
             messages = self._room(next_size)
-            return Allowance(messages, 1, rest_s if messages else LONGEST_S)
-        return Allowance(self._batch, self._batches if is_short else MOST_BATCHES, rest_s)
+            return Allowance(messages, rest_s if messages else LONGEST_S)
+        return Allowance(self._messages if is_short else MOST_MESSAGES, rest_s)
 
     def _learn(self, taken: int) -> None:
         """The last turn took so many chunks, of those that were free."""
         if taken * LARGEST_PART > self._pool.free_count:
-            self._batches = max(1, self._batches // 2)
+            self._messages = max(LEAST_MESSAGES, self._messages // 2)
         elif taken * LARGEST_PART * 4 < self._pool.free_count:
-            self._batches = min(MOST_BATCHES, self._batches * 2)
+            self._messages = min(MOST_MESSAGES, self._messages * 2)
 
     def _rest_s(self, soft_free: int) -> float:
         if self._pool.free_count > soft_free:

@@ -20,7 +20,7 @@ from bruce_mp.discarding import ProcessReporter
 from bruce_mp.input.datagrams import Admission
 from bruce_mp.input.linger import lingers_of
 from bruce_mp.input.outlet import Outlet
-from bruce_mp.input.pressure import MOST_BATCHES, NOTHING, Pressure
+from bruce_mp.input.pressure import MOST_MESSAGES, NOTHING, Pressure
 from bruce_mp.input.senders import Senders, rules_for_datagrams
 from bruce_mp.kernels import ChunkPool, Lanes, Row
 from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
@@ -131,11 +131,11 @@ class _Input:
             self._finish()
 
     def _on_datagrams(self) -> None:
-        """Take in what waits, a bounded number of batches; rest when the slab fills up."""
+        """Take in what waits, a bounded number of messages; rest when the slab fills up."""
         for _ in range(_TURNS_A_ROUND):
             size = self._next_size() if self._blocks else 0
             allowed = NOTHING if size is None else self._pressure.allowance(size)
-            if size is None or (allowed.messages and not self._receive(allowed.messages, allowed.batches)):
+            if size is None or (allowed.messages and not self._receive(allowed.messages)):
                 if self._draining:
                     self._finish()
                 return
@@ -160,12 +160,12 @@ class _Input:
             self._on_socket_error(error)
             return None
 
-    def _receive(self, limit: int, batches: int) -> bool:
-        """Take in some batches of at most `limit` messages; False when nothing waited."""
+    def _receive(self, limit: int) -> bool:
+        """Take in at most `limit` messages; False when nothing waited."""
         now_ms = steady_ms()
         until_ms = now_ms + (0 if self._draining or self._blocks else _LONGEST_TURN_MS)
         try:
-            count = self._admission.take(self._socket.fileno(), limit, batches, now_ms, until_ms)
+            count = self._admission.take(self._socket.fileno(), limit, now_ms, until_ms)
         except OSError as error:
             self._on_socket_error(error)
             return False
@@ -179,8 +179,8 @@ class _Input:
 
     def _take_the_rest(self) -> None:
         """Take in what waits; not for ever, because senders may go on."""
-        for _ in range(_TURNS_A_ROUND * MOST_BATCHES):
-            if not self._receive(self._slab.geometry.landing_slots, 1):
+        for _ in range(_TURNS_A_ROUND * MOST_MESSAGES):
+            if not self._receive(self._slab.geometry.landing_slots):
                 return
 
     def _finish(self) -> None:

@@ -72,7 +72,7 @@ def test_its_first_wait_ends_in_time_however_short_it_is(pair: Pair, intake: Int
     sender.send(datagram())
     with later(TOO_LATE_S, lambda: sender.send(datagram())):
         now_ms = steady_ms()
-        taken = intake.run(receiver.fileno(), 8, 64, now_ms, now_ms + wait_ms)
+        taken = intake.run(receiver.fileno(), 512, now_ms, now_ms + wait_ms)
     assert taken.landed + taken.waiting == 1
 
 
@@ -82,7 +82,7 @@ def test_the_end_of_the_socket_is_no_datagram(pair: Pair, slab: Slab, intake: In
     sender.send(datagram())
     with later(0.2, lambda: receiver.shutdown(socket.SHUT_RD)):
         now_ms = steady_ms()
-        taken = intake.run(receiver.fileno(), 8, 64, now_ms, now_ms + 2000)
+        taken = intake.run(receiver.fileno(), 512, now_ms, now_ms + 2000)
     assert taken.landed + taken.waiting == 1
     assert len(landed_lengths(slab)) == taken.waiting
 
@@ -94,6 +94,6 @@ def test_an_empty_datagram_that_is_waited_for_is_malformed(pair: Pair, intake: I
     with later(0.2, lambda: sender.send(b"")):
         until_ms = steady_ms() + 2000
         while not rejections and steady_ms() < until_ms:
-            taken = intake.run(receiver.fileno(), 8, 64, steady_ms(), until_ms)
+            taken = intake.run(receiver.fileno(), 512, steady_ms(), until_ms)
             rejections += taken.ingested.rejections if taken.ingested else []
     assert [each.failure for each in rejections] == [Failure.MALFORMED]

@@ -691,7 +691,7 @@ class Intake(PureIntake):
             raise ValueError("The slab has no such slots or counters.")
         self._timer_ms = 0
 
-    def run(self, int descriptor, int limit, int batches, int64_t now_ms, int64_t until_ms):
+    def run(self, int descriptor, int limit, int64_t now_ms, int64_t until_ms):
         lanes, geometry = self._lanes, self._lanes._slab.geometry
         cdef Work work = lanes._work
         cdef Memory memory
@@ -702,16 +702,16 @@ class Intake(PureIntake):
         cdef uint8_t *base
         cdef uint8_t *row
         cdef int64_t landed = 0, offset_ms = now_ms - monotonic_ms(), closed_ms = 0
-        cdef int count, left_ms = 0, timer_ms = self._timer_ms, _
+        cdef int count, most, slots = geometry.landing_slots, left_ms = 0, timer_ms = self._timer_ms
         counters[0], counters[1], counters[2], counters[3] = self._counters
-        limit = min(limit, geometry.landing_slots)
         attach(lanes._slab, &memory)
         try:
-            landing_of(geometry, &memory, limit, self._longest, &landing)
+            landing_of(geometry, &memory, slots, self._longest, &landing)
             base = <uint8_t *>memory.buffer.buf
             row = base + row_at
-            for _ in range(batches):
-                count = receive_within(descriptor, landing.headers, limit, left_ms, now_ms - offset_ms, &timer_ms)
+            while landed < limit:
+                most = <int>min(limit - landed, slots)
+                count = receive_within(descriptor, landing.headers, most, left_ms, now_ms - offset_ms, &timer_ms)
                 if count == 0:
                     break
                 now_ms = monotonic_ms() + offset_ms
@@ -734,7 +734,7 @@ class Intake(PureIntake):
                 if work.is_urgent or (closed_ms and now_ms >= closed_ms + PATIENCE_MS):
                     break
                 left_ms = 0
-                if count < limit:  # fewer than might have been: none are left
+                if count < most:  # fewer than might have been: none are left
                     due_ms = lanes._next_due_ms
                     left_ms = 0 if due_ms is None else max(0, min(until_ms, due_ms) - now_ms)
                     if not left_ms:
