@@ -338,6 +338,7 @@ cdef class Work:
     cdef int room, count, group_count, any_partition, partition_key
     cdef list rejections, no_room
     cdef bint is_urgent      # a run was closed that must not wait
+    cdef bint has_asked      # the pure lanes, so that something else may be due or closed
     cdef uint32_t topics_version
     cdef uint64_t batch
     cdef PyObject **table    # targets by hash, open addressing
@@ -613,6 +614,7 @@ cdef int put_group(lanes, Work work, Group *group, uint8_t *base, int64_t now_ms
     if known != NULL and not group.keyed and (<Target>known).any_lane is not None:
         lane = (<Target>known).any_lane
         return put_chain(lanes, work, lane, (<Target>known).name, group.first, base, now_ms)
+    work.has_asked = True
     topic = first.topic[: first.topic_size]
     number = lanes._topics.id_of(topic)
     if number and known == NULL:
@@ -668,7 +670,7 @@ cdef int put_chain(lanes, Work work, Lane lane, bytes topic, int first, uint8_t 
     cdef uint64_t size
     while first != NONE:
         size = record_size(&work.items[first])
-        if lane.has_room(size) or lanes._make_room(lane, size, now_ms):
+        if lane.has_room(size) or make_room(lanes, work, lane, size, now_ms):
             first = lane.append(base, work.items, first, now_ms)
         else:
             work.no_room.append(NoRoom(topic, work.items[first].timestamp, work.items[first].arrival))
@@ -676,9 +678,15 @@ cdef int put_chain(lanes, Work work, Lane lane, bytes topic, int first, uint8_t 
     if lane.due_ms and lane.records:
         lane.used_ms = now_ms  # it lingers already
         return 0
+    work.has_asked = True
     lanes._after_append(lane, topic, now_ms)
     work.is_urgent = work.is_urgent or lane.records == 0
     return 0
+
+
+cdef bint make_room(lanes, Work work, Lane lane, uint64_t size, int64_t now_ms) except -1:
+    work.has_asked = True
+    return lanes._make_room(lane, size, now_ms)
 
 
 # --- from the socket -------------------------------------------------------------------------------------------------
@@ -701,9 +709,10 @@ class Intake(PureIntake):
         cdef uint64_t amounts[4]
         cdef uint8_t *base
         cdef uint8_t *row
-        cdef int64_t landed = 0, offset_ms = now_ms - monotonic_ms(), closed_ms = 0
-        cdef int count, most, slots = geometry.landing_slots, left_ms = 0, timer_ms = self._timer_ms
+        cdef int64_t landed = 0, offset_ms = now_ms - monotonic_ms(), due_ms = 0, closed_ms = 0
+        cdef int count, most, slots = geometry.landing_slots, left_ms = 0, late_ms = 0, timer_ms = self._timer_ms
         counters[0], counters[1], counters[2], counters[3] = self._counters
+        work.has_asked = True
         attach(lanes._slab, &memory)
         try:
             landing_of(geometry, &memory, slots, self._longest, &landing)
@@ -711,7 +720,9 @@ class Intake(PureIntake):
             row = base + row_at
             while landed < limit:
                 most = <int>min(limit - landed, slots)
-                count = receive_within(descriptor, landing.headers, most, left_ms, now_ms - offset_ms, &timer_ms)
+                count = receive_within(
+                    descriptor, landing.headers, most, left_ms, late_ms, now_ms - offset_ms, &timer_ms
+                )
                 if count == 0:
                     break
                 now_ms = monotonic_ms() + offset_ms
@@ -719,6 +730,7 @@ class Intake(PureIntake):
                 if load32(base + SUPER_TOPICS_VERSION) != work.topics_version:
                     lanes._notice_topics()
                     work.topics_version = lanes._topics_version
+                    work.has_asked = True
                 read_landed(&landing, work, count, None)
                 put_groups(lanes, work, base, now_ms)
                 if work.rejections or work.no_room:
@@ -727,22 +739,30 @@ class Intake(PureIntake):
                 amounts[2], amounts[3] = work.any_partition, work.partition_key
                 land_plain(&memory, row, landing.at, counters, amounts, count)
                 landed += count
-                now_ms = monotonic_ms() + offset_ms
-                if lanes._closed and not closed_ms:
-                    closed_ms = now_ms
-                    until_ms = min(until_ms, now_ms + PATIENCE_MS + COARSE_MS)
+                if work.has_asked:
+                    work.has_asked = False
+                    due_ms = due_of(lanes)
+                    late_ms = COARSE_MS if lanes.leeway_ms >= COARSE_MS else 0
+                    if lanes._closed and not closed_ms:
+                        closed_ms = now_ms
+                        until_ms = min(until_ms, now_ms + PATIENCE_MS + COARSE_MS)
                 if work.is_urgent or (closed_ms and now_ms >= closed_ms + PATIENCE_MS):
                     break
                 left_ms = 0
                 if count < most:  # fewer than might have been: none are left
-                    due_ms = lanes._next_due_ms
-                    left_ms = 0 if due_ms is None else max(0, min(until_ms, due_ms) - now_ms)
+                    left_ms = <int>max(0, min(until_ms, due_ms) - now_ms)
                     if not left_ms:
                         break
             return Taken(landed, 0, None)
         finally:
             self._timer_ms = timer_ms
             release(&memory)
+
+
+cdef int64_t due_of(lanes) except -1:
+    """When a run is due; 0 where none is, for which nobody waits."""
+    due_ms = lanes._next_due_ms
+    return 0 if due_ms is None else due_ms
 
 
 cdef int64_t monotonic_ms() noexcept nogil:
@@ -752,15 +772,15 @@ cdef int64_t monotonic_ms() noexcept nogil:
 
 
 cdef int receive_within(
-    int descriptor, uint8_t *headers, unsigned int limit, int left_ms, int64_t since_ms, int *timer_ms
+    int descriptor, uint8_t *headers, unsigned int limit, int left_ms, int late_ms, int64_t since_ms, int *timer_ms
 ) except -1:
     """Datagrams into the landing zone, the first of which may come so long after `since_ms`; how many, 0 if none did.
 
-    The socket's own timer goes first: with it a message costs one call, and no precise timer has to be set.  It is late
-    by up to `COARSE_MS`, and costs a call to set.  So it is set short, to `timer_ms`, and stays while it is not too long
-    nor far too short.  poll() waits for the rest.
+    It may be late by `late_ms`.  The socket's own timer goes first: with it a message costs one call, and no precise
+    timer has to be set.  It is late by up to `COARSE_MS`, and costs a call to set.  So it is set short, to `timer_ms`,
+    and stays while it is not too long nor far too short.  poll() waits for the rest.
     """
-    cdef int most = left_ms - COARSE_MS, wanted, count
+    cdef int most = left_ms + late_ms - COARSE_MS, wanted, count
     cdef pollfd waiting
     if most > 0:
         if timer_ms[0] == 0 or timer_ms[0] > most or timer_ms[0] < most // 2:  # 0: it was never set

@@ -42,6 +42,9 @@ _RUNS_THAT_FIT: Final = 3
 """A lane whose span lasts for more runs takes a smaller one next."""
 _WAKE_SLACK_MS: Final = 12
 """Who closes one lane closes those that would be due so soon: each frame wakes the router up."""
+_LEEWAY_MS: Final = 8
+_LONG_MS: Final = 64
+"""Where all lingers are as long as this, nobody minds the leeway."""
 
 LaneKey = tuple[int, int, int]
 """Topic id, partition index (-1 = AnyPartition), partition count (0 = AnyPartition)."""
@@ -105,6 +108,8 @@ class Lanes:
         self._topics_version = topics.version
         self._linger_ms = linger_ms
         self._lingers: dict[int, int] = {}
+        self.leeway_ms = _LEEWAY_MS
+        """`next_due_ms` is so much too early, and whoever wakes up for it may be so much late."""
         self._partitions: dict[int, int] = {}
         self._lanes: dict[LaneKey, Lane] = {}
         shared = min(MOST_SHARED, max(1, slab.geometry.chunks // 64))
@@ -211,18 +216,21 @@ class Lanes:
             self._wake_by(now_ms + IDLE_MS)
         elif lane.records and not lane.due_ms:
             lane.due_ms = now_ms + self._linger_of(lane.head.topic, topic)
-            self._wake_by(lane.due_ms)
+            self._wake_by(lane.due_ms - self.leeway_ms)
 
     def change_lingers(self, linger_ms: Callable[[bytes], int]) -> None:
         """From now on runs wait so long; those that are open keep their time."""
         self._linger_ms = linger_ms
         self._lingers.clear()
+        self.leeway_ms = _LEEWAY_MS
 
     def _linger_of(self, number: int, topic: bytes) -> int:
         """Remembered by the topic's number: clients make up names without end, the router gives few numbers."""
         linger = self._lingers.get(number)
         if linger is None:
             linger = self._lingers[number] = self._linger_ms(topic)
+            if 0 < linger < _LONG_MS:
+                self.leeway_ms = 0
         return linger
 
     # --- appending ---------------------------------------------------------------------------------------------------
@@ -293,7 +301,7 @@ class Lanes:
         if lane.records and lane.due_ms <= now_ms + _WAKE_SLACK_MS:
             self._close_run(lane)
         if lane.records:
-            self._wake_by(lane.due_ms)
+            self._wake_by(lane.due_ms - self.leeway_ms)
             return False
         if lane.used_ms + IDLE_MS <= now_ms and self._is_unused(lane):
             self._give_up(lane)
