@@ -508,10 +508,10 @@ def test_while_a_run_lingers_the_next_message_is_waited_for(slab: Slab, outside:
     now_ms = steady_ms()
     outside.send(b"one")
     outside.send_later(0.05, b"two", b"three")
-    taken = life.admission.take(outside.receiving.fileno(), 16, 2, now_ms, now_ms + 2000)
+    taken = life.admission.take(outside.receiving.fileno(), 16, now_ms, now_ms + 2000)
     assert taken == 1 if Intake is PureIntake else taken > 1
     while taken < 3:
-        taken += life.admission.take(outside.receiving.fileno(), 16, 1, now_ms)
+        taken += life.admission.take(outside.receiving.fileno(), 16, now_ms)
     assert total(slab, Counter.MsgReceived) == taken
 
 
@@ -520,12 +520,12 @@ def test_it_waits_as_long_as_told(slab: Slab, outside: Outside, left_ms: int) ->
     life = Life(slab)
     outside.send(b"one")
     now_ms = steady_ms()
-    assert life.admission.take(outside.receiving.fileno(), 16, 9, now_ms, now_ms + left_ms) == 1
+    assert life.admission.take(outside.receiving.fileno(), 16, now_ms, now_ms + left_ms) == 1
     assert Intake is PureIntake or steady_ms() - now_ms >= left_ms
 
 
 def test_nobody_waits_when_told_not_to(slab: Slab, outside: Outside) -> None:
     life = Life(slab)
     outside.send(b"one")
-    assert life.admission.take(outside.receiving.fileno(), 16, 3, steady_ms()) == 1
-    assert life.admission.take(outside.receiving.fileno(), 16, 3, steady_ms()) == 0
+    assert life.admission.take(outside.receiving.fileno(), 16, steady_ms()) == 1
+    assert life.admission.take(outside.receiving.fileno(), 16, steady_ms()) == 0

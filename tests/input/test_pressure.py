@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.input.pressure import LARGEST_PART, LONGEST_S, MOST_BATCHES, SHORTEST_S, Pressure
+from bruce_mp.input.pressure import LARGEST_PART, LONGEST_S, MOST_MESSAGES, SHORTEST_S, Pressure
 from bruce_mp.kernels import mark
 from bruce_mp.slab.chunks import STUCK_AFTER_MS, ChunkPool
 from bruce_mp.slab.file import Geometry
@@ -35,8 +35,7 @@ def pressure(slab: Slab, pool: ChunkPool, *, blocks: bool) -> Pressure:
 def test_an_empty_slab_takes_whole_batches_without_rest(blocks: bool) -> None:
     with new_slab(Geometry(chunks=1024, landing_slots=BATCH, landing_slot_size=LARGEST)) as slab:
         assert pressure(slab, ChunkPool(slab, INPUT_ROW), blocks=blocks).allowance(100) == (
-            BATCH,
-            1 if blocks else MOST_BATCHES,
+            BATCH if blocks else MOST_MESSAGES,
             0.0,
         )
 
@@ -61,22 +60,22 @@ def test_a_full_slab_goes_on_taking_batches_where_messages_are_discarded() -> No
         pool = ChunkPool(slab, INPUT_ROW)
         while pool.allocate(1, 0) is not None:
             pass
-        assert pressure(slab, pool, blocks=False).allowance(100) == pytest.approx((BATCH, MOST_BATCHES, LONGEST_S))
+        assert pressure(slab, pool, blocks=False).allowance(100) == pytest.approx((MOST_MESSAGES, LONGEST_S))
 
 
-@pytest.mark.parametrize(("chunks_a_batch", "long"), [(8, False), (0.01, True)])
-def test_a_turn_takes_no_more_than_a_part_of_what_is_left(chunks_a_batch: float, long: bool) -> None:
+@pytest.mark.parametrize(("chunks_a_message", "long"), [(1, False), (0.001, True)])
+def test_a_turn_takes_no_more_than_a_part_of_what_is_left(chunks_a_message: float, long: bool) -> None:
     with new_slab(replace(GEOMETRY, chunks=4096)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         watch = pressure(slab, pool, blocks=False)
         taken = free = 4096
         while pool.free_count > 512:
-            free, (_, batches, _) = pool.free_count, watch.allowance(100)
-            for _ in range(max(1, round(batches * chunks_a_batch))):
+            free, (messages, _) = pool.free_count, watch.allowance(100)
+            for _ in range(max(1, round(messages * chunks_a_message))):
                 pool.allocate(1, 0)
             taken = free - pool.free_count
         assert taken <= free // LARGEST_PART * 2
-        assert (watch.allowance(100).batches == MOST_BATCHES) == long
+        assert (watch.allowance(100).messages == MOST_MESSAGES) == long
 
 
 def test_a_full_slab_takes_nothing_where_senders_wait() -> None:
@@ -84,7 +83,7 @@ def test_a_full_slab_takes_nothing_where_senders_wait() -> None:
         pool = ChunkPool(slab, INPUT_ROW)
         while pool.allocate(1, 0) is not None:
             pass
-        assert pressure(slab, pool, blocks=True).allowance(0) == (0, 1, LONGEST_S)
+        assert pressure(slab, pool, blocks=True).allowance(0) == (0, LONGEST_S)
 
 
 def test_a_small_message_comes_alone_where_there_is_no_room_for_a_large_one() -> None:
@@ -106,7 +105,7 @@ def test_what_was_delivered_makes_room_again() -> None:
         while watch.allowance(LARGEST).messages:
             daemon.receive([datagram(b"t", bytes(30_000))])
             segments += daemon.close_all()
-        assert watch.allowance(LARGEST) == (0, 1, LONGEST_S)
+        assert watch.allowance(LARGEST) == (0, LONGEST_S)
         mark(slab, segments, State.DELIVERED)
         assert watch.allowance(LARGEST).messages > 0
 

@@ -76,6 +76,20 @@ def test_its_first_wait_ends_in_time_however_short_it_is(pair: Pair, intake: Int
     assert taken.landed + taken.waiting == 1
 
 
+def test_it_takes_no_more_than_it_is_told_to_however_the_messages_come(pair: Pair, intake: Intake) -> None:
+    sender, receiver = pair
+    until_ms = steady_ms() + 2000
+    taken = 0
+    with later(0.1, lambda: [sender.send(datagram()) for _ in range(3)]):
+        for _ in range(5):
+            sender.send(datagram())
+        while taken < 7:
+            landed, waiting, _ = intake.run(receiver.fileno(), 7 - taken, steady_ms(), until_ms)
+            taken += landed + waiting
+    assert taken == 7
+    assert receiver.recv(1000) == datagram()
+
+
 def test_the_end_of_the_socket_is_no_datagram(pair: Pair, slab: Slab, intake: Intake) -> None:
     """A call that waits when the socket is shut down returns, and gives an empty datagram that nobody sent."""
     sender, receiver = pair

@@ -113,6 +113,26 @@ def test_a_run_is_handed_over_when_its_linger_is_over(slab: Slab) -> None:
     assert [segment.records for segment in sender.lanes.drain_closed()] == [1]
 
 
+def test_where_all_runs_linger_long_they_may_be_handed_over_a_little_early(slab: Slab) -> None:
+    sender = Input(slab, linger_ms=250, topics=TOPICS)
+    send(sender, [(b"t1", b"a", b"", None)])
+    leeway = sender.lanes.leeway_ms
+    assert 0 < leeway < 25
+    assert sender.lanes.next_due_ms == 1 + 250 - leeway
+    sender.lanes.close_due(1 + 250 - leeway)
+    assert [segment.records for segment in sender.lanes.drain_closed()] == [1]
+
+
+def test_a_topic_that_lingers_shortly_is_not_handed_over_late_nor_early(slab: Slab) -> None:
+    sender = Input(slab, linger_ms=250, topics=TOPICS)
+    sender.lanes.change_lingers(lambda topic: 250 if topic == b"t1" else 20)
+    send(sender, [(b"t1", b"a", b"", None), (b"t2", b"a", b"", None)])
+    assert sender.lanes.leeway_ms == 0
+    assert sender.lanes.next_due_ms == 1 + 20
+    sender.lanes.change_lingers(lambda _: 250)
+    assert sender.lanes.leeway_ms > 0
+
+
 @pytest.mark.parametrize("linger_ms", [0, 25])
 @pytest.mark.parametrize("topic", [b"t1", b"new"])
 def test_an_idle_lane_gives_its_chunk_up_when_its_messages_are_settled(
@@ -205,7 +225,7 @@ def spans_in_use(slab: Slab) -> list[int]:
 
 
 def test_a_busy_lane_takes_longer_and_longer_spans() -> None:
-    with new_slab(replace(SMALL, chunks=8192)) as slab:
+    with new_slab(replace(SMALL, chunks=4096)) as slab:
         sender = Input(slab, linger_ms=25, topics=TOPICS)
         value = bytes(1500)
         for _ in range(16):
@@ -217,7 +237,7 @@ def test_a_busy_lane_takes_longer_and_longer_spans() -> None:
 
 
 def test_a_lane_whose_runs_are_short_goes_back_to_single_chunks() -> None:
-    with new_slab(replace(SMALL, chunks=8192)) as slab:
+    with new_slab(replace(SMALL, chunks=4096)) as slab:
         sender = Input(slab, linger_ms=25, topics=TOPICS)
         for _ in range(6):
             sender.receive([datagram(b"t1", bytes(1500))] * 8)
@@ -230,11 +250,11 @@ def test_a_lane_whose_runs_are_short_goes_back_to_single_chunks() -> None:
 
 
 def test_where_there_is_no_room_for_a_long_span_a_short_one_does() -> None:
-    with new_slab(replace(SMALL, chunks=2048)) as slab:
+    with new_slab(replace(SMALL, chunks=1024)) as slab:
         sender = Input(slab, linger_ms=25, topics=TOPICS)
         sent = 0
         while not sender.receive([datagram(b"t1", bytes(3000))]).no_room:
             sent += 1
         assert set(spans_in_use(slab)) == {1, 2}
-        assert sum(spans_in_use(slab)) == 2048
+        assert sum(spans_in_use(slab)) == 1024
         assert len(contents(slab)) == sent

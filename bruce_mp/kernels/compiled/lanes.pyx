@@ -783,8 +783,8 @@ cdef int receive_within(
     cdef int most = left_ms + late_ms - COARSE_MS, wanted, count
     cdef pollfd waiting
     if most > 0:
-        if timer_ms[0] == 0 or timer_ms[0] > most or timer_ms[0] < most // 2:  # 0: it was never set
-            wanted = max(1, most * 3 // 4)  # 0 would be for ever
+        if timer_ms[0] == 0 or timer_ms[0] > most or timer_ms[0] < most // 4:  # 0: it was never set
+            wanted = max(1, most // 2)  # 0 would be for ever
             set_timer(descriptor, wanted)
             timer_ms[0] = wanted  # only now: what could not be set must not count as set
         count = receive(descriptor, headers, limit, MSG_WAITFORONE)

@@ -37,7 +37,7 @@ IDLE_MS: Final = 1000
 MOST_SHARED: Final = 64
 """Shared lanes; fewer in a small slab, of which their open chunks take no more than a 64th."""
 LONGEST_SPAN: Final = 32
-"""Chunks that a busy lane takes at a time, 256 KiB; fewer in a small slab, of which they are no more than a 1024th."""
+"""Chunks that a busy lane takes at a time, 256 KiB; fewer in a small slab, of which they are no more than a 512th."""
 _RUNS_THAT_FIT: Final = 3
 """A lane whose span lasts for more runs takes a smaller one next."""
 _WAKE_SLACK_MS: Final = 12
@@ -116,7 +116,7 @@ class Lanes:
         self._shared = tuple(self.lane_type(slab, Head(0, b"", 0, -1, 0)) for _ in range(shared))
         self._is_shared = frozenset(self._shared).__contains__
         self._max_lanes = max(1, slab.geometry.chunks // 4)
-        self._longest_span = max(1, min(LONGEST_SPAN, slab.geometry.chunks // 1024))
+        self._longest_span = max(1, min(LONGEST_SPAN, slab.geometry.chunks // 512))
         self._closed: list[Segment] = []
         self._tickets = tickets or TicketOffice(slab, pool.owner)
         self._next_due_ms: int | None = None
@@ -291,7 +291,8 @@ class Lanes:
             return
         self._next_due_ms = None
         for shared in self._shared:
-            self._look(shared, now_ms)
+            if shared.chunk >= 0:
+                self._look(shared, now_ms)
         idle = [key for key, lane in self._lanes.items() if self._look(lane, now_ms)]
         for key in idle:
             del self._lanes[key]
