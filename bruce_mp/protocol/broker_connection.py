@@ -11,7 +11,8 @@ Invariants:
 * A broker answers a connection's requests one by one and in order; so the correlation id of a response must be that of
   the oldest request without an answer, and a request's time runs from when it was sent or from when the answer before
   it came, whichever was later.  Sending more never moves a deadline.
-* A produce response names the partitions of its request, all of them, each once.
+* A produce response names the partitions of its request, all of them, each once; its owner gets them in the order of
+  the request.
 * A request with acks 0 has no response and leaves no trace here.
 * Which questions come before Ready is the `opening`'s to say; the answer to the last of them makes it ready, or begins
   the login where there is one.  A login is renewed between requests: none is sent until the broker has agreed again.
@@ -25,6 +26,8 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
 from bruce_mp.protocol import connection_events as ev
@@ -41,6 +44,7 @@ from bruce_mp.protocol.frames import DEFAULT_MAX_FRAME, SMALLEST_FRAME, FrameRea
 from bruce_mp.protocol.login import Login
 from bruce_mp.protocol.opening import ASK, VERSIONS_TIMEOUT_S, Opening, Question
 from bruce_mp.protocol.produce_request import encode_produce
+from bruce_mp.protocol.produce_response import decode_produce
 from bruce_mp.protocol.sasl import LoginRefusedError
 
 if TYPE_CHECKING:
@@ -200,7 +204,7 @@ class BrokerConnection:
         version, correlation_id = self.abilities.produce_version, self._next_id()
         buffers = encode_produce(version, correlation_id, self._client_id, data, acks=acks, timeout_ms=timeout_ms)
         if acks != 0:
-            expected = {(one.topic, one.partition) for one in data}
+            expected = [(one.topic, one.partition) for one in data]
             self._expect(correlation_id, now, partial(self._on_produce, correlation_id, version, expected))
         return Sent(correlation_id, buffers)
 
@@ -342,11 +346,9 @@ class BrokerConnection:
         return [*entered, ev.Ready(self.abilities)] if is_first else entered
 
     def _on_produce(
-        self, correlation_id: int, version: int, expected: set[tuple[bytes, int]], frame: bytes
+        self, correlation_id: int, version: int, expected: list[tuple[bytes, int]], frame: bytes
     ) -> list[Event]:
-        response = kafka_api.decode_produce(frame, version)
-        _check_partitions(response, expected)
-        return [ev.ProduceAcked(correlation_id, response)]
+        return [ev.ProduceAcked(correlation_id, _in_order(decode_produce(frame, version), expected))]
 
     def _on_metadata(self, correlation_id: int, version: int, frame: bytes) -> list[Event]:
         return [ev.MetadataReceived(correlation_id, kafka_api.decode_metadata(frame, version))]
@@ -409,11 +411,13 @@ class BrokerConnection:
         return [ev.Failed(RemoteProtocolError(f"Broker {self._broker} {text}{hint}"), cause, unanswered)]
 
 
-def _check_partitions(response: ProduceResponse, expected: set[tuple[bytes, int]]) -> None:
-    answered = [(ack.topic, ack.partition) for ack in response.acks]
-    if len(answered) != len(expected) or set(answered) != expected:
-        odd = sorted(set(answered) ^ expected) or sorted(answered)
+def _in_order(response: ProduceResponse, expected: list[tuple[bytes, int]]) -> ProduceResponse:
+    """The response with its acks in the order of the request: a broker's own may be any."""
+    acks = {(ack.topic, ack.partition): ack for ack in response.acks}
+    if len(response.acks) != len(expected) or acks.keys() != set(expected):
+        odd = sorted(acks.keys() ^ set(expected)) or sorted(acks)
         raise RemoteProtocolError(
             f"A produce response does not name the {len(expected)} partitions of its request once each, "
-            f"but {len(answered)}; look at {odd[0][0]!r} partition {odd[0][1]}."
+            f"but {len(response.acks)}; look at {odd[0][0]!r} partition {odd[0][1]}."
         )
+    return replace(response, acks=tuple([acks[place] for place in expected]))

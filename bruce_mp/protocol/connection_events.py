@@ -137,7 +137,7 @@ class LoggedIn(Struct, frozen=True):
 
 
 class ProduceAcked(Struct, frozen=True):
-    """Names exactly the partitions of the request, each once."""
+    """Names exactly the partitions of the request, each once, in its order."""
 
     correlation_id: int
     response: ProduceResponse

@@ -5,8 +5,8 @@ kafka-python brings Apache's own message schemas, which is what we want of it; i
 * It is untyped and shows its classes; here only `kafka_types` go in and out.
 * Malformed input makes it raise whatever Python raises at that spot.  All of that becomes `RemoteProtocolError` when a
   broker sent it and `LocalProtocolError` when we did: a caller never sees another error.
-* It copies a produce request several times (four times the cost of one copy for 1 MB), so that one request is built
-  by `produce_request` instead; its response is decoded here.
+* It copies a produce request several times (four times the cost of one copy for 1 MB), and makes objects of whatever a
+  response might say; so what is done for each batch is done by `produce_request` and `produce_response` instead.
 
 A request is a whole frame (size, header, body).  A response is given without its size, from the correlation id on.
 Protocol: https://kafka.apache.org/protocol
@@ -28,13 +28,12 @@ from bruce_mp.protocol.kafka_types import (
     ApiVersions,
     BrokerAddress,
     ClusterMetadata,
-    PartitionAck,
     PartitionMetadata,
-    ProduceResponse,
     ProducerIdResponse,
     SaslHandshake,
     SaslToken,
     TopicMetadata,
+    broker_address,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ __all__ = [
     "decode_api_versions",
     "decode_create_topics",
     "decode_metadata",
-    "decode_produce",
     "decode_producer_id",
     "decode_sasl_handshake",
     "decode_sasl_token",
@@ -65,7 +63,6 @@ _PRODUCER: Final = messages("producer")
 UNSUPPORTED_VERSION: Final = 35
 CLIENT_SOFTWARE: Final = "bruce-mp"
 RESPONSE_HEAD: Final = struct.Struct(">ih")  # correlation id, and what is the error code in an ApiVersions response
-MAX_PORT: Final = 65535
 
 ENDLESS_VARINT: Final = re.compile(rb"[\x80-\xff]{4096}")
 
@@ -241,44 +238,6 @@ def decode_sasl_token(frame: bytes, version: int) -> SaslToken:
         return SaslToken(got.error_code, got.error_message, bytes(got.auth_bytes), got.session_lifetime_ms)
 
 
-def decode_produce(frame: bytes, version: int) -> ProduceResponse:
-    """Acks in the order of the response.  Raises RemoteProtocolError."""
-    with _refusing("The broker's answer to a produce request", RemoteProtocolError):
-        response = _decode(_PRODUCER.ProduceResponse, frame, version)
-        acks = tuple(
-            _ack(topic.name.encode(), partition)
-            for topic in response.responses
-            for partition in topic.partition_responses
-        )
-        return ProduceResponse(acks, response.throttle_time_ms, _endpoints(response))
-
-
-# Fields that a version lacks have their schema's default, so what follows does not ask for versions.
-def _ack(topic: bytes, got: Any) -> PartitionAck:
-    leader = got.current_leader
-    return PartitionAck(
-        topic,
-        got.index,
-        got.error_code,
-        got.base_offset,
-        got.log_append_time_ms,
-        tuple((error.batch_index, error.batch_index_error_message) for error in got.record_errors),
-        got.error_message,
-        NO_BROKER if leader is None else leader.leader_id,
-        -1 if leader is None else leader.leader_epoch,
-    )
-
-
-def _endpoints(response: Any) -> dict[int, BrokerAddress]:
-    return {node.node_id: _address(node) for node in response.node_endpoints}
-
-
-def _address(node: Any) -> BrokerAddress:
-    if node.node_id < 0 or not node.host or not 1 <= node.port <= MAX_PORT:
-        raise RemoteProtocolError(f"The broker names broker {node.node_id} at {node.host!r} port {node.port}.")
-    return BrokerAddress(node.host, node.port, node.rack)
-
-
 # --- metadata ---------------------------------------------------------------------------------------------------------
 def decode_metadata(frame: bytes, version: int) -> ClusterMetadata:
     """Raises RemoteProtocolError for bytes that are no such response, for ids and ports out of range, for no brokers.
@@ -301,7 +260,9 @@ class _ClusterReader:
 
     def read(self) -> ClusterMetadata:
         got = self._response
-        self._brokers = self._first_of_each((node.node_id, _address(node)) for node in got.brokers)
+        self._brokers = self._first_of_each(
+            (node.node_id, broker_address(node.node_id, node.host, node.port, node.rack)) for node in got.brokers
+        )
         if not self._brokers:
             raise RemoteProtocolError(
                 "The broker's metadata lists no brokers. It may not have joined its cluster yet; "

@@ -1,7 +1,7 @@
 """Values that go into and come out of Kafka's requests, as the rest of the daemon sees them.
 
-Nothing here knows how a message is laid out on the wire; `kafka_api` and `produce_request` do.  Topic names are bytes
-everywhere, as they are in the slab.  Ids follow Kafka: -1 means "none" or "unknown".
+Nothing here knows how a message is laid out on the wire; `kafka_api`, `produce_request` and `produce_response` do.
+Topic names are bytes everywhere, as they are in the slab.  Ids follow Kafka: -1 means "none" or "unknown".
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from msgspec import Struct
+
+from bruce_mp.errors import RemoteProtocolError
 
 __all__ = [
     "NO_BROKER",
@@ -24,9 +26,11 @@ __all__ = [
     "SaslHandshake",
     "SaslToken",
     "TopicMetadata",
+    "broker_address",
 ]
 
 NO_BROKER: Final = -1
+MAX_PORT: Final = 65535
 USABLE_PARTITION_ERRORS: Final = frozenset({0, 9})
 """9, REPLICA_NOT_AVAILABLE, speaks of a follower: the leader named with it is good (seen on 0.8 to 4.3)."""
 
@@ -54,6 +58,13 @@ class BrokerAddress(Struct, frozen=True):
     host: str
     port: int
     rack: str | None = None
+
+
+def broker_address(node: int, host: str | None, port: int, rack: str | None) -> BrokerAddress:
+    """The address that a broker gives of a broker.  Raises RemoteProtocolError for what can be none."""
+    if node < 0 or not host or not 1 <= port <= MAX_PORT:
+        raise RemoteProtocolError(f"The broker names broker {node} at {host!r} port {port}.")
+    return BrokerAddress(host, port, rack)
 
 
 class PartitionMetadata(Struct, frozen=True):

@@ -276,6 +276,16 @@ def test_produces() -> None:
     assert connection.unanswered == ()
 
 
+def test_gives_acks_in_the_order_of_the_request() -> None:
+    """Apache Kafka answers in the order of a hash map."""
+    places = [("t", 1), ("u", 0), ("t", 0)]
+    connection = ready()
+    sent = produce(connection, 0.0, *[PartitionData(topic.encode(), index, b"records") for topic, index in places])
+    (event,) = connection.receive(acks(sent.correlation_id, *sorted(places)), 1.0)
+    assert isinstance(event, ProduceAcked)
+    assert [(ack.topic.decode(), ack.partition) for ack in event.response.acks] == places
+
+
 def test_gives_error_acks_to_its_owner() -> None:
     connection = ready()
     sent = produce(connection)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
-from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceResponse
+from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
 from bruce_mp import __version__
 from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
@@ -20,7 +20,6 @@ from bruce_mp.protocol.kafka_types import (
     ApiVersions,
     BrokerAddress,
     ClusterMetadata,
-    PartitionAck,
     PartitionMetadata,
     ProducerIdResponse,
     TopicMetadata,
@@ -30,17 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 METADATA_VERSIONS = range(13)
-PRODUCE_VERSIONS = range(3, 13)
 PRODUCER_ID_VERSIONS = range(6)
 
 Broker = MetadataResponse.MetadataResponseBroker
 Topic = MetadataResponse.MetadataResponseTopic
 Partition = Topic.MetadataResponsePartition
-TopicAck = ProduceResponse.TopicProduceResponse
-Ack = TopicAck.PartitionProduceResponse
-RecordError = Ack.BatchIndexAndErrorMessage
-Leader = Ack.LeaderIdAndEpoch
-Endpoint = ProduceResponse.NodeEndpoint
 
 
 def response(cls: Any, version: int, **fields: Any) -> bytes:
@@ -217,51 +210,6 @@ def test_refuses_metadata_that_cannot_be(topics: list[Any], brokers: list[Any], 
         api.decode_metadata(metadata(9, topics, brokers), 9)
 
 
-# --- Produce ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-def test_reads_acks(version: int) -> None:
-    fields: dict[str, Any] = {"record_errors": [], "error_message": None} if version >= 8 else {}
-    acks = [
-        Ack(index=index, error_code=0, base_offset=10 * index, log_append_time_ms=-1, log_start_offset=0, **fields)
-        for index in (0, 3)
-    ]
-    frame = response(
-        ProduceResponse, version, responses=[TopicAck(name="t", partition_responses=acks)], throttle_time_ms=8
-    )
-    got = api.decode_produce(frame, version)
-    assert got.acks == (PartitionAck(b"t", 0, 0, 0), PartitionAck(b"t", 3, 0, 30))
-    assert (got.throttle_ms, got.endpoints) == (8, {})
-
-
-def hinted_ack() -> Any:
-    return Ack(
-        index=1,
-        error_code=6,
-        base_offset=-1,
-        log_append_time_ms=-1,
-        log_start_offset=-1,
-        record_errors=[RecordError(batch_index=4, batch_index_error_message="no key")],
-        error_message="bad records",
-        current_leader=Leader(leader_id=2, leader_epoch=12),
-    )
-
-
-@pytest.mark.parametrize("version", range(8, 13))
-def test_reads_culprits_and_hints(version: int) -> None:
-    frame = response(
-        ProduceResponse,
-        version,
-        responses=[TopicAck(name="t", partition_responses=[hinted_ack()])],
-        throttle_time_ms=0,
-        node_endpoints=[Endpoint(node_id=2, host="b2", port=9094, rack=None)],
-    )
-    got = api.decode_produce(frame, version)
-    (ack,) = got.acks
-    assert (ack.error, ack.record_errors, ack.error_message) == (6, ((4, "no key"),), "bad records")
-    assert (ack.leader, ack.leader_epoch) == ((2, 12) if version >= 10 else (-1, -1))
-    assert got.endpoints == ({2: BrokerAddress("b2", 9094)} if version >= 10 else {})
-
-
 # --- InitProducerId ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", PRODUCER_ID_VERSIONS)
 def test_asks_for_a_producer_id_without_transactions(version: int) -> None:
@@ -288,14 +236,6 @@ def test_knows_when_to_ask_again_for_a_producer_id(error: int, again: bool) -> N
     assert ProducerIdResponse(error, -1, -1).ask_again is again
 
 
-def test_refuses_acks_for_a_topic_without_a_name() -> None:
-    frame = response(
-        ProduceResponse, 9, responses=[TopicAck(name=None, partition_responses=[hinted_ack()])], throttle_time_ms=0
-    )
-    with pytest.raises(RemoteProtocolError, match="does not follow"):
-        api.decode_produce(frame, 9)
-
-
 def test_refuses_a_producer_id_that_is_none() -> None:
     frame = response(InitProducerIdResponse, 4, throttle_time_ms=0, error_code=0, producer_id=-1, producer_epoch=0)
     with pytest.raises(RemoteProtocolError, match="producer id -1"):
@@ -308,20 +248,6 @@ SOUND: list[tuple[Decoder, int, bytes]] = [
     *(
         (api.decode_metadata, v, metadata(v, [topic("abc", [partition(0, 1), partition(1, 2)])]))
         for v in (0, 5, 8, 9, 12)
-    ),
-    *(
-        (
-            api.decode_produce,
-            version,
-            response(
-                ProduceResponse,
-                version,
-                responses=[TopicAck(name="t", partition_responses=[hinted_ack()])],
-                throttle_time_ms=0,
-                node_endpoints=[Endpoint(node_id=2, host="b2", port=9094, rack=None)],
-            ),
-        )
-        for version in (3, 8, 9, 12)
     ),
     (
         api.decode_api_versions,

@@ -1,0 +1,203 @@
+"""The response to a produce request, versions 0 to 12, read from the front.
+
+One response answers for hundreds of partitions, and of nearly all of them it says no more than where their batch was
+written.  Such a partition is read at one go; field by field only what has more to say.  The layout (fields in wire
+order; + and a number: in this version and later; * versions 9 and later, which also write every length as an unsigned
+varint one greater than the length, and 0 for null; ? may be null):
+
+    header          correlation id i32, tags*
+    response        topics, throttle time ms i32 +1, tags* (0: node endpoints +10)
+    topic           name, partitions, tags*
+    partition       index i32, error i16, base offset i64, log append time ms i64 +2, log start offset i64 +5,
+                    record errors +8, error message? +8, tags* (0: current leader +10)
+    record error    index in the batch i32, message?, tags*
+    current leader  node i32, epoch i32, tags
+    node endpoint   node i32, host, port i32, rack?, tags
+    tags            how many as an unsigned varint; of each its number and its length, as such, and so many bytes
+
+Tags of other numbers are passed over.  Source: ProduceResponse.json and ResponseHeader.json of Apache Kafka, KIP-482.
+"""
+
+from __future__ import annotations
+
+import struct
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.protocol.kafka_types import NO_BROKER, PartitionAck, ProduceResponse, broker_address
+from bruce_mp.protocol.produce_request import FIRST_FLEXIBLE_VERSION
+
+if TYPE_CHECKING:
+    from bruce_mp.protocol.kafka_types import BrokerAddress
+
+__all__ = ["decode_produce"]
+
+FIRST_VERSION_WITH_THROTTLING: Final = 1
+CORRELATION_ID_BYTES: Final = 4
+LONGEST_UVARINT: Final = 5  # bytes of a number of 32 bits
+I16: Final = Struct(">h")
+I32: Final = Struct(">i")
+LEADER: Final = Struct(">ii")
+LEADER_TAG: Final = 0
+ENDPOINTS_TAG: Final = 0
+
+
+class _Partition(NamedTuple):
+    """What one family of versions begins a partition with, and what follows where there is no more to say."""
+
+    head: Struct
+    """Index, error, base offset and, from version 2 on, log append time."""
+    end: bytes
+
+
+OLDEST: Final = _Partition(Struct(">ihq"), b"")
+WITH_TIME: Final = _Partition(Struct(">ihqq"), b"")
+WITH_START: Final = _Partition(Struct(">ihqq8x"), b"")
+WITH_ERRORS: Final = _Partition(Struct(">ihqq8x"), b"\0\0\0\0\xff\xff")
+FLEXIBLE: Final = _Partition(Struct(">ihqq8x"), b"\1\0\0")
+PARTITIONS: Final = (*[OLDEST] * 2, *[WITH_TIME] * 3, *[WITH_START] * 3, WITH_ERRORS, *[FLEXIBLE] * 4)
+"""By version."""
+
+
+def decode_produce(frame: bytes, version: int) -> ProduceResponse:
+    """What a response without its size says, acks in its order.  Raises RemoteProtocolError if it does not follow this.
+
+    Bytes behind it are passed over.
+    """
+    reader = _FlexibleReader(frame) if version >= FIRST_FLEXIBLE_VERSION else _Reader(frame)
+    try:
+        return _response(reader, version)
+    except (struct.error, LookupError, UnicodeDecodeError) as failure:
+        raise RemoteProtocolError(
+            f"The broker's answer to a produce request does not follow the protocol: {failure} (read up to byte "
+            f"{reader.at} of {len(frame)})."
+        ) from failure
+
+
+class _Reader:
+    """Reads fields from byte `at` on.  What lies behind the data raises struct.error or LookupError."""
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self.data = data
+        self.at = at
+
+    def number(self, kind: Struct) -> int:
+        (value,) = kind.unpack_from(self.data, self.at)
+        self.at += kind.size
+        return int(value)
+
+    def count(self) -> int:
+        """The length of an array."""
+        return _not_null(self.number(I32))
+
+    def text_length(self) -> int:
+        """The length of a string; -1 if it is null."""
+        return self.number(I16)
+
+    def take(self, size: int) -> bytes:
+        self.at += size
+        if self.at > len(self.data):
+            raise LookupError(f"{size} bytes are claimed where there are fewer")
+        return self.data[self.at - size : self.at]
+
+    def name(self) -> bytes:
+        return self.take(_not_null(self.text_length()))
+
+    def text(self) -> str | None:
+        size = self.text_length()
+        return None if size < 0 else self.take(size).decode()
+
+    def tags(self) -> dict[int, bytes]:
+        """The tags at the end of a structure, by number; none where a version has none."""
+        return {}
+
+
+class _FlexibleReader(_Reader):
+    """Versions 9 and later."""
+
+    def uvarint(self) -> int:
+        first = self.data[self.at]
+        if first < 0x80:  # nearly always
+            self.at += 1
+            return first
+        return self._long_uvarint()
+
+    def _long_uvarint(self) -> int:
+        value = 0
+        for index, byte in enumerate(self.data[self.at : self.at + LONGEST_UVARINT]):
+            value |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                self.at += index + 1
+                return value
+        raise LookupError("a number does not end")
+
+    def count(self) -> int:
+        return _not_null(self.uvarint() - 1)
+
+    def text_length(self) -> int:
+        return self.uvarint() - 1
+
+    def tags(self) -> dict[int, bytes]:
+        count = self.uvarint()
+        return {self.uvarint(): self.take(self.uvarint()) for _ in range(count)} if count else {}
+
+
+def _not_null(length: int) -> int:
+    if length < 0:
+        raise LookupError("something is null that must not be")
+    return length
+
+
+def _response(reader: _Reader, version: int) -> ProduceResponse:
+    reader.at += CORRELATION_ID_BYTES
+    reader.tags()
+    acks: list[PartitionAck] = []
+    for _ in range(reader.count()):
+        _read_topic(reader, PARTITIONS[version], acks)
+    throttle_ms = reader.number(I32) if version >= FIRST_VERSION_WITH_THROTTLING else 0
+    endpoints = reader.tags().get(ENDPOINTS_TAG)
+    return ProduceResponse(tuple(acks), throttle_ms, {} if endpoints is None else _endpoints(endpoints))
+
+
+def _read_topic(reader: _Reader, partition: _Partition, acks: list[PartitionAck]) -> None:
+    """Append the acks of one topic."""
+    head, end = partition.head, partition.end
+    topic, data = reader.name(), reader.data
+    for _ in range(reader.count()):
+        fields = head.unpack_from(data, reader.at)
+        reader.at += head.size
+        if data.startswith(end, reader.at):
+            reader.at += len(end)
+            acks.append(PartitionAck(topic, *fields))
+        else:
+            acks.append(_with_errors(PartitionAck(topic, *fields), reader))
+    reader.tags()
+
+
+def _with_errors(ack: PartitionAck, reader: _Reader) -> PartitionAck:
+    """The ack with what is said of its errors, and with its leader."""
+    errors = tuple([_record_error(reader) for _ in range(reader.count())])
+    message = reader.text()
+    leader = reader.tags().get(LEADER_TAG)
+    node, epoch = (NO_BROKER, -1) if leader is None else LEADER.unpack_from(leader)
+    return replace(ack, record_errors=errors, error_message=message, leader=node, leader_epoch=epoch)
+
+
+def _record_error(reader: _Reader) -> tuple[int, str | None]:
+    index, message = reader.number(I32), reader.text()
+    reader.tags()
+    return index, message
+
+
+def _endpoints(data: bytes) -> dict[int, BrokerAddress]:
+    reader = _FlexibleReader(data)
+    return dict([_endpoint(reader) for _ in range(reader.count())])
+
+
+def _endpoint(reader: _Reader) -> tuple[int, BrokerAddress]:
+    node, host, port, rack = reader.number(I32), reader.text(), reader.number(I32), reader.text()
+    reader.tags()
+    return node, broker_address(node, host, port, rack)
