@@ -19,19 +19,17 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.damage import is_sound
 from bruce_mp.discarding import Discards
 from bruce_mp.dispatcher.culprits import describe
+from bruce_mp.dispatcher.deliveries import Deliveries
 from bruce_mp.dispatcher.troubles import Troubles
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.error_actions import ERROR_TABLE, Action, ErrorRow, action_for
-from bruce_mp.slab.layout import State
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
-from bruce_mp.slab.runs import next_sequence
-from bruce_mp.telemetry.clock import steady_ms, wall_ms
+from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.delays import ack_delays
 from bruce_mp.telemetry.traffic import TrafficSums
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from bruce_mp.dispatcher.batches import BatchMaker
     from bruce_mp.dispatcher.queues import PartitionQueue
@@ -74,21 +72,31 @@ class Answers:
         self.attempt_limit = attempt_limit
         self.troubles = Troubles(wall_ms)
         self.traffic = TrafficSums()
+        self._deliveries = Deliveries(slab, row, topics, self.traffic)
         self.uncompressed: set[tuple[bytes, int]] = set()
         """Partitions whose leader does not take what we compress."""
 
+    def accept(self, batches: Sequence[SentBatch], error: int = 0) -> None:
+        """The broker has batches: their answer was good, or an error that says no more than that."""
+        self._count(error, len(batches))
+        for batch in batches if self.troubles else ():
+            self.troubles.over(self._topics.name_of(batch.topic), batch.partition)
+        self.deliver(batches)
+
+    def deliver(self, batches: Sequence[SentBatch]) -> None:
+        """The broker has batches, or needs not say so."""
+        self._deliveries.settle(batches)
+
     def answer(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
-        """Do what the table says for the answer to a batch that has just left `queue.in_flight`."""
+        """Do what the table says for an error that is the answer to a batch in flight."""
         row = action_for(ack.error)
-        self._count(ack.error)
         if row.action is Action.OK:
-            queue.retries = 0
-            self.troubles.over(topic, batch.partition)
-            queue.is_torn = False
-            is_numbered = batch.base_sequence >= 0
-            queue.expected = next_sequence(batch.base_sequence, batch.records) if is_numbered else None
-            self.deliver(batch, topic)
-        elif ack.error == _OUT_OF_ORDER and self._follows_gap(queue, batch):
+            self.accept([batch], ack.error)
+            queue.accepted(batch)
+            return
+        self._count(ack.error)
+        queue.answered(batch)
+        if ack.error == _OUT_OF_ORDER and self._follows_gap(queue, batch):
             queue.failed.append(batch)
             queue.drain()
         else:
@@ -105,9 +113,9 @@ class Answers:
             queue.gap = batch.base_sequence if queue.expected is None else queue.expected
         return queue.gap is not None
 
-    def _count(self, error: int) -> None:
+    def _count(self, error: int, answers: int = 1) -> None:
         listed = error if -1 <= error <= _LAST_LISTED else _LAST_LISTED + 2
-        self._row.add(Counter.AckErrorFirst + 1 + listed)
+        self._row.add(Counter.AckErrorFirst + 1 + listed, answers)
 
     def _refuse(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, row: ErrorRow, topic: bytes) -> None:
         if row.action in _FOR_OPERATORS:
@@ -155,15 +163,6 @@ class Answers:
         queue.bump = queue.bump or bumps
         if row.may_duplicate and (bumps or not self._is_recognised(batch)):
             self._note_duplicates([batch], topic)
-
-    def deliver(self, batch: SentBatch, topic: bytes) -> None:
-        """The broker has the batch."""
-        if self._topics.refusal_of(batch.topic):
-            self._topics.note_refusal(batch.topic, 0)
-        delays = ack_delays(self._slab, batch.segments, steady_ms())
-        self._row.settle(batch.segments, State.DELIVERED, 0, {Counter.MsgDelivered: batch.records, **delays})
-        self._row.add(Counter.ConnectorGotSuccessfulAck)
-        self.traffic.delivered(topic, batch.records, sum([segment.payload for segment in batch.segments]), delays)
 
     # --- giving up ---------------------------------------------------------------------------------------------------
 

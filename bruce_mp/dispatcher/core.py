@@ -325,17 +325,31 @@ class Dispatcher:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def on_written(self, batches: Iterable[SentBatch]) -> None:
+    def on_written(self, batches: Sequence[SentBatch], now: float) -> None:
         """With acks 0: written is delivered."""
+        self._answers.deliver(batches)
         for batch in batches:
-            self._queues.of(batch.topic, batch.partition).answered(batch)
-            self._answers.deliver(batch, self.topic_name(batch.topic))
+            queue = self._queues[batch.topic, batch.partition]
+            queue.answered(batch)
             self._row.add(Counter.AckNotRequired, batch.records)
+            self._go_on(queue, now)
 
-    def on_ack(self, batch: SentBatch, ack: PartitionAck, now: float) -> None:
-        """The broker's answer for one batch."""
-        queue = self._queues.of(batch.topic, batch.partition)
-        queue.answered(batch)
+    def on_acks(self, batches: Sequence[SentBatch], acks: Sequence[PartitionAck], now: float) -> None:
+        """The broker's answers for the batches of a request, in their order: the good ones all at once."""
+        good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error]
+        self._answers.accept(good)
+        for batch in good:
+            queue = self._queues[batch.topic, batch.partition]
+            queue.accepted(batch)
+            if queue.state is not QueueState.FLOWING:
+                self._go_on(queue, now)
+        for batch, ack in zip(batches, acks, strict=True):
+            if ack.error:
+                self._on_error(batch, ack, now)
+        self._finish_handing_back()
+
+    def _on_error(self, batch: SentBatch, ack: PartitionAck, now: float) -> None:
+        queue = self._queues[batch.topic, batch.partition]
         self._answers.answer(queue, batch, ack, self.topic_name(batch.topic))
         self._go_on(queue, now)
 

@@ -221,7 +221,7 @@ class _Process:
         """End a connection of before once it owes nothing; until then nothing more is sent on it."""
         if self._requests or connection.is_writing:
             return
-        self._core.on_written(self._being_written)
+        self._core.on_written(self._being_written, time.monotonic())
         connection.close()
         self._standing.closed()
         self._forget_connection()
@@ -236,7 +236,7 @@ class _Process:
                 self._connect()
             return
         while self._is_ready and not self._socket.is_writing:
-            self._core.on_written(self._being_written)
+            self._core.on_written(self._being_written, time.monotonic())
             self._being_written = []
             batches = self._core.next_request(len(self._requests), time.monotonic())
             if not batches:
@@ -322,14 +322,11 @@ class _Process:
         batches = self._requests.pop(correlation_id)
         self._row.add(Counter.ConnectorGotOkProduceResponse)
         self._heed_quota(response)
-        acks = {(ack.topic, ack.partition): ack for ack in response.acks}
-        for batch in batches:
-            ack = acks[self._core.topic_name(batch.topic), batch.partition]
-            if not ack.error:
-                self._copy(Target.MSG_GOT_ACK, [batch])
-            self._core.on_ack(batch, ack, time.monotonic())
-            if ack.error:
-                self._start_reminding()
+        acks = response.acks
+        self._copy(Target.MSG_GOT_ACK, (batch for batch, ack in zip(batches, acks, strict=True) if not ack.error))
+        self._core.on_acks(batches, acks, time.monotonic())
+        if any(ack.error for ack in acks):
+            self._start_reminding()
 
     def _heed_quota(self, response: ProduceResponse) -> None:
         """Give a broker whose quota we are over the rest that it asks for; it reads nothing meanwhile anyway."""

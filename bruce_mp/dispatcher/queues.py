@@ -22,6 +22,8 @@ from collections import deque
 from enum import Enum, unique
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.slab.runs import next_sequence
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
@@ -108,6 +110,16 @@ class PartitionQueue:
     def answered(self, batch: SentBatch) -> None:
         """A batch in flight has its answer."""
         self.in_flight.remove(batch)
+
+    def accepted(self, batch: SentBatch) -> None:
+        """A batch in flight has its answer, and the broker has the batch."""
+        self.answered(batch)
+        self.retries = 0
+        self.is_torn = False
+        is_numbered = batch.base_sequence >= 0
+        self.expected = next_sequence(batch.base_sequence, batch.records) if is_numbered else None
+        if self.in_doubt:
+            self.settle_doubts()
 
     def settle_doubts(self) -> None:
         """With nothing built that waits for an answer there is nothing left that could be written twice."""

@@ -19,6 +19,9 @@ class Troubles:
         self._now_ms = now_ms
         self._found: dict[tuple[bytes, int], PartitionTrouble] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
     def note(self, topic: bytes, partition: int, error: str) -> None:
         """A partition was answered with an error; the first of a row of the same says since when."""
         known = self._found.get((topic, partition))
@@ -30,8 +33,7 @@ class Troubles:
 
     def over(self, topic: bytes, partition: int) -> None:
         """A partition was answered well."""
-        if self._found:
-            self._found.pop((topic, partition), None)
+        self._found.pop((topic, partition), None)
 
     def listed(self) -> tuple[PartitionTrouble, ...]:
         """All of them."""

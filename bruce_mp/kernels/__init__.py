@@ -16,6 +16,7 @@ per batch.  The names below are the interface.  `pure` implements it in Python a
     ChunkPool      the chunks of an input, reclaimed when all their records are settled
     Row            a process row whose transactions settle segments
     heads          what the headers of segments say; also `by_place`: segments by topic and partition
+    waits          how long the messages of record batches have waited, by topic
     by_partition   split PartitionKey runs by the partition that each key designates
     by_size        cut a segment where its records stop fitting a limit
     head_of        cut a segment at a number of records or bytes
@@ -34,6 +35,7 @@ from bruce_mp.kernels.pure.look import TimeSpan, messages
 from bruce_mp.kernels.pure.message_set import EncodedSet
 from bruce_mp.kernels.pure.parse import Batch, Failure, Rejection
 from bruce_mp.kernels.pure.tally import Place
+from bruce_mp.kernels.pure.waits import Waits
 
 if CHOICE.compiled:
     from bruce_mp.kernels.compiled.chunks import ChunkPool
@@ -55,6 +57,7 @@ if CHOICE.compiled:
         take,
     )
     from bruce_mp.kernels.compiled.streams import cut, tally
+    from bruce_mp.kernels.compiled.waits import waits
 else:
     from bruce_mp.kernels.pure.cut import cut
     from bruce_mp.kernels.pure.encode import encode, record_batch
@@ -66,6 +69,7 @@ else:
     from bruce_mp.kernels.pure.receive import Receiver
     from bruce_mp.kernels.pure.segments import bind, by_partition, head_of, mark, number, place, take
     from bruce_mp.kernels.pure.tally import tally
+    from bruce_mp.kernels.pure.waits import waits
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import Row
 
@@ -89,6 +93,7 @@ __all__ = [
     "RunHead",
     "Stop",
     "TimeSpan",
+    "Waits",
     "bind",
     "by_partition",
     "by_place",
@@ -106,4 +111,5 @@ __all__ = [
     "take",
     "tally",
     "time_span",
+    "waits",
 ]

@@ -23,6 +23,7 @@ __all__ = ["CHOICE", "COMPILED", "Choice"]
 
 COMPILED: Final = (
     "chunks", "encode", "heads", "lanes", "look", "message_set", "receive", "rows", "segments", "streams",
+    "waits",
 )  # fmt: skip
 """The modules of `bruce_mp.kernels.compiled`."""
 _VARIABLE: Final = "BRUCE_KERNELS"

@@ -78,7 +78,10 @@ def decode_produce(frame: bytes, version: int) -> ProduceResponse:
 
 
 class _Reader:
-    """Reads fields from byte `at` on.  What lies behind the data raises struct.error or LookupError."""
+    """Reads fields from byte `at` on.  What lies behind the data raises struct.error or LookupError.
+
+    A null array counts as an empty one.
+    """
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data = data
@@ -90,21 +93,18 @@ class _Reader:
         return int(value)
 
     def count(self) -> int:
-        """The length of an array."""
-        return _not_null(self.number(I32))
+        """The length of an array; -1 if it is null."""
+        return self.number(I32)
 
     def text_length(self) -> int:
         """The length of a string; -1 if it is null."""
         return self.number(I16)
 
     def take(self, size: int) -> bytes:
-        self.at += size
-        if self.at > len(self.data):
-            raise LookupError(f"{size} bytes are claimed where there are fewer")
-        return self.data[self.at - size : self.at]
-
-    def name(self) -> bytes:
-        return self.take(_not_null(self.text_length()))
+        start, self.at = self.at, self.at + size
+        if not start <= self.at <= len(self.data):
+            raise LookupError(f"{size} bytes are claimed")
+        return self.data[start : self.at]
 
     def text(self) -> str | None:
         size = self.text_length()
@@ -123,9 +123,6 @@ class _FlexibleReader(_Reader):
         if first < 0x80:  # nearly always
             self.at += 1
             return first
-        return self._long_uvarint()
-
-    def _long_uvarint(self) -> int:
         value = 0
         for index, byte in enumerate(self.data[self.at : self.at + LONGEST_UVARINT]):
             value |= (byte & 0x7F) << (7 * index)
@@ -135,7 +132,7 @@ class _FlexibleReader(_Reader):
         raise LookupError("a number does not end")
 
     def count(self) -> int:
-        return _not_null(self.uvarint() - 1)
+        return self.uvarint() - 1
 
     def text_length(self) -> int:
         return self.uvarint() - 1
@@ -143,12 +140,6 @@ class _FlexibleReader(_Reader):
     def tags(self) -> dict[int, bytes]:
         count = self.uvarint()
         return {self.uvarint(): self.take(self.uvarint()) for _ in range(count)} if count else {}
-
-
-def _not_null(length: int) -> int:
-    if length < 0:
-        raise LookupError("something is null that must not be")
-    return length
 
 
 def _response(reader: _Reader, version: int) -> ProduceResponse:
@@ -165,7 +156,7 @@ def _response(reader: _Reader, version: int) -> ProduceResponse:
 def _read_topic(reader: _Reader, partition: _Partition, acks: list[PartitionAck]) -> None:
     """Append the acks of one topic."""
     head, end = partition.head, partition.end
-    topic, data = reader.name(), reader.data
+    topic, data = reader.take(reader.text_length()), reader.data
     for _ in range(reader.count()):
         fields = head.unpack_from(data, reader.at)
         reader.at += head.size

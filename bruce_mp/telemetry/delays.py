@@ -7,20 +7,17 @@ the program that made them.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.slab.runs import arrived_ms
 from bruce_mp.telemetry.books import total
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.runs import Segment
 
-__all__ = ["BOUNDS_MS", "BUCKETS", "ack_delays", "bucket_name", "percentile", "read_delays"]
+__all__ = ["BOUNDS_MS", "BUCKETS", "bucket_name", "percentile", "raises_of", "read_delays"]
 
 BOUNDS_MS: Final = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000)
 """The longest delay of each bucket; one more bucket has the longer ones."""
@@ -29,21 +26,11 @@ BUCKETS: Final = len(BOUNDS_MS) + 1
 assert Counter.AckDelayFirst + len(BOUNDS_MS) < Counter.AckDelayMs
 
 
-def ack_delays(slab: Slab, segments: Iterable[Segment], now_ms: int) -> dict[int, int]:
-    """What to raise for segments that are acked now: to be asked before they are settled, for then they may go.
-
-    `now_ms` is on the steady clock, as the runs' times are.  A run of another daemon's life may seem to be from the
-    future; it counts as just received.
-    """
-    raises: dict[int, int] = {}
-    waited = 0
-    for segment in segments:
-        delay_ms = max(0, now_ms - arrived_ms(slab, segment))
-        bucket = Counter.AckDelayFirst + bisect_left(BOUNDS_MS, delay_ms)
-        raises[bucket] = raises.get(bucket, 0) + segment.records
-        waited += delay_ms * segment.records
-    raises[Counter.AckDelayMs] = waited
-    return raises
+def raises_of(delays: Mapping[int, int], waited_ms: int) -> dict[int, int]:
+    """What to raise for so many messages in each bucket, which waited so long all of them together."""
+    return {Counter.AckDelayFirst + bucket: messages for bucket, messages in delays.items()} | {
+        Counter.AckDelayMs: waited_ms
+    }
 
 
 def read_delays(slab: Slab) -> tuple[list[int], int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter as Tally
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.events import TrafficEvent
 
 if TYPE_CHECKING:
@@ -47,13 +46,12 @@ class TrafficSums:
         return sums
 
     def delivered(self, topic: bytes, messages: int, size: int, delays: Mapping[int, int]) -> None:
-        """A batch was acknowledged; `delays` are the raises of counters that `ack_delays` made for it."""
+        """Batches were acknowledged; `delays` are their messages by bucket, see `delays.BOUNDS_MS`."""
         sums = self._of(topic)
         sums.messages += messages
         sums.size += size
-        for counter, count in delays.items():
-            if counter != Counter.AckDelayMs:
-                sums.delays[counter - Counter.AckDelayFirst] += count
+        for bucket, count in delays.items():
+            sums.delays[bucket] += count
 
     def refused(self, topic: bytes, error: str) -> None:
         """A broker answered with an error."""

@@ -76,13 +76,13 @@ def test_one_batch_of_a_partition_is_in_flight_unless_the_broker_recognises_it(
     one.on_connected(recognises=broker)
     give(slab, one)
     (first,) = one.next_request(0, 0.0)
-    one.on_ack(first, PartitionAck(b"t1", 0, 0), 0.0)
+    one.on_acks([first], [PartitionAck(b"t1", 0, 0)], 0.0)
     sent = []
     for in_flight in range(2):
         give(slab, one)
         sent += one.next_request(in_flight, 0.0)
     assert len(sent) == batches
-    one.on_ack(sent[0], PartitionAck(b"t1", 0, 0), 0.0)
+    one.on_acks([sent[0]], [PartitionAck(b"t1", 0, 0)], 0.0)
     assert len(sent + one.next_request(1, 0.0)) == 2
 
 
@@ -105,7 +105,7 @@ def test_an_error_that_leaves_it_open_is_a_possible_duplicate(
     one.on_connected(recognises=broker)
     give(slab, one)
     (batch,) = one.next_request(0, 0.0)
-    one.on_ack(batch, PartitionAck(b"t1", 0, 7), 0.0)  # REQUEST_TIMED_OUT
+    one.on_acks([batch], [PartitionAck(b"t1", 0, 7)], 0.0)  # REQUEST_TIMED_OUT
     assert doubted(slab) == doubt
 
 
@@ -147,9 +147,9 @@ def test_brokers_that_have_learned_it_meanwhile_get_numbers(slab: Slab) -> None:
     one.on_connected(recognises=True)
     (again,) = one.next_request(0, 0.0)
     assert (first.base_sequence, again.base_sequence) == (-1, -1), "a built batch stays as it is"
-    one.on_ack(again, PartitionAck(b"t1", 0, 0), 0.0)
+    one.on_acks([again], [PartitionAck(b"t1", 0, 0)], 0.0)
     for base in (0, 3):
         give(slab, one)
         (numbered,) = one.next_request(0, 0.0)
         assert numbered.base_sequence == base
-        one.on_ack(numbered, PartitionAck(b"t1", 0, 0), 0.0)
+        one.on_acks([numbered], [PartitionAck(b"t1", 0, 0)], 0.0)

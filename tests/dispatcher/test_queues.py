@@ -1,8 +1,9 @@
-"""The queues of a dispatcher: those of topics that are gone are forgotten, and no others."""
+"""The queues of a dispatcher: what a good answer ends, and which queues are forgotten."""
 
 from __future__ import annotations
 
-from bruce_mp.dispatcher.queues import Queues, QueueState
+from bruce_mp.dispatcher.queues import PartitionQueue, Queues, QueueState
+from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.runs import Segment
 
 SEGMENT = Segment(0, 1, 64, 152, 1, 1)
@@ -33,3 +34,15 @@ def test_nothing_is_forgotten_while_there_are_few() -> None:
         queues.of(number, 0)
     assert queues.of(1, 0) is first
     assert len(queues) == 6
+
+
+def test_the_last_good_answer_ends_all_doubt() -> None:
+    """As long as a built batch waits for its answer, one that was given up may still be carried out before it."""
+    queue = PartitionQueue(1, 0)
+    batches = [SentBatch(1, 0, 0, 0, (SEGMENT, SEGMENT)), SentBatch(1, 0, 0, 2, (SEGMENT,))]
+    queue.in_flight.extend(batches)
+    queue.in_doubt = queue.is_torn = True
+    queue.accepted(batches[0])
+    assert (queue.in_doubt, queue.is_torn, queue.expected) == (True, False, 2)
+    queue.accepted(batches[1])
+    assert (queue.in_doubt, queue.expected) == (False, 3)

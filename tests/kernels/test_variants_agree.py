@@ -15,6 +15,7 @@ from bruce_mp.protocol.message_set import MessageFormat
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from support.examples import examples
 from support.headers import header_lists
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(not CHOICE.compiled, reason=CHOICE.sentence)
 GEOMETRY: Final = Geometry(chunks=24, topics=8, partitions=8, landing_slots=12, landing_slot_size=9000)
 MINE: Final = word(State.ROUTED, 7)
-MODULES: Final = ("heads", "lanes", "look", "message_set", "encode", "segments")
+MODULES: Final = ("heads", "lanes", "look", "message_set", "encode", "segments", "waits")
 
 
 class Variant:
@@ -91,7 +92,7 @@ Action = tuple[str, int, int]
 actions = st.lists(
     st.tuples(
         st.sampled_from(
-            "cut partition size span encode batch set heads place_of mark bind place number settle".split()
+            "cut partition size span encode batch set heads place_of waits mark bind place number settle".split()
         ),
         st.integers(0, 2**16),
         st.integers(0, 2**16),
@@ -119,6 +120,7 @@ def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, 
         ),
         "set": lambda: it.call("encode_message_set", segments, MessageFormat(amount & 1), keeps_empty=bool(amount & 2)),
         "heads": lambda: it.call("heads", segments),
+        "waits": lambda: it.call("waits", _batches(segments), [1, 2 + amount], amount * 3),
         "place_of": lambda: it.call("by_place", segments),
         "mark": lambda: it.call("mark", [segment], MINE),
         "bind": lambda: it.call("bind", segments, range(which, which + len(segments))),
@@ -137,6 +139,14 @@ def _number(it: Variant, segments: list[Segment], which: int, amount: int) -> An
     batches = [*([segment] for segment in segments), segments]
     entry = table.entry_at(1, 2)
     return it.call("number", [(entry, amount, batch) for batch in batches], MINE, is_numbered=bool(amount & 1))
+
+
+def _batches(segments: list[Segment]) -> list[SentBatch]:
+    """Batches of two topics, of one and two segments."""
+    return [
+        SentBatch(1 + start % 4 // 3, 0, 0, 0, tuple(segments[start : start + 1 + start % 2]))
+        for start in range(len(segments))
+    ]
 
 
 def _settle(it: Variant, segment: Segment, amount: int) -> Any:

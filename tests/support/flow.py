@@ -153,9 +153,11 @@ class World(Machine):
         self._as_peer(slot, lambda: self._deliver(peer, request, codes), kill_at=kill_at)
 
     def _deliver(self, peer: Peer, request: Request, codes: list[int]) -> None:
-        for batch, written, code in zip(request.batches, request.written, codes, strict=True):
-            ack = PartitionAck(written.topic, batch.partition, code, record_errors=self._culprits(written, code))
-            peer.core.on_ack(batch, ack, self.now_ms / 1000)
+        acks = [
+            PartitionAck(written.topic, written.partition, code, record_errors=self._culprits(written, code))
+            for written, code in zip(request.written, codes, strict=True)
+        ]
+        peer.core.on_acks(request.batches, acks, self.now_ms / 1000)
 
     def _culprits(self, batch: Written, code: int) -> tuple[tuple[int, str | None], ...]:
         if code != INVALID_RECORD or not self.names_culprits:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 VARIANTS: Final = ("pure", "compiled") if CHOICE.compiled else ("pure",)
-_MODULES: Final = ("cut", "encode", "heads", "intake", "lanes", "look", "message_set", "receive", "segments", "tally")
+_MODULES: Final = (
+    "cut", "encode", "heads", "intake", "lanes", "look", "message_set", "receive", "segments", "tally", "waits",
+)  # fmt: skip
 _PURE: Final = tuple(f"bruce_mp.kernels.pure.{name}" for name in _MODULES)
 _USERS: Final = ("bruce_mp.", "tests.", "support.", "test_")
 _OWN: Final = ("bruce_mp.kernels.pure", "bruce_mp.kernels.compiled", "bruce_mp.slab.")

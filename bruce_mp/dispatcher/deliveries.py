@@ -1,0 +1,79 @@
+"""Settles the record batches that a broker has, many at once.
+
+A batch is settled by one transaction, whole; a transaction may settle several batches.  What is counted is the same as
+if each had its own: delivered messages and their delays go with the transaction, the sums by topic before it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from typing import TYPE_CHECKING
+
+from bruce_mp import kernels
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
+from bruce_mp.telemetry.clock import steady_ms
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.delays import BOUNDS_MS, raises_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from bruce_mp.kernels import Waits
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.recovery import SentBatch
+    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.tables import TopicTable
+    from bruce_mp.telemetry.traffic import TrafficSums
+
+__all__ = ["Deliveries"]
+
+
+class Deliveries:
+    """Settles batches as delivered, and adds up what became of their topics."""
+
+    def __init__(self, slab: Slab, row: Row, topics: TopicTable, traffic: TrafficSums) -> None:
+        self._slab = slab
+        self._row = row
+        self._topics = topics
+        self._traffic = traffic
+
+    def settle(self, batches: Sequence[SentBatch]) -> None:
+        """The broker has these batches."""
+        for some in _transactions(batches):
+            waits = kernels.waits(self._slab, some, BOUNDS_MS, steady_ms())
+            self._note_topics(waits)  # before they are settled: then their topics may go
+            segments = [segment for batch in some for segment in batch.segments]
+            self._row.settle(segments, State.DELIVERED, 0, _raises(waits.values()))
+            self._row.add(Counter.ConnectorGotSuccessfulAck, len(some))
+
+    def _note_topics(self, waits: dict[int, Waits]) -> None:
+        for topic, (messages, size, _, delays) in waits.items():
+            if self._topics.refusal_of(topic):
+                self._topics.note_refusal(topic, 0)
+            self._traffic.delivered(self._topics.name_of(topic), messages, size, delays)
+
+
+def _transactions(batches: Iterable[SentBatch]) -> Iterator[list[SentBatch]]:
+    """Batches in order, as many together as one transaction settles; none is cut."""
+    some: list[SentBatch] = []
+    room = MAX_SETTLED_SEGMENTS
+    for batch in batches:
+        room -= len(batch.segments)
+        if room < 0 and some:
+            yield some
+            some, room = [], MAX_SETTLED_SEGMENTS - len(batch.segments)
+        some.append(batch)
+    if some:
+        yield some
+
+
+def _raises(waits: Iterable[Waits]) -> dict[int, int]:
+    messages = waited_ms = 0
+    delays: Tally[int] = Tally()
+    for more, _, waited, counts in waits:
+        messages += more
+        waited_ms += waited
+        for bucket, count in counts.items():
+            delays[bucket] += count
+    return {Counter.MsgDelivered: messages, **raises_of(delays, waited_ms)}

@@ -1,0 +1,1 @@
+from bruce_mp.kernels.pure.waits import waits as waits

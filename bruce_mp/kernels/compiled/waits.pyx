@@ -1,0 +1,83 @@
+"""How long the messages of record batches have waited: see `kernels/pure/waits.py`."""
+
+from libc.stdlib cimport calloc, free
+
+from bruce_mp.kernels.compiled.memory cimport *
+from bruce_mp.kernels.compiled.segments cimport refuse
+
+from bruce_mp.kernels.pure.waits import Waits
+
+
+cdef enum:
+    MOST_BUCKETS = 32
+
+
+cdef struct Sums:        # of one topic
+    uint64_t messages, size, waited_ms
+    uint64_t delays[MOST_BUCKETS]
+
+
+cdef struct Bounded:     # the longest delay of each bucket but the last
+    uint64_t count
+    int64_t longest[MOST_BUCKETS]
+
+
+cdef int read_bounds(bounds_ms, Bounded *bounds) except -1:
+    bounds.count = len(bounds_ms)
+    if bounds.count >= MOST_BUCKETS:
+        raise ValueError(f"There are at most {MOST_BUCKETS} buckets, not {bounds.count + 1}.")
+    for index, longest in enumerate(bounds_ms):
+        bounds.longest[index] = longest
+    return 0
+
+
+cdef inline uint64_t bucket_of(Bounded *bounds, uint64_t delay_ms) noexcept nogil:
+    cdef uint64_t index = 0
+    while index < bounds.count and delay_ms > <uint64_t>bounds.longest[index]:
+        index += 1
+    return index
+
+
+cdef int add_batch(slab, batch, Memory *memory, Bounded *bounds, uint64_t now_ms, Sums *sums) except -1:
+    cdef Part part
+    cdef Bounds place
+    cdef uint64_t arrived_ms, delay_ms
+    for segment in batch.segments:
+        part_of(segment, &part)
+        if bounds_of(memory, &part, &place):
+            refuse(slab, segment)
+        arrived_ms = load64(place.run + RUN_ARRIVED_MS)
+        delay_ms = now_ms - arrived_ms if now_ms > arrived_ms else 0
+        sums.messages += part.records
+        sums.size += part.payload
+        sums.waited_ms += delay_ms * part.records
+        sums.delays[bucket_of(bounds, delay_ms)] += part.records
+    return 0
+
+
+cdef object as_waits(Sums *sums, uint64_t buckets):
+    cdef uint64_t index
+    delays = {index: sums.delays[index] for index in range(buckets) if sums.delays[index]}
+    return tuple.__new__(Waits, (sums.messages, sums.size, sums.waited_ms, delays))
+
+
+def waits(slab, batches, bounds_ms, uint64_t now_ms):
+    cdef Memory memory
+    cdef Bounded bounds
+    cdef dict places = {}
+    cdef uint64_t place
+    cdef Sums *sums = <Sums *>calloc(len(batches) or 1, sizeof(Sums))
+    if sums == NULL:
+        raise MemoryError
+    try:
+        read_bounds(bounds_ms, &bounds)
+        attach(slab, &memory)
+        try:
+            for batch in batches:
+                place = places.setdefault(batch.topic, len(places))
+                add_batch(slab, batch, &memory, &bounds, now_ms, &sums[place])
+        finally:
+            release(&memory)
+        return {topic: as_waits(&sums[<uint64_t>found], bounds.count + 1) for topic, found in places.items()}
+    finally:
+        free(sums)

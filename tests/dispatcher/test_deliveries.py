@@ -1,0 +1,216 @@
+"""Good answers: the batches of a response are settled together, and counted as if each had come alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp import kernels
+from bruce_mp.config.model import Config
+from bruce_mp.config.sections import Kafka
+from bruce_mp.dispatcher import deliveries
+from bruce_mp.dispatcher.core import Dispatcher
+from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
+from bruce_mp.protocol.kafka_types import PartitionAck
+from bruce_mp.protocol.record_batch import Record
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.runs import segment_words
+from bruce_mp.slab.tables import PartitionTable, TopicTable
+from bruce_mp.telemetry.books import read_books
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.delays import read_delays
+from bruce_mp.telemetry.discards import DiscardReporter
+from support.crash_images import crash_images
+from support.put_records import put_records
+from support.slabs import DISPATCHER_ROW, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.recovery import SentBatch
+
+SLOT: Final = 0
+NAMES: Final = (b"t1", b"t2")
+PARTITIONS: Final = 3
+RECORD: Final = Record(1_700_000_000_000, b"k", b"v" * 10)
+GEOMETRY: Final = Geometry(chunks=32, topics=16, partitions=16, landing_slots=4, landing_slot_size=1024)
+
+
+class Nowhere:
+    def send_bytes(self, _: bytes) -> bool:
+        return True
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab(GEOMETRY) as made:
+        for name in NAMES:
+            topic = TopicTable(made).add(name, PARTITIONS)
+            for partition in range(PARTITIONS):
+                PartitionTable(made).ensure(topic, partition)
+        made.words[lay.SUPER_IDEMPOTENCE >> 2] = 1
+        yield made
+
+
+@pytest.fixture
+def dispatcher(slab: Slab) -> Dispatcher:
+    config = Config(kafka=Kafka(bootstrap_servers=("b1:9092",)))
+    reporter = DiscardReporter(Nowhere(), 100)
+    made = Dispatcher(slab, Row(slab, DISPATCHER_ROW), config, SLOT, reporter, incarnation=1)
+    made.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.RESYNC, 1)], 0)
+    made.on_connected(recognises=True)
+    made.drain_outbox()
+    return made
+
+
+def send(slab: Slab, to: Dispatcher, *sizes: int) -> list[SentBatch]:
+    """A request with a batch for each partition of each topic, in order; of `sizes` many records, a segment each."""
+    for topic in range(1, len(NAMES) + 1):
+        for partition in range(PARTITIONS):
+            segments = put_records(slab, [[RECORD] * size for size in sizes], topic)
+            kernels.mark(slab, segments, word(State.ASSIGNED, SLOT))
+            to.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.BATCH, topic, partition, segments)], 0)
+    batches = to.next_request(0, 0.0)
+    assert len(batches) == len(NAMES) * PARTITIONS
+    return batches
+
+
+def acks(batches: Sequence[SentBatch], **errors: int) -> list[PartitionAck]:
+    """Good answers, but for these: `at3=6`."""
+    return [
+        PartitionAck(NAMES[batch.topic - 1], batch.partition, errors.get(f"at{index}", 0))
+        for index, batch in enumerate(batches)
+    ]
+
+
+def count(slab: Slab, counter: int) -> int:
+    return Row(slab, DISPATCHER_ROW).counters[counter]
+
+
+def states(slab: Slab, batches: Sequence[SentBatch]) -> list[set[int]]:
+    """For each batch the states of its records."""
+    return [
+        {slab.words[at] & 0xFF for segment in batch.segments for at in segment_words(slab, segment)}
+        for batch in batches
+    ]
+
+
+def test_a_response_is_settled_in_one_transaction(slab: Slab, dispatcher: Dispatcher) -> None:
+    batches = send(slab, dispatcher, 2, 3)
+    version = Row(slab, DISPATCHER_ROW).version
+    dispatcher.on_acks(batches, acks(batches), 0.0)
+    assert Row(slab, DISPATCHER_ROW).version == version + 2
+    assert states(slab, batches) == [{State.DELIVERED}] * 6
+    assert read_books(slab).delivered == 6 * 5
+    assert count(slab, Counter.ConnectorGotSuccessfulAck) == count(slab, Counter.AckErrorFirst + 1) == 6
+    assert sum(read_delays(slab)[0]) == 6 * 5
+
+
+@pytest.mark.parametrize("most", [4, 5])  # two batches of two, and half of one
+def test_what_one_transaction_cannot_settle_goes_into_more_and_no_batch_is_cut(
+    slab: Slab, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(deliveries, "MAX_SETTLED_SEGMENTS", most)
+    batches = send(slab, dispatcher, 2, 3)
+    version = Row(slab, DISPATCHER_ROW).version
+    dispatcher.on_acks(batches, acks(batches), 0.0)
+    assert Row(slab, DISPATCHER_ROW).version == version + 3 * 2
+    assert states(slab, batches) == [{State.DELIVERED}] * 6
+    assert count(slab, Counter.ConnectorGotSuccessfulAck) == 6
+    assert [event.messages for event in dispatcher.traffic.events()] == [15, 15]
+
+
+@pytest.mark.usefixtures("pure_kernels")
+def test_killed_at_any_store_each_batch_is_settled_whole_or_not_at_all(slab: Slab, dispatcher: Dispatcher) -> None:
+    batches = send(slab, dispatcher, 1, 2)
+    geometry = slab.geometry
+    row_at = geometry.rows_at + DISPATCHER_ROW * lay.ROW_BYTES
+    regions = [range(row_at, row_at + lay.ROW_BYTES), range(geometry.chunks_at, geometry.file_size)]
+    outcomes = []
+    for _ in crash_images(slab, regions, lambda: dispatcher.on_acks(batches, acks(batches, at2=6), 0.0)):
+        Row(slab, DISPATCHER_ROW)
+        found = states(slab, batches)
+        assert found.pop(2) == {State.IN_FLIGHT}
+        settled = found == [{State.DELIVERED}] * 5
+        assert settled or found == [{State.IN_FLIGHT}] * 5
+        assert read_books(slab).delivered == sum(read_delays(slab)[0]) == (15 if settled else 0)
+        outcomes.append(settled)
+    assert outcomes == sorted(outcomes)
+    assert set(outcomes) == {False, True}
+
+
+def test_what_is_known_of_topics_is_exact(slab: Slab, dispatcher: Dispatcher) -> None:
+    topics = TopicTable(slab)
+    for topic in (1, 2):
+        topics.note_refusal(topic, 29)
+    batches = send(slab, dispatcher, 4)
+    dispatcher.on_acks(batches, acks(batches, at0=29, at1=29, at2=29), 0.0)
+    assert topics.refusals() == {b"t1": 29}
+    first, second = sorted(dispatcher.traffic.events(), key=lambda event: event.topic)
+    size = RECORD_SIZE * 4
+    assert (first.topic, first.messages, first.errors) == (b"t1", 0, 3)
+    assert (second.topic, second.messages, second.size, second.errors) == (b"t2", 12, 3 * size, 0)
+    assert sum(second.delays.values()) == 12
+    assert [trouble.topic for trouble in dispatcher.troubles.listed()] == [b"t1"] * 3
+
+
+RECORD_SIZE: Final = len(RECORD.key or b"") + len(RECORD.value or b"")
+
+
+def test_an_error_concerns_its_own_batch_and_no_other(slab: Slab, dispatcher: Dispatcher) -> None:
+    batches = send(slab, dispatcher, 1)
+    dispatcher.on_acks(batches, acks(batches, at1=19, at4=46), 0.0)
+    in_flight = [index for index, found in enumerate(states(slab, batches)) if found != {State.DELIVERED}]
+    assert in_flight == [1]
+    assert read_books(slab).delivered == 5
+    counted = [count(slab, Counter.AckErrorFirst + 1 + code) for code in (0, 19, 46)]
+    assert counted == [4, 1, 1]
+    assert count(slab, Counter.ConnectorGotSuccessfulAck) == 5
+    assert len(dispatcher.troubles.listed()) == 1
+    (again,) = dispatcher.next_request(0, 1.0)
+    assert again == batches[1]
+    dispatcher.on_acks([again], acks([again]), 1.0)
+    assert read_books(slab).delivered == 6
+    assert not dispatcher.troubles.listed()
+
+
+def hand_back(to: Dispatcher, *places: tuple[int, int]) -> None:
+    words = [Parcel(Kind.HAND_BACK, topic, partition) for topic, partition in places]
+    to.on_parcels([Parcel(Kind.FROM, 0, 1), *words], 0)
+    assert not to.drain_outbox()
+
+
+def test_everything_is_handed_back_when_all_answers_are_there(slab: Slab, dispatcher: Dispatcher) -> None:
+    batches = send(slab, dispatcher, 1)
+    hand_back(dispatcher, (0, EVERYTHING))
+    dispatcher.on_acks(batches, acks(batches), 0.0)
+    assert [parcel[:3] for parcel in dispatcher.drain_outbox()[1:]] == [(Kind.HANDED_BACK, 0, EVERYTHING)]
+
+
+def test_a_hand_back_waits_for_the_whole_response(slab: Slab, dispatcher: Dispatcher) -> None:
+    batches = send(slab, dispatcher, 1)
+    hand_back(dispatcher, (1, 2), (0, EVERYTHING))
+    dispatcher.on_acks(batches, acks(batches, at3=6), 0.0)
+    assert [parcel[:3] for parcel in dispatcher.drain_outbox()[1:]] == [
+        (Kind.HANDED_BACK, 1, 2),
+        (Kind.PAUSED, 2, 0),
+        (Kind.RETURNED_SENT, 2, 0),
+        (Kind.HANDED_BACK, 0, EVERYTHING),
+    ]
+    assert read_books(slab).delivered == 5
+
+
+def test_what_needs_no_answer_is_delivered_and_handed_back_when_it_is_written(
+    slab: Slab, dispatcher: Dispatcher
+) -> None:
+    batches = send(slab, dispatcher, 2)
+    hand_back(dispatcher, (1, 2))
+    dispatcher.on_written(batches, 0.0)
+    assert read_books(slab).delivered == count(slab, Counter.AckNotRequired) == 12
+    assert count(slab, Counter.AckErrorFirst + 1) == 0
+    assert [parcel[:3] for parcel in dispatcher.drain_outbox()[1:]] == [(Kind.HANDED_BACK, 1, 2)]
