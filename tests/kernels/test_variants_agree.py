@@ -131,6 +131,19 @@ def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, 
     return calls[what](), segments
 
 
+def _wait_for_both(pure: Variant, compiled: Variant) -> list[Segment]:
+    """What is closed in the next two seconds."""
+    closed: list[Segment] = []
+    while (due_ms := pure.lanes.next_due_ms) is not None and due_ms < 2500:
+        for it in (pure, compiled):
+            it.lanes.close_due(due_ms)
+        assert pure.lanes.next_due_ms == compiled.lanes.next_due_ms
+        now_closed = pure.lanes.drain_closed()
+        assert compiled.lanes.drain_closed() == now_closed
+        closed += now_closed
+    return closed
+
+
 def _number(it: Variant, segments: list[Segment], which: int, amount: int) -> Any:
     """A batch of each segment by itself, and then one of all."""
     table = PartitionTable(it.slab)
@@ -167,6 +180,8 @@ def test_both_do_the_same(sent: list[list[bytes]], todo: list[Action], linger_ms
             said, closed = pure.receive(batch, 100 + number * 10)
             assert compiled.receive(batch, 100 + number * 10) == (said, closed)
             segments += closed
+            assert pure.lanes.next_due_ms == compiled.lanes.next_due_ms
+        segments += _wait_for_both(pure, compiled)
         for it in (pure, compiled):
             it.lanes.close_all()
         segments += pure.lanes.drain_closed()

@@ -20,7 +20,7 @@ import os
 
 from bruce_mp.kernels.pure.intake import Intake as PureIntake
 from bruce_mp.kernels.pure.intake import Taken
-from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
+from bruce_mp.kernels.pure.lanes import IDLE_MS, WAKE_SLACK_MS, Ingested, NoRoom
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
 from bruce_mp.kernels.pure.parse import Failure, Rejection
 from bruce_mp.slab import layout
@@ -507,6 +507,25 @@ class Lanes(PureLanes):
         super().close_due(now_ms)
         if len(self._lanes) != before:
             self._work.forget()
+
+    def _look_at_all(self, int64_t now_ms):
+        cdef Lane lane
+        cdef int64_t due_ms = now_ms + WAKE_SLACK_MS, idle_ms = now_ms - IDLE_MS, earliest_ms = 0
+        cdef bint is_any_silent = False
+        cdef list idle = []
+        for key, each in self._lanes.items():
+            lane = <Lane>each
+            if lane.records and lane.due_ms > due_ms:
+                earliest_ms = min(earliest_ms, lane.due_ms) if earliest_ms else lane.due_ms
+            elif not lane.records and lane.used_ms > idle_ms:
+                is_any_silent = True
+            elif self._look(lane, now_ms):
+                idle.append(key)
+        if earliest_ms:
+            self._wake_by(earliest_ms - self.leeway_ms)
+        if is_any_silent:
+            self._wake_by((now_ms // IDLE_MS + 1) * IDLE_MS)
+        return idle
 
     def close_all(self):
         super().close_all()

@@ -40,7 +40,7 @@ LONGEST_SPAN: Final = 32
 """Chunks that a busy lane takes at a time, 256 KiB; fewer in a small slab, of which they are no more than a 512th."""
 _RUNS_THAT_FIT: Final = 3
 """A lane whose span lasts for more runs takes a smaller one next."""
-_WAKE_SLACK_MS: Final = 12
+WAKE_SLACK_MS: Final = 12
 """Who closes one lane closes those that would be due so soon: each frame wakes the router up."""
 _LEEWAY_MS: Final = 8
 _LONG_MS: Final = 64
@@ -293,13 +293,16 @@ class Lanes:
         for shared in self._shared:
             if shared.chunk >= 0:
                 self._look(shared, now_ms)
-        idle = [key for key, lane in self._lanes.items() if self._look(lane, now_ms)]
-        for key in idle:
+        for key in self._look_at_all(now_ms):
             del self._lanes[key]
+
+    def _look_at_all(self, now_ms: int) -> list[LaneKey]:
+        """Close what is due in the lanes of numbered topics; those that are idle and have given up their chunks."""
+        return [key for key, lane in self._lanes.items() if self._look(lane, now_ms)]
 
     def _look(self, lane: Lane, now_ms: int) -> bool:
         """Close what is due in a lane; True when the lane is idle and has given up its chunk."""
-        if lane.records and lane.due_ms <= now_ms + _WAKE_SLACK_MS:
+        if lane.records and lane.due_ms <= now_ms + WAKE_SLACK_MS:
             self._close_run(lane)
         if lane.records:
             self._wake_by(lane.due_ms - self.leeway_ms)
