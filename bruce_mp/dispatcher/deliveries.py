@@ -6,7 +6,6 @@ if each had its own: delivered messages and their delays go with the transaction
 
 from __future__ import annotations
 
-from collections import Counter as Tally
 from typing import TYPE_CHECKING
 
 from bruce_mp import kernels
@@ -41,14 +40,15 @@ class Deliveries:
     def settle(self, batches: Sequence[SentBatch]) -> None:
         """The broker has these batches."""
         for some in _transactions(batches):
-            waits = kernels.waits(self._slab, some, BOUNDS_MS, steady_ms())
-            self._note_topics(waits)  # before they are settled: then their topics may go
+            total, by_topic = kernels.waits(self._slab, some, BOUNDS_MS, steady_ms())
+            self._note_topics(by_topic)  # before they are settled: then their topics may go
             segments = [segment for batch in some for segment in batch.segments]
-            self._row.settle(segments, State.DELIVERED, 0, _raises(waits.values()))
+            raises = {Counter.MsgDelivered: total.messages, **raises_of(total.delays, total.waited_ms)}
+            self._row.settle(segments, State.DELIVERED, 0, raises)
             self._row.add(Counter.ConnectorGotSuccessfulAck, len(some))
 
-    def _note_topics(self, waits: dict[int, Waits]) -> None:
-        for topic, (messages, size, _, delays) in waits.items():
+    def _note_topics(self, by_topic: dict[int, Waits]) -> None:
+        for topic, (messages, size, _, delays) in by_topic.items():
             if self._topics.refusal_of(topic):
                 self._topics.note_refusal(topic, 0)
             self._traffic.delivered(self._topics.name_of(topic), messages, size, delays)
@@ -66,14 +66,3 @@ def _transactions(batches: Iterable[SentBatch]) -> Iterator[list[SentBatch]]:
         some.append(batch)
     if some:
         yield some
-
-
-def _raises(waits: Iterable[Waits]) -> dict[int, int]:
-    messages = waited_ms = 0
-    delays: Tally[int] = Tally()
-    for more, _, waited, counts in waits:
-        messages += more
-        waited_ms += waited
-        for bucket, count in counts.items():
-            delays[bucket] += count
-    return {Counter.MsgDelivered: messages, **raises_of(delays, waited_ms)}

@@ -16,7 +16,7 @@ per batch.  The names below are the interface.  `pure` implements it in Python a
     ChunkPool      the chunks of an input, reclaimed when all their records are settled
     Row            a process row whose transactions settle segments
     heads          what the headers of segments say; also `by_place`: segments by topic and partition
-    waits          how long the messages of record batches have waited, by topic
+    waits          how long the messages of record batches have waited, all and by topic
     by_partition   split PartitionKey runs by the partition that each key designates
     by_size        cut a segment where its records stop fitting a limit
     head_of        cut a segment at a number of records or bytes

@@ -31,6 +31,8 @@ class TopicTable:
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
+        self._first_at = slab.geometry.topics_at
+        self._capacity = slab.geometry.topics
         self._ids: dict[bytes, int] = {}
         self._names: dict[int, bytes] = {}
         self._seen: list[int] = [0]
@@ -72,8 +74,7 @@ class TopicTable:
             del self._ids[name]
 
     def _at(self, topic: int) -> int:
-        geometry = self._slab.geometry
-        return geometry.topics_at + topic % geometry.topics * lay.TOPIC_ENTRY
+        return self._first_at + topic % self._capacity * lay.TOPIC_ENTRY
 
     def _is_current(self, topic: int) -> bool:
         return self._slab.words[(self._at(topic) + lay.TOPIC_NUMBER) >> 2] == topic

@@ -47,7 +47,7 @@ class TrafficSums:
 
     def delivered(self, topic: bytes, messages: int, size: int, delays: Mapping[int, int]) -> None:
         """Batches were acknowledged; `delays` are their messages by bucket, see `delays.BOUNDS_MS`."""
-        sums = self._of(topic)
+        sums = self._topics.get(topic) or self._of(topic)
         sums.messages += messages
         sums.size += size
         for bucket, count in delays.items():

@@ -12,7 +12,7 @@ cdef enum:
     MOST_BUCKETS = 32
 
 
-cdef struct Sums:        # of one topic
+cdef struct Sums:        # of one topic, or of all
     uint64_t messages, size, waited_ms
     uint64_t delays[MOST_BUCKETS]
 
@@ -38,20 +38,26 @@ cdef inline uint64_t bucket_of(Bounded *bounds, uint64_t delay_ms) noexcept nogi
     return index
 
 
-cdef int add_batch(slab, batch, Memory *memory, Bounded *bounds, uint64_t now_ms, Sums *sums) except -1:
+cdef inline void add(Sums *sums, Part *part, uint64_t delay_ms, uint64_t bucket) noexcept nogil:
+    sums.messages += part.records
+    sums.size += part.payload
+    sums.waited_ms += delay_ms * part.records
+    sums.delays[bucket] += part.records
+
+
+cdef int add_batch(slab, batch, Memory *memory, Bounded *bounds, uint64_t now_ms, Sums *total, Sums *topic) except -1:
     cdef Part part
     cdef Bounds place
-    cdef uint64_t arrived_ms, delay_ms
+    cdef uint64_t arrived_ms, delay_ms, bucket
     for segment in batch.segments:
         part_of(segment, &part)
         if bounds_of(memory, &part, &place):
             refuse(slab, segment)
         arrived_ms = load64(place.run + RUN_ARRIVED_MS)
         delay_ms = now_ms - arrived_ms if now_ms > arrived_ms else 0
-        sums.messages += part.records
-        sums.size += part.payload
-        sums.waited_ms += delay_ms * part.records
-        sums.delays[bucket_of(bounds, delay_ms)] += part.records
+        bucket = bucket_of(bounds, delay_ms)
+        add(total, &part, delay_ms, bucket)
+        add(topic, &part, delay_ms, bucket)
     return 0
 
 
@@ -66,7 +72,7 @@ def waits(slab, batches, bounds_ms, uint64_t now_ms):
     cdef Bounded bounds
     cdef dict places = {}
     cdef uint64_t place
-    cdef Sums *sums = <Sums *>calloc(len(batches) or 1, sizeof(Sums))
+    cdef Sums *sums = <Sums *>calloc(1 + len(batches), sizeof(Sums))  # the first has the total
     if sums == NULL:
         raise MemoryError
     try:
@@ -74,10 +80,11 @@ def waits(slab, batches, bounds_ms, uint64_t now_ms):
         attach(slab, &memory)
         try:
             for batch in batches:
-                place = places.setdefault(batch.topic, len(places))
-                add_batch(slab, batch, &memory, &bounds, now_ms, &sums[place])
+                place = places.setdefault(batch.topic, 1 + len(places))
+                add_batch(slab, batch, &memory, &bounds, now_ms, sums, &sums[place])
         finally:
             release(&memory)
-        return {topic: as_waits(&sums[<uint64_t>found], bounds.count + 1) for topic, found in places.items()}
+        by_topic = {topic: as_waits(&sums[<uint64_t>found], bounds.count + 1) for topic, found in places.items()}
+        return as_waits(sums, bounds.count + 1), by_topic
     finally:
         free(sums)
