@@ -20,7 +20,7 @@ __all__ = ["TicketOffice", "last_tickets"]
 
 
 def _at(slab: Slab, row: int) -> int:
-    return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_TICKET) >> 3
+    return slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_TICKET
 
 
 class TicketOffice:
@@ -28,21 +28,22 @@ class TicketOffice:
 
     def __init__(self, slab: Slab, row: int) -> None:
         self._slab = slab
-        self._row_at = _at(slab, row)
+        self.row_at = _at(slab, row)
+        """File offset of the ticket that was given out last."""
 
     def hand_over(self, run_at: int) -> None:
         """Make the run at a file offset the router's: ticket, then word, then the row."""
-        ticket = self._slab.longs[self._row_at] + 1
+        ticket = self._slab.longs[self.row_at >> 3] + 1
         self._slab.longs[(run_at + lay.RUN_TICKET) >> 3] = ticket
         self._slab.words[run_at >> 2] = State.FILLED
-        self._slab.longs[self._row_at] = ticket
+        self._slab.longs[self.row_at >> 3] = ticket
 
     def catch_up(self, ticket: int) -> None:
         """A predecessor may have died after it handed over a run with this ticket and before its row said so."""
-        self._slab.longs[self._row_at] = max(self._slab.longs[self._row_at], ticket)
+        self._slab.longs[self.row_at >> 3] = max(self._slab.longs[self.row_at >> 3], ticket)
 
 
 def last_tickets(slab: Slab) -> dict[int, int]:
     """The last ticket of each input row."""
     rows = range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_INPUT + lay.INPUT_ROWS)
-    return {row: slab.longs[_at(slab, row)] for row in rows}
+    return {row: slab.longs[_at(slab, row) >> 3] for row in rows}

@@ -25,6 +25,7 @@ from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
 from bruce_mp.kernels.pure.parse import Failure, Rejection
 from bruce_mp.slab import layout
 from bruce_mp.slab.runs import Segment
+from bruce_mp.slab.tickets import TicketOffice
 
 
 cdef extern from *:
@@ -222,8 +223,20 @@ cdef class Lane:
         release(&memory)
 
     def close_run(self, tickets):
-        cdef uint64_t run = self.run_at - self.start
         tickets.hand_over(self.run_at)
+        return self.forget_run()
+
+    cdef object hand_over(self, uint8_t *base, uint64_t row_at):
+        """`close_run` with the tickets of a `TicketOffice`: the next one, then the word, then the row."""
+        cdef uint64_t ticket = load64(base + row_at) + 1
+        store64(base + self.run_at + RUN_TICKET, ticket)
+        store32(base + self.run_at, FILLED)
+        store64(base + row_at, ticket)
+        return self.forget_run()
+
+    cdef object forget_run(self):
+        """No run is open any more; where the last one is."""
+        cdef uint64_t run = self.run_at - self.start
         segment = tuple.__new__(
             Segment, (self.chunk, self.generation, run, run + self.head_size, self.records, self.payload)
         )
@@ -509,18 +522,26 @@ class Lanes(PureLanes):
             self._work.forget()
 
     def _look_at_all(self, int64_t now_ms):
+        cdef Memory memory
         cdef Lane lane
         cdef int64_t due_ms = now_ms + WAKE_SLACK_MS, idle_ms = now_ms - IDLE_MS, earliest_ms = 0
-        cdef bint is_any_silent = False
-        cdef list idle = []
-        for key, each in self._lanes.items():
-            lane = <Lane>each
-            if lane.records and lane.due_ms > due_ms:
-                earliest_ms = min(earliest_ms, lane.due_ms) if earliest_ms else lane.due_ms
-            elif not lane.records and lane.used_ms > idle_ms:
-                is_any_silent = True
-            elif self._look(lane, now_ms):
-                idle.append(key)
+        cdef uint64_t row_at = self._tickets.row_at
+        cdef bint is_any_silent = False, has_tickets = type(self._tickets) is TicketOffice
+        cdef list idle = [], closed = self._closed
+        attach(self._slab, &memory)
+        try:
+            for key, each in self._lanes.items():
+                lane = <Lane>each
+                if has_tickets and lane.records and lane.due_ms <= due_ms:
+                    closed.append(lane.hand_over(<uint8_t *>memory.buffer.buf, row_at))
+                if lane.records and lane.due_ms > due_ms:
+                    earliest_ms = min(earliest_ms, lane.due_ms) if earliest_ms else lane.due_ms
+                elif not lane.records and lane.used_ms > idle_ms:
+                    is_any_silent = True
+                elif self._look(lane, now_ms):
+                    idle.append(key)
+        finally:
+            release(&memory)
         if earliest_ms:
             self._wake_by(earliest_ms - self.leeway_ms)
         if is_any_silent:
