@@ -133,6 +133,15 @@ def test_a_batch_is_due_by_the_age_of_its_oldest_message() -> None:
         assert builder.due_ms == 990 + 100
 
 
+def test_what_arrived_in_another_life_is_no_younger_than_now() -> None:
+    with new_slab() as slab:
+        source, builder = Input(slab), BatchBuilder(slab, BatchLimits(time_ms=100))
+        source.receive([datagram(b"t1", b"v")])
+        [segment] = source.close_all()
+        assert builder.add_whole(segment, 5_000, 1_000) == []
+        assert builder.due_ms == 1_000 + 100
+
+
 @pytest.mark.parametrize(("is_cut", "batches"), [(False, [[300] * 4]), (True, [[300] * 3])])
 def test_what_completes_a_batch_is_cut_only_where_that_matters(*, is_cut: bool, batches: list[Batch]) -> None:
     with new_slab() as slab:

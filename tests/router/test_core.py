@@ -263,6 +263,22 @@ def test_runs_of_many_partitions_go_to_a_dispatcher_in_one_parcel(make: MakeWorl
     assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [2, 2, 2]
 
 
+def test_each_flush_goes_to_the_dispatchers_that_got_something_since_the_last(make: MakeWorld) -> None:
+    world = make({b"t": [1, 1, 2]}, a_config(action="combined"))
+    world.boot()
+    for _ in range(3):  # the first time it is found out which partitions are open, then that is known
+        keyed_runs(world)
+        world.ring()
+        assert [flushed(world) for _ in range(2)] == [2, 0]
+    settle(world)
+
+
+def flushed(world: World) -> int:
+    """To how many dispatchers a FLUSH goes; it is lost on the way."""
+    world.router.flush(1, world.now_ms)
+    return sum(Parcel(Kind.FLUSH, 1) in sent for sent in world.router.dispatching.drain_outbox().values())
+
+
 def test_nothing_follows_a_leader_that_has_moved_to_the_dispatcher_that_it_left(make: MakeWorld) -> None:
     world = make({b"t": [1, 1, 2]}, a_config(action="none"))
     world.boot()
@@ -297,8 +313,9 @@ def test_a_run_that_is_damaged_between_two_looks_keeps_none_back(
     with monkeypatch.context() as patch:
         patch.setattr(kernels, "heads", heads)
         world.ring()
-    while sum(len(world.cluster.log(*place)) for place in world.cluster.leaders) < 3 + 2:
+    for _ in range(100):
         world.step_all()
+    assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [2, 1, 2]
     assert world.router._row.counters[Counter.RefusedDamagedPlace] == 1
 
 
