@@ -42,8 +42,8 @@ __all__ = ["main", "prepare"]
 _LOG: Final = logging.getLogger(__name__)
 _TURNS_A_ROUND: Final = 4
 """After so many turns the loop looks at its other sources, however much waits at the socket."""
-_LONGEST_TURN_MS: Final = 100
-"""The supervisor is heard between turns."""
+_LONGEST_ROUND_MS: Final = 100
+"""The supervisor is heard between rounds."""
 _AFTER_ERROR_S: Final = 1.0
 _LOOK: Final = MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT
 """With it `recv` says how long a datagram is and leaves it where it is."""
@@ -132,10 +132,11 @@ class _Input:
 
     def _on_datagrams(self) -> None:
         """Take in what waits, a bounded number of messages; rest when the slab fills up."""
+        until_ms = 0 if self._draining or self._blocks else steady_ms() + _LONGEST_ROUND_MS
         for _ in range(_TURNS_A_ROUND):
             size = self._next_size() if self._blocks else 0
             allowed = NOTHING if size is None else self._pressure.allowance(size)
-            if size is None or (allowed.messages and not self._receive(allowed.messages)):
+            if size is None or (allowed.messages and not self._receive(allowed.messages, until_ms)):
                 if self._draining:
                     self._finish()
                 return
@@ -160,12 +161,10 @@ class _Input:
             self._on_socket_error(error)
             return None
 
-    def _receive(self, limit: int) -> bool:
-        """Take in at most `limit` messages; False when nothing waited."""
-        now_ms = steady_ms()
-        until_ms = now_ms + (0 if self._draining or self._blocks else _LONGEST_TURN_MS)
+    def _receive(self, limit: int, until_ms: int = 0) -> bool:
+        """Take in at most `limit` messages, for which it may wait that long; False when there were none."""
         try:
-            count = self._admission.take(self._socket.fileno(), limit, now_ms, until_ms)
+            count = self._admission.take(self._socket.fileno(), limit, steady_ms(), until_ms)
         except OSError as error:
             self._on_socket_error(error)
             return False

@@ -70,7 +70,6 @@ cdef enum:
     LONGEST_HEADERS = 0xFFFF
     MMSGHDR_FLAGS = 48   # where the kernel says what it did to the datagram
     CUT = 0x20           # MSG_TRUNC
-    PATIENCE_MS = 8      # for company of a run that is closed, so that a frame names several
     COARSE_MS = 8        # a socket's own timer may be so much late
     NONE = -1
 
@@ -187,6 +186,7 @@ cdef class Lane:
     cdef object slab, _head
     cdef bytes name
     cdef public int64_t chunk, span, runs, records, due_ms, used_ms
+    cdef int64_t linger_ms   # of its runs; 0 = none, or the pure lanes were not asked yet
     cdef uint64_t start, run_at, end, limit, payload
     cdef uint32_t generation, topic, flags, head_size, partition_count, largest
     cdef int partition_index
@@ -515,6 +515,11 @@ class Lanes(PureLanes):
         if self._topics_version != before:
             self._work.forget()
 
+    def change_lingers(self, linger_ms):
+        super().change_lingers(linger_ms)
+        for lane in self._lanes.values():
+            (<Lane>lane).linger_ms = 0
+
     def close_due(self, now_ms):
         before = len(self._lanes)
         super().close_due(now_ms)
@@ -719,8 +724,20 @@ cdef int put_chain(lanes, Work work, Lane lane, bytes topic, int first, uint8_t 
         lane.used_ms = now_ms  # it lingers already
         return 0
     work.has_asked = True
+    if lane.linger_ms and lane.records:
+        lane.used_ms, lane.due_ms = now_ms, now_ms + lane.linger_ms
+        wake_by(lanes, lane.due_ms - lanes.leeway_ms)
+        return 0
     lanes._after_append(lane, topic, now_ms)
+    lane.linger_ms = lane.due_ms - now_ms if lane.due_ms else 0
     work.is_urgent = work.is_urgent or lane.records == 0
+    return 0
+
+
+cdef int wake_by(lanes, int64_t due_ms) except -1:
+    next_due_ms = lanes._next_due_ms
+    if next_due_ms is None or due_ms < next_due_ms:
+        lanes._next_due_ms = due_ms
     return 0
 
 
@@ -749,10 +766,13 @@ class Intake(PureIntake):
         cdef uint64_t amounts[4]
         cdef uint8_t *base
         cdef uint8_t *row
-        cdef int64_t landed = 0, offset_ms = now_ms - monotonic_ms(), due_ms = 0, closed_ms = 0
-        cdef int count, most, slots = geometry.landing_slots, left_ms = 0, late_ms = 0, timer_ms = self._timer_ms
+        cdef int64_t landed = 0, offset_ms = now_ms - monotonic_ms(), closed_ms = 0
+        cdef int count, most, slots = geometry.landing_slots, left_ms, timer_ms = self._timer_ms
+        cdef Times times
         counters[0], counters[1], counters[2], counters[3] = self._counters
-        work.has_asked = True
+        read_times(lanes, &times)
+        left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
+        work.has_asked = False
         attach(lanes._slab, &memory)
         try:
             landing_of(geometry, &memory, slots, self._longest, &landing)
@@ -761,7 +781,7 @@ class Intake(PureIntake):
             while landed < limit:
                 most = <int>min(limit - landed, slots)
                 count = receive_within(
-                    descriptor, landing.headers, most, left_ms, late_ms, now_ms - offset_ms, &timer_ms
+                    descriptor, landing.headers, most, left_ms, times.late_ms, now_ms - offset_ms, &timer_ms
                 )
                 if count == 0:
                     break
@@ -781,16 +801,15 @@ class Intake(PureIntake):
                 landed += count
                 if work.has_asked:
                     work.has_asked = False
-                    due_ms = due_of(lanes)
-                    late_ms = COARSE_MS if lanes.leeway_ms >= COARSE_MS else 0
+                    read_times(lanes, &times)
                     if lanes._closed and not closed_ms:
                         closed_ms = now_ms
-                        until_ms = min(until_ms, now_ms + PATIENCE_MS + COARSE_MS)
-                if work.is_urgent or (closed_ms and now_ms >= closed_ms + PATIENCE_MS):
+                        until_ms = min(until_ms, now_ms + times.patience_ms + COARSE_MS)
+                if work.is_urgent or (closed_ms and now_ms >= closed_ms + times.patience_ms):
                     break
                 left_ms = 0
                 if count < most:  # fewer than might have been: none are left
-                    left_ms = <int>max(0, min(until_ms, due_ms) - now_ms)
+                    left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
                     if not left_ms:
                         break
             return Taken(landed, 0, None)
@@ -799,10 +818,18 @@ class Intake(PureIntake):
             release(&memory)
 
 
-cdef int64_t due_of(lanes) except -1:
-    """When a run is due; 0 where none is, for which nobody waits."""
-    due_ms = lanes._next_due_ms
-    return 0 if due_ms is None else due_ms
+cdef struct Times:       # what the lanes allow
+    int64_t due_ms       # of the first run; 0 where none is open, so that nobody waits
+    int64_t patience_ms
+    int late_ms
+
+
+cdef int read_times(lanes, Times *times) except -1:
+    due_ms = lanes.next_due_ms
+    times.due_ms = 0 if due_ms is None else due_ms
+    times.patience_ms = lanes.patience_ms
+    times.late_ms = lanes.leeway_ms
+    return 0
 
 
 cdef int64_t monotonic_ms() noexcept nogil:

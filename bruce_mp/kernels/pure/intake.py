@@ -46,9 +46,9 @@ class Intake:
     def run(self, descriptor: int, limit: int, now_ms: int, until_ms: int) -> Taken:  # noqa: ARG002
         """Take in what waits at a socket, batch by batch, at most `limit` messages.
 
-        Up to `until_ms` it may wait for more behind the first, as long as nobody waits for what it has: no run is due,
-        and those that are closed, because their chunk was full, have been only for some ms.  That costs less than to
-        return for each message.  The pure kernel takes one batch and never waits.
+        Up to `until_ms` it may wait for them, as long as nobody waits for what it has: some runs are open and none is
+        due, and those that are closed, because their chunk was full, have been only for some ms.  That costs less than
+        to return for each message.  The pure kernel takes one batch and never waits.
 
         Raises OSError when the socket is broken.
         """

@@ -43,8 +43,10 @@ _RUNS_THAT_FIT: Final = 3
 WAKE_SLACK_MS: Final = 12
 """Who closes one lane closes those that would be due so soon: each frame wakes the router up."""
 _LEEWAY_MS: Final = 8
-_LONG_MS: Final = 64
-"""Where all lingers are as long as this, nobody minds the leeway."""
+_PATIENCE_MS: Final = 8
+_LONG_MS: Final = 250
+_PART_NOBODY_MINDS: Final = 6
+"""A run may be handed over earlier or later by so small a part of the time for which it may wait anyway."""
 
 LaneKey = tuple[int, int, int]
 """Topic id, partition index (-1 = AnyPartition), partition count (0 = AnyPartition)."""
@@ -108,8 +110,7 @@ class Lanes:
         self._topics_version = topics.version
         self._linger_ms = linger_ms
         self._lingers: dict[int, int] = {}
-        self.leeway_ms = _LEEWAY_MS
-        """`next_due_ms` is so much too early, and whoever wakes up for it may be so much late."""
+        self._slacken(_LONG_MS)
         self._partitions: dict[int, int] = {}
         self._lanes: dict[LaneKey, Lane] = {}
         shared = min(MOST_SHARED, max(1, slab.geometry.chunks // 64))
@@ -222,15 +223,26 @@ class Lanes:
         """From now on runs wait so long; those that are open keep their time."""
         self._linger_ms = linger_ms
         self._lingers.clear()
-        self.leeway_ms = _LEEWAY_MS
+        self._slacken(_LONG_MS)
+
+    def _slacken(self, shortest_ms: int) -> None:
+        """No run lingers shorter than this, but those that do not at all.
+
+        `leeway_ms`: `next_due_ms` is so much too early, and whoever wakes up for it may be so much late.
+        `patience_ms`: so long a run that is closed may wait for others, so that a frame names several.
+        """
+        part = shortest_ms // _PART_NOBODY_MINDS
+        self._shortest_ms = shortest_ms
+        self.leeway_ms = _LEEWAY_MS if part >= _LEEWAY_MS else 0
+        self.patience_ms = max(_PATIENCE_MS, part)
 
     def _linger_of(self, number: int, topic: bytes) -> int:
         """Remembered by the topic's number: clients make up names without end, the router gives few numbers."""
         linger = self._lingers.get(number)
         if linger is None:
             linger = self._lingers[number] = self._linger_ms(topic)
-            if 0 < linger < _LONG_MS:
-                self.leeway_ms = 0
+            if 0 < linger < self._shortest_ms:
+                self._slacken(linger)
         return linger
 
     # --- appending ---------------------------------------------------------------------------------------------------
