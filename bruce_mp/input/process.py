@@ -143,6 +143,8 @@ class _Input:
             if allowed.rest_s:
                 self._rest(allowed.rest_s)
                 return
+            if until_ms and steady_ms() >= until_ms:
+                return
 
     def _rest(self, seconds: float) -> None:
         self._loop.forget(self._socket)

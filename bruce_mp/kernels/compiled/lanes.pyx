@@ -343,6 +343,12 @@ cdef class Target:
     cdef uint64_t batch      # in which the groups were set
 
 
+cdef struct Times:           # what the lanes allow
+    int64_t due_ms           # of the first run; 0 where none is open, so that nobody waits
+    int64_t patience_ms
+    int late_ms
+
+
 cdef class Work:
     """The messages of a batch, grouped; and the targets that are known."""
 
@@ -351,7 +357,8 @@ cdef class Work:
     cdef int room, count, group_count, any_partition, partition_key
     cdef list rejections, no_room
     cdef bint is_urgent      # a run was closed that must not wait
-    cdef bint has_asked      # the pure lanes, so that something else may be due or closed
+    cdef bint has_asked      # the pure lanes, so that something else may be due or closed; else `times` are true
+    cdef Times times
     cdef uint32_t topics_version
     cdef uint64_t batch
     cdef PyObject **table    # targets by hash, open addressing
@@ -564,6 +571,7 @@ class Lanes(PureLanes):
         cdef int64_t at, length
         cdef int slot
         self._notice_topics()
+        work.has_asked = True
         work.begin(len(places))
         PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
         try:
@@ -585,6 +593,7 @@ class Lanes(PureLanes):
         cdef Memory memory
         cdef Landing landing
         self._notice_topics()
+        work.has_asked = True
         attach(self._slab, &memory)
         try:
             landing_of(self._slab.geometry, &memory, count, longest, &landing)
@@ -723,18 +732,20 @@ cdef int put_chain(lanes, Work work, Lane lane, bytes topic, int first, uint8_t 
     if lane.due_ms and lane.records:
         lane.used_ms = now_ms  # it lingers already
         return 0
-    work.has_asked = True
     if lane.linger_ms and lane.records:
         lane.used_ms, lane.due_ms = now_ms, now_ms + lane.linger_ms
-        wake_by(lanes, lane.due_ms - lanes.leeway_ms)
+        if work.has_asked or lane.due_ms - work.times.late_ms < work.times.due_ms or not work.times.due_ms:
+            wake_by(lanes, work, lane.due_ms - <int64_t>lanes.leeway_ms)
         return 0
+    work.has_asked = True
     lanes._after_append(lane, topic, now_ms)
     lane.linger_ms = lane.due_ms - now_ms if lane.due_ms else 0
     work.is_urgent = work.is_urgent or lane.records == 0
     return 0
 
 
-cdef int wake_by(lanes, int64_t due_ms) except -1:
+cdef int wake_by(lanes, Work work, int64_t due_ms) except -1:
+    work.has_asked = True
     next_due_ms = lanes._next_due_ms
     if next_due_ms is None or due_ms < next_due_ms:
         lanes._next_due_ms = due_ms
@@ -768,11 +779,10 @@ class Intake(PureIntake):
         cdef uint8_t *row
         cdef int64_t landed = 0, offset_ms = now_ms - monotonic_ms(), closed_ms = 0
         cdef int count, most, slots = geometry.landing_slots, left_ms, timer_ms = self._timer_ms
-        cdef Times times
+        cdef Times *times = &work.times
         counters[0], counters[1], counters[2], counters[3] = self._counters
-        read_times(lanes, &times)
+        read_times(lanes, work)
         left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
-        work.has_asked = False
         attach(lanes._slab, &memory)
         try:
             landing_of(geometry, &memory, slots, self._longest, &landing)
@@ -800,8 +810,7 @@ class Intake(PureIntake):
                 land_plain(&memory, row, landing.at, counters, amounts, count)
                 landed += count
                 if work.has_asked:
-                    work.has_asked = False
-                    read_times(lanes, &times)
+                    read_times(lanes, work)
                     if lanes._closed and not closed_ms:
                         closed_ms = now_ms
                         until_ms = min(until_ms, now_ms + times.patience_ms + COARSE_MS)
@@ -818,17 +827,12 @@ class Intake(PureIntake):
             release(&memory)
 
 
-cdef struct Times:       # what the lanes allow
-    int64_t due_ms       # of the first run; 0 where none is open, so that nobody waits
-    int64_t patience_ms
-    int late_ms
-
-
-cdef int read_times(lanes, Times *times) except -1:
-    due_ms = lanes.next_due_ms
-    times.due_ms = 0 if due_ms is None else due_ms
-    times.patience_ms = lanes.patience_ms
-    times.late_ms = lanes.leeway_ms
+cdef int read_times(lanes, Work work) except -1:
+    due_ms = lanes._next_due_ms
+    work.times.due_ms = 0 if due_ms is None else due_ms
+    work.times.patience_ms = lanes.patience_ms
+    work.times.late_ms = lanes.leeway_ms
+    work.has_asked = False
     return 0
 
 
