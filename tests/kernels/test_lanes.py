@@ -236,6 +236,19 @@ def test_a_busy_lane_takes_longer_and_longer_spans() -> None:
         assert len(contents(slab)) == 16 * 8
 
 
+@pytest.mark.parametrize(("messages_a_run", "span"), [(3, 2), (2, 1)], ids=["in the second run", "in the third"])
+def test_a_span_that_is_full_in_few_runs_is_followed_by_a_longer_one(messages_a_run: int, span: int) -> None:
+    with new_slab(replace(SMALL, chunks=4096)) as slab:
+        sender = Input(slab, linger_ms=25, topics=TOPICS)
+        for _ in range(3):
+            sender.receive([datagram(b"t1", bytes(1500))] * messages_a_run)
+            if spans_in_use(slab) != [1]:
+                break
+            sender.now_ms += 30
+            sender.lanes.close_due(sender.now_ms)
+        assert spans_in_use(slab) == [1, span]
+
+
 def test_a_lane_whose_runs_are_short_goes_back_to_single_chunks() -> None:
     with new_slab(replace(SMALL, chunks=4096)) as slab:
         sender = Input(slab, linger_ms=25, topics=TOPICS)

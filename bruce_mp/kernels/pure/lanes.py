@@ -38,8 +38,10 @@ MOST_SHARED: Final = 64
 """Shared lanes; fewer in a small slab, of which their open chunks take no more than a 64th."""
 LONGEST_SPAN: Final = 32
 """Chunks that a busy lane takes at a time, 256 KiB; fewer in a small slab, of which they are no more than a 512th."""
-_RUNS_THAT_FIT: Final = 3
-"""A lane whose span lasts for more runs takes a smaller one next."""
+_FEW_RUNS: Final = 2
+"""A lane whose span was full in so few runs takes twice as much next: the end of a span is the end of a run."""
+_MANY_RUNS: Final = 6
+"""One whose span lasted for more takes half of it next."""
 WAKE_SLACK_MS: Final = 12
 """Who closes one lane closes those that would be due so soon: each frame wakes the router up."""
 _LEEWAY_MS: Final = 8
@@ -273,15 +275,15 @@ class Lanes:
         return False
 
     def _next_span(self, lane: Lane) -> int:
-        """Chunks that a lane should take next: twice as many when these were full before a single run was over.
+        """Chunks that a lane should take next: twice as many when these were full after a run or two.
 
         All that comes behind the input works per run.
         """
         if lane.chunk < 0:
             return 1
-        if lane.records and lane.runs == 1:
+        if lane.records and lane.runs <= _FEW_RUNS:
             return min(2 * lane.span, self._longest_span)
-        return lane.span if lane.runs <= _RUNS_THAT_FIT else lane.span // 2
+        return lane.span if lane.runs <= _MANY_RUNS else lane.span // 2
 
     # --- closing -----------------------------------------------------------------------------------------------------
 
