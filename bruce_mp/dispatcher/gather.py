@@ -81,10 +81,12 @@ class Gathering:
         """
         ready: list[Segment] = []
         for segment, head in zip(segments, heads, strict=True):
-            topic = self._nobody if head is None else self._topic(head.topic)
-            if head is not None:
-                topic.tally[head.flags & FLAG_PARTITION_KEY] += segment.records
-            if head is None or topic.batch is None or self.draining:
+            if head is None:
+                ready.append(segment)
+                continue
+            topic = self._topic(head.topic)
+            topic.tally[head.flags & FLAG_PARTITION_KEY] += segment.records
+            if topic.batch is None or self.draining:
                 ready.append(segment)
             else:
                 ready += topic.batch.add_whole(segment, head.arrived_ms, now_ms)
