@@ -20,7 +20,7 @@ from bruce_mp.discarding import ProcessReporter
 from bruce_mp.input.datagrams import Admission
 from bruce_mp.input.linger import lingers_of
 from bruce_mp.input.outlet import Outlet
-from bruce_mp.input.pressure import MOST_MESSAGES, NOTHING, Pressure
+from bruce_mp.input.pressure import NOTHING, Pressure
 from bruce_mp.input.senders import Senders, rules_for_datagrams
 from bruce_mp.kernels import ChunkPool, Lanes, Row
 from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
@@ -44,6 +44,8 @@ _TURNS_A_ROUND: Final = 4
 """After so many turns the loop looks at its other sources, however much waits at the socket."""
 _LONGEST_ROUND_MS: Final = 100
 """The supervisor is heard between rounds."""
+_LAST_BATCHES: Final = 2048
+"""Told to stop, it takes in no more than these: senders may go on."""
 _AFTER_ERROR_S: Final = 1.0
 _LOOK: Final = MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT
 """With it `recv` says how long a datagram is and leaves it where it is."""
@@ -179,8 +181,8 @@ class _Input:
         self._rest(_AFTER_ERROR_S)
 
     def _take_the_rest(self) -> None:
-        """Take in what waits; not for ever, because senders may go on."""
-        for _ in range(_TURNS_A_ROUND * MOST_MESSAGES):
+        """Take in what waits; not for ever."""
+        for _ in range(_LAST_BATCHES):
             if not self._receive(self._slab.geometry.landing_slots):
                 return
 

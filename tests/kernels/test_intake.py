@@ -39,12 +39,19 @@ def slab() -> Iterator[Slab]:
         yield slab
 
 
+def an_intake(slab: Slab, linger_of: Callable[[bytes], int]) -> tuple[Intake, Lanes]:
+    """It knows two topics, of which one is that of `datagram()`."""
+    table = TopicTable(slab)
+    assert table.add(b"t1", 1)
+    assert table.add(b"t2", 1)
+    lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), table, linger_of)
+    return Intake(Receiver(slab), lanes, Row(slab, INPUT_ROW), SMALL.landing_slot_size, COUNTERS), lanes
+
+
 @pytest.fixture
 def intake(slab: Slab) -> Intake:
-    """It knows the topic of `datagram()`."""
-    assert TopicTable(slab).add(b"t1", 1)
-    lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), TopicTable(slab), lambda _: 60_000)
-    return Intake(Receiver(slab), lanes, Row(slab, INPUT_ROW), SMALL.landing_slot_size, COUNTERS)
+    """All runs linger long."""
+    return an_intake(slab, lambda _: 60_000)[0]
 
 
 @pytest.fixture
@@ -88,6 +95,43 @@ def test_it_takes_no_more_than_it_is_told_to_however_the_messages_come(pair: Pai
             taken += landed + waiting
     assert taken == 7
     assert receiver.recv(1000) == datagram()
+
+
+def test_runs_that_are_full_wait_only_a_little_for_company(pair: Pair, intake: Intake) -> None:
+    sender, receiver = pair
+    for _ in range(3):  # two of them fill a chunk
+        sender.send(datagram(value=bytes(3000)))
+    taken = 0
+    with later(TOO_LATE_S, lambda: sender.send(datagram())):
+        until_ms = steady_ms() + 60_000
+        while taken < 3:
+            landed, waiting, _ = intake.run(receiver.fileno(), 512, steady_ms(), until_ms)
+            taken += landed + waiting
+    assert taken == 3
+
+
+def test_a_run_that_must_go_before_those_that_wait_ends_the_wait(pair: Pair, slab: Slab) -> None:
+    """Also the second time, when it is known how long runs of the topic wait."""
+    intake, lanes = an_intake(slab, lambda topic: 60_000 if topic == b"t1" else 50)
+    sender, receiver = pair
+
+    def take_until_a_run_is_due() -> tuple[int, list[int]]:
+        taken, until_ms = 0, steady_ms() + 60_000
+        due: list[int] = []
+        while not due:
+            landed, waiting, _ = intake.run(receiver.fileno(), 512, steady_ms(), until_ms)
+            taken += landed + waiting
+            lanes.close_due(steady_ms())
+            due = [segment.records for segment in lanes.drain_closed()]
+        return taken, due
+
+    for _ in range(2):
+        sender.send(datagram())
+        soon = Timer(0.1, lambda: sender.send(datagram(b"t2")))
+        soon.start()
+        with later(TOO_LATE_S, lambda: sender.send(datagram())):
+            assert take_until_a_run_is_due() == (2, [1])
+        soon.join()
 
 
 def test_the_end_of_the_socket_is_no_datagram(pair: Pair, slab: Slab, intake: Intake) -> None:

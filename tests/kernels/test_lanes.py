@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.kernels import mark
+from bruce_mp.kernels import Lanes, mark
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_heads
 from bruce_mp.slab.file import Geometry
@@ -17,9 +17,10 @@ from bruce_mp.slab.layout import ChunkState, State
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.runs import Segment, read_run
 from bruce_mp.slab.tables import TopicTable
+from bruce_mp.slab.tickets import TicketOffice
 from support.examples import examples
 from support.sent import Message, check_runs, expected, records, send, slab_topic
-from support.slabs import CAPACITY, SMALL, Input, contents, datagram, new_slab
+from support.slabs import CAPACITY, INPUT_ROW, SMALL, Input, contents, datagram, new_slab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,6 +132,33 @@ def test_a_topic_that_lingers_shortly_is_not_handed_over_late_nor_early(slab: Sl
     assert sender.lanes.next_due_ms == 1 + 20
     sender.lanes.change_lingers(lambda _: 250)
     assert sender.lanes.leeway_ms > 0
+
+
+def test_a_run_that_is_open_keeps_its_time_when_lingers_change(slab: Slab) -> None:
+    sender = Input(slab, linger_ms=250, topics=TOPICS)
+    send(sender, [(b"t1", b"a", b"", None)])
+    sender.lanes.change_lingers(lambda _: 0)
+    send(sender, [(b"t1", b"b", b"", None)])
+    assert sender.lanes.drain_closed() == []
+    sender.lanes.close_due(1 + 250)
+    send(sender, [(b"t1", b"c", b"", None)])
+    assert [segment.records for segment in sender.lanes.drain_closed()] == [2, 1]
+
+
+class Withheld(TicketOffice):
+    """Hands nothing over."""
+
+    def hand_over(self, run_at: int) -> None:
+        pass
+
+
+def test_runs_that_are_withheld_are_not_handed_over_when_they_are_due(slab: Slab) -> None:
+    sender = Input(slab, topics=TOPICS)
+    sender.lanes = Lanes(slab, sender.pool, TopicTable(slab), lambda _: 25, Withheld(slab, INPUT_ROW))
+    send(sender, [(b"t1", b"a", b"", None), (b"new", b"b", b"", None)])
+    sender.lanes.close_due(1 + 25)
+    closed = sender.lanes.drain_closed()
+    assert [read_run(slab, segment.chunk, segment.run).state for segment in closed] == [State.OPEN, State.OPEN]
 
 
 @pytest.mark.parametrize("linger_ms", [0, 25])
@@ -260,6 +288,16 @@ def test_a_lane_whose_runs_are_short_goes_back_to_single_chunks() -> None:
             sender.now_ms += 30
             sender.lanes.close_due(sender.now_ms)
         assert spans_in_use(slab)[-1] == 1
+
+
+def test_small_messages_behind_a_large_one_do_not_take_as_much() -> None:
+    with new_slab(replace(SMALL, chunks=1024, landing_slot_size=64_000)) as slab:
+        sender = Input(slab, linger_ms=25, topics=TOPICS)
+        for size in (63_000, 3000):
+            sender.receive([datagram(b"t1", bytes(size))])
+            sender.now_ms += 30
+            sender.lanes.close_due(sender.now_ms)
+        assert spans_in_use(slab) == [8, 2]
 
 
 def test_where_there_is_no_room_for_a_long_span_a_short_one_does() -> None:

@@ -214,10 +214,12 @@ class Lanes:
 
     def _after_append(self, lane: Lane, topic: bytes, now_ms: int) -> None:
         lane.used_ms = now_ms
+        if lane.due_ms:
+            return  # it lingers already
         if self._is_shared(lane) or self._linger_of(lane.head.topic, topic) == 0:
             self._close_run(lane)
             self._wake_by(now_ms + IDLE_MS)
-        elif lane.records and not lane.due_ms:
+        elif lane.records:
             lane.due_ms = now_ms + self._linger_of(lane.head.topic, topic)
             self._wake_by(lane.due_ms - self.leeway_ms)
 
@@ -277,13 +279,16 @@ class Lanes:
     def _next_span(self, lane: Lane) -> int:
         """Chunks that a lane should take next: twice as many when these were full after a run or two.
 
-        All that comes behind the input works per run.
+        All that comes behind the input works per run.  The span of a large message may be longer than any other.
         """
         if lane.chunk < 0:
             return 1
-        if lane.records and lane.runs <= _FEW_RUNS:
-            return min(2 * lane.span, self._longest_span)
-        return lane.span if lane.runs <= _MANY_RUNS else lane.span // 2
+        span = lane.span
+        if lane.runs > _MANY_RUNS:
+            span //= 2
+        elif lane.records and lane.runs <= _FEW_RUNS:
+            span *= 2
+        return min(span, self._longest_span)
 
     # --- closing -----------------------------------------------------------------------------------------------------
 
