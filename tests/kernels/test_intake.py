@@ -40,11 +40,9 @@ def slab() -> Iterator[Slab]:
 
 
 def an_intake(slab: Slab, linger_of: Callable[[bytes], int]) -> tuple[Intake, Lanes]:
-    """It knows two topics, of which one is that of `datagram()`."""
-    table = TopicTable(slab)
-    assert table.add(b"t1", 1)
-    assert table.add(b"t2", 1)
-    lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), table, linger_of)
+    """It knows the topic of `datagram()`."""
+    assert TopicTable(slab).add(b"t1", 1)
+    lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), TopicTable(slab), linger_of)
     return Intake(Receiver(slab), lanes, Row(slab, INPUT_ROW), SMALL.landing_slot_size, COUNTERS), lanes
 
 
@@ -110,28 +108,29 @@ def test_runs_that_are_full_wait_only_a_little_for_company(pair: Pair, intake: I
     assert taken == 3
 
 
-def test_a_run_that_must_go_before_those_that_wait_ends_the_wait(pair: Pair, slab: Slab) -> None:
-    """Also the second time, when it is known how long runs of the topic wait."""
-    intake, lanes = an_intake(slab, lambda topic: 60_000 if topic == b"t1" else 50)
+@pytest.mark.parametrize("linger_ms", [20, 60])
+def test_a_run_of_a_lane_that_lingers_again_is_due_in_time(pair: Pair, slab: Slab, linger_ms: int) -> None:
+    """Not only when idle lanes are looked at, each full second."""
+    intake, lanes = an_intake(slab, lambda _: linger_ms)
     sender, receiver = pair
-
-    def take_until_a_run_is_due() -> tuple[int, list[int]]:
-        taken, until_ms = 0, steady_ms() + 60_000
-        due: list[int] = []
-        while not due:
-            landed, waiting, _ = intake.run(receiver.fileno(), 512, steady_ms(), until_ms)
-            taken += landed + waiting
-            lanes.close_due(steady_ms())
-            due = [segment.records for segment in lanes.drain_closed()]
-        return taken, due
-
-    for _ in range(2):
+    for now_ms in (10_000, 10_500):
         sender.send(datagram())
-        soon = Timer(0.1, lambda: sender.send(datagram(b"t2")))
-        soon.start()
-        with later(TOO_LATE_S, lambda: sender.send(datagram())):
-            assert take_until_a_run_is_due() == (2, [1])
-        soon.join()
+        intake.run(receiver.fileno(), 512, now_ms, 0)
+        lanes.close_due(now_ms + 490)
+        assert [segment.records for segment in lanes.drain_closed()] == [1]
+
+
+def test_how_long_a_lane_lingers_is_asked_again_when_it_changed(pair: Pair, slab: Slab) -> None:
+    intake, lanes = an_intake(slab, lambda _: 60_000)
+    sender, receiver = pair
+    sender.send(datagram())
+    intake.run(receiver.fileno(), 512, 10_000, 0)
+    lanes.close_runs()
+    lanes.change_lingers(lambda _: 20)
+    sender.send(datagram())
+    intake.run(receiver.fileno(), 512, 10_500, 0)
+    lanes.close_due(10_990)
+    assert [segment.records for segment in lanes.drain_closed()] == [1, 1]
 
 
 def test_the_end_of_the_socket_is_no_datagram(pair: Pair, slab: Slab, intake: Intake) -> None:
