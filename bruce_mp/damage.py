@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
+from bruce_mp.slab.runs import segment_words
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["is_sound", "refuse"]
+__all__ = ["is_sound", "refuse", "without_damaged"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,3 +38,16 @@ def is_sound(slab: Slab, segment: Segment) -> bool:
     except SlabError:
         return False
     return True
+
+
+def without_damaged(slab: Slab, row: Row, segments: Iterable[Segment]) -> list[Segment]:
+    """Those segments that a word or an outcome can be stored for; the others are refused."""
+    sound: list[Segment] = []
+    for segment in segments:
+        try:
+            segment_words(slab, segment)
+        except SlabError as error:
+            refuse(row, error)
+        else:
+            sound.append(segment)
+    return sound

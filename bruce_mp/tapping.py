@@ -5,9 +5,11 @@ Nothing is chosen as a rule, and then it costs a look at one flag for each segme
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from bruce_mp import kernels
+from bruce_mp.errors import SlabError
 from bruce_mp.pipes.control import DebugTopics
 from bruce_mp.pipes.links import COPIES
 from bruce_mp.telemetry.clock import wall_ms
@@ -50,14 +52,18 @@ class Tap:
         self._copies.flush()
 
     def copy(self, target: Target, topic: bytes, segments: Iterable[Segment]) -> None:
-        """Copy segments that are ours, if their topic is chosen."""
+        """Copy segments that are ours, if their topic is chosen, but none that is damaged: who works with it tells."""
         if not self._chosen.covers(topic):
             return
         now_ms = wall_ms()
         for segment in segments:
-            for each in kernels.messages(self._slab, segment, topic, None):
-                fields = (each.timestamp_ms, "", topic, each.key, each.value, each.partition_key)
-                self._copies.add(Copy(target, now_ms, *fields))
+            with suppress(SlabError):
+                self._copy(target, topic, segment, now_ms)
+
+    def _copy(self, target: Target, topic: bytes, segment: Segment, now_ms: int) -> None:
+        for each in kernels.messages(self._slab, segment, topic, None):
+            fields = (each.timestamp_ms, "", topic, each.key, each.value, each.partition_key)
+            self._copies.add(Copy(target, now_ms, *fields))
 
 
 def tap_for(slab: Slab, links: Links, row: Row) -> Tap:

@@ -17,7 +17,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
-from bruce_mp.slab.runs import NO_SEQUENCE, next_sequence, refuse
+from bruce_mp.slab.runs import NO_SEQUENCE, next_sequence
 
 if TYPE_CHECKING:
     from collections import deque
@@ -61,21 +61,15 @@ class BatchMaker:
         self.recognised = idempotent
         """Whether the broker recognises a batch that it has already: it may be older than others of its cluster."""
 
-    def build(self, plans: Sequence[Plan]) -> list[SentBatch | SlabError]:
-        """Number batches and make them ours; what is wrong, where a segment is not what it claims."""
+    def build(self, plans: Sequence[Plan]) -> list[SentBatch | None]:
+        """Number batches and make them ours; None, and nothing done, where a segment is not what it claims."""
         entry_at = self._sequences.entry_at
         batches = [(entry_at(topic, partition), partition, segments) for topic, partition, segments, _ in plans]
         numbers = kernels.number(self._slab, batches, self._word, is_numbered=self.idempotent)
         return [
-            SentBatch(plan.topic, plan.partition, *found, plan.segments) if found else self._damage_of(plan)
+            SentBatch(plan.topic, plan.partition, *found, plan.segments) if found else None
             for plan, found in zip(plans, numbers, strict=True)
         ]
-
-    def _damage_of(self, plan: Plan) -> SlabError:
-        try:
-            refuse(self._slab, plan.segments)
-        except SlabError as error:
-            return error
 
     def _numbers(self, topic: int, partition: int) -> tuple[int, int]:
         """(epoch, sequence number) for the next batch of a partition."""

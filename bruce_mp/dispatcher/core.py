@@ -16,7 +16,7 @@ import random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp import kernels
-from bruce_mp.damage import refuse
+from bruce_mp.damage import refuse, without_damaged
 from bruce_mp.dispatcher.answers import Answers
 from bruce_mp.dispatcher.batches import BatchMaker, Plan
 from bruce_mp.dispatcher.gather import Gathering
@@ -315,13 +315,20 @@ class Dispatcher:
         built = iter(self.maker.build([plan for _, plan in chosen if isinstance(plan, Plan)]))
         for queue, plan in chosen:
             batch = next(built) if isinstance(plan, Plan) else plan
-            if isinstance(batch, SlabError):
-                refuse(self._row, batch)  # it has left the queue
-                continue
-            queue.not_before = 0.0
-            queue.in_flight.append(batch)
-            batches.append(batch)
+            if isinstance(batch, SentBatch):
+                queue.not_before = 0.0
+                queue.in_flight.append(batch)
+                batches.append(batch)
+            elif isinstance(plan, Plan):
+                self._put_back_sound(queue, plan)
+            elif isinstance(plan, SlabError):
+                refuse(self._row, plan)  # it has left the queue
         return batches
+
+    def _put_back_sound(self, queue: PartitionQueue, plan: Plan) -> None:
+        """What is damaged has left the queue; what was to go with it is at its front again."""
+        queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, plan.segments)))
+        self._turns.schedule(queue)
 
     # --- answers -----------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """Settles the record batches that a broker has, many at once.
 
 A batch is settled by one transaction, whole; a transaction may settle several batches.  What is counted is the same as
-if each had its own: delivered messages and their delays go with the transaction, the sums by topic before it.
+if each had its own: delivered messages and their delays go with the transaction, the sums by topic behind it.
+
+What was damaged since it was sent is refused; its neighbours are settled without it.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bruce_mp import kernels
+from bruce_mp.damage import without_damaged
+from bruce_mp.errors import SlabError
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.telemetry.clock import steady_ms
@@ -18,7 +22,6 @@ from bruce_mp.telemetry.delays import BOUNDS_MS, raises_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from bruce_mp.kernels import Waits
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.rows import Row
@@ -40,18 +43,33 @@ class Deliveries:
     def settle(self, batches: Sequence[SentBatch]) -> None:
         """The broker has these batches."""
         for some in _transactions(batches):
-            total, by_topic = kernels.waits(self._slab, some, BOUNDS_MS, steady_ms())
-            self._note_topics(by_topic)  # before they are settled: then their topics may go
-            segments = [segment for batch in some for segment in batch.segments]
-            raises = {Counter.MsgDelivered: total.messages, **raises_of(total.delays, total.waited_ms)}
-            self._row.settle(segments, State.DELIVERED, 0, raises)
-            self._row.add(Counter.ConnectorGotSuccessfulAck, len(some))
+            try:
+                self._settle(some)
+            except SlabError:
+                self._settle_sound(some)
 
-    def _note_topics(self, by_topic: dict[int, Waits]) -> None:
-        for topic, (messages, size, _, delays) in by_topic.items():
-            if self._topics.refusal_of(topic):
-                self._topics.note_refusal(topic, 0)
-            self._traffic.delivered(self._topics.name_of(topic), messages, size, delays)
+    def _settle(self, batches: Sequence[SentBatch]) -> None:
+        """Settle batches by one transaction.  Raises SlabError, and settles nothing, where something is damaged."""
+        total, by_topic = kernels.waits(self._slab, batches, BOUNDS_MS, steady_ms())
+        names = [self._taken_well(topic) for topic in by_topic]  # now: once they are settled their topics may go
+        segments = [segment for batch in batches for segment in batch.segments]
+        raises = {Counter.MsgDelivered: total.messages, **raises_of(total.delays, total.waited_ms)}
+        self._row.settle(segments, State.DELIVERED, 0, raises)
+        self._row.add(Counter.ConnectorGotSuccessfulAck, len(batches))
+        for name, (messages, size, _, delays) in zip(names, by_topic.values(), strict=True):
+            self._traffic.delivered(name, messages, size, delays)
+
+    def _settle_sound(self, batches: Iterable[SentBatch]) -> None:
+        for batch in batches:
+            sound = without_damaged(self._slab, self._row, batch.segments)
+            if sound:
+                self._settle([batch._replace(segments=tuple(sound))])
+
+    def _taken_well(self, topic: int) -> bytes:
+        """The name of a topic whose messages the broker takes."""
+        if self._topics.refusal_of(topic):
+            self._topics.note_refusal(topic, 0)
+        return self._topics.name_of(topic)
 
 
 def _transactions(batches: Iterable[SentBatch]) -> Iterator[list[SentBatch]]:

@@ -601,6 +601,24 @@ def test_a_damaged_run_is_refused_and_what_came_with_it_goes_on(make: MakeWorld,
     assert world.peers[SLOT].core._row.counters[Counter.RefusedDamagedPlace] == 1
 
 
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_what_is_damaged_in_its_queue_is_left_and_its_neighbours_go_on(make: MakeWorld, damaged: int) -> None:
+    world = make(a_config(action="none"))
+    runs: list[Segment] = []
+    for _ in range(3):
+        world.send_one(b"t")
+        runs += world.doorbells[-1]
+        world.ring()
+    for _ in range(3):
+        world.peer_hears(SLOT)
+    world.slab.words[(world.slab.chunk_at(runs[damaged].chunk) + runs[damaged].run + lay.RUN_COUNT) >> 2] += 1
+    deliver(world, 1 + 2)
+    hand_over(world, 2)
+    deliver(world, 1 + 2 + 2)
+    assert log_of(world) == sorted(log_of(world))
+    assert world.peers[SLOT].core._row.counters[Counter.RefusedDamagedPlace] == 1
+
+
 def test_what_is_damaged_and_has_to_be_cut_is_left_out(make: MakeWorld) -> None:
     world = make(a_config(action="none", batching=Batching(message_max_bytes=100)))
     world.send([(b"t", datagram(b"t", b"v" * 30), None)] * 3)

@@ -162,6 +162,24 @@ def test_what_is_known_of_topics_is_exact(slab: Slab, dispatcher: Dispatcher) ->
 RECORD_SIZE: Final = len(RECORD.key or b"") + len(RECORD.value or b"")
 
 
+@pytest.mark.parametrize("field", [lay.RUN_COUNT, lay.RUN_MAGIC_AT])  # seen by whoever settles, and by whoever looks
+def test_what_was_damaged_since_it_was_sent_is_refused_and_its_neighbours_are_delivered(
+    slab: Slab, dispatcher: Dispatcher, field: int
+) -> None:
+    batches = send(slab, dispatcher, 2, 3)
+    damaged = batches[4].segments[0]
+    slab.words[(slab.chunk_at(damaged.chunk) + damaged.run + field) >> 2] += 1
+    dispatcher.on_acks(batches, acks(batches, at1=19), 0.0)
+    intact = [batches[0], *batches[2:4], batches[5], batches[4]._replace(segments=batches[4].segments[1:])]
+    assert states(slab, intact) == [{State.DELIVERED}] * 5
+    assert count(slab, Counter.MsgDelivered) == sum(read_delays(slab)[0]) == 4 * 5 + 3
+    assert sorted(event.messages for event in dispatcher.traffic.events()) == [10, 13]
+    assert count(slab, Counter.RefusedDamagedPlace) == 1
+    assert count(slab, Counter.ConnectorGotSuccessfulAck) == 5
+    (again,) = dispatcher.next_request(0, 1.0)
+    assert again == batches[1]
+
+
 def test_an_error_concerns_its_own_batch_and_no_other(slab: Slab, dispatcher: Dispatcher) -> None:
     batches = send(slab, dispatcher, 1)
     dispatcher.on_acks(batches, acks(batches, at1=19, at4=46), 0.0)
