@@ -73,11 +73,8 @@ class Compressor:
         self._topics = {name: topic for name, topic in self._topics.items() if topic.rule == rule_of(name)}
 
     def leaves(self, topic: bytes, partition: int) -> bool:
-        """Whether a batch goes as it is whatever it has; it counts as one."""
-        if self._topic(topic).wanted is not Codec.NONE and (topic, partition) not in self._plain:
-            return False
-        self._row.add(Counter.MsgSetCompressionNo)
-        return True
+        """Whether a batch goes as it is, whatever it has."""
+        return self._topic(topic).wanted is Codec.NONE or (topic, partition) in self._plain
 
     def compress(self, topic: bytes, partition: int, data: bytes, abilities: BrokerAbilities) -> tuple[Codec, bytes]:
         """What to send for the records of a batch, and the codec that it is in."""

@@ -68,6 +68,7 @@ class Encoder:
         producer = NO_PRODUCER if batch.base_sequence < 0 else Producer(self._producer_id, *batch[2:4])
         if self._compressor.leaves(topic, batch.partition):
             header, data = kernels.record_batch(self._slab, batch.segments, producer, keeps_empty=self.keeps_empty)
+            self._row.add(Counter.MsgSetCompressionNo)
             return PartitionData(topic, batch.partition, data, header)
         encoded = kernels.encode(self._slab, batch.segments, keeps_empty=self.keeps_empty)
         codec, data = self._compressor.compress(topic, batch.partition, encoded.data, abilities)

@@ -10,11 +10,13 @@ from kafka.record.memory_records import MemoryRecords
 from bruce_mp.config.sections import Compression, CompressionConfig
 from bruce_mp.dispatcher.compressing import Compressor
 from bruce_mp.dispatcher.encode import Encoder
+from bruce_mp.errors import SlabError
 from bruce_mp.protocol.api_versions import BrokerAbilities
 from bruce_mp.protocol.kafka_types import PartitionData
 from bruce_mp.protocol.record_batch import Record
 from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.rows import Row
+from bruce_mp.telemetry.counters import Counter
 from support.put_records import put_records
 from support.slabs import DISPATCHER_ROW, new_slab
 
@@ -43,6 +45,18 @@ def encode(slab: Slab, produce_version: int, codec: str, plain: Plain = frozense
     assert isinstance(data, PartitionData)
     assert (data.topic, data.partition) == (b"t1", 4)
     return data.header + data.records
+
+
+def test_a_batch_that_cannot_be_read_is_told_apart_and_not_counted(slab: Slab) -> None:
+    row = Row(slab, DISPATCHER_ROW)
+    encoder = Encoder(slab, row, Compressor(row, lambda _: CompressionConfig(type="none"), Compression()))
+    first, second, third = put_records(slab, [RECORDS[:2], RECORDS[:3], RECORDS[:4]])
+    stale = second._replace(generation=second.generation + 1)
+    batches = [(b"t1", SentBatch(1, index, -1, -1, (one,))) for index, one in enumerate((first, stale, third))]
+    found = encoder.encode(batches, BrokerAbilities(3, 0, None))
+    assert [type(one) for one in found] == [PartitionData, SlabError, PartitionData]
+    assert row.counters[Counter.SerializeMsgSet] == row.counters[Counter.MsgSetCompressionNo] == 2
+    assert row.counters[Counter.SerializeMsg] == 2 + 4
 
 
 def read(data: bytes) -> list[tuple[bytes | None, bytes | None]]:
