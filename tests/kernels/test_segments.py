@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import given
@@ -28,6 +28,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.runs import Record, Segment, read_run, segment_records, segment_words
 from bruce_mp.slab.tables import PartitionTable
+from support.crash_images import crash_images, machine_images
 from support.examples import examples
 from support.slabs import Input, datagram, new_slab
 
@@ -254,6 +255,35 @@ def test_numbered_batches_follow_each_other(slab: Slab, first: int) -> None:
     assert [bool(flag) for flag in opening] == [True, False, False, True, False]
     assert take(slab, [head, rest], sent, MINE) == [head, rest]
     assert PartitionTable(slab).current(1, 3) == (7, (first + 5) % end)
+
+
+IMAGES: Final = {"pure": crash_images, "compiled": machine_images}
+
+
+def test_killed_at_any_store_numbers_come_before_words_and_words_before_the_next_number(
+    slab: Slab, with_variant: str
+) -> None:
+    cut, whole = of_sizes(slab, [1] * 3), of_sizes(slab, [1, 1])
+    head, rest = head_of(slab, cut, 1, 1000)
+    assert head
+    assert rest
+    entry, sent = entry_of(slab, 11, 7), word(State.IN_FLIGHT, 4)
+    regions = [range(entry, entry + 16)]
+    regions += [range(at, at + lay.CHUNK_BYTES) for at in (slab.chunk_at(one.chunk) for one in (rest, whole))]
+    outcomes = set()
+    for _ in IMAGES[with_variant](
+        slab, regions, lambda: number(slab, [(entry, 3, [rest, whole])], sent, is_numbered=True)
+    ):
+        words = [slab.words[at] for segment in (rest, whole) for at in segment_words(slab, segment)]
+        run = read_run(slab, whole.chunk, whole.run)
+        if sent in words:
+            assert [*numbers(slab, rest), run[5:8]] == [(3, 11, 7), (3, 12, 7), (3, 13, 7)]
+            assert run.flags == 0
+            assert records(slab, rest)[0].flags & lay.FLAG_BATCH_START
+        is_stored = PartitionTable(slab).current(1, 3) == (7, 11 + 4)
+        assert is_stored or PartitionTable(slab).current(1, 3) == (7, 11)
+        outcomes.add((words.count(sent), is_stored))
+    assert outcomes == {(0, False), (1, False), (2, False), (3, False), (3, True)}
 
 
 @pytest.mark.parametrize(("epoch", "is_numbered"), [(lay.LAST_EPOCH, True), (7, False)])
