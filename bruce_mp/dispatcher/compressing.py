@@ -79,7 +79,7 @@ class Compressor:
     def compress(self, topic: bytes, partition: int, data: bytes, abilities: BrokerAbilities) -> tuple[Codec, bytes]:
         """What to send for the records of a batch, and the codec that it is in."""
         it = self._topic(topic)
-        if it.wanted is Codec.NONE or len(data) < it.rule.min_size or (topic, partition) in self._plain:
+        if self.leaves(topic, partition) or len(data) < it.rule.min_size:
             self._row.add(Counter.MsgSetCompressionNo)
             return Codec.NONE, data
         codec = self._usable(it, abilities)

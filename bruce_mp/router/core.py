@@ -291,7 +291,7 @@ class Router:
             reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
             self._discards.settle(segments, reason, topic.name, counter)
             return
-        kernels.place(self._slab, segments, partition, -1, -1, opens_batch=False)
+        kernels.bind(self._slab, segments, [partition] * len(segments))
         self.dispatching.send(topic.number, partition, segments, kind, now_ms)
 
     def leaderless(self) -> list[tuple[int, int]]:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from bruce_mp import kernels
 from bruce_mp.config.sections import Batching, DefaultBatching
 from bruce_mp.kernels.pure import segments
-from bruce_mp.slab import tables
+from bruce_mp.slab import runs, tables
 from bruce_mp.slab.file import Geometry
 from support.flow import ROUTER, World
 from support.flow_parts import MortalWords, a_config
@@ -115,7 +114,7 @@ class DeadlyWorld(World):
 def slab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slab]:
     """A slab whose placements and sequence numbers count as stores, as its words do."""
     with new_slab(GEOMETRY) as made:
-        place, store = kernels.place, tables.store_next_sequence
+        place, store = runs.place, tables.store_next_sequence
 
         def tick() -> None:
             words: object = made.words
@@ -130,8 +129,7 @@ def slab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slab]:
             tick()
             store(*arguments)
 
-        for module in (kernels, segments):
-            monkeypatch.setattr(module, "place", deadly_place)
+        monkeypatch.setattr(runs, "place", deadly_place)
         for module in (tables, segments):
             monkeypatch.setattr(module, "store_next_sequence", deadly_store)
         yield made

@@ -103,7 +103,7 @@ def _number_one(
 def bind(slab: Slab, segments: Iterable[Segment], partitions: Iterable[int]) -> None:
     """Write the partition of each segment, to which it is bound from now on; sequence numbers are for later."""
     for segment, partition in zip(segments, partitions, strict=True):
-        runs.place(slab, segment, partition, -1, -1, opens_batch=False)
+        runs.place(slab, segment, partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=False)
 
 
 def by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> list[tuple[int, Segment]]:
