@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.errors import DiscardReason
     from bruce_mp.input.senders import Senders
-    from bruce_mp.kernels import Ingested, Lanes
+    from bruce_mp.kernels import Ingested, Lanes, Naps
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Segment
@@ -68,7 +68,11 @@ class Admission:
         self._longest = min(longest, slab.geometry.landing_slot_size)
         self._senders = senders
         self._receiver = Receiver(slab)
-        self._intake = Intake(self._receiver, lanes, row, self._longest, _PLAIN)
+        self._intake = Intake(slab, self._receiver, lanes, row, longest=self._longest, counters=_PLAIN)
+
+    def go_by(self, naps: Naps) -> None:
+        """From now on it may sleep like this while it waits for more."""
+        self._intake.go_by(naps)
 
     def take(self, descriptor: int, limit: int, now_ms: int, until_ms: int = 0) -> int:
         """Take in what waits at a socket, at most `limit` messages; how many.

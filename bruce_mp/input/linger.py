@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.config.topics import TopicBatching
 
-__all__ = ["linger_ms", "lingers_of"]
+__all__ = ["linger_ms", "lingers_of", "shortest_linger_ms"]
 
 LONGEST_MS: Final = 250
 SHORT_MS: Final = 25
@@ -34,6 +34,13 @@ def lingers_of(config: Config) -> Callable[[bytes], int]:
         return linger_ms(config.batching_for(topic), is_limited=rule is not None and rule.max_count is not None)
 
     return linger_of
+
+
+def shortest_linger_ms(config: Config) -> int:
+    """That of the topic whose runs may wait shortest, whether the configuration names it or not."""
+    linger_of, unnamed = lingers_of(config), b""
+    named = {*config.batching.topics, *config.rate_limit.topics}
+    return min(map(linger_of, [unnamed, *map(str.encode, named)]))
 
 
 def linger_ms(batching: TopicBatching, *, is_limited: bool = False) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.discarding import ProcessReporter
 from bruce_mp.input.datagrams import Admission
 from bruce_mp.input.linger import lingers_of
+from bruce_mp.input.naps import naps_for
 from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.pressure import NOTHING, Pressure
 from bruce_mp.input.senders import Senders, rules_for_datagrams
@@ -65,6 +66,7 @@ class _Input:
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         assert start.listener is not None
         self._socket = start.listener
+        self._queue = start.queue
         self._slab = slab
         self._control = control
         self._row = Row(slab, start.row)
@@ -103,6 +105,7 @@ class _Input:
         self._reporter.apply(config)
         self._lanes.change_lingers(lingers_of(config))
         self._blocks = self._pressure.blocks = config.input.unix_datagram.when_full == "block"
+        self._admission.go_by(naps_for(config, self._queue))
         self._senders.go_by(rules_for_datagrams(config.input))
 
     def run(self) -> None:

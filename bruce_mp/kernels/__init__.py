@@ -6,7 +6,7 @@ per batch.  The names below are the interface.  `pure` implements it in Python a
 
     Receiver       a batch of datagrams into the landing zone
     cut            the messages in what came on a stream
-    Intake         datagrams from a socket into lanes, batch by batch
+    Intake         datagrams from a socket into lanes, batch by batch; `Pace`: how long it may sleep meanwhile
     Lanes          parse and validate a batch, append it to lanes as runs
     tally          what became of the messages of stream connections in a chunk
     take           keep those segments of a frame whose words say that they are ours, and make them so
@@ -33,6 +33,7 @@ from bruce_mp.kernels.pure.intake import PlainCounters
 from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
 from bruce_mp.kernels.pure.look import TimeSpan, messages
 from bruce_mp.kernels.pure.message_set import EncodedSet
+from bruce_mp.kernels.pure.pace import NO_NAPS, Naps
 from bruce_mp.kernels.pure.parse import Batch, Failure, Rejection
 from bruce_mp.kernels.pure.tally import Place
 from bruce_mp.kernels.pure.waits import Waits
@@ -41,7 +42,7 @@ if CHOICE.compiled:
     from bruce_mp.kernels.compiled.chunks import ChunkPool
     from bruce_mp.kernels.compiled.encode import encode, record_batch
     from bruce_mp.kernels.compiled.heads import by_place, heads
-    from bruce_mp.kernels.compiled.lanes import Intake, Lanes
+    from bruce_mp.kernels.compiled.lanes import Intake, Lanes, Pace
     from bruce_mp.kernels.compiled.look import time_span
     from bruce_mp.kernels.compiled.message_set import encode_message_set
     from bruce_mp.kernels.compiled.receive import Receiver
@@ -66,6 +67,7 @@ else:
     from bruce_mp.kernels.pure.lanes import Lanes
     from bruce_mp.kernels.pure.look import by_size, time_span
     from bruce_mp.kernels.pure.message_set import encode_message_set
+    from bruce_mp.kernels.pure.pace import Pace
     from bruce_mp.kernels.pure.receive import Receiver
     from bruce_mp.kernels.pure.segments import bind, by_partition, head_of, mark, number, place, take
     from bruce_mp.kernels.pure.tally import tally
@@ -75,6 +77,7 @@ else:
 
 __all__ = [
     "CHOICE",
+    "NO_NAPS",
     "Batch",
     "ChunkPool",
     "Cut",
@@ -84,7 +87,9 @@ __all__ = [
     "Ingested",
     "Intake",
     "Lanes",
+    "Naps",
     "NoRoom",
+    "Pace",
     "Place",
     "PlainCounters",
     "Receiver",

@@ -20,7 +20,8 @@ class Start:
     """Everything that a process needs besides the slab; picklable while a process is being spawned.
 
     `row` is the process's row in the slab.  `listener` is the socket that an input or status process serves; the
-    supervisor keeps it open over restarts.  `slot` and `broker` are a dispatcher's.
+    supervisor keeps it open over restarts.  `queue` datagrams may wait at an input's; 0: nobody knows how many.  `slot`
+    and `broker` are a dispatcher's.
     `inputs` are the rows of all inputs; `unix_stream` and `tcp` are the listening sockets that stream workers share.
     `clock_offset_ms` is that of the supervisor's steady clock; None: have one's own.
     """
@@ -31,6 +32,7 @@ class Start:
     run_dir: Path
     slab_path: Path
     listener: socket | None = None
+    queue: int = 0
     slot: int = 0
     broker: Broker | None = None
     clock_offset_ms: int | None = None

@@ -38,6 +38,7 @@ from bruce_mp.supervisor.handover import Member
 from bruce_mp.supervisor.lifecycle import UNWANTED, State
 from bruce_mp.supervisor.policy import BOOTS_MAX
 from bruce_mp.supervisor.slab_setup import retire_row
+from bruce_mp.supervisor.sockets import Bound
 from bruce_mp.telemetry.clock import steady
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.logs import NOTICE
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from bruce_mp.supervisor.child import Inherited
     from bruce_mp.supervisor.intake import Intake
     from bruce_mp.supervisor.programs import Programs
-    from bruce_mp.supervisor.sockets import Bound
 
 __all__ = ["HEAD_START_S", "Crew", "Equipment"]
 
@@ -129,8 +129,9 @@ class Crew:
             unix, tcp = (bound.socket if bound else None for bound in (intake.unix_stream, intake.tcp))
             child.start = replace(child.start, unix_stream=unix, tcp=tcp)
         else:
-            listener = intake.datagrams.socket if intake.datagrams else _no_datagrams()
-            child = self._child(self._programs.input, "input", row, listener=listener, ends_when_drained=True)
+            bound = intake.datagrams or Bound(_no_datagrams())
+            child = self._child(self._programs.input, "input", row, listener=bound.socket, ends_when_drained=True)
+            child.start = replace(child.start, queue=bound.queue)
         child.start = replace(child.start, inputs=self._equipment.inputs)
         return child
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from bruce_mp.errors import StartError
 
-__all__ = ["check_datagram_size", "warn_of_short_queue"]
+__all__ = ["check_datagram_size", "queue_length", "warn_of_short_queue"]
 
 QUEUE_LENGTH: Final = Path("/proc/sys/net/unix/max_dgram_qlen")
 QUEUE_ENOUGH: Final = 512
@@ -56,13 +56,18 @@ def _goes_through(size: int, *, raise_buffer: bool) -> bool:
     return True
 
 
+def queue_length() -> int:
+    """How many datagrams may wait at a socket that is made now; 0: the kernel does not say."""
+    try:
+        return int(QUEUE_LENGTH.read_text("ascii"))
+    except (OSError, ValueError):
+        return 0
+
+
 def warn_of_short_queue() -> None:
     """Log a warning when so few datagrams may wait that a burst blocks its sender."""
-    try:
-        length = int(QUEUE_LENGTH.read_text("ascii"))
-    except (OSError, ValueError):
-        return  # a kernel that does not say
-    if length < QUEUE_ENOUGH:
+    length = queue_length()
+    if 0 < length < QUEUE_ENOUGH:
         log.warning(
             "Only %d datagrams may wait at a socket: a burst blocks its sender, or is refused. Raise the limit before "
             "the daemon starts: sysctl -w net.unix.max_dgram_qlen=%d",

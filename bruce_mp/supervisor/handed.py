@@ -36,20 +36,25 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class HandedSocket:
-    """An open socket; `name` is what its owner calls it.  `is_ours`: we opened it ourselves, in an earlier life."""
+    """An open socket; `name` is what its owner calls it.  `is_ours`: we opened it ourselves, in an earlier life.
+
+    `queue` is what we knew of it then: how many datagrams may wait at it.
+    """
 
     socket: socket.socket
     name: str
     is_ours: bool = False
+    queue: int = 0
 
     @property
     def bound(self) -> Bound:
         """The socket, and its file if that is ours to remove."""
         address = _address_of(self.socket)
         if not self.is_ours or not isinstance(address, UnixPath):
-            return Bound(self.socket, is_ours=self.is_ours)
+            return Bound(self.socket, is_ours=self.is_ours, queue=self.queue)
         path = Path(address.path)
-        return Bound(self.socket, path, path.lstat()) if path.is_socket() else Bound(self.socket)
+        bound = Bound(self.socket, path, path.lstat()) if path.is_socket() else Bound(self.socket)
+        return bound._replace(queue=self.queue)
 
     def serves(self, setting: str, address: HostPort | UnixPath) -> bool:
         """Whether it is the one that a setting asks for."""

@@ -32,11 +32,12 @@ _VARIABLE: Final = "BRUCE_HANDOVER"
 
 
 class PassedSocket(msgspec.Struct, frozen=True):
-    """A socket by the setting that it was opened for."""
+    """A socket by the setting that it was opened for; `queue` datagrams may wait at it, 0: not known."""
 
     setting: str
     descriptor: int
     is_ours: bool
+    queue: int = 0
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -63,7 +64,7 @@ class Handover(msgspec.Struct, frozen=True):
     def handed(self) -> Handed:
         """The sockets, to be taken by those who want them."""
         return Handed(
-            HandedSocket(socket.socket(fileno=each.descriptor), each.setting, is_ours=each.is_ours)
+            HandedSocket(socket.socket(fileno=each.descriptor), each.setting, is_ours=each.is_ours, queue=each.queue)
             for each in self.sockets
         )
 

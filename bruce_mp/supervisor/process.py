@@ -314,7 +314,7 @@ def _passed(equipment: Equipment) -> Iterator[PassedSocket]:
     }
     for setting, each in bound.items():
         if each is not None:
-            yield PassedSocket(setting, each.socket.fileno(), each.is_ours)
+            yield PassedSocket(setting, each.socket.fileno(), each.is_ours, each.queue)
 
 
 def _finish(equipment: Equipment, failure: str | None, *, keeps_sockets: bool) -> None:

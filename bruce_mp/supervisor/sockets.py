@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.config.accounts import gid_of, uid_of
 from bruce_mp.config.addresses import HostPort
 from bruce_mp.errors import StartError
+from bruce_mp.supervisor.datagram_limits import queue_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,13 +52,15 @@ _BACKLOG: Final = 64
 class Bound(NamedTuple):
     """A socket and, if it has one that is ours to remove, its file.
 
-    One that is not ours belongs to a service manager, who keeps it open when the daemon ends.
+    One that is not ours belongs to a service manager, who keeps it open when the daemon ends.  `queue` datagrams may
+    wait at it; 0: not known, or none at all.
     """
 
     socket: socket.socket
     path: Path | None = None
     file: os.stat_result | None = None
     is_ours: bool = True
+    queue: int = 0
 
     def remove_file(self) -> None:
         """Remove the socket file, unless somebody else has put his own there meanwhile."""
@@ -70,7 +73,9 @@ class Bound(NamedTuple):
 
 def bind_datagrams(config: UnixDatagram) -> Bound:
     """The datagram socket.  Raises StartError when its place is taken or cannot be used."""
-    return _bind_unix(Path(config.path), socket.SOCK_DGRAM, Access.of(config), DATAGRAM_SETTING)
+    queue = queue_length()  # as it is when the socket is made
+    bound = _bind_unix(Path(config.path), socket.SOCK_DGRAM, Access.of(config), DATAGRAM_SETTING)
+    return bound._replace(queue=queue)
 
 
 def bind_unix_stream(config: UnixStream) -> Bound:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+import time
 from contextlib import contextmanager
 from threading import Timer
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.kernels import ChunkPool, Failure, Intake, Lanes, PlainCounters, Receiver, Row
+from bruce_mp.kernels import ChunkPool, Failure, Intake, Lanes, Naps, PlainCounters, Receiver, Row
 from bruce_mp.slab.landing import landed_lengths
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms
@@ -45,7 +46,8 @@ def an_intake(slab: Slab, linger_of: Callable[[bytes], int]) -> tuple[Intake, La
     """It knows the topic of `datagram()`."""
     assert TopicTable(slab).add(b"t1", 1)
     lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), TopicTable(slab), linger_of)
-    return Intake(Receiver(slab), lanes, Row(slab, INPUT_ROW), SMALL.landing_slot_size, COUNTERS), lanes
+    largest = SMALL.landing_slot_size
+    return Intake(slab, Receiver(slab), lanes, Row(slab, INPUT_ROW), longest=largest, counters=COUNTERS), lanes
 
 
 @pytest.fixture
@@ -156,3 +158,52 @@ def test_an_empty_datagram_that_is_waited_for_is_malformed(pair: Pair, intake: I
             taken = intake.run(receiver.fileno(), 512, steady_ms(), until_ms)
             rejections += taken.ingested.rejections if taken.ingested else []
     assert [each.failure for each in rejections] == [Failure.MALFORMED]
+
+
+@pytest.fixture
+def roomy_pair() -> Iterator[Pair]:
+    """Two sockets with a long queue between them."""
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
+    ):
+        receiver.bind(("127.0.0.1", 0))
+        sender.connect(receiver.getsockname())
+        yield sender, receiver
+
+
+def send_at_a_pace(sender: socket.socket, messages: int) -> None:
+    for _ in range(messages):
+        sender.send(datagram())
+        time.sleep(0.001)
+
+
+def test_it_sleeps_while_messages_come_fast_and_finds_several(
+    roomy_pair: Pair, slab: Slab, intake: Intake, variant: str
+) -> None:
+    sender, receiver = roomy_pair
+    intake.go_by(Naps(longest_us=50_000, messages=100, room=1 << 20))
+    row = Row(slab, INPUT_ROW)
+    before = row.version
+    taken = 0
+    with later(0.0, lambda: send_at_a_pace(sender, 300)):
+        until_ms = steady_ms() + LONG_MS
+        while taken < 300 and steady_ms() < until_ms:
+            landed, waiting, _ = intake.run(receiver.fileno(), 300 - taken, steady_ms(), until_ms)
+            taken += landed + waiting
+    assert taken == 300
+    if variant == "compiled":  # the pure one takes what it finds
+        batches = (row.version - before) // 2
+        assert batches < 100
+
+
+def test_it_does_not_sleep_over_what_is_due(pair: Pair, intake: Intake) -> None:
+    """Its naps may be long where runs linger long; this call may not wait."""
+    sender, receiver = pair
+    intake.go_by(Naps(longest_us=8_000_000, messages=1 << 30, room=1 << 40))
+    with later(TOO_LATE_S, lambda: sender.send(datagram())):
+        for wait_ms in range(20, 30):
+            send_at_a_pace(sender, 5)
+            now_ms = steady_ms()
+            taken = intake.run(receiver.fileno(), 512, now_ms, now_ms + wait_ms)
+            assert taken.landed + taken.waiting == 5

@@ -4,12 +4,14 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.config.inputs import Input, Tcp, UnixDatagram, UnixStream
 from bruce_mp.errors import StartError
 from bruce_mp.supervisor.handed import Handed, HandedSocket, sockets_of_manager
+from bruce_mp.supervisor.handover import Handover, PassedSocket
 from bruce_mp.supervisor.intake import take_intake
 
 if TYPE_CHECKING:
@@ -145,3 +147,14 @@ def test_a_descriptor_that_is_no_socket_is_refused(monkeypatch: pytest.MonkeyPat
             monkeypatch.setenv(name, value)
         with pytest.raises(StartError, match=r"Descriptor \d+ \(without a name\), .* is not a socket"):
             sockets_of_manager()
+
+
+def test_how_many_may_wait_is_known_of_our_own_only(datagrams: socket.socket) -> None:
+    passed = PassedSocket(SETTING, os.dup(datagrams.fileno()), is_ours=True, queue=512)
+    handover = msgspec.json.decode(msgspec.json.encode(Handover("1.0.0", 0.0, (passed,))), type=Handover)
+    ours = take_intake(configured(place_of(datagrams)), handover.handed).datagrams
+    managers = take_intake(configured(place_of(datagrams)), Handed([HandedSocket(datagrams, "")])).datagrams
+    assert ours is not None
+    assert managers is not None
+    with ours.socket:
+        assert (ours.queue, managers.queue) == (512, 0)

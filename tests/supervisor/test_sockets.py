@@ -11,6 +11,7 @@ import pytest
 from bruce_mp.config.inputs import Tcp, UnixDatagram, UnixStream
 from bruce_mp.config.sections import Http
 from bruce_mp.errors import StartError
+from bruce_mp.supervisor import datagram_limits
 from bruce_mp.supervisor.sockets import bind_datagrams, bind_http, bind_tcp, bind_unix_stream
 
 if TYPE_CHECKING:
@@ -168,3 +169,14 @@ def test_a_tcp_port_that_is_taken_is_named() -> None:
         assert host == "127.0.0.1"
         with pytest.raises(StartError, match=f'input.tcp = "127.0.0.1:{port}" cannot be used: another program listens'):
             bind_tcp(Tcp(port=port))
+
+
+def test_how_many_may_wait_is_that_of_the_time_when_it_was_made(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datagram_limits, "QUEUE_LENGTH", tmp_path / "qlen")
+    (tmp_path / "qlen").write_text("512\n")
+    bound = bind_datagrams(UnixDatagram(path=str(path)))
+    (tmp_path / "qlen").write_text("10\n")
+    with bound.socket:
+        assert bound.queue == 512

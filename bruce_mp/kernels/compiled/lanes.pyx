@@ -22,6 +22,7 @@ from bruce_mp.kernels.pure.intake import Intake as PureIntake
 from bruce_mp.kernels.pure.intake import Taken
 from bruce_mp.kernels.pure.lanes import IDLE_MS, WAKE_SLACK_MS, Ingested, NoRoom
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
+from bruce_mp.kernels.pure.pace import NO_NAPS
 from bruce_mp.kernels.pure.parse import Failure, Rejection
 from bruce_mp.slab import layout
 from bruce_mp.slab.runs import Segment
@@ -57,6 +58,7 @@ cdef extern from *:
     int SOL_SOCKET
     int SO_RCVTIMEO
     int clock_gettime(int, timespec *) nogil
+    int nanosleep(timespec *, timespec *) nogil
     int poll(pollfd *, unsigned long, int) nogil
     int recvmmsg(int, mmsghdr *, unsigned int, int, void *) nogil
     int setsockopt(int, int, int, void *, unsigned int) nogil
@@ -71,6 +73,10 @@ cdef enum:
     MMSGHDR_FLAGS = 48   # where the kernel says what it did to the datagram
     CUT = 0x20           # MSG_TRUNC
     COARSE_MS = 8        # a socket's own timer may be so much late
+    WINDOW_US = 2000     # see kernels.pure.pace
+    LEAST_MESSAGES = 16
+    LEAST_US = 400
+    HEAD_BYTES = 768
     NONE = -1
 
 
@@ -357,6 +363,7 @@ cdef class Work:
     cdef int room, count, group_count, any_partition, partition_key
     cdef list rejections, no_room
     cdef bint is_urgent      # a run was closed that must not wait
+    cdef int64_t bytes       # of the messages, as they came
     cdef bint has_asked      # the pure lanes, so that something else may be due or closed; else `times` are true
     cdef Times times
     cdef uint32_t topics_version
@@ -429,6 +436,7 @@ cdef class Work:
         """Get ready for a batch of so many messages."""
         self.batch += 1
         self.count = self.group_count = self.any_partition = self.partition_key = 0
+        self.bytes = 0
         if self.rejections or self.no_room:
             self.rejections, self.no_room = [], []
         self.is_urgent = False
@@ -636,6 +644,7 @@ cdef int read_landed(Landing *landing, Work work, int count, skip) except -1:
         length = load32(headers + MMSGHDR_LENGTH)
         if length > landing.longest or (length == landing.longest and load32(headers + MMSGHDR_FLAGS) & CUT):
             length = 0
+        work.bytes += length
         if not skip or first_arrival + slot not in skip:
             work.add(slot, data, length, first_arrival + slot)
         headers += MMSGHDR_BYTES
@@ -758,14 +767,48 @@ cdef bint make_room(lanes, Work work, Lane lane, uint64_t size, int64_t now_ms) 
 
 
 # --- from the socket -------------------------------------------------------------------------------------------------
+cdef class Pace:
+    """`kernels.pure.pace.Pace`."""
+
+    cdef int64_t longest_us, most, room
+    cdef int64_t since_us, seen, weight   # of the present window
+    cdef double messages_per_us, bytes_per_us
+
+    def __init__(self, naps=NO_NAPS):
+        self.longest_us, self.most, self.room = naps
+
+    cpdef void add(self, int64_t messages, int64_t size) noexcept:
+        self.seen += messages
+        self.weight += messages * HEAD_BYTES + 2 * size
+
+    cpdef int64_t nap_us(self, int64_t now_us) noexcept:
+        cdef int64_t elapsed_us = now_us - self.since_us
+        cdef double nap_us = self.longest_us
+        if elapsed_us >= WINDOW_US:
+            self.messages_per_us = <double>self.seen / elapsed_us
+            self.bytes_per_us = <double>self.weight / elapsed_us
+            self.since_us, self.seen, self.weight = now_us, 0, 0
+        if nap_us * self.messages_per_us > self.most:
+            nap_us = self.most / self.messages_per_us
+        if nap_us * self.bytes_per_us > self.room:
+            nap_us = self.room / self.bytes_per_us
+        if nap_us < LEAST_US or nap_us * self.messages_per_us < LEAST_MESSAGES:
+            return 0
+        return <int64_t>nap_us
+
+
 class Intake(PureIntake):
     """`kernels.pure.intake.Intake`."""
 
-    def __init__(self, receiver, lanes, row, longest, counters):
-        super().__init__(receiver, lanes, row, longest, counters)
-        if longest > lanes._slab.geometry.landing_slot_size or max(counters) >= ROW_COUNTER_CAPACITY:
+    def __init__(self, slab, receiver, lanes, row, *, longest, counters):
+        super().__init__(slab, receiver, lanes, row, longest=longest, counters=counters)
+        if longest > slab.geometry.landing_slot_size or max(counters) >= ROW_COUNTER_CAPACITY:
             raise ValueError("The slab has no such slots or counters.")
         self._timer_ms = 0
+        self._pace = Pace()
+
+    def go_by(self, naps):
+        self._pace = Pace(naps)
 
     def run(self, int descriptor, int limit, int64_t now_ms, int64_t until_ms):
         lanes, geometry = self._lanes, self._lanes._slab.geometry
@@ -777,7 +820,8 @@ class Intake(PureIntake):
         cdef uint64_t amounts[4]
         cdef uint8_t *base
         cdef uint8_t *row
-        cdef int64_t landed = 0, offset_ms = now_ms - monotonic_ms(), closed_ms = 0
+        cdef int64_t landed = 0, offset_ms = now_ms - monotonic_us() // 1000, closed_ms = 0, now_us, nap_us
+        cdef Pace pace = self._pace
         cdef int count, most, slots = geometry.landing_slots, left_ms, timer_ms = self._timer_ms
         cdef Times *times = &work.times
         counters[0], counters[1], counters[2], counters[3] = self._counters
@@ -795,7 +839,8 @@ class Intake(PureIntake):
                 )
                 if count == 0:
                     break
-                now_ms = monotonic_ms() + offset_ms
+                now_us = monotonic_us()
+                now_ms = now_us // 1000 + offset_ms
                 store64(row + ROW_VERSION, load64(row + ROW_VERSION) | 1)
                 if load32(base + SUPER_TOPICS_VERSION) != work.topics_version:
                     lanes._notice_topics()
@@ -809,6 +854,7 @@ class Intake(PureIntake):
                 amounts[2], amounts[3] = work.any_partition, work.partition_key
                 land_plain(&memory, row, landing.at, counters, amounts, count)
                 landed += count
+                pace.add(count, work.bytes)
                 if work.has_asked:
                     read_times(lanes, work)
                     if lanes._closed and not closed_ms:
@@ -821,6 +867,9 @@ class Intake(PureIntake):
                     left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
                     if not left_ms:
                         break
+                    nap_us = pace.nap_us(now_us)
+                    if nap_us and nap_us < left_ms * 1000:
+                        sleep_us(nap_us)
             return Taken(landed, 0, None)
         finally:
             self._timer_ms = timer_ms
@@ -836,10 +885,17 @@ cdef int read_times(lanes, Work work) except -1:
     return 0
 
 
-cdef int64_t monotonic_ms() noexcept nogil:
+cdef int64_t monotonic_us() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC, &now)
-    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+    return <int64_t>now.tv_sec * 1000000 + now.tv_nsec // 1000
+
+
+cdef void sleep_us(int64_t microseconds) noexcept:
+    cdef timespec pause
+    pause.tv_sec, pause.tv_nsec = microseconds // 1000000, microseconds % 1000000 * 1000
+    with nogil:
+        nanosleep(&pause, NULL)
 
 
 cdef int receive_within(
@@ -864,7 +920,7 @@ cdef int receive_within(
             return 0  # no datagram: to a call that waits the kernel tells the end like this
         if count:
             return count
-        left_ms -= <int>(monotonic_ms() - since_ms)
+        left_ms -= <int>(monotonic_us() // 1000 - since_ms)
     if left_ms > 0:
         waiting.fd, waiting.events = descriptor, POLLIN
         with nogil:

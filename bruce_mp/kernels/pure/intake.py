@@ -6,11 +6,17 @@ caller to report and to land.  The pure kernel leaves every batch to the caller.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NamedTuple
+
+from bruce_mp.kernels.pure.pace import Pace
+from bruce_mp.slab.landing import landed_lengths
 
 if TYPE_CHECKING:
     from bruce_mp.kernels.pure.lanes import Ingested, Lanes
+    from bruce_mp.kernels.pure.pace import Naps
     from bruce_mp.kernels.pure.receive import Receiver
+    from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import Row
 
 __all__ = ["Intake", "PlainCounters", "Taken"]
@@ -36,24 +42,48 @@ class Taken(NamedTuple):
 class Intake:
     """Takes datagrams of at most `longest` bytes in."""
 
-    def __init__(self, receiver: Receiver, lanes: Lanes, row: Row, longest: int, counters: PlainCounters) -> None:
+    def __init__(
+        self, slab: Slab, receiver: Receiver, lanes: Lanes, row: Row, *, longest: int, counters: PlainCounters
+    ) -> None:
+        self._slab = slab
         self._receiver = receiver
         self._lanes = lanes
         self._row = row
         self._longest = longest
         self._counters = counters
+        self._pace = Pace()
+        self._was_all = False
+        """Nothing waited behind the last batch."""
 
-    def run(self, descriptor: int, limit: int, now_ms: int, until_ms: int) -> Taken:  # noqa: ARG002
+    def go_by(self, naps: Naps) -> None:
+        """From now on it may sleep like this where it may wait."""
+        self._pace = Pace(naps)
+
+    def run(self, descriptor: int, limit: int, now_ms: int, until_ms: int) -> Taken:
         """Take in what waits at a socket, batch by batch, at most `limit` messages.
 
         Up to `until_ms` it may wait for them, as long as nobody waits for what it has: some runs are open and none is
         due, and those that are closed, because their chunk was full, have been only for some ms.  That costs less than
-        to return for each message.  The pure kernel takes one batch and never waits.
+        to return for each message.  While messages come fast it sleeps before it looks for more.  The pure kernel takes
+        one batch, and does not wait for it but for such a nap.
 
         Raises OSError when the socket is broken.
         """
-        count = self._receiver.receive(descriptor, limit)
+        if self._was_all:
+            self._nap(now_ms, until_ms)
+        most = min(limit, self._slab.geometry.landing_slots)
+        count = self._receiver.receive(descriptor, most)
+        self._was_all = count < most
         if not count:
             return Taken(0, 0, None)
         self._row.open_books()
+        self._pace.add(count, sum(landed_lengths(self._slab)))
         return Taken(0, count, self._lanes.ingest_landed(count, self._longest, now_ms))
+
+    def _nap(self, now_ms: int, until_ms: int) -> None:
+        """Sleep if that pays, and nothing is due before."""
+        due_ms = self._lanes.next_due_ms
+        left_ms = (until_ms if due_ms is None else min(until_ms, due_ms)) - now_ms
+        nap_us = self._pace.nap_us(time.monotonic_ns() // 1000)
+        if nap_us < left_ms * 1000:
+            time.sleep(nap_us / 1_000_000)

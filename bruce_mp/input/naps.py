@@ -1,0 +1,37 @@
+"""How long the datagram input may sleep between two receives.
+
+To be woken costs it more than to take a message in.  While messages come fast it sleeps a little before it looks for
+the next, and finds several.  The clients' messages wait in the kernel meanwhile, so this has limits: the queue, which
+has to be long enough, and the send buffer of each client, in which a message counts until it is received, must not
+become full for that; and no message may be noticeably later for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.input.linger import shortest_linger_ms
+from bruce_mp.kernels import NO_NAPS, Naps
+
+if TYPE_CHECKING:
+    from bruce_mp.config.model import Config
+
+__all__ = ["naps_for"]
+
+LONGEST_US: Final = 2000
+LATER_BY: Final = 16
+"""A message may be later by so small a part of the time for which its run lingers at least."""
+ROOM: Final = 4
+"""So small a part of a queue, or of a send buffer, may be taken by what is expected: bursts have the rest."""
+SHORT_QUEUE: Final = 128
+"""Fewer datagrams than this are waiting too soon: the timer would cost more than what it saves."""
+SEND_BUFFER: Final = 212_992
+"""What Linux grants a socket that asks for nothing else (net.core.wmem_default), in bytes."""
+
+
+def naps_for(config: Config, queue: int) -> Naps:
+    """Naps for a socket at which `queue` datagrams may wait; 0: nobody knows how many."""
+    longest_us = min(LONGEST_US, shortest_linger_ms(config) * 1000 // LATER_BY)
+    if queue < SHORT_QUEUE:
+        return NO_NAPS
+    return Naps(longest_us, queue // ROOM, SEND_BUFFER // ROOM)

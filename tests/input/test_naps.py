@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from bruce_mp.config.sections import Batching, BatchLimits, DefaultBatching, RateLimit, RateLimitConfig, TopicRule
+from bruce_mp.input.linger import shortest_linger_ms
+from bruce_mp.input.naps import naps_for
+from bruce_mp.kernels import NO_NAPS, Naps
+from support.flow_parts import a_config
+
+UNBATCHED: Final = TopicRule(action="none")
+SHORT: Final = {"short": BatchLimits(time_ms=20)}
+BY_TOPIC: Final = TopicRule(action="per_topic", config="short")
+
+
+@pytest.mark.parametrize(
+    ("batching", "linger_ms"),
+    [
+        (Batching(), 50),
+        (Batching(default=DefaultBatching(action="none")), 0),
+        (Batching(topics={"urgent": UNBATCHED}), 0),
+        (Batching(configs=SHORT, topics={"quick": BY_TOPIC}), 10),
+        (Batching(configs=SHORT, default=DefaultBatching(action="per_topic", config="short")), 10),
+    ],
+)
+def test_the_topic_that_may_wait_shortest_counts(batching: Batching, linger_ms: int) -> None:
+    assert shortest_linger_ms(a_config(batching=batching)) == linger_ms
+
+
+def test_a_topic_with_a_limit_counts_as_well() -> None:
+    limit = RateLimit(configs={"few": RateLimitConfig(interval_ms=1000, max_count=10)}, topics={"some": "few"})
+    assert shortest_linger_ms(a_config(rate_limit=limit)) == 25
+
+
+def test_a_queue_that_is_long_enough_allows_it() -> None:
+    assert naps_for(a_config(), 512) == Naps(2000, 128, 53_248)
+
+
+@pytest.mark.parametrize("queue", [0, 10, 127])
+def test_a_short_queue_does_not_nor_one_of_which_nobody_knows(queue: int) -> None:
+    assert naps_for(a_config(), queue) == NO_NAPS
+
+
+def test_a_message_may_be_later_by_a_small_part_of_its_linger_only() -> None:
+    batching = Batching(configs=SHORT, topics={"quick": BY_TOPIC})
+    assert naps_for(a_config(batching=batching), 512).longest_us == 625
+    unbatched = a_config(batching=Batching(topics={"urgent": UNBATCHED}))
+    assert naps_for(unbatched, 512).longest_us == 0

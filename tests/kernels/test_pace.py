@@ -1,0 +1,58 @@
+"""It sleeps where that pays, and never so long that a queue or a send buffer were full."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from bruce_mp.kernels import Naps, Pace
+
+NAPS: Final = Naps(longest_us=2000, messages=128, room=53_248)
+
+
+def after(messages_per_ms: int, size: int, naps: Naps = NAPS) -> int:
+    """How long it sleeps after some time at a pace."""
+    pace = Pace(naps)
+    pace.nap_us(1_000_000)
+    for _ in range(10):
+        pace.add(messages_per_ms, messages_per_ms * size)
+    return pace.nap_us(1_010_000)
+
+
+@pytest.mark.parametrize(
+    ("messages_per_ms", "size", "nap_us"),
+    [
+        (1, 100, 0),  # so few would be there
+        (7, 100, 0),
+        (8, 100, 2000),
+        (20, 100, 2000),
+        (100, 10, 675),  # the send buffer: 53,248 / 788 messages
+        (100, 100, 550),
+        (200, 100, 0),  # too soon full
+        (20, 1000, 961),
+        (20, 10_000, 0),
+    ],
+)
+def test_how_long_it_sleeps(messages_per_ms: int, size: int, nap_us: int) -> None:
+    assert after(messages_per_ms, size) == nap_us
+
+
+def test_no_more_messages_are_to_be_expected_than_may_wait() -> None:
+    assert after(50, 10, NAPS._replace(messages=32)) == 640
+
+
+def test_it_never_sleeps_where_it_may_not() -> None:
+    assert after(20, 100, Naps(0, 0, 0)) == 0
+    assert after(20, 100, NAPS._replace(longest_us=399)) == 0
+
+
+def test_the_pace_is_that_of_the_last_two_milliseconds() -> None:
+    pace = Pace(NAPS)
+    pace.nap_us(1_000_000)
+    pace.add(40, 4000)
+    assert pace.nap_us(1_001_999) == 0
+    assert pace.nap_us(1_002_000) == 2000
+    pace.add(1, 100)
+    assert pace.nap_us(1_003_999) == 2000
+    assert pace.nap_us(1_004_000) == 0
