@@ -45,6 +45,8 @@ class Shares:
         self._others = [peer for peer in peers if peer != owner]
         self._guaranteed = self.count // (2 * (len(self._others) + 1))
         self._lock_file = os.open(slab.path, os.O_RDWR | os.O_CLOEXEC) if self._others else -1
+        self._known_obtainable: int | None = None
+        """As long as nobody takes or gives a share, where nobody else does."""
 
     def __del__(self) -> None:
         if getattr(self, "_lock_file", -1) >= 0:
@@ -68,10 +70,15 @@ class Shares:
     @property
     def obtainable(self) -> int:
         """How many chunks this input could take now."""
+        if self._known_obtainable is not None:
+            return self._known_obtainable
         table = bytes(self._table)
         free = self._takeable(table)
         missing = self.size - self._last_size if free > 0 and not table[-1] else 0
-        return max(0, free * self.size - missing)
+        obtainable = max(0, free * self.size - missing)
+        if not self._others:
+            self._known_obtainable = obtainable
+        return obtainable
 
     def _takeable(self, table: bytes) -> int:
         owed = sum(max(0, self._guaranteed - table.count(other)) for other in self._others)
@@ -94,7 +101,7 @@ class Shares:
             if not is_locked or self._takeable(table) < 1:
                 return None
             share = table.index(0)
-            self._table[share] = self._owner
+            self._note(share, self._owner)
             return share
 
     def take(self, shares: Sequence[int]) -> bool:
@@ -104,12 +111,16 @@ class Shares:
             if not is_locked or self._takeable(table) < len(shares) or any(table[share] for share in shares):
                 return False
             for share in shares:
-                self._table[share] = self._owner
+                self._note(share, self._owner)
             return True
 
     def give(self, share: int) -> None:
         """Give a share back in which no chunk is in use."""
-        self._table[share] = 0
+        self._note(share, 0)
+
+    def _note(self, share: int, owner: int) -> None:
+        self._table[share] = owner
+        self._known_obtainable = None
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:

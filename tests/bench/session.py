@@ -6,6 +6,7 @@ starts daemons of its own, so that nothing is carried over.
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 import time
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "Session"]
 
 TIME_LIMIT_S: Final = 230.0
-"""No repetition of a group is begun that might end later than this."""
+"""No repetition of a group is begun that might end later than this, unless their number was asked for."""
 SHORT_REST_S: Final = 2.0
 LONG_REST_S: Final = 20.0
 SHARED_MEMORY: Final = Path("/dev/shm")
@@ -41,11 +42,15 @@ QUICK_SHARE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do of one group.  `idle_s` 0: the idle daemon is only measured as long as the other figures need it."""
+    """What to do of one group.  `idle_s` 0: the idle daemon is only measured as long as the other figures need it.
+
+    `limit_s`: when it might last longer no further repetition is begun.
+    """
 
     cases: Sequence[Case]
     repetitions: int
     idle_s: float
+    limit_s: float = TIME_LIMIT_S
 
     @classmethod
     def of(cls, group: str, names: Sequence[str], repetitions: int | None, *, quick: bool) -> Plan:
@@ -57,7 +62,9 @@ class Plan:
             cases = [case.shortened(QUICK_SHARE) for case in cases]
         rests = group == WITH_IDLE and (not names or IDLE in names)
         idle_s = LONG_REST_S / (QUICK_SHARE if quick else 1) if rests else 0.0
-        return cls(cases, repetitions or (1 if quick else 3), idle_s)
+        if repetitions:
+            return cls(cases, repetitions, idle_s, math.inf)
+        return cls(cases, 1 if quick else 3, idle_s)
 
     def sites(self) -> Iterator[tuple[Site, list[Case]]]:
         """Cases by what has to be started for them."""
@@ -99,7 +106,7 @@ class Session:
         start, longest = time.monotonic(), 0.0
         while self.repetitions < self.plan.repetitions:
             began = time.monotonic()
-            if self.repetitions and began - start + longest > TIME_LIMIT_S:
+            if self.repetitions and began - start + longest > self.plan.limit_s:
                 _say(f"The time is up after {self.repetitions} of {self.plan.repetitions} repetitions.")
                 return
             for number, (site, cases) in enumerate(self.plan.sites()):

@@ -9,7 +9,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport PyObject
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from bruce_mp.kernels.compiled.memory cimport *
@@ -98,6 +98,12 @@ cdef struct Item:        # a message that was found sound
 cdef struct Group:       # messages of one topic and type, in order
     int first, last
     bint keyed
+
+
+cdef struct Slot:        # messages of a group for one partition
+    uint64_t batch       # in which the others were set
+    int first, last
+    bint is_shared       # its lane is
 
 
 # --- parse -----------------------------------------------------------------------------------------------------------
@@ -344,9 +350,24 @@ cdef class Target:
     cdef bytes name
     cdef uint64_t hashed
     cdef Lane any_lane
+    cdef uint64_t partitions # 0: PartitionKey messages have not come yet
     cdef list keyed_lanes    # by partition index; None where there is no lane yet
+    cdef Slot *slots         # the same
+    cdef object number
     cdef int group_any, group_keyed
     cdef uint64_t batch      # in which the groups were set
+
+    def __dealloc__(self):
+        free(self.slots)
+
+    cdef int cut(self, number, uint64_t partitions) except -1:
+        """From now on PartitionKey messages are cut by so many partitions."""
+        self.slots = <Slot *>calloc(partitions, sizeof(Slot))
+        if self.slots == NULL:
+            raise MemoryError
+        self.number, self.partitions = number, partitions
+        self.keyed_lanes = [None] * <Py_ssize_t>partitions
+        return 0
 
 
 cdef struct Times:           # what the lanes allow
@@ -360,6 +381,7 @@ cdef class Work:
 
     cdef Item *items
     cdef Group *groups
+    cdef uint64_t *order     # partitions of a group
     cdef int room, count, group_count, any_partition, partition_key
     cdef list rejections, no_room
     cdef bint is_urgent      # a run was closed that must not wait
@@ -383,6 +405,7 @@ cdef class Work:
     def __dealloc__(self):
         free(self.items)
         free(self.groups)
+        free(self.order)
         free(self.table)
 
     def forget(self):
@@ -395,7 +418,6 @@ cdef class Work:
         cdef Target target = Target.__new__(Target)
         target.name = name
         target.hashed = hash_of(<uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
-        target.keyed_lanes = []
         self.targets.append(target)
         if <uint64_t>len(self.targets) * 2 > self.mask:
             self.grow()
@@ -444,10 +466,12 @@ cdef class Work:
             return 0
         free(self.items)
         free(self.groups)
+        free(self.order)
         self.room = 0
         self.items = <Item *>malloc(most * sizeof(Item))
         self.groups = <Group *>malloc(most * sizeof(Group))
-        if self.items == NULL or self.groups == NULL:
+        self.order = <uint64_t *>malloc(most * sizeof(uint64_t))
+        if self.items == NULL or self.groups == NULL or self.order == NULL:
             raise MemoryError
         self.room = most
         return 0
@@ -677,6 +701,8 @@ cdef int put_group(lanes, Work work, Group *group, uint8_t *base, int64_t now_ms
     if known != NULL and not group.keyed and (<Target>known).any_lane is not None:
         lane = (<Target>known).any_lane
         return put_chain(lanes, work, lane, (<Target>known).name, group.first, base, now_ms)
+    if known != NULL and group.keyed and (<Target>known).partitions:
+        return put_by_partition(lanes, work, <Target>known, group, base, now_ms)
     work.has_asked = True
     topic = first.topic[: first.topic_size]
     number = lanes._topics.id_of(topic)
@@ -694,38 +720,54 @@ cdef int put_group(lanes, Work work, Group *group, uint8_t *base, int64_t now_ms
 cdef int put_keyed(
     lanes, Work work, bytes topic, number, PyObject *known, Group *group, uint8_t *base, int64_t now_ms
 ) except -1:
-    """Cut a PartitionKey group by the partition that each key designates."""
-    cdef uint64_t count = lanes._partitions_of(number) if number else 0
-    cdef dict members = {}
-    cdef int index = group.first, following
-    cdef uint32_t slot
-    cdef Lane lane
-    cdef list kept
-    if not count:
+    """A first PartitionKey group, or one whose topic has no number or no partitions."""
+    cdef uint64_t partitions = lanes._partitions_of(number) if number else 0
+    if not partitions:
         return put_chain(lanes, work, lanes._share(number, topic, keyed=True), topic, group.first, base, now_ms)
+    (<Target>known).cut(number, partitions)
+    return put_by_partition(lanes, work, <Target>known, group, base, now_ms)
+
+
+cdef int put_by_partition(lanes, Work work, Target target, Group *group, uint8_t *base, int64_t now_ms) except -1:
+    """Cut a PartitionKey group by the partition that each key designates."""
+    cdef int used = cut_group(work, target, group), place
+    cdef list kept = target.keyed_lanes
+    cdef uint64_t index
+    cdef Slot *slot
+    for place in range(used):
+        index = work.order[place]
+        if kept[index] is None:
+            work.has_asked = True
+            kept[index] = lanes._lane_for(target.name, target.number, index, target.partitions)
+            target.slots[index].is_shared = lanes._is_shared(kept[index])
+    for place in range(used):
+        index = work.order[place]
+        slot = &target.slots[index]
+        put_chain(lanes, work, <Lane>kept[index], target.name, slot.first, base, now_ms)
+        if slot.is_shared:
+            kept[index] = None
+    return 0
+
+
+cdef int cut_group(Work work, Target target, Group *group) noexcept:
+    """Note which messages go to which partition; how many there are, `work.order` says in which order they came."""
+    cdef int index = group.first, following, used = 0
+    cdef uint64_t partition
+    cdef Slot *slot
     while index != NONE:
         following = work.items[index].next
         work.items[index].next = NONE
-        slot = work.items[index].partition_key % count
-        if slot in members:
-            ends = members[slot]
-            work.items[<int>ends[1]].next = index
-            members[slot] = (ends[0], index)
+        partition = work.items[index].partition_key % target.partitions
+        slot = &target.slots[partition]
+        if slot.batch == work.batch:
+            work.items[slot.last].next = index
         else:
-            members[slot] = (index, index)
+            slot.batch, slot.first = work.batch, index
+            work.order[used] = partition
+            used += 1
+        slot.last = index
         index = following
-    kept = (<Target>known).keyed_lanes
-    if <uint64_t>len(kept) != count:
-        kept = (<Target>known).keyed_lanes = [None] * <Py_ssize_t>count
-    for slot in members:
-        if kept[slot] is None:
-            kept[slot] = lanes._lane_for(topic, number, slot, count)
-    for slot, ends in members.items():
-        lane = kept[slot]
-        if lanes._is_shared(lane):
-            kept[slot] = None
-        put_chain(lanes, work, lane, topic, ends[0], base, now_ms)
-    return 0
+    return used
 
 
 cdef int put_chain(lanes, Work work, Lane lane, bytes topic, int first, uint8_t *base, int64_t now_ms) except -1:
