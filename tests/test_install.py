@@ -1,13 +1,15 @@
-"""An install where there is no compiler: it succeeds, works on the pure kernels, and says so."""
+"""Without a compiler an install succeeds, works on the pure kernels, and says so.  Wheels have all compiled kernels."""
 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from zipfile import ZipFile
 
 import pytest
 
@@ -15,25 +17,44 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT: Final = Path(__file__).parents[1]
-SOURCES: Final = ("README.md", "bruce_mp", "conf", "deploy", "pyproject.toml", "pyspark_bruce", "setup.cfg", "setup.py")
-LEFT_OUT: Final = shutil.ignore_patterns("*.so", "*.c", "__pycache__")
+SOURCES: Final = (
+    "LICENSE", "README.md", "bruce_mp", "conf", "deploy", "pyproject.toml", "pyspark_bruce", "scripts", "setup.cfg",
+    "setup.py",
+)  # fmt: skip
+LEFT_OUT: Final = shutil.ignore_patterns("*.so", "__pycache__")
 TRIED: Final = ("look", "stamp")
 """The kernels whose compilation is tried: all are built alike, and Cython needs a minute for the large ones."""
+KERNELS: Final = {path.stem for path in (ROOT / "bruce_mp" / "kernels" / "compiled").glob("*.pyx")}
+MACHINES: Final = {"x86_64": 62, "aarch64": 183}
+"""What ELF calls the architectures that there are wheels for."""
 
 
 def run(command: Sequence[str], directory: Path, **environment: str) -> str:
+    return run_program([sys.executable, *command], directory, 120, **environment)
+
+
+def run_program(command: Sequence[str], directory: Path, time_limit_s: float, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, *command],
+        command,
         cwd=directory,
         env=os.environ | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=120,
+        timeout=time_limit_s,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
+
+
+def copy_sources(sources: Path) -> None:
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, sources / name, ignore=LEFT_OUT)
+        else:
+            sources.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, sources / name)
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +62,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What pip would install from the sources, built with a compiler that fails."""
     directory = tmp_path_factory.mktemp("install")
     sources, target = directory / "sources", directory / "target"
-    for name in SOURCES:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, sources / name, ignore=LEFT_OUT)
-        else:
-            sources.mkdir(exist_ok=True)
-            shutil.copy(ROOT / name, sources / name)
+    copy_sources(sources)
     for kernel in (sources / "bruce_mp" / "kernels" / "compiled").glob("*.pyx"):
         if kernel.stem not in TRIED:
             kernel.unlink()
@@ -86,3 +102,35 @@ def test_what_an_older_release_had_is_not_installed(installed: Path) -> None:
     run(["setup.py", "--quiet", "build", "--build-lib", str(installed)], installed.parent / "sources", CC="/bin/false")
     assert not gone.exists()
     assert (installed / "bruce_mp" / "__init__.py").exists()
+
+
+# --- wheels ----------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where there is a wheel for each architecture.  It takes a minute: the compiler is fetched and unpacked."""
+    sources = tmp_path_factory.mktemp("wheels") / "sources"
+    copy_sources(sources)
+    run_program([str(sources / "scripts" / "build-wheels")], sources, 280, PYTHON=sys.executable)
+    return sources / "dist"
+
+
+@pytest.mark.parametrize("architecture", MACHINES)
+def test_a_wheel_has_all_kernels_for_its_architecture(wheels: Path, architecture: str) -> None:
+    [wheel] = wheels.glob(f"bruce_mp-*-cp311-abi3-manylinux_2_28_{architecture}.whl")
+    with ZipFile(wheel) as archive:
+        machines = {
+            Path(name).name: int.from_bytes(archive.read(name)[18:20], "little")
+            for name in archive.namelist()
+            if name.endswith(".so")
+        }
+    assert machines == {f"{name}.abi3.so": MACHINES[architecture] for name in KERNELS}
+
+
+def test_a_wheel_works_on_compiled_kernels(wheels: Path, tmp_path: Path) -> None:
+    [wheel] = wheels.glob(f"*_{platform.machine()}.whl")
+    with ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    program = "import bruce_mp.kernels as kernels; print(kernels.CHOICE.compiled, kernels.__file__)"
+    compiled, place = run(["-P", "-c", program], tmp_path, PYTHONPATH=str(tmp_path), BRUCE_KERNELS="compiled").split()
+    assert compiled == "True"
+    assert Path(place).is_relative_to(tmp_path)

@@ -74,7 +74,15 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
 
 @pytest.mark.parametrize(
     "script",
-    [".ci/run", "scripts/test", "scripts/demo", "scripts/bench", "scripts/check_sizes.py", "scripts/build-kernels"],
+    [
+        ".ci/run",
+        "scripts/test",
+        "scripts/demo",
+        "scripts/bench",
+        "scripts/build-kernels",
+        "scripts/build-wheels",
+        "scripts/check_sizes.py",
+    ],
 )
 def test_scripts_can_be_executed(script: str) -> None:
     assert (ROOT / script).stat().st_mode & 0o111 == 0o111

@@ -10,10 +10,17 @@ cdef extern from "Python.h":
     bint PyTuple_Check(object)
     Py_ssize_t PyTuple_GET_SIZE(object)
     PyObject *PyTuple_GET_ITEM(object, Py_ssize_t)
+    uint64_t PyLong_AsUnsignedLongLong(object) except? <uint64_t>-1  # with Py_LIMITED_API Cython's own takes 14 ns
 
 
 cdef extern from *:
     """
+    #ifdef Py_LIMITED_API /* scripts/build-wheels: kernels for any Python, where these are no macros */
+    #define PyBytes_AS_STRING PyBytes_AsString
+    #define PyBytes_GET_SIZE PyBytes_Size
+    #define PyTuple_GET_ITEM PyTuple_GetItem
+    #define PyTuple_GET_SIZE PyTuple_Size
+    #endif
     /* Other processes read and write the same memory.  A load is made once, at its place in the source: what was checked
        is what is used.  A store is made whole, and neither it nor anything after it moves before what precedes it. */
     #define load8(at) __atomic_load_n((const uint8_t *)(at), __ATOMIC_ACQUIRE)
@@ -71,8 +78,8 @@ cdef struct Look:        # a record whose place was found sound
 cdef inline int attach(object slab, Memory *memory) except -1:
     """Hold the slab's memory; `release` lets it go."""
     PyObject_GetBuffer(slab.view, &memory.buffer, PyBUF_SIMPLE)
-    cdef uint64_t at = slab.chunks_at
-    memory.count = slab.geometry.chunks
+    cdef uint64_t at = PyLong_AsUnsignedLongLong(slab.chunks_at)
+    memory.count = PyLong_AsUnsignedLongLong(slab.geometry.chunks)
     memory.chunks = <uint8_t *>memory.buffer.buf + at
     if at + memory.count * CHUNK_BYTES > <uint64_t>memory.buffer.len:
         PyBuffer_Release(&memory.buffer)
@@ -87,12 +94,12 @@ cdef inline void release(Memory *memory) noexcept:
 cdef inline int part_of(object segment, Part *part) except -1:
     if not PyTuple_Check(segment) or PyTuple_GET_SIZE(segment) != 6:
         raise TypeError(f"{segment!r} is no segment.")
-    part.chunk = <object>PyTuple_GET_ITEM(segment, 0)
-    part.generation = <object>PyTuple_GET_ITEM(segment, 1)
-    part.run = <object>PyTuple_GET_ITEM(segment, 2)
-    part.first = <object>PyTuple_GET_ITEM(segment, 3)
-    part.records = <object>PyTuple_GET_ITEM(segment, 4)
-    part.payload = <object>PyTuple_GET_ITEM(segment, 5)
+    part.chunk = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 0))
+    part.generation = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 1))
+    part.run = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 2))
+    part.first = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 3))
+    part.records = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 4))
+    part.payload = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 5))
     return 0
 
 
