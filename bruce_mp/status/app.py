@@ -1,8 +1,8 @@
 """The status pages as a Flask application: which path shows what.
 
 A page is read from the slab on request and is a struct, whose fields are the JSON; the plain form is made from the
-same struct.  Only `/metadata_update`, `/reload` and `/msg_debug` change anything, and only from a page of our own or
-from no page at all.
+same struct.  A page that is asked for by its name alone answers with its plain form, where it has one.  Only
+`/metadata_update`, `/reload` and `/msg_debug` change anything, and only from a page of our own or from no page at all.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def create_app(daemon: Daemon) -> Flask:
     app.add_url_rule("/metrics", "metrics", lambda: _metrics(daemon, evidence(), held()))
     _add_page(app, "held", held, None)
     sight = Sampled(lambda: _look(daemon, evidence()), lambda: daemon.steady_ms() / 1000, least_s=SIGHT_LASTS_S)
-    app.add_url_rule("/overview/json", "overview", lambda: _json(tailor(sight(), _choice())))
+    _add_page(app, "overview", lambda: tailor(sight(), _choice()), None)
     add_front_page(app)
     app.add_url_rule("/metadata_update", "metadata_update", lambda: _metadata_update(daemon), methods=["POST"])
     app.add_url_rule("/reload", "reload", lambda: _reload(daemon), methods=["POST"])
@@ -170,9 +170,11 @@ def _pages(daemon: Daemon) -> Mapping[str, tuple[Callable[[], Page], Callable[[A
 
 
 def _add_page(app: Flask, name: str, read: Callable[[], Page], plain: Callable[[Any], str] | None) -> None:
-    app.add_url_rule(f"/{name}/json", f"{name}_json", lambda: _json(read()))
+    forms = {"/json": lambda: _json(read())}
     if plain is not None:
-        app.add_url_rule(f"/{name}/plain", f"{name}_plain", lambda: _text(plain(read())))
+        forms["/plain"] = lambda: _text(plain(read()))
+    for form, answer in {**forms, "": forms.get("/plain", forms["/json"])}.items():
+        app.add_url_rule(f"/{name}{form}", f"{name}{form}", answer)
 
 
 def _wants(parameter: str, value: str) -> bool:

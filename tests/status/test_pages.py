@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -22,9 +23,12 @@ from bruce_mp.slab.runs import split
 from bruce_mp.status.queues import QUEUE_OF
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent
+from support.doc_pages import PAGES, ROOT
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from support.status_pages import PagesOfNoDaemon
 
 NASTY = b'\xff"\\\n\x00<b>]'
@@ -33,6 +37,19 @@ SINCE = NOW_MS // 1000 - 100
 HEADER = {"pid": os.getpid(), "version": __version__, "since": SINCE, "now": NOW_MS // 1000}
 JSON_PAGES = ("server_info", "counters", "discards", "queues", "metadata_fetch_time", "processes", "books", "overview")
 PLAIN_PAGES = JSON_PAGES[:5]
+NAMED_PAGE = re.compile(r"[ (`]/([a-z_]+)(?=[`?;,.) ]|$)", re.MULTILINE)
+NO_PAGES = {"root", "run", "msg_debug"}
+"""Directories that the documents name, and what the paths of message debugging have in common."""
+
+
+def named_in() -> Iterator[tuple[str, str]]:
+    """What people may read, with its place: the strings of the code, and the documents."""
+    for path in (ROOT / "bruce_mp").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield str(path), node.value
+    for path in (*PAGES, ROOT / "CHANGELOG.md", *(ROOT / "deploy" / "prometheus").iterdir()):
+        yield str(path), path.read_text()
 
 
 # --- all pages --------------------------------------------------------------------------------------------------------
@@ -51,6 +68,32 @@ def test_every_plain_page_says_so_too(daemon: PagesOfNoDaemon, name: str) -> Non
     assert lines[:3] == [f"pid: {os.getpid()}", f"version: {__version__}", since]
 
 
+def test_the_name_alone_is_the_plain_page_and_without_one_the_json(daemon: PagesOfNoDaemon) -> None:
+    rules = {rule.rule for rule in daemon.client.application.url_map.iter_rules()}
+    names = {rule.removesuffix("/json") for rule in rules if rule.endswith("/json")}
+    assert len(names) == len(JSON_PAGES) + len({"brokers", "certificates", "compression", "held", "senders"})
+    for name in names:
+        if f"{name}/plain" in rules:
+            assert daemon.text(name) == daemon.text(f"{name}/plain")
+        else:
+            assert daemon.json(name).keys() == daemon.json(f"{name}/json").keys()
+
+
+def test_a_query_may_follow_the_name_alone(daemon: PagesOfNoDaemon) -> None:
+    assert [line["topic"] for line in daemon.json("/overview?topic=nobody")["topics"]["shown"]] == []
+
+
+def test_every_page_that_a_message_or_a_document_names_is_there(daemon: PagesOfNoDaemon) -> None:
+    named = {name: place for place, text in named_in() for name in NAMED_PAGE.findall(text)}
+    assert named.keys() >= {"healthz", "discards", "brokers", "held"}
+    missing = {
+        f"/{name} in {place}"
+        for name, place in named.items()
+        if name not in NO_PAGES and daemon.client.get(f"/{name}").status_code == 404
+    }
+    assert missing == set()
+
+
 def test_a_request_is_counted(daemon: PagesOfNoDaemon) -> None:
     daemon.client.get("/books/json")
     daemon.client.get("/nowhere")
@@ -59,7 +102,7 @@ def test_a_request_is_counted(daemon: PagesOfNoDaemon) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/nowhere", "/counters", "/counters/json/", "/books/plain", "/static/index.html", "/page.py", "/index.html"],
+    ["/nowhere", "/counters/", "/counters/json/", "/books/plain", "/static/index.html", "/page.py", "/index.html"],
 )
 def test_an_unknown_path_is_not_found(daemon: PagesOfNoDaemon, path: str) -> None:
     response = daemon.client.get(path)
