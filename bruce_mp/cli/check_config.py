@@ -1,4 +1,4 @@
-"""`bruce check-config`: whether the daemon would start with a configuration, and what it would do.
+"""`bruce check-config`: whether a configuration is right, and what the daemon would do with it.
 
 Exit status: 0 if the configuration is right, 1 if it is not.
 """
@@ -75,5 +75,5 @@ def _inputs(config: Config) -> dict[str, str]:
     places += [str(HostPort(settings.tcp.host, settings.tcp.port))] if settings.tcp.enable else []
     if places:
         limit = format_size(settings.max_stream_size)
-        found["streams"] = f"{', '.join(places)}, up to {limit} each, processes: {settings.streams.processes}"
+        found["streams"] = f"{', '.join(places)}, up to {limit} each, workers: {settings.streams.processes}"
     return found

@@ -29,7 +29,9 @@ INTRODUCTION: Final = """\
 
 The daemon reads one TOML file: `bruce run --config FILE`. `conf/bruce.minimal.toml` is the least that works;
 `conf/bruce.toml` shows every setting with its default. `bruce check-config FILE` reads a file as the daemon would and
-says what is wrong with it: every problem at once, each with its key, its value and what is allowed.
+says what is wrong with it: every problem at once, each with its key, its value and what is allowed. It looks at the
+file, and at the users, groups and secrets that it names. Whether directories can be written to, addresses are free and
+brokers answer shows at the start.
 
 `--set key=value` lays one setting over the file, as often as it is given: `--set slab.size=256m`,
 `--set 'kafka.bootstrap_servers=["localhost:9092"]'`. The value is written as in the file; one that is not TOML is taken

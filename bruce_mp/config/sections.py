@@ -398,7 +398,7 @@ class MsgDebug(Section, frozen=True):
 
 
 class LogFile(Section, frozen=True):
-    """The log in a file, which SIGUSR1 opens anew."""
+    """The log in a file. One that is renamed is replaced with the next line, without a signal."""
 
     enable: Annotated[bool, fields.switch("Write the file."), LIVE] = False
     path: Annotated[str, fields.path("The file."), LIVE] = "/var/log/bruce/bruce.log"

@@ -129,6 +129,13 @@ def test_our_configurations_are_right(name: str, capsys: pytest.CaptureFixture[s
     assert "/run/bruce.dgram, up to 64k each" in out
 
 
+def test_check_config_says_how_many_workers_the_streams_share(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["input.unix_stream.enable=true", "input.tcp.enable=true", "input.streams.workers=3"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    assert main(["check-config", str(CONF / "bruce.minimal.toml"), *options]) == 0
+    assert "/run/bruce.stream, 127.0.0.1:9000, up to 2m each, workers: 3\n" in capsys.readouterr().out
+
+
 def test_check_config_says_how_brokers_are_reached(capsys: pytest.CaptureFixture[str]) -> None:
     login = ["kafka.sasl.mechanism=PLAIN", "kafka.sasl.username=bruce", "kafka.sasl.password_env=PASSWORD"]
     settings = [word for setting in ["kafka.tls.enable=true", *login] for word in ("--set", setting)]
