@@ -912,6 +912,8 @@ class Intake(PureIntake):
                     nap_us = pace.nap_us(now_us)
                     if nap_us and nap_us < left_ms * 1000:
                         sleep_us(nap_us)
+                        now_ms = monotonic_us() // 1000 + offset_ms
+                        left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
             return Taken(landed, 0, None)
         finally:
             self._timer_ms = timer_ms

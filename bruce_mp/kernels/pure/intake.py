@@ -85,5 +85,5 @@ class Intake:
         due_ms = self._lanes.next_due_ms
         left_ms = (until_ms if due_ms is None else min(until_ms, due_ms)) - now_ms
         nap_us = self._pace.nap_us(time.monotonic_ns() // 1000)
-        if nap_us < left_ms * 1000:
+        if 0 < nap_us < left_ms * 1000:
             time.sleep(nap_us / 1_000_000)
