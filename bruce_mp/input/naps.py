@@ -1,13 +1,15 @@
 """How long the datagram input may sleep between two receives.
 
 To be woken costs it more than to take a message in.  While messages come fast it sleeps a little before it looks for
-the next, and finds several.  The clients' messages wait in the kernel meanwhile, so this has limits: the queue, which
-has to be long enough, and the send buffer of each client, in which a message counts until it is received, must not
-become full for that; and no message may be noticeably later for it.
+the next, and finds several.  The clients' messages wait in the kernel meanwhile, so this has limits: what is expected
+fills neither the queue, which has to be long enough, nor the send buffer of a client, in which a message counts until
+it is received; and no message is noticeably later for it.  A client that has made its buffer much smaller waits, or
+gets EAGAIN, sooner than without.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.linger import shortest_linger_ms
@@ -26,7 +28,8 @@ ROOM: Final = 4
 SHORT_QUEUE: Final = 128
 """Fewer datagrams than this are waiting too soon: the timer would cost more than what it saves."""
 SEND_BUFFER: Final = 212_992
-"""What Linux grants a socket that asks for nothing else (net.core.wmem_default), in bytes."""
+"""What Linux grants a socket that asks for nothing else, in bytes, if nobody has set it otherwise."""
+SEND_BUFFER_SETTING: Final = Path("/proc/sys/net/core/wmem_default")
 
 
 def naps_for(config: Config, queue: int) -> Naps:
@@ -34,4 +37,12 @@ def naps_for(config: Config, queue: int) -> Naps:
     longest_us = min(LONGEST_US, shortest_linger_ms(config) * 1000 // LATER_BY)
     if queue < SHORT_QUEUE:
         return NO_NAPS
-    return Naps(longest_us, queue // ROOM, SEND_BUFFER // ROOM)
+    return Naps(longest_us, queue // ROOM, min(SEND_BUFFER, _send_buffer()) // ROOM)
+
+
+def _send_buffer() -> int:
+    """What it grants now."""
+    try:
+        return int(SEND_BUFFER_SETTING.read_text("ascii"))
+    except (OSError, ValueError):
+        return SEND_BUFFER

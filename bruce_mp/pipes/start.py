@@ -32,10 +32,10 @@ class Start:
     run_dir: Path
     slab_path: Path
     listener: socket | None = None
-    queue: int = 0
     slot: int = 0
     broker: Broker | None = None
     clock_offset_ms: int | None = None
     inputs: tuple[int, ...] = ()
     unix_stream: socket | None = None
     tcp: socket | None = None
+    queue: int = 0

@@ -56,18 +56,18 @@ def _goes_through(size: int, *, raise_buffer: bool) -> bool:
     return True
 
 
-def queue_length() -> int:
-    """How many datagrams may wait at a socket that is made now; 0: the kernel does not say."""
+def queue_length() -> int | None:
+    """How many datagrams may wait at a socket that is made now; None: the kernel does not say."""
     try:
         return int(QUEUE_LENGTH.read_text("ascii"))
     except (OSError, ValueError):
-        return 0
+        return None
 
 
 def warn_of_short_queue() -> None:
     """Log a warning when so few datagrams may wait that a burst blocks its sender."""
     length = queue_length()
-    if 0 < length < QUEUE_ENOUGH:
+    if length is not None and length < QUEUE_ENOUGH:
         log.warning(
             "Only %d datagrams may wait at a socket: a burst blocks its sender, or is refused. Raise the limit before "
             "the daemon starts: sysctl -w net.unix.max_dgram_qlen=%d",

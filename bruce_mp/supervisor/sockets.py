@@ -73,7 +73,7 @@ class Bound(NamedTuple):
 
 def bind_datagrams(config: UnixDatagram) -> Bound:
     """The datagram socket.  Raises StartError when its place is taken or cannot be used."""
-    queue = queue_length()  # as it is when the socket is made
+    queue = queue_length() or 0  # as it is when the socket is made
     bound = _bind_unix(Path(config.path), socket.SOCK_DGRAM, Access.of(config), DATAGRAM_SETTING)
     return bound._replace(queue=queue)
 

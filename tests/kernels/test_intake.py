@@ -172,29 +172,28 @@ def roomy_pair() -> Iterator[Pair]:
         yield sender, receiver
 
 
-def send_at_a_pace(sender: socket.socket, messages: int) -> None:
-    for _ in range(messages):
-        sender.send(datagram())
+def send_at_a_pace(sender: socket.socket, ticks: int) -> None:
+    """Five messages a tick, which is a millisecond, or some."""
+    for _ in range(ticks):
+        for _ in range(5):
+            sender.send(datagram())
         time.sleep(0.001)
 
 
-def test_it_sleeps_while_messages_come_fast_and_finds_several(
-    roomy_pair: Pair, slab: Slab, intake: Intake, variant: str
-) -> None:
+def test_it_sleeps_while_messages_come_fast_and_finds_several(roomy_pair: Pair, slab: Slab, intake: Intake) -> None:
     sender, receiver = roomy_pair
-    intake.go_by(Naps(longest_us=50_000, messages=100, room=1 << 20))
+    intake.go_by(Naps(longest_us=20_000, messages=500, room=1 << 20))
     row = Row(slab, INPUT_ROW)
-    before = row.version
-    taken = 0
-    with later(0.0, lambda: send_at_a_pace(sender, 300)):
+    before, taken, batches = row.version, 0, 0
+    with later(0.0, lambda: send_at_a_pace(sender, 100)):
         until_ms = steady_ms() + LONG_MS
-        while taken < 300 and steady_ms() < until_ms:
-            landed, waiting, _ = intake.run(receiver.fileno(), 300 - taken, steady_ms(), until_ms)
+        while taken < 500 and steady_ms() < until_ms:
+            landed, waiting, _ = intake.run(receiver.fileno(), 500 - taken, steady_ms(), until_ms)
             taken += landed + waiting
-    assert taken == 300
-    if variant == "compiled":  # the pure one takes what it finds
-        batches = (row.version - before) // 2
-        assert batches < 100
+            batches += waiting > 0
+    assert taken == 500
+    batches += (row.version - before) // 2  # those that it landed itself
+    assert batches < 60
 
 
 def test_it_does_not_sleep_over_what_is_due(pair: Pair, intake: Intake) -> None:
@@ -203,7 +202,7 @@ def test_it_does_not_sleep_over_what_is_due(pair: Pair, intake: Intake) -> None:
     intake.go_by(Naps(longest_us=8_000_000, messages=1 << 30, room=1 << 40))
     with later(TOO_LATE_S, lambda: sender.send(datagram())):
         for wait_ms in range(20, 30):
-            send_at_a_pace(sender, 5)
+            send_at_a_pace(sender, 1)
             now_ms = steady_ms()
             taken = intake.run(receiver.fileno(), 512, now_ms, now_ms + wait_ms)
             assert taken.landed + taken.waiting == 5

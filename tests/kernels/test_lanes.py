@@ -309,3 +309,17 @@ def test_where_there_is_no_room_for_a_long_span_a_short_one_does() -> None:
         assert set(spans_in_use(slab)) == {1, 2}
         assert sum(spans_in_use(slab)) == 1024
         assert len(contents(slab)) == sent
+
+
+def test_keys_without_a_lane_of_their_own_never_go_to_another_topic() -> None:
+    """The one shared lane is a topic's for the time of a group only."""
+    names = [b"t1", b"t2"]
+    with new_slab() as slab:
+        sender = Input(slab, topics=[(name, 8) for name in names])
+        for _ in range(3):
+            send(sender, [(name, name, b"", key) for name in names for key in range(8)])
+        sender.close_all()
+        table = TopicTable(slab)
+        found = contents(slab)
+        assert len(found) == 48
+        assert all(table.name_of(each.topic) == each.value for each in found)

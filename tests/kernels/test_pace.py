@@ -56,3 +56,26 @@ def test_the_pace_is_that_of_the_last_two_milliseconds() -> None:
     pace.add(1, 100)
     assert pace.nap_us(1_003_999) == 2000
     assert pace.nap_us(1_004_000) == 0
+
+
+def test_a_sender_that_waits_for_it_counts_as_fast_as_it_was() -> None:
+    """While naps stop it, it sends what its buffer holds, and then nothing."""
+    pace = Pace(NAPS)
+    pace.nap_us(1_000_000)
+    pace.add(100 * 2, 200 * 100)
+    assert pace.nap_us(1_002_000) == 550
+    pace.add(60, 6000)
+    assert pace.nap_us(1_004_000) == 550
+    pace.add(60, 6000)
+    assert pace.nap_us(1_006_000) == 550
+
+
+def test_once_in_a_while_it_stays_awake_to_see_how_fast_they_are() -> None:
+    pace = Pace(NAPS)
+    pace.nap_us(1_000_000)
+    naps = []
+    for now_us in range(1_002_000, 2_004_000, 2000):
+        pace.add(40, 4000)
+        naps.append(pace.nap_us(now_us))
+    assert set(naps) == {0, 2000}
+    assert [at for at, nap_us in enumerate(naps) if not nap_us] == [251]

@@ -31,7 +31,9 @@ def test_what_nobody_can_send_is_refused() -> None:
         check_datagram_size(2 * LARGEST + 1, allow_large=True)
 
 
-@pytest.mark.parametrize(("length", "warns"), [("10\n", True), ("511", True), ("512\n", False), ("", False)])
+@pytest.mark.parametrize(
+    ("length", "warns"), [("0\n", True), ("10\n", True), ("511", True), ("512\n", False), ("", False)]
+)
 def test_a_short_queue_is_worth_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, length: str, *, warns: bool
 ) -> None:

@@ -74,6 +74,7 @@ cdef enum:
     CUT = 0x20           # MSG_TRUNC
     COARSE_MS = 8        # a socket's own timer may be so much late
     WINDOW_US = 2000     # see kernels.pure.pace
+    AWAKE_EVERY_US = 500000
     LEAST_MESSAGES = 16
     LEAST_US = 400
     HEAD_BYTES = 768
@@ -100,7 +101,7 @@ cdef struct Group:       # messages of one topic and type, in order
     bint keyed
 
 
-cdef struct Slot:        # messages of a group for one partition
+cdef struct Chain:       # messages of a group for one partition
     uint64_t batch       # in which the others were set
     int first, last
     bint is_shared       # its lane is
@@ -352,21 +353,21 @@ cdef class Target:
     cdef Lane any_lane
     cdef uint64_t partitions # 0: PartitionKey messages have not come yet
     cdef list keyed_lanes    # by partition index; None where there is no lane yet
-    cdef Slot *slots         # the same
+    cdef Chain *chains       # the same
     cdef object number
     cdef int group_any, group_keyed
     cdef uint64_t batch      # in which the groups were set
 
     def __dealloc__(self):
-        free(self.slots)
+        free(self.chains)
 
-    cdef int cut(self, number, uint64_t partitions) except -1:
-        """From now on PartitionKey messages are cut by so many partitions."""
-        self.slots = <Slot *>calloc(partitions, sizeof(Slot))
-        if self.slots == NULL:
+    cdef int be_cut_by(self, number, uint64_t partitions) except -1:
+        """From now on PartitionKey messages go to lanes by partition."""
+        self.number, self.keyed_lanes = number, [None] * <Py_ssize_t>partitions
+        self.chains = <Chain *>calloc(partitions, sizeof(Chain))
+        if self.chains == NULL:
             raise MemoryError
-        self.number, self.partitions = number, partitions
-        self.keyed_lanes = [None] * <Py_ssize_t>partitions
+        self.partitions = partitions
         return 0
 
 
@@ -409,7 +410,7 @@ cdef class Work:
         free(self.table)
 
     def forget(self):
-        """The lanes have changed."""
+        """The lanes have changed.  Never in the middle of a batch: its targets are in use."""
         memset(self.table, 0, (self.mask + 1) * sizeof(PyObject *))
         self.targets = []
 
@@ -666,9 +667,9 @@ cdef int read_landed(Landing *landing, Work work, int count, skip) except -1:
     work.begin(count)
     for slot in range(count):
         length = load32(headers + MMSGHDR_LENGTH)
+        work.bytes += length
         if length > landing.longest or (length == landing.longest and load32(headers + MMSGHDR_FLAGS) & CUT):
             length = 0
-        work.bytes += length
         if not skip or first_arrival + slot not in skip:
             work.add(slot, data, length, first_arrival + slot)
         headers += MMSGHDR_BYTES
@@ -724,7 +725,7 @@ cdef int put_keyed(
     cdef uint64_t partitions = lanes._partitions_of(number) if number else 0
     if not partitions:
         return put_chain(lanes, work, lanes._share(number, topic, keyed=True), topic, group.first, base, now_ms)
-    (<Target>known).cut(number, partitions)
+    (<Target>known).be_cut_by(number, partitions)
     return put_by_partition(lanes, work, <Target>known, group, base, now_ms)
 
 
@@ -733,19 +734,19 @@ cdef int put_by_partition(lanes, Work work, Target target, Group *group, uint8_t
     cdef int used = cut_group(work, target, group), place
     cdef list kept = target.keyed_lanes
     cdef uint64_t index
-    cdef Slot *slot
+    cdef Lane lane
     for place in range(used):
         index = work.order[place]
         if kept[index] is None:
             work.has_asked = True
             kept[index] = lanes._lane_for(target.name, target.number, index, target.partitions)
-            target.slots[index].is_shared = lanes._is_shared(kept[index])
+            target.chains[index].is_shared = lanes._is_shared(kept[index])
     for place in range(used):
         index = work.order[place]
-        slot = &target.slots[index]
-        put_chain(lanes, work, <Lane>kept[index], target.name, slot.first, base, now_ms)
-        if slot.is_shared:
-            kept[index] = None
+        lane = kept[index]
+        if target.chains[index].is_shared:
+            kept[index] = None  # it is another topic's by the next batch
+        put_chain(lanes, work, lane, target.name, target.chains[index].first, base, now_ms)
     return 0
 
 
@@ -753,19 +754,19 @@ cdef int cut_group(Work work, Target target, Group *group) noexcept:
     """Note which messages go to which partition; how many there are, `work.order` says in which order they came."""
     cdef int index = group.first, following, used = 0
     cdef uint64_t partition
-    cdef Slot *slot
+    cdef Chain *chain
     while index != NONE:
         following = work.items[index].next
         work.items[index].next = NONE
         partition = work.items[index].partition_key % target.partitions
-        slot = &target.slots[partition]
-        if slot.batch == work.batch:
-            work.items[slot.last].next = index
+        chain = &target.chains[partition]
+        if chain.batch == work.batch:
+            work.items[chain.last].next = index
         else:
-            slot.batch, slot.first = work.batch, index
+            chain.batch, chain.first = work.batch, index
             work.order[used] = partition
             used += 1
-        slot.last = index
+        chain.last = index
         index = following
     return used
 
@@ -814,7 +815,10 @@ cdef class Pace:
 
     cdef int64_t longest_us, most, room
     cdef int64_t since_us, seen, weight   # of the present window
+    cdef bint has_slept                   # in it
     cdef double messages_per_us, bytes_per_us
+    cdef int64_t awake_us
+    cdef double awake_messages_per_us, awake_bytes_per_us
 
     def __init__(self, naps=NO_NAPS):
         self.longest_us, self.most, self.room = naps
@@ -824,19 +828,29 @@ cdef class Pace:
         self.weight += messages * HEAD_BYTES + 2 * size
 
     cpdef int64_t nap_us(self, int64_t now_us) noexcept:
-        cdef int64_t elapsed_us = now_us - self.since_us
-        cdef double nap_us = self.longest_us
-        if elapsed_us >= WINDOW_US:
-            self.messages_per_us = <double>self.seen / elapsed_us
-            self.bytes_per_us = <double>self.weight / elapsed_us
-            self.since_us, self.seen, self.weight = now_us, 0, 0
-        if nap_us * self.messages_per_us > self.most:
-            nap_us = self.most / self.messages_per_us
-        if nap_us * self.bytes_per_us > self.room:
-            nap_us = self.room / self.bytes_per_us
+        cdef double nap_us = self.longest_us, messages_per_us, bytes_per_us
+        if now_us - self.since_us >= WINDOW_US:
+            self.end_window(now_us)
+        if now_us - self.awake_us > AWAKE_EVERY_US:
+            return 0
+        messages_per_us = max(self.messages_per_us, self.awake_messages_per_us)
+        bytes_per_us = max(self.bytes_per_us, self.awake_bytes_per_us)
+        if nap_us * messages_per_us > self.most:
+            nap_us = self.most / messages_per_us
+        if nap_us * bytes_per_us > self.room:
+            nap_us = self.room / bytes_per_us
         if nap_us < LEAST_US or nap_us * self.messages_per_us < LEAST_MESSAGES:
             return 0
+        self.has_slept = True
         return <int64_t>nap_us
+
+    cdef void end_window(self, int64_t now_us) noexcept:
+        cdef double elapsed_us = now_us - self.since_us
+        self.messages_per_us, self.bytes_per_us = self.seen / elapsed_us, self.weight / elapsed_us
+        if not self.has_slept:
+            self.awake_messages_per_us, self.awake_bytes_per_us = self.messages_per_us, self.bytes_per_us
+            self.awake_us = now_us
+        self.since_us, self.seen, self.weight, self.has_slept = now_us, 0, 0, False
 
 
 class Intake(PureIntake):

@@ -1,0 +1,23 @@
+"""Where many datagrams may wait, the input of a real daemon sleeps while messages come fast."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.long_queue import MESSAGES, in_namespace, may_have_namespaces
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not may_have_namespaces(), reason="this user may not have a network of his own here"),
+]
+
+
+def test_it_finds_many_messages_each_time_before_and_after_an_upgrade(tmp_path: Path) -> None:
+    counts = in_namespace(tmp_path)
+    assert len(counts) == 2
+    assert all(count < MESSAGES / 8 for count in counts), counts

@@ -1,0 +1,94 @@
+"""A daemon at whose socket many datagrams may wait.  A program, for a network namespace of its own, which has the setting.
+
+    python -m support.long_queue DIRECTORY
+
+It prints how many batches the input made of MESSAGES messages that came at an even pace: of a daemon that has just
+started, and of the code that an upgrade put in its place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.protocol.client_wire import encode_any_partition
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Slab
+from support.daemon import Daemon
+
+__all__ = ["MESSAGES", "in_namespace", "may_have_namespaces"]
+
+MESSAGES: Final = 5000
+APART_S: Final = 0.00005
+QUEUE: Final = 512
+QUEUE_LENGTH: Final = Path("/proc/sys/net/unix/max_dgram_qlen")
+SET_FLAGS: Final = 0x8914
+"""SIOCSIFFLAGS, see netdevice(7)."""
+UP: Final = 1
+WITHIN_S: Final = 100
+NAMESPACE: Final = ("unshare", "--user", "--map-root-user", "--net")
+
+
+def in_namespace(directory: Path) -> list[int]:
+    """Run the program; what it printed."""
+    command = [*NAMESPACE, sys.executable, "-m", "support.long_queue", str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    assert done.returncode == 0, done.stderr
+    counts: list[int] = json.loads(done.stdout)
+    return counts
+
+
+def may_have_namespaces() -> bool:
+    """Whether this user may have one, on this machine."""
+    return subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
+
+
+def main(directory: Path) -> None:
+    QUEUE_LENGTH.write_text(f"{QUEUE}\n")
+    _raise_loopback()
+    with DevBroker(topics={"red": 4}) as broker, Daemon(directory, broker.bootstrap) as daemon:
+        counts = [_batches(daemon)]
+        command = [sys.executable, "-m", "bruce_mp", "upgrade", "--config", str(daemon.config_path)]
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        counts.append(_batches(daemon))
+    print(json.dumps(counts))
+
+
+def _raise_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, SET_FLAGS, struct.pack("16sH22x", b"lo", UP))
+
+
+def _batches(daemon: Daemon) -> int:
+    """How many the input makes of messages that come one by one."""
+    with closing(Slab(daemon.slab_path)) as slab:
+        version = (slab.geometry.rows_at + lay.ROW_FIRST_INPUT * lay.ROW_BYTES + lay.ROW_VERSION) >> 3
+        before, received = slab.longs[version], daemon.books().received
+        _send(daemon.socket_path)
+        daemon.wait_settled(received + MESSAGES)
+        return (slab.longs[version] - before) // 2
+
+
+def _send(path: Path) -> None:
+    message = encode_any_partition(b"red", b"value", b"", timestamp_ms=0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(str(path))
+        due = time.monotonic()
+        for _ in range(MESSAGES):
+            while time.monotonic() < due:
+                pass
+            sender.send(message)
+            due += APART_S
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
