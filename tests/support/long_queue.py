@@ -1,4 +1,4 @@
-"""A daemon at whose socket many datagrams may wait.  A program, for a network namespace of its own, which has the setting.
+"""A daemon at whose socket many datagrams may wait.  A program, for a network namespace of its own.
 
     python -m support.long_queue DIRECTORY
 
