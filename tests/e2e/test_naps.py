@@ -20,4 +20,4 @@ pytestmark = [
 def test_it_finds_many_messages_each_time_before_and_after_an_upgrade(tmp_path: Path) -> None:
     counts = in_namespace(tmp_path)
     assert len(counts) == 2
-    assert all(count < MESSAGES / 8 for count in counts), counts
+    assert all(count < MESSAGES / 4 for count in counts), counts  # without naps most come alone

@@ -2,8 +2,9 @@
 
     python -m support.long_queue DIRECTORY
 
-It prints how many batches the input made of MESSAGES messages that came at an even pace: of a daemon that has just
-started, and of the code that an upgrade put in its place.
+It prints how many batches the input made of MESSAGES messages that came at an even pace, or should have: the least of
+some tries, because others may want the machine.  Of a daemon that has just started, and of the code that an upgrade put
+in its place.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from support.daemon import Daemon
 __all__ = ["MESSAGES", "in_namespace", "may_have_namespaces"]
 
 MESSAGES: Final = 5000
+TRIES: Final = 3
 APART_S: Final = 0.00005
 QUEUE: Final = 512
 QUEUE_LENGTH: Final = Path("/proc/sys/net/unix/max_dgram_qlen")
@@ -35,13 +37,14 @@ SET_FLAGS: Final = 0x8914
 """SIOCSIFFLAGS, see netdevice(7)."""
 UP: Final = 1
 WITHIN_S: Final = 100
+TESTS: Final = Path(__file__).parents[1]
 NAMESPACE: Final = ("unshare", "--user", "--map-root-user", "--net")
 
 
 def in_namespace(directory: Path) -> list[int]:
     """Run the program; what it printed."""
     command = [*NAMESPACE, sys.executable, "-m", "support.long_queue", str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=WITHIN_S, check=False)
     assert done.returncode == 0, done.stderr
     counts: list[int] = json.loads(done.stdout)
     return counts
@@ -56,16 +59,20 @@ def main(directory: Path) -> None:
     QUEUE_LENGTH.write_text(f"{QUEUE}\n")
     _raise_loopback()
     with DevBroker(topics={"red": 4}) as broker, Daemon(directory, broker.bootstrap) as daemon:
-        counts = [_batches(daemon)]
+        counts = [_least(daemon)]
         command = [sys.executable, "-m", "bruce_mp", "upgrade", "--config", str(daemon.config_path)]
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-        counts.append(_batches(daemon))
+        counts.append(_least(daemon))
     print(json.dumps(counts))
 
 
 def _raise_loopback() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, SET_FLAGS, struct.pack("16sH22x", b"lo", UP))
+
+
+def _least(daemon: Daemon) -> int:
+    return min(_batches(daemon) for _ in range(TRIES))
 
 
 def _batches(daemon: Daemon) -> int:
