@@ -26,7 +26,7 @@ LATER_BY: Final = 16
 ROOM: Final = 4
 """So small a part of a queue, or of a send buffer, may be taken by what is expected: bursts have the rest."""
 SHORT_QUEUE: Final = 128
-"""Fewer datagrams than this are waiting too soon: the timer would cost more than what it saves."""
+"""In a shorter one so few may be expected that the timer costs what it saves."""
 SEND_BUFFER: Final = 212_992
 """What Linux grants a socket that asks for nothing else, in bytes, if nobody has set it otherwise."""
 SEND_BUFFER_SETTING: Final = Path("/proc/sys/net/core/wmem_default")
@@ -34,14 +34,14 @@ SEND_BUFFER_SETTING: Final = Path("/proc/sys/net/core/wmem_default")
 
 def naps_for(config: Config, queue: int) -> Naps:
     """Naps for a socket at which `queue` datagrams may wait; 0: nobody knows how many."""
-    longest_us = min(LONGEST_US, shortest_linger_ms(config) * 1000 // LATER_BY)
     if queue < SHORT_QUEUE:
         return NO_NAPS
+    longest_us = min(LONGEST_US, shortest_linger_ms(config) * 1000 // LATER_BY)
     return Naps(longest_us, queue // ROOM, min(SEND_BUFFER, _send_buffer()) // ROOM)
 
 
 def _send_buffer() -> int:
-    """What it grants now."""
+    """What Linux grants now."""
     try:
         return int(SEND_BUFFER_SETTING.read_text("ascii"))
     except (OSError, ValueError):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from bench.cases import PER_TOPIC, Case, Site
 from bench.peers import PEERS
 from bench.results import figure_of
-from bench.session import Plan, Session
+from bench.session import TIME_LIMIT_S, Plan, Session
 
 pytestmark = pytest.mark.process
 
@@ -26,6 +28,18 @@ def test_a_session_brings_a_figure_for_each_case_and_the_daemons_life() -> None:
     assert 0 < life.taken_s <= life.received_s
     assert set(life.memory_after) == {"small", "many"}
     assert 0 < life.slab_mapped <= life.slab_file * 2
+
+
+def test_repetitions_that_are_asked_for_take_as_long_as_they_take() -> None:
+    assert Plan.of("growth", [], None, quick=False).limit_s == TIME_LIMIT_S
+    plan = Plan.of("growth", [], 7, quick=False)
+    assert (plan.repetitions, plan.limit_s) == (7, math.inf)
+
+
+def test_no_repetition_is_begun_that_would_last_too_long() -> None:
+    session = Session(Plan((Case("small", 100, 3000),), repetitions=2, idle_s=0.0, limit_s=0.0))
+    session.run()
+    assert session.repetitions == 1
 
 
 def test_streams_a_full_slab_and_latencies() -> None:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from bruce_mp.config.sections import Batching, BatchLimits, DefaultBatching, RateLimit, RateLimitConfig, TopicRule
+from bruce_mp.input import naps
 from bruce_mp.input.linger import shortest_linger_ms
 from bruce_mp.input.naps import naps_for
 from bruce_mp.kernels import NO_NAPS, Naps
 from support.flow_parts import a_config
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 UNBATCHED: Final = TopicRule(action="none")
 SHORT: Final = {"short": BatchLimits(time_ms=20)}
@@ -34,8 +38,16 @@ def test_a_topic_with_a_limit_counts_as_well() -> None:
     assert shortest_linger_ms(a_config(rate_limit=limit)) == 25
 
 
-def test_a_queue_that_is_long_enough_allows_it() -> None:
-    assert naps_for(a_config(), 512) == Naps(2000, 128, 53_248)
+@pytest.mark.parametrize(
+    ("granted", "room"), [("212992\n", 53_248), ("4194304\n", 53_248), ("16384\n", 4096), ("", 53_248)]
+)
+def test_a_queue_that_is_long_enough_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, granted: str, room: int
+) -> None:
+    """What is expected fits into a send buffer, also where less is granted than usual."""
+    monkeypatch.setattr(naps, "SEND_BUFFER_SETTING", tmp_path / "wmem_default")
+    (tmp_path / "wmem_default").write_text(granted)
+    assert naps_for(a_config(), 512) == Naps(2000, 128, room)
 
 
 @pytest.mark.parametrize("queue", [0, 10, 127])

@@ -180,10 +180,9 @@ def send_at_a_pace(sender: socket.socket, ticks: int) -> None:
         time.sleep(0.001)
 
 
-def test_it_sleeps_while_messages_come_fast_and_finds_several(roomy_pair: Pair, slab: Slab, intake: Intake) -> None:
-    sender, receiver = roomy_pair
-    intake.go_by(Naps(longest_us=20_000, messages=500, room=1 << 20))
-    row = Row(slab, INPUT_ROW)
+def batches_at_a_pace(pair: Pair, intake: Intake, row: Row) -> int:
+    """How many the intake makes of messages that come in a hundred ticks."""
+    sender, receiver = pair
     before, taken, batches = row.version, 0, 0
     with later(0.0, lambda: send_at_a_pace(sender, 100)):
         until_ms = steady_ms() + LONG_MS
@@ -192,8 +191,14 @@ def test_it_sleeps_while_messages_come_fast_and_finds_several(roomy_pair: Pair, 
             taken += landed + waiting
             batches += waiting > 0
     assert taken == 500
-    batches += (row.version - before) // 2  # those that it landed itself
-    assert batches < 60
+    return batches + (row.version - before) // 2  # those that it landed itself
+
+
+def test_it_sleeps_while_messages_come_fast_and_finds_several(roomy_pair: Pair, slab: Slab, intake: Intake) -> None:
+    """Once in some tries, because others may want the machine; without naps a tick is a batch or more."""
+    intake.go_by(Naps(longest_us=20_000, messages=500, room=1 << 20))
+    row = Row(slab, INPUT_ROW)
+    assert any(batches_at_a_pace(roomy_pair, intake, row) < 60 for _ in range(3))
 
 
 def test_it_does_not_sleep_over_what_is_due(pair: Pair, intake: Intake) -> None:

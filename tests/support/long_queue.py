@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -38,7 +40,8 @@ SET_FLAGS: Final = 0x8914
 UP: Final = 1
 WITHIN_S: Final = 100
 TESTS: Final = Path(__file__).parents[1]
-NAMESPACE: Final = ("unshare", "--user", "--map-root-user", "--net")
+AS_ROOT: Final = () if os.getuid() == 0 else ("--user", "--map-root-user")
+NAMESPACE: Final = ("unshare", "--net", *AS_ROOT)
 
 
 def in_namespace(directory: Path) -> list[int]:
@@ -51,8 +54,10 @@ def in_namespace(directory: Path) -> list[int]:
 
 
 def may_have_namespaces() -> bool:
-    """Whether this user may have one, on this machine."""
-    return subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
+    """Whether this user may have one, on this machine, and set the queue's length there."""
+    if shutil.which(NAMESPACE[0]) is None:
+        return False
+    return subprocess.run([*NAMESPACE, "test", "-w", QUEUE_LENGTH], capture_output=True, check=False).returncode == 0
 
 
 def main(directory: Path) -> None:

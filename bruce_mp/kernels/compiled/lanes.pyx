@@ -18,11 +18,11 @@ from bruce_mp.kernels.compiled.wire cimport *
 
 import os
 
+from bruce_mp.kernels.pure import pace as pure_pace
 from bruce_mp.kernels.pure.intake import Intake as PureIntake
 from bruce_mp.kernels.pure.intake import Taken
 from bruce_mp.kernels.pure.lanes import IDLE_MS, WAKE_SLACK_MS, Ingested, NoRoom
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
-from bruce_mp.kernels.pure.pace import NO_NAPS
 from bruce_mp.kernels.pure.parse import Failure, Rejection
 from bruce_mp.slab import layout
 from bruce_mp.slab.runs import Segment
@@ -73,14 +73,14 @@ cdef enum:
     MMSGHDR_FLAGS = 48   # where the kernel says what it did to the datagram
     CUT = 0x20           # MSG_TRUNC
     COARSE_MS = 8        # a socket's own timer may be so much late
-    WINDOW_US = 2000     # see kernels.pure.pace
-    AWAKE_EVERY_US = 500000
-    LEAST_MESSAGES = 16
-    LEAST_US = 400
-    HEAD_BYTES = 768
     NONE = -1
 
 
+cdef int64_t WINDOW_US = pure_pace.WINDOW_US
+cdef int64_t AWAKE_EVERY_US = pure_pace.AWAKE_EVERY_US
+cdef int64_t LEAST_MESSAGES = pure_pace.LEAST_MESSAGES
+cdef int64_t LEAST_US = pure_pace.LEAST_US
+cdef int64_t HEAD_BYTES = pure_pace.HEAD_BYTES
 cdef uint64_t ARRIVAL_STREAM = layout.ARRIVAL_STREAM
 cdef int ARRIVAL_SOURCE_BITS = layout.ARRIVAL_SOURCE_BITS
 
@@ -820,7 +820,7 @@ cdef class Pace:
     cdef int64_t awake_us
     cdef double awake_messages_per_us, awake_bytes_per_us
 
-    def __init__(self, naps=NO_NAPS):
+    def __init__(self, naps=pure_pace.NO_NAPS):
         self.longest_us, self.most, self.room = naps
 
     cpdef void add(self, int64_t messages, int64_t size) noexcept:
@@ -856,15 +856,13 @@ cdef class Pace:
 class Intake(PureIntake):
     """`kernels.pure.intake.Intake`."""
 
+    pace_type = Pace
+
     def __init__(self, slab, receiver, lanes, row, *, longest, counters):
         super().__init__(slab, receiver, lanes, row, longest=longest, counters=counters)
         if longest > slab.geometry.landing_slot_size or max(counters) >= ROW_COUNTER_CAPACITY:
             raise ValueError("The slab has no such slots or counters.")
         self._timer_ms = 0
-        self._pace = Pace()
-
-    def go_by(self, naps):
-        self._pace = Pace(naps)
 
     def run(self, int descriptor, int limit, int64_t now_ms, int64_t until_ms):
         lanes, geometry = self._lanes, self._lanes._slab.geometry

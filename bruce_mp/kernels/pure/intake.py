@@ -7,7 +7,7 @@ caller to report and to land.  The pure kernel leaves every batch to the caller.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from bruce_mp.kernels.pure.pace import Pace
 from bruce_mp.slab.landing import landed_lengths
@@ -42,6 +42,8 @@ class Taken(NamedTuple):
 class Intake:
     """Takes datagrams of at most `longest` bytes in."""
 
+    pace_type: ClassVar = Pace
+
     def __init__(
         self, slab: Slab, receiver: Receiver, lanes: Lanes, row: Row, *, longest: int, counters: PlainCounters
     ) -> None:
@@ -51,13 +53,13 @@ class Intake:
         self._row = row
         self._longest = longest
         self._counters = counters
-        self._pace = Pace()
-        self._was_all = False
+        self._pace = self.pace_type()
+        self._is_drained = False
         """Nothing waited behind the last batch."""
 
     def go_by(self, naps: Naps) -> None:
         """From now on it may sleep like this where it may wait."""
-        self._pace = Pace(naps)
+        self._pace = self.pace_type(naps)
 
     def run(self, descriptor: int, limit: int, now_ms: int, until_ms: int) -> Taken:
         """Take in what waits at a socket, batch by batch, at most `limit` messages.
@@ -69,11 +71,11 @@ class Intake:
 
         Raises OSError when the socket is broken.
         """
-        if self._was_all:
+        if self._is_drained:
             self._nap(now_ms, until_ms)
         most = min(limit, self._slab.geometry.landing_slots)
         count = self._receiver.receive(descriptor, most)
-        self._was_all = count < most
+        self._is_drained = count < most
         if not count:
             return Taken(0, 0, None)
         self._row.open_books()
