@@ -69,6 +69,13 @@ def test_a_sender_that_waits_for_it_counts_as_fast_as_it_was() -> None:
     pace.add(60, 6000)
     assert pace.nap_us(1_006_000) == 550
 
+    pace = Pace(NAPS._replace(messages=32))
+    pace.nap_us(1_000_000)
+    pace.add(100, 1000)
+    assert pace.nap_us(1_002_000) == 640
+    pace.add(60, 600)
+    assert pace.nap_us(1_004_000) == 640
+
 
 def test_once_in_a_while_it_stays_awake_to_see_how_fast_they_are() -> None:
     pace = Pace(NAPS)
