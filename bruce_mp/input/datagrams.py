@@ -20,7 +20,7 @@ from bruce_mp.input.tallies import RECOGNISED, REFUSED, refused, report, report_
 from bruce_mp.kernels import Intake, PlainCounters, Receiver
 from bruce_mp.slab import landing
 from bruce_mp.slab.layout import State
-from bruce_mp.slab.recovery import arrivals_from, close_open_runs, sweep
+from bruce_mp.slab.recovery import arrivals_from, close_open_runs, cuts_from, sweep
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class Admission:
         close_open_runs(self._slab, owner)
         landed = len(landing.landed_lengths(self._slab))
         if landed:
+            self._lanes.resume_cut(cuts_from(self._slab, self._base))
             self.admit(landed, now_ms, arrivals_from(self._slab, self._base))
         self._lanes.close_all()
         self._lanes.drain_closed()

@@ -5,6 +5,7 @@ Partitions without a leader stay known, so that a partition key keeps its partit
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -27,6 +28,18 @@ class TopicView(Struct, frozen=True):
 
     partitions: tuple[int, ...]
     leaders: dict[int, int]
+
+    def spread(self, known: int) -> int:
+        """Return the number of partitions that keys are spread over, of which `known` were in use before.
+
+        A new partition counts from its first leader on.  Before that another would stand in for it, and there the
+        messages of two lanes pass each other.
+        """
+        count = len(self.partitions)
+        if not 0 < known < count:
+            return count
+        led = takewhile(self.leaders.__contains__, self.partitions[known:])
+        return known + sum(1 for _ in led)
 
     def designated(self, index: int) -> int | None:
         """The partition for the index of a partition key: that one, or the next available one; None = none is."""

@@ -156,7 +156,7 @@ class Router:
         keyed = head.flags & lay.FLAG_PARTITION_KEY
         if not keyed:
             partition = self._next_partition(topic, [segment], now_ms) if topic.batch is None else None
-        elif head.partition_index >= 0 and head.partition_count == len(topic.targets):
+        elif 0 <= head.partition_index < head.partition_count <= len(topic.targets):
             partition = topic.targets[head.partition_index]
         else:
             partition = None
@@ -214,10 +214,15 @@ class Router:
         view = self._view.topics.get(name)
         if view is None:
             return None
-        number = self._table.add(name, len(view.partitions))
+        number = self._number(name, view)
         if number and number != run.topic:
             self._slab.words[(self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_TOPIC) >> 2] = number
         return self._topic(number, name) if number else None
+
+    def _number(self, name: bytes, view: TopicView) -> int:
+        """Number a topic, and note how many partitions its keys are spread over; 0 = no room in the table."""
+        number = self._table.id_of(name)
+        return self._table.add(name, view.spread(self._table.partitions_of(number) if number else 0))
 
     def _topic(self, number: int, name: bytes) -> Topic:
         topic = self._topics.get(number)
@@ -261,11 +266,9 @@ class Router:
             topic.parked_keyed.append(segment)
             self.dispatching.want_leader(now_ms, now_ms)
             return
-        if run.partition_index >= 0 and run.partition_count == len(topic.targets):
-            parts = [(topic.targets[run.partition_index], segment)]
-        else:
-            parts = kernels.by_partition(self._slab, segment, topic.targets)
-        for partition, part in parts:
+        # The count that the input cut by, also after an increase: another would mix lanes, which are not in order.
+        targets = topic.targets_for(run.partition_count) or topic.targets[: self._table.partitions_of(topic.number)]
+        for partition, part in kernels.by_partition(self._slab, segment, targets):
             self._send(topic, partition, [part], Kind.QUEUE, now_ms)
 
     def _send_any(self, topic: Topic, segments: list[Segment], kind: Kind, now_ms: int) -> None:
@@ -341,7 +344,7 @@ class Router:
         view = self._view.topics.get(name)
         if view is None:
             return False
-        number = self._table.add(name, len(view.partitions))
+        number = self._number(name, view)
         if not number:
             self._tables.say_full("topics", "messages for further topics are discarded.", now_ms)
         return number > 0
@@ -376,7 +379,7 @@ class Router:
     def _renew(self, topic: Topic, view: TopicView | None, now_ms: int) -> None:
         topic.take_view(view)
         if view is not None:
-            self._table.add(topic.name, len(view.partitions))
+            self._number(topic.name, view)
             return
         gone = topic.parked + topic.parked_keyed + (topic.batch.flush() if topic.batch is not None else [])
         topic.parked, topic.parked_keyed = [], []

@@ -76,6 +76,13 @@ class Topic:
         self.targets = targets_of(view) if view is not None else []
         self._cursor = len(self._round)
 
+    def targets_for(self, count: int) -> list[int] | None:
+        """Return the partitions for keys modulo `count`; None where there are not so many.
+
+        A topic that has grown keeps its first partitions, so that a lane that was cut before goes where it went.
+        """
+        return self.targets[:count] if 0 < count <= len(self.targets) else None
+
     def next_partition(self, segments: Sequence[Segment], is_open: IsOpen, now_ms: int) -> int | None:
         """The partition for AnyPartition messages; None when no available one is open."""
         chunk, generation, *_ = segments[-1]

@@ -156,7 +156,7 @@ RUN_ATTEMPTS: Final = 31
 RUN_ARRIVED_MS: Final = 32
 RUN_PAYLOAD: Final = 40  # sum of key, value and header bytes
 RUN_PARTITION_INDEX: Final = 44  # of a PartitionKey lane: uint32(key) mod RUN_PARTITION_COUNT; -1 = mixed or none
-RUN_PARTITION_COUNT: Final = 48
+RUN_PARTITION_COUNT: Final = 48  # of a PartitionKey lane, also a mixed one; 0 = its keys were not cut by a count
 RUN_NAME_LENGTH: Final = 52  # of the topic's name behind the header, where RUN_TOPIC is 0
 RUN_REASON: Final = 54
 RUN_LARGEST: Final = 56  # the largest payload of a record

@@ -38,6 +38,7 @@ __all__ = [
     "arrivals_from",
     "batches_of",
     "close_open_runs",
+    "cuts_from",
     "find",
     "sweep",
     "sweep_filled",
@@ -233,6 +234,22 @@ def arrivals_from(slab: Slab, base: int) -> frozenset[int]:
     """The arrival numbers of the landing zone with this base that are in records, settled ones included."""
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, base))
     return frozenset(record.arrival for record in found if record.arrival < lay.ARRIVAL_STREAM)
+
+
+def cuts_from(slab: Slab, base: int) -> dict[int, int]:
+    """Return by how many partitions a dead input cut the topics of the landing zone with this base, as far as it came.
+
+    Its successor goes on in the same way: a key of an earlier message may else join a lane with later ones.
+    """
+    return dict(read_each(slab, lambda chunk: _cuts_in(slab, chunk, base)))
+
+
+def _cuts_in(slab: Slab, chunk: int, base: int) -> Iterator[tuple[int, int]]:
+    if not base <= last_arrival(slab, chunk) < lay.ARRIVAL_STREAM:
+        return
+    for offset, run in runs_of(slab, chunk):
+        if run.partition_count and any(record.arrival >= base for _, record in records_of(slab, chunk, offset, run)):
+            yield run.topic, run.partition_count
 
 
 def uncounted(slab: Slab, owner: int, counted: int) -> list[Record]:

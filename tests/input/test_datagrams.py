@@ -21,6 +21,7 @@ from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.rows import Row
+from bruce_mp.slab.runs import read_run
 from bruce_mp.slab.senders import SenderSums, read_senders
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.books import read_books, total
@@ -30,11 +31,12 @@ from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.discards import DiscardReporter, FileCopies
 from bruce_mp.telemetry.events import CulpritEvent, DiscardEvent, decode_events
 from support.slabs import INPUT_ROW, contents, datagram, new_slab, put_in_landing_zone, put_senders
-from support.variants import kernels
+from support.variants import VARIANTS, kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.events import News
 
 LONGEST: Final = 1000
@@ -74,10 +76,17 @@ class Bytes:
 class Life:
     """One life of an input process without socket and router: all that it has is in the slab."""
 
-    def __init__(self, slab: Slab, longest: int = LONGEST, copy_size: int = 0, rules: Rules | None = None) -> None:
+    def __init__(
+        self,
+        slab: Slab,
+        longest: int = LONGEST,
+        copy_size: int = 0,
+        rules: Rules | None = None,
+        partitions: int = 3,
+    ) -> None:
         self.slab = slab
         topics = TopicTable(slab)
-        topics.add(b"t1", 3)
+        topics.add(b"t1", partitions)
         self.row = Row(slab, INPUT_ROW)
         self.link = Link()
         self.copies = Bytes()
@@ -331,6 +340,38 @@ def test_after_a_recovery_it_goes_on_where_it_was(slab: Slab, monkeypatch: pytes
     next_life.receive(*GOOD)
     assert [content.arrival for content in sorted(contents(slab), key=lambda item: item.arrival)] == list(range(15))
     assert counted(slab)["InputAgentProcessPartitionKeyMsg"] == 6
+
+
+KEYS: Final = (3, 10, 9, 17, 2, 16)
+"""Modulo 4 they are of all lanes."""
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("appends", [2, 3, 4])
+def test_the_rest_of_a_batch_is_cut_as_its_beginning_when_the_topic_has_grown(
+    slab: Slab, monkeypatch: pytest.MonkeyPatch, variant: str, appends: int
+) -> None:
+    """Else a message of one lane that was not copied yet could come behind a later one of another lane."""
+    with kernels("pure"), monkeypatch.context() as patch:
+        life = Life(slab, partitions=4)
+        life.receive(datagram(b"t1", b"before", partition_key=3))
+        die_on_call(patch, PureLanes, "_append", appends)
+        with pytest.raises(Died):
+            life.receive(*[datagram(b"t1", b"v", partition_key=key) for key in KEYS])
+    with kernels(variant):
+        next_life = Life(slab, partitions=7)
+        cuts = [head_of_run(slab, segment) for segment in next_life.admission.recover(INPUT_ROW, 2)]
+        assert {count for _, count in cuts} == {4}
+        assert {index for index, _ in cuts} == {0, 1, 2, 3}
+        next_life.receive(datagram(b"t1", b"after", partition_key=6))
+        next_life.lanes.close_all()
+        assert [head_of_run(slab, segment) for segment in next_life.lanes.drain_closed()] == [(6, 7)]
+
+
+def head_of_run(slab: Slab, segment: Segment) -> tuple[int, int]:
+    """The partition index of a run, and the number of partitions that its lane was cut by."""
+    run = read_run(slab, segment.chunk, segment.run)
+    return run.partition_index, run.partition_count
 
 
 def test_a_first_life_has_nothing_to_recover(slab: Slab) -> None:

@@ -90,6 +90,11 @@ class FakeCluster:
         self.refused: dict[Place, int] = {}
         """Partitions to which nothing can be written, and the error code that says so."""
 
+    def add(self, place: Place, leader: int | None) -> None:
+        """Add a partition."""
+        self.leaders[place] = leader
+        self.partitions[place] = Partition()
+
     def produce(self, node: int, batch: Written) -> int:
         """What broker `node` answers for a batch."""
         if self.leaders.get(batch.place) != node:

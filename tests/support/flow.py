@@ -39,13 +39,27 @@ class World(Machine):
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def send(self, datagrams: Sequence[tuple[bytes, bytes, int | None]]) -> None:
+        """Messages (topic, datagram, partition key) come in, and are handed over."""
+        self.receive(datagrams)
+        self.hand_over()
+
+    def receive(self, datagrams: Sequence[tuple[bytes, bytes, int | None]]) -> None:
         """Messages (topic, datagram, partition key) come in."""
         base = self.input.base
         ingested = self.input.receive([data for _, data, _ in datagrams])
         assert not ingested.no_room, "the slab of the test is too small"
         for number, (topic, _, key) in enumerate(datagrams):
             self.received[base + number] = (topic, key)
+
+    def hand_over(self) -> None:
+        """The input closes its runs, and rings for all that are closed."""
         self.doorbells.append(self.input.close_all())
+
+    def grow(self, topic: bytes, leaders: Sequence[int | None]) -> None:
+        """A topic gets further partitions, which these brokers lead; None: no broker does yet."""
+        for leader in leaders:
+            self.cluster.add((topic, self.topics[topic]), leader)
+            self.topics[topic] += 1
 
     def send_one(self, topic: bytes, value: bytes = b"v", key: int | None = None) -> int:
         """One message comes in; its arrival number."""
@@ -250,13 +264,16 @@ class World(Machine):
         """Whether everything received is delivered or discarded."""
         return not self.doorbells and not self.held()
 
-    def check(self, *, duplicates: bool = False) -> None:
-        """Everything that was received and not discarded is in the logs once and in order."""
+    def check(self, *, duplicates: bool = False, stands_in: bool = True) -> None:
+        """Everything that was received and not discarded is in the logs once and in order.
+
+        Where a partition may have stood in for another, the order holds for each partition that keys name.
+        """
         seen: list[int] = []
         for (topic, partition), state in self.cluster.partitions.items():
             last: dict[object, int] = {}
             for arrival, key in state.log:
-                stream = None if key is None else key % self.topics[topic]
+                stream = None if key is None else key % self.topics[topic] if stands_in else 0
                 if not duplicates:
                     assert last.get(stream, -1) < arrival, f"{topic!r}-{partition}: {arrival} after {last[stream]}"
                 last[stream] = arrival

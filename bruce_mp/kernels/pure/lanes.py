@@ -23,7 +23,7 @@ from bruce_mp.slab.chunks import is_settled
 from bruce_mp.slab.tickets import TicketOffice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from bruce_mp.kernels.pure.parse import Item, Rejection
     from bruce_mp.slab.file import Slab
@@ -114,6 +114,7 @@ class Lanes:
         self._lingers: dict[int, int] = {}
         self._slacken(_LONG_MS)
         self._partitions: dict[int, int] = {}
+        self._resumed: Mapping[int, int] = {}
         self._lanes: dict[LaneKey, Lane] = {}
         shared = min(MOST_SHARED, max(1, slab.geometry.chunks // 64))
         self._shared = tuple(self.lane_type(slab, Head(0, b"", 0, -1, 0)) for _ in range(shared))
@@ -190,23 +191,31 @@ class Lanes:
         """
         count = self._partitions.get(topic)
         if count is None:
-            count = self._partitions[topic] = self._topics.partitions_of(topic)
+            count = self._resumed.get(topic) or self._topics.partitions_of(topic)
+            self._partitions[topic] = count
         return count
+
+    def resume_cut(self, counts: Mapping[int, int]) -> None:
+        """Cut topics by these numbers of partitions until all is closed: a dead input began the batch so."""
+        self._resumed = counts
 
     def _lane_for(self, topic: bytes, number: int, index: int, count: int) -> Lane:
         key = (number, index, count)
         lane = self._lanes.get(key)
         if lane is None:
             if len(self._lanes) >= self._max_lanes:
-                return self._share(number, topic, keyed=count > 0)
+                return self._share(number, topic, keyed=count > 0, count=count)
             flags = lay.FLAG_PARTITION_KEY if count else 0
             lane = self._lanes[key] = self.lane_type(self._slab, Head(number, b"", flags, index, count))
         return lane
 
-    def _share(self, number: int, topic: bytes, *, keyed: bool) -> Lane:
-        """A shared lane, whose next run is for this topic; it carries the name if the topic has no number (0)."""
+    def _share(self, number: int, topic: bytes, *, keyed: bool, count: int = 0) -> Lane:
+        """A shared lane, whose next run is for this topic; it carries the name if the topic has no number (0).
+
+        `count`: partitions by which its group was cut, so that the order holds for the keys of one partition only.
+        """
         lane = self._shared[crc32(topic) % len(self._shared)]
-        lane.head = Head(number, b"" if number else topic, lay.FLAG_PARTITION_KEY if keyed else 0, -1, 0)
+        lane.head = Head(number, b"" if number else topic, lay.FLAG_PARTITION_KEY if keyed else 0, -1, count)
         return lane
 
     def _all(self) -> Iterable[Lane]:
@@ -355,6 +364,8 @@ class Lanes:
         for lane in self._all():
             self._give_up(lane)
         self._lanes.clear()
+        self._partitions.clear()
+        self._resumed = {}
 
     @property
     def next_due_ms(self) -> int | None:

@@ -1,0 +1,239 @@
+"""A topic gets more partitions while messages are on their way: each partition keeps the order of arrival.
+
+No partition ever stands in for another here, so that the order holds for all PartitionKey messages of a partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.router.vanishing import BELIEVED_AFTER_MS
+from bruce_mp.slab.file import Geometry
+from support.examples import examples
+from support.flow import World
+from support.flow_parts import a_config
+from support.machine import BROKERS
+from support.slabs import Input, datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MANY_LANES: Final = 640
+FEW_LANES: Final = 24
+"""Chunks.  A quarter of them may be lanes, so that with few some keys go through a shared lane."""
+LEADERS: Final = (1, 2, 3, 1)
+
+keys = st.one_of(st.none(), st.integers(0, 63))
+batches = st.lists(keys, min_size=1, max_size=12)
+leaders = st.lists(st.sampled_from([*BROKERS, None]), min_size=1, max_size=3)
+
+
+@contextmanager
+def a_world(chunks: int = MANY_LANES) -> Iterator[World]:
+    geometry = Geometry(chunks=chunks, topics=16, partitions=128, landing_slots=16, landing_slot_size=4096)
+    with new_slab(geometry) as slab:
+        world = World(slab, {b"t": LEADERS}, a_config(action="none"))
+        world.input = Input(slab, linger_ms=1000)
+        yield world
+        world.close()
+
+
+def receive(world: World, keys: Sequence[int | None]) -> None:
+    world.receive([(b"t", datagram(b"t", b"v", partition_key=key), key) for key in keys])
+
+
+def elect(world: World) -> None:
+    for place, leader in world.cluster.leaders.items():
+        world.cluster.leaders[place] = leader or 1
+
+
+Step = tuple[Callable[["Story", Any], None], object]
+
+
+class Story:
+    """What happens to a world, step by step; each step has an argument, which most do not need."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.first_view = world.view()
+
+    def receive(self, keys: Sequence[int | None]) -> None:
+        receive(self.world, keys)
+
+    def grow(self, leaders: Sequence[int | None]) -> None:
+        self.world.grow(b"t", leaders)
+
+    def elect(self, _: None) -> None:
+        elect(self.world)
+
+    def hand_over(self, _: None) -> None:
+        self.world.hand_over()
+
+    def ring(self, _: None) -> None:
+        self.world.ring()
+
+    def run(self, _: None) -> None:
+        self.world.step_all()
+
+    def hand_back(self, _: None) -> None:
+        self.world.refresh()
+
+    def hear_metadata(self, _: None) -> None:
+        hear(self.world)
+
+    def hear_stale_metadata(self, _: None) -> None:
+        self.world.router.on_metadata(self.first_view, self.world.now_ms, self.world.now_ms)
+
+    def kill_router(self, _: None) -> None:
+        self.world.kill_router()
+
+    def kill_input(self, _: None) -> None:
+        self.world.input = Input(self.world.slab, linger_ms=1000)
+        self.world.router.take_filled(self.world.now_ms)
+
+    def kill_everything(self, _: None) -> None:
+        self.world.input = Input(self.world.slab, linger_ms=1000)
+        self.world.kill_all()
+
+    def end(self) -> None:
+        elect(self.world)
+        self.world.hand_over()
+        settle(self.world)
+
+
+PLAIN: Final = (
+    Story.elect, Story.hand_over, Story.ring, Story.run, Story.hand_back, Story.hear_metadata,
+    Story.hear_stale_metadata, Story.kill_router, Story.kill_input, Story.kill_everything,
+)  # fmt: skip
+receptions = st.tuples(st.just(Story.receive), batches)
+steps = st.one_of(
+    receptions, receptions, st.tuples(st.just(Story.grow), leaders), st.tuples(st.sampled_from(PLAIN), st.none())
+)
+
+
+@pytest.mark.parametrize("chunks", [MANY_LANES, FEW_LANES])
+@examples(150)
+@given(told=st.lists(steps, min_size=1, max_size=30))
+def test_order_within_a_partition_holds_however_a_topic_grows(chunks: int, told: list[Step]) -> None:
+    with a_world(chunks) as world:
+        number_the_topic(world)
+        story = Story(world)
+        for step, argument in told:
+            step(story, argument)
+        story.end()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with a_world() as made:
+        number_the_topic(made)
+        yield made
+
+
+def number_the_topic(world: World) -> None:
+    world.boot()
+    receive(world, [0])
+    world.hand_over()
+    world.run_dry()
+
+
+def hear(world: World) -> None:
+    world.router.on_metadata(world.view(), world.now_ms, world.now_ms)
+
+
+def settle(world: World) -> None:
+    world.calm()
+    world.run_dry()
+    world.check(stands_in=False)
+
+
+def homes(world: World, keys: Sequence[int]) -> list[int]:
+    """The partition in which each of these keys is, all of which are different."""
+    found = {
+        record.partition_key: partition
+        for partition in range(world.topics[b"t"])
+        for record in world.cluster.log(b"t", partition)
+    }
+    return [found[key] for key in keys]
+
+
+KEYS: Final = (3, 10, 9, 17, 2, 16, 24, 23)
+"""Modulo 7 each of them is 2 or 3; modulo 4 they are of all lanes."""
+
+
+def test_held_runs_go_where_their_lanes_went_when_a_new_router_finds_more_partitions(world: World) -> None:
+    receive(world, KEYS)
+    world.hand_over()
+    world.grow(b"t", [1, 2, 3])
+    world.kill_router()
+    settle(world)
+    assert homes(world, KEYS) == [key % 4 for key in KEYS]
+
+
+def test_runs_on_their_way_keep_the_order_when_the_topic_grows(world: World) -> None:
+    receive(world, KEYS)
+    world.grow(b"t", [1, 2, 3])
+    hear(world)
+    receive(world, [key + 28 for key in KEYS])
+    world.hand_over()
+    settle(world)
+    assert homes(world, KEYS) == [key % 4 for key in KEYS]
+    assert homes(world, [key + 28 for key in KEYS]) == [key % 7 for key in KEYS]
+
+
+def test_runs_of_shared_lanes_keep_the_order_when_the_topic_grows() -> None:
+    with a_world(FEW_LANES // 6) as world:
+        number_the_topic(world)
+        receive(world, KEYS)
+        world.hand_over()
+        world.grow(b"t", [1, 2, 3])
+        world.kill_router()
+        settle(world)
+        assert homes(world, KEYS) == [key % 4 for key in KEYS]
+
+
+def test_a_new_partition_gets_keys_only_once_it_has_had_a_leader(world: World) -> None:
+    world.grow(b"t", [1, None, 3])
+    hear(world)
+    receive(world, KEYS)
+    world.hand_over()
+    world.ring()
+    elect(world)
+    hear(world)
+    receive(world, [key + 70 for key in KEYS])
+    world.hand_over()
+    settle(world)
+    assert homes(world, KEYS) == [key % 5 for key in KEYS]
+    assert homes(world, [key + 70 for key in KEYS]) == [key % 7 for key in KEYS]
+
+
+def test_a_broker_that_has_not_heard_of_the_increase_does_not_undo_it(world: World) -> None:
+    stale = world.view()
+    world.grow(b"t", [1, 2, 3])
+    hear(world)
+    receive(world, KEYS)
+    world.hand_over()
+    world.router.on_metadata(stale, world.now_ms, world.now_ms)
+    world.ring()
+    settle(world)
+    assert homes(world, KEYS) == [key % 7 for key in KEYS]
+
+
+def test_a_topic_that_was_created_again_with_fewer_partitions_is_believed_after_a_while(world: World) -> None:
+    world.topics[b"t"] = 2
+    receive(world, KEYS)
+    world.hand_over()
+    hear(world)
+    world.ring()
+    assert world.router.leaderless()
+    world.pass_time(BELIEVED_AFTER_MS)
+    hear(world)
+    world.calm()
+    world.run_dry()
+    assert homes(world, KEYS) == [key % 2 for key in KEYS]
