@@ -24,6 +24,7 @@ class ApiKey(IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     INIT_PRODUCER_ID = 22
+    CREATE_PARTITIONS = 37
 
 
 @unique

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bruce_mp.devbroker.server import DevServer
 
 __all__ = [
+    "AddPartitions",
     "AddTopic",
     "Answer",
     "Appended",
@@ -142,6 +143,16 @@ class AddTopic(Command, frozen=True):
         server.cluster.add_topic(self.topic, self.partitions)
 
 
+class AddPartitions(Command, frozen=True):
+    """Give a topic further partitions, so that it has so many."""
+
+    topic: str
+    partitions: int
+
+    async def run(self, server: DevServer) -> None:
+        server.cluster.add_partitions(self.topic, self.partitions)
+
+
 class DeleteTopic(Command, frozen=True):
     """Forget a topic and its records."""
 
@@ -255,6 +266,7 @@ ANY_COMMAND: Final = (
     | MoveLeader
     | BrokerDown
     | BrokerUp
+    | AddPartitions
     | AddTopic
     | AppendedSince
     | DeleteTopic

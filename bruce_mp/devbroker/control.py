@@ -127,6 +127,10 @@ class DevBroker:
         """Make a topic."""
         self._do(commands.AddTopic(topic=topic, partitions=partitions))
 
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Give a topic further partitions, so that it has so many."""
+        self._do(commands.AddPartitions(topic=topic, partitions=partitions))
+
     def delete_topic(self, topic: str) -> None:
         """Forget a topic and its records."""
         self._do(commands.DeleteTopic(topic=topic))

@@ -3,6 +3,7 @@
     PYTHONPATH=tests python -m chaos --minutes 30 --seeds 23
     PYTHONPATH=tests python -m chaos --minutes 10 --seeds 1 2 3 --brokers 0.10.2.2
     PYTHONPATH=tests python -m chaos --minutes 1 --seeds 1 2 3 --brokers embedded
+    PYTHONPATH=tests python -m chaos --minutes 5 --seeds 1 --harms process restart growth
 
 Each seed is a run of its own, with a daemon and topics of its own, on the same brokers.
 """
@@ -13,6 +14,7 @@ import argparse
 import sys
 import tempfile
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +22,7 @@ from bruce_mp.devbroker.control import DevBroker
 from chaos.old_brokers import V0_10, old_run
 from chaos.runs import Run, run_chaos
 from support import processes
-from support.chaos_sites import Embedded, Real
+from support.chaos_sites import Embedded, Harm, Real
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from support.chaos_sites import Site
 
 BROKERS: Final = 3
+HARMS: Final = {harm.name.lower(): harm for harm in Harm}
 EMBEDDED_MEMORY: Final = 4 << 30
 
 
@@ -39,6 +42,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--minutes", type=float, default=30, help="how long each run lasts (30)")
     add("--rate", type=float, default=100, help="messages a second of each of three senders (100)")
     add("--seeds", type=int, nargs="+", default=[1], help="one run for each (1)")
+    add("--harms", choices=HARMS, nargs="+", help="kinds of harm (all that the brokers allow)")
     add("--brokers", choices=SITES, default=NEWEST, help=f"which release of Kafka, or the embedded ones ({NEWEST})")
     return options.parse_args(arguments)
 
@@ -73,7 +77,10 @@ def main(arguments: Sequence[str]) -> int:
         for seed in given.seeds:
             place = Path(directory) / f"seed-{seed}"
             place.mkdir()
-            print(run_chaos(make(seed, given.minutes * 60, given.rate), site, place), flush=True)
+            run = make(seed, given.minutes * 60, given.rate)
+            if given.harms:
+                run = replace(run, harms=[HARMS[name] for name in given.harms])
+            print(run_chaos(run, site, place), flush=True)
     return 0
 
 

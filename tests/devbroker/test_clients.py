@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
 from confluent_kafka import TopicPartition as RdPartition
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.admin import KafkaAdminClient, NewPartitions, NewTopic
+from kafka.errors import InvalidPartitionsError, UnknownTopicOrPartitionError
 
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Action, Fault
@@ -145,3 +146,21 @@ def test_topics_can_be_created_by_an_admin(broker: DevBroker) -> None:
         admin.close()
     assert broker.fetch("made") == [[], [], [], []]
     broker.delete_topic("made")
+
+
+def test_an_admin_adds_partitions_and_cannot_remove_any(broker: DevBroker) -> None:
+    broker.add_topic("grows", 2)
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap.split(","))
+    try:
+        admin.create_partitions({"grows": NewPartitions(9)}, validate_only=True)
+        assert len(broker.fetch("grows")) == 2
+        admin.create_partitions({"grows": NewPartitions(5)})
+        with pytest.raises(InvalidPartitionsError):
+            admin.create_partitions({"grows": NewPartitions(5)})
+        with pytest.raises(UnknownTopicOrPartitionError):
+            admin.create_partitions({"nowhere": NewPartitions(5)})
+        [described] = admin.describe_topics(["grows"])
+    finally:
+        admin.close()
+    assert len(described["partitions"]) == len(broker.fetch("grows")) == 5
+    broker.delete_topic("grows")

@@ -49,6 +49,22 @@ def test_names_that_only_look_odd_are_taken(cluster: Cluster) -> None:
         cluster.add_topic(name, 1)
 
 
+def test_leaders_of_further_partitions_go_on_where_the_last_topic_stopped(cluster: Cluster) -> None:
+    cluster.add_partitions("one", 6)
+    assert leaders(cluster) == [1, 2, 3, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "code"),
+    [("one", 4, Code.INVALID_PARTITIONS), ("one", 3, Code.INVALID_PARTITIONS), ("two", 1, 3)],
+)
+def test_a_topic_only_grows(cluster: Cluster, name: str, partitions: int, code: int) -> None:
+    with pytest.raises(RefusedError) as refusal:
+        cluster.add_partitions(name, partitions)
+    assert refusal.value.code == code
+    assert leaders(cluster) == [1, 2, 3, 1]
+
+
 def test_leadership_and_epochs_are_checked(cluster: Cluster) -> None:
     cluster.move_leader("one", 0, 2)
 

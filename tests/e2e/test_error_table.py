@@ -85,7 +85,7 @@ class Stage:
         received = self.daemon.books().received
         send_all(load, 0, self.daemon.socket_path)
         self.daemon.wait_settled(received + load.total)
-        return compare(load, {0: load.total}, self._read_back(load), 1), self._grown()
+        return compare(load, {0: load.total}, self._read_back(load), {}), self._grown()
 
     def _read_back(self, load: Load) -> dict[str, list[Seen]]:
         return {

@@ -3,8 +3,9 @@
 Unlike `traffic.assert_all_there` this knows of messages that may be missing or be there twice, and says which.  What
 may never happen, it asserts: a message that was changed, one that nobody sent, one out of order.
 
-Order is order per sender and partition, of AnyPartition messages, and of PartitionKey messages whose keys name the same
-partition: where one stands in for another that has no leader, the messages of the two may pass each other.  Each
+Order is order per sender and partition, of AnyPartition messages, and of PartitionKey messages.  Where a partition may
+have stood in for another that has no leader, the messages of the two may pass each other: then it is the order of those
+whose keys name the same partition, by each number of partitions that the topic has had.  Each
 message's first record counts, because at-least-once delivery may repeat a batch later.
 """
 
@@ -15,10 +16,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from support.traffic import Seen, digest_of, home_of, messages_of
+from support.traffic import Seen, digest_of, homes_of, messages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from support.traffic import Load
 
@@ -37,8 +38,8 @@ class _Sent(NamedTuple):
     key: bytes
     digest: bytes
     timestamp_ms: int
-    home: int | None
-    """The partition that its key names; None for an AnyPartition message."""
+    homes: tuple[int, ...] | None
+    """The partitions that its key names where others may stand in for them; None for an AnyPartition message."""
 
 
 @dataclass(slots=True)
@@ -59,26 +60,32 @@ class Account:
 
 
 def compare(
-    load: Load, sent: Mapping[int, int], records: Mapping[str, list[Seen]], partitions: int, *, in_order: bool = True
+    load: Load,
+    sent: Mapping[int, int],
+    records: Mapping[str, list[Seen]],
+    standing_in: Mapping[str, Collection[int]],
+    *,
+    in_order: bool = True,
 ) -> Account:
     """Compare; `sent` says how far each sender came, `records` has each partition's records in order of offset.
 
-    Each topic has so many partitions.  Without `in_order` messages may pass each other.
+    `standing_in` has the topics of which a partition may have stood in for another, and the numbers of partitions that
+    they have had.  Without `in_order` messages may pass each other.
     """
-    messages = dict(_messages(load, sent, partitions))
+    messages = dict(_messages(load, sent, standing_in))
     read: set[Name] = set()
     account = Account()
-    last: dict[tuple[str, int, int, int | None], int] = {}
+    last: dict[tuple[str, int, int, tuple[int, ...] | None], int] = {}
     for topic, some in records.items():
         for seen in some:
             name = _name(seen)
             message = messages[name]
-            assert _as_sent(seen, topic, message.home) == message, f"{name} is not what was sent: {seen}"
+            assert _as_sent(seen, topic, message.homes) == message, f"{name} is not what was sent: {seen}"
             if name in read:
                 account.repeated[topic] += 1
                 continue
             read.add(name)
-            place = (topic, seen.partition, name.sender, message.home)
+            place = (topic, seen.partition, name.sender, message.homes)
             before = last.get(place, -1)
             assert before < name.number or not in_order, (
                 f"{topic}-{seen.partition}: {name} came after {before}; {message}"
@@ -89,16 +96,18 @@ def compare(
     return account
 
 
-def _messages(load: Load, sent: Mapping[int, int], partitions: int) -> Iterator[tuple[Name, _Sent]]:
+def _messages(
+    load: Load, sent: Mapping[int, int], standing_in: Mapping[str, Collection[int]]
+) -> Iterator[tuple[Name, _Sent]]:
     for sender, count in sent.items():
         for number, message in enumerate(islice(messages_of(load, sender), count)):
-            home = home_of(message, partitions)
+            homes = homes_of(message, standing_in.get(message.topic, ()))
             digest = digest_of(message.value)
-            yield Name(sender, number), _Sent(message.topic, message.key, digest, message.timestamp_ms, home)
+            yield Name(sender, number), _Sent(message.topic, message.key, digest, message.timestamp_ms, homes)
 
 
-def _as_sent(seen: Seen, topic: str, home: int | None) -> _Sent:
-    return _Sent(topic, seen.key or b"", digest_of(seen.value or b""), seen.timestamp_ms, home)
+def _as_sent(seen: Seen, topic: str, homes: tuple[int, ...] | None) -> _Sent:
+    return _Sent(topic, seen.key or b"", digest_of(seen.value or b""), seen.timestamp_ms, homes)
 
 
 def _name(seen: Seen) -> Name:

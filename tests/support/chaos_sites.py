@@ -11,6 +11,8 @@ from contextlib import suppress
 from enum import Enum, unique
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from confluent_kafka import KafkaException
+
 from bruce_mp.devbroker.faults import Action as FaultAction
 from bruce_mp.devbroker.faults import Fault
 from bruce_mp.protocol.error_actions import ERROR_TABLE, Action, ErrorRow
@@ -18,14 +20,15 @@ from support.traffic import Seen
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from bruce_mp.devbroker.control import DevBroker
     from support.kafka_cluster import KafkaCluster
 
-__all__ = ["PARTITIONS", "Deed", "Embedded", "Harm", "Real", "Site"]
+__all__ = ["CALM", "PARTITIONS", "Deed", "Embedded", "Harm", "Real", "Site"]
 
 PARTITIONS: Final = 3
+MOST_PARTITIONS: Final = 11
 REPLICAS: Final = 3
 MIN_IN_SYNC: Final = {"min.insync.replicas": "2"}
 BROKEN: Final = (
@@ -48,7 +51,12 @@ class Harm(Enum):
     LEADER = "a partition is moved to another broker (real ones: 2.4 and later)"
     ANSWER = "requests are answered with errors, late, wrongly or not at all (embedded brokers)"
     PROCESS = "some or all of our processes are killed or stopped"
+    GROWTH = "a topic gets more partitions"
     RESTART = "the daemon is terminated, which may remove the slab and its counters, and started again"
+
+
+CALM: Final = frozenset({Harm.PROCESS, Harm.RESTART, Harm.GROWTH})
+"""Kinds of harm that leave each partition its leader, so that none stands in for another."""
 
 
 class Deed(NamedTuple):
@@ -66,6 +74,14 @@ class Site(Protocol):
     def bootstrap(self) -> str: ...
 
     def make_topics(self, topics: Sequence[str]) -> None: ...
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Give a topic further partitions, so that it has so many."""
+        ...
+
+    def counts(self, topic: str) -> Sequence[int]:
+        """The numbers of partitions that a topic has had, the present one last."""
+        ...
 
     def deeds(self, rng: random.Random, note: Callable[[str], None]) -> list[Deed]:
         """What can be done to these brokers; each says by `note` what it does."""
@@ -102,12 +118,39 @@ class _Mending:
             mend()
 
 
+class _Growing:
+    """The numbers of partitions that topics have had."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = {}
+
+    def begin(self, topics: Iterable[str]) -> None:
+        self._counts.update({topic: [PARTITIONS] for topic in topics})
+
+    def note(self, topic: str, partitions: int) -> None:
+        """Before it is done: it may happen although it is said to have failed."""
+        self._counts[topic].append(partitions)
+
+    def counts(self, topic: str) -> Sequence[int]:
+        return self._counts[topic]
+
+    def deed(self, site: Site, rng: random.Random, note: Callable[[str], None]) -> None:
+        """Give a topic one or two partitions more, unless it has got all that it may get."""
+        topic = rng.choice(list(self._counts))
+        wanted = self._counts[topic][-1] + rng.randint(1, 2)
+        if wanted <= MOST_PARTITIONS:
+            note(f"{wanted} partitions for {topic}")
+            site.add_partitions(topic, wanted)
+
+
 class Real:
     """A cluster of three real brokers."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self._topics: Sequence[str] = ()
+        self._growing = _Growing()
+        self.counts = self._growing.counts
         self._mending = _Mending()
 
     @property
@@ -118,6 +161,12 @@ class Real:
         self._topics = topics
         for topic in topics:
             self._cluster.create_topic(topic, PARTITIONS, REPLICAS, MIN_IN_SYNC)
+        self._growing.begin(topics)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        self._growing.note(topic, partitions)
+        with suppress(KafkaException):  # a broker may have died that its neighbours still list
+            self._cluster.create_partitions(topic, partitions)
 
     def deeds(self, rng: random.Random, note: Callable[[str], None]) -> list[Deed]:
         cluster = self._cluster
@@ -138,11 +187,16 @@ class Real:
                 with suppress(AssertionError, TimeoutError):
                     cluster.move_leader(topic, 0, replicas)
 
+        def grow() -> None:
+            if self._is_whole():
+                self._growing.deed(self, rng, note)
+
         return [
             Deed(Harm.BROKER, 10, lambda: hurt("kill", cluster.kill, cluster.begin_restart)),
             Deed(Harm.BROKER, 6, lambda: hurt("terminate", cluster.terminate, cluster.begin_restart)),
             Deed(Harm.BROKER, 8, lambda: hurt("freeze", cluster.stop, cluster.cont)),
             Deed(Harm.LEADER, 14, move_leader),
+            Deed(Harm.GROWTH, 3, grow),
         ]
 
     def _is_whole(self) -> bool:
@@ -177,6 +231,8 @@ class Embedded:
         self._rows += [row for row in ERROR_TABLE.values() if epochs and row.action is Action.BUMP_EPOCH]
         self._topics: Sequence[str] = ()
         self._mending = _Mending()
+        self._growing = _Growing()
+        self.counts = self._growing.counts
 
     @property
     def bootstrap(self) -> str:
@@ -186,6 +242,11 @@ class Embedded:
         self._topics = topics
         for topic in topics:
             self._broker.add_topic(topic, PARTITIONS)
+        self._growing.begin(topics)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        self._growing.note(topic, partitions)
+        self._broker.add_partitions(topic, partitions)
 
     def deeds(self, rng: random.Random, note: Callable[[str], None]) -> list[Deed]:
         broker = self._broker
@@ -199,7 +260,8 @@ class Embedded:
                 self._mending.later(lambda: broker.broker_up(node, port=port), rng.uniform(0.5, 4))
 
         def move_leader() -> None:
-            topic, partition = rng.choice(self._topics), rng.randrange(PARTITIONS)
+            topic = rng.choice(self._topics)
+            partition = rng.randrange(self.counts(topic)[-1])
             node, stale = rng.choice(self._ids), rng.randrange(4)
             note(f"lead {topic}-{partition} from broker {node}, stale {stale}")
             broker.move_leader(topic, partition, node, stale=stale)
@@ -211,6 +273,7 @@ class Embedded:
         return [
             Deed(Harm.BROKER, 15, take_down),
             Deed(Harm.LEADER, 15, move_leader),
+            Deed(Harm.GROWTH, 5, lambda: self._growing.deed(self, rng, note)),
             Deed(Harm.ANSWER, 30, lambda: inject(self._fault(rng, rng.choice(BROKEN), 0))),
             Deed(Harm.ANSWER, 30, lambda: inject(self._error(rng))),
         ]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from kafka import KafkaAdminClient, TopicPartition
 
 from support import kafka_config, processes
@@ -186,6 +186,12 @@ class KafkaCluster:
             f" --partitions {partitions} --replication-factor {replication}"
         )
         run_java(self.dist, self._directory, kafka_config.TOPIC_CLASS, [*words.split(), *settings])
+
+    def create_partitions(self, topic: str, partitions: int) -> None:
+        """Give a topic further partitions, so that it has so many; brokers hear of them one by one."""
+        admin = AdminClient(self.librdkafka_config)
+        wanted = [NewPartitions(topic, partitions)]
+        admin.create_partitions(wanted, operation_timeout=CHANGE_TIMEOUT_S)[topic].result(CHANGE_TIMEOUT_S)
 
     def _has_leaders(self, topic: str, partitions: int) -> bool:
         return all(

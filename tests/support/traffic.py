@@ -28,6 +28,7 @@ __all__ = [
     "assert_all_there",
     "digest_of",
     "home_of",
+    "homes_of",
     "messages_of",
     "send_all",
     "start_senders",
@@ -123,7 +124,15 @@ def start_senders(load: Load, path: Path) -> list[subprocess.Popen[bytes]]:
 
 def home_of(message: Message, partitions: int) -> int | None:
     """The partition of so many that the key of a PartitionKey message names; None for an AnyPartition message."""
-    return None if message.partition_key is None else (message.partition_key & 0xFFFFFFFF) % partitions
+    homes = homes_of(message, (partitions,))
+    return None if homes is None else homes[0]
+
+
+def homes_of(message: Message, counts: Iterable[int]) -> tuple[int, ...] | None:
+    """The partition that the key names for each number of partitions; None for an AnyPartition message."""
+    if message.partition_key is None:
+        return None
+    return tuple((message.partition_key & 0xFFFFFFFF) % count for count in counts)
 
 
 def assert_all_there(load: Load, records: Mapping[str, Iterable[Seen]], *, partitions: int = 1) -> None:

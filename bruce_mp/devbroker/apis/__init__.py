@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.devbroker.apis import (
     api_versions,
+    create_partitions,
     create_topics,
     fetch,
     find_coordinator,
@@ -35,6 +36,7 @@ APIS: Final[Mapping[int, Api]] = {
         find_coordinator.API,
         api_versions.API,
         create_topics.API,
+        create_partitions.API,
         init_producer_id.API,
     )
 }

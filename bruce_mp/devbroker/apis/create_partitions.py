@@ -1,0 +1,43 @@
+"""CreatePartitions (37): a topic gets more partitions; replicas are forgotten.  Versions 0 to 3."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.protocol.admin import CreatePartitionsRequest, CreatePartitionsResponse
+
+from bruce_mp.devbroker.apis.base import Api, Context
+from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.devbroker.faults import Target
+
+__all__ = ["API"]
+
+Outcome: Final = CreatePartitionsResponse.CreatePartitionsTopicResult
+
+
+def handle(request: Any, context: Context) -> Any:
+    results = [answer(topic, request.validate_only, context) for topic in request.topics]
+    return CreatePartitionsResponse(version=context.version, throttle_time_ms=0, results=results)
+
+
+def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
+    try:
+        context.check_fault(wanted.name, -1)
+        if validate_only:
+            context.cluster.check_growth(wanted.name, wanted.count)
+        else:
+            context.cluster.add_partitions(wanted.name, wanted.count)
+    except RefusedError as refusal:
+        return Outcome(name=wanted.name, error_code=refusal.code, error_message=str(refusal))
+    return Outcome(name=wanted.name, error_code=Code.NONE, error_message=None)
+
+
+def targets(request: Any) -> Iterable[Target]:
+    return ((topic.name, -1) for topic in request.topics)
+
+
+API: Final = Api(ApiKey.CREATE_PARTITIONS, (0, 3), CreatePartitionsRequest, handle, targets=targets)
