@@ -8,7 +8,7 @@ import pytest
 
 from chaos.runs import Run, run_chaos
 from support.chaos import AT_LEAST_ONCE, HARDLY_ANY
-from support.chaos_sites import Harm, Real
+from support.chaos_sites import CALM, Harm, Real
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +24,12 @@ RATE: Final = 400.0
 @pytest.mark.parametrize("seed", [12, 27, 29])
 def test_nothing_is_lost_doubled_or_reordered(tmp_path: Path, kafka_3: KafkaCluster, seed: int) -> None:
     run_chaos(Run(seed, 60, RATE), Real(kafka_3), tmp_path)
+
+
+def test_each_partition_keeps_the_order_while_topics_grow(tmp_path: Path, kafka_3: KafkaCluster) -> None:
+    """No partition stands in for another, so that messages with different keys must not pass each other either."""
+    report = run_chaos(Run(55, 40, RATE, CALM), Real(kafka_3), tmp_path)
+    assert any(" partitions for " in deed for deed in report.outcome.deeds)
 
 
 def test_with_acks_of_the_leader_alone_nothing_is_lost_while_brokers_live(

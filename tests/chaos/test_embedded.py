@@ -9,7 +9,7 @@ import pytest
 from bruce_mp.devbroker.control import DevBroker
 from chaos.runs import Run, run_chaos
 from support.chaos import AT_LEAST_ONCE
-from support.chaos_sites import Embedded, Harm
+from support.chaos_sites import CALM, Embedded, Harm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +28,12 @@ def broker() -> Iterator[DevBroker]:
 
 def test_nothing_is_lost_doubled_or_reordered(tmp_path: Path, broker: DevBroker) -> None:
     run_chaos(Run(129, 20, 200), Embedded(broker, BROKERS), tmp_path)
+
+
+def test_each_partition_keeps_the_order_while_topics_grow(tmp_path: Path, broker: DevBroker) -> None:
+    """No partition stands in for another, so that messages with different keys must not pass each other either."""
+    report = run_chaos(Run(156, 20, 200, CALM), Embedded(broker, BROKERS), tmp_path)
+    assert any(" partitions for " in deed for deed in report.outcome.deeds)
 
 
 def test_the_same_with_pure_kernels(tmp_path: Path, broker: DevBroker, monkeypatch: pytest.MonkeyPatch) -> None:

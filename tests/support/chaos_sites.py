@@ -196,7 +196,7 @@ class Real:
             Deed(Harm.BROKER, 6, lambda: hurt("terminate", cluster.terminate, cluster.begin_restart)),
             Deed(Harm.BROKER, 8, lambda: hurt("freeze", cluster.stop, cluster.cont)),
             Deed(Harm.LEADER, 14, move_leader),
-            Deed(Harm.GROWTH, 3, grow),
+            Deed(Harm.GROWTH, 8, grow),
         ]
 
     def _is_whole(self) -> bool:
@@ -273,7 +273,7 @@ class Embedded:
         return [
             Deed(Harm.BROKER, 15, take_down),
             Deed(Harm.LEADER, 15, move_leader),
-            Deed(Harm.GROWTH, 5, lambda: self._growing.deed(self, rng, note)),
+            Deed(Harm.GROWTH, 8, lambda: self._growing.deed(self, rng, note)),
             Deed(Harm.ANSWER, 30, lambda: inject(self._fault(rng, rng.choice(BROKEN), 0))),
             Deed(Harm.ANSWER, 30, lambda: inject(self._error(rng))),
         ]
