@@ -141,14 +141,15 @@ class _Connected(Client):
     # --- attempts ----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def attempt(self, name: str = "") -> Iterator[None]:
+    def attempt(self, name: str = "", *, keep_timestamps: bool = False) -> Iterator[None]:
         """What is sent in the `with` block is delivered when it ends well, all of it, or not at all.
 
         If the block raises, or the connection breaks, the daemon discards what came.  `flush()` behind the block tells
-        what became of it.  `name` says in the daemon's log whose it was.  Raises `AttemptLostError` when the connection
-        broke, and `LocalProtocolError` for an attempt within an attempt.
+        what became of it.  `name` says in the daemon's log whose it was.  With `keep_timestamps` the daemon keeps the
+        timestamps of messages, however old they are, up to the next attempt on this client.  Raises `AttemptLostError`
+        when the connection broke, and `LocalProtocolError` for an attempt within an attempt.
         """
-        self._begin_attempt(encode_begin(name))
+        self._begin_attempt(encode_begin(name, keeps_timestamps=keep_timestamps))
         try:
             yield
         except BaseException:

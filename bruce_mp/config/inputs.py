@@ -10,6 +10,7 @@ from bruce_mp.config.access import AllowGroups, AllowUsers, Group, Mode, Quota, 
 from bruce_mp.config.fields import LIVE, Kind, restart
 from bruce_mp.config.section import BOUND, MADE_WITH_SLAB, Section
 from bruce_mp.config.sizes import GIB, KIB, MIB
+from bruce_mp.config.timestamps import InputTimestamps
 
 __all__ = ["SMALLEST_MESSAGE", "Input", "Streams", "Tcp", "UnixDatagram", "UnixStream"]
 
@@ -32,6 +33,7 @@ class UnixDatagram(Section, frozen=True):
         ),
         LIVE,
     ] = "discard"
+    timestamps: InputTimestamps = None
     mode: Mode = None
     user: User = None
     group: Group = None
@@ -80,6 +82,7 @@ class Streams(Section, frozen=True):
         ),
         LIVE,
     ] = "block"
+    timestamps: InputTimestamps = None
 
     max_attempt_size: Annotated[
         int,

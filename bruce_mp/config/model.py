@@ -19,6 +19,7 @@ from bruce_mp.config.sections import (
     RateLimitConfig,
     Slab,
 )
+from bruce_mp.config.timestamps import TimestampPolicy, Timestamps
 from bruce_mp.config.topics import TopicBatching
 
 
@@ -29,6 +30,7 @@ class Config(Section, frozen=True):
     input: Input = Input()
     slab: Slab = Slab()
     daemon: Daemon = Daemon()
+    timestamps: Timestamps = Timestamps()
     delivery: Delivery = Delivery()
     batching: Batching = Batching()
     compression: Compression = Compression()
@@ -54,3 +56,7 @@ class Config(Section, frozen=True):
     def rate_limit_for(self, topic: bytes) -> RateLimitConfig | None:
         """How many messages of `topic` may come in; None: any number."""
         return topics.rate_limit_for(self.rate_limit, topic)
+
+    def timestamp_policy_for(self, topic: bytes, of_input: TimestampPolicy | None) -> TimestampPolicy:
+        """Which timestamps messages of `topic` get that come by an input with this policy of its own."""
+        return topics.timestamp_policy_for(self.timestamps, topic, of_input)

@@ -14,6 +14,7 @@ from bruce_mp.config.sizes import KIB
 
 if TYPE_CHECKING:
     from bruce_mp.config.sections import Batching, Compression, DefaultBatching, RateLimit, RateLimitConfig, TopicRule
+    from bruce_mp.config.timestamps import TimestampPolicy, Timestamps
 
 __all__ = [
     "NO_COMPRESSION",
@@ -24,6 +25,7 @@ __all__ = [
     "compression_for",
     "compressions",
     "rate_limit_for",
+    "timestamp_policy_for",
 ]
 
 BUILT_IN_LIMITS: Final = {"standard": BatchLimits(time_ms=100, bytes=256 * KIB)}
@@ -77,6 +79,11 @@ def rate_limit_for(rate_limit: RateLimit, topic: bytes) -> RateLimitConfig | Non
     """The topic's own limit, else that of unlisted topics, else none."""
     name = rate_limit.topics.get(_name(topic), rate_limit.default)
     return None if name is None else rate_limit.configs[name]
+
+
+def timestamp_policy_for(timestamps: Timestamps, topic: bytes, of_input: TimestampPolicy | None) -> TimestampPolicy:
+    """The topic's own policy, else that of its input, else the general one."""
+    return timestamps.topics.get(_name(topic)) or of_input or timestamps.policy
 
 
 def _apply(batching: Batching, rule: TopicRule | DefaultBatching) -> TopicBatching:

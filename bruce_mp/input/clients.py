@@ -98,5 +98,7 @@ class Client:
     """Sections before the present one that are not finished, or stand behind such a one."""
     attempt: Attempt | None = None
     """The fenced attempt that is open."""
+    keeps_timestamps: bool = False
+    """The client insists on its timestamps, however far from the arrival of its messages."""
     past: Section = field(default_factory=lambda: Section(0))
     """All sections before those together."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.senders import Judged, judge
 from bruce_mp.input.tallies import RECOGNISED, REFUSED, refused, report, report_no_room, report_refused, tally_ingested
+from bruce_mp.input.timestamps import ClockWatch
 from bruce_mp.kernels import Intake, PlainCounters, Receiver
 from bruce_mp.slab import landing
 from bruce_mp.slab.layout import State
@@ -67,6 +68,7 @@ class Admission:
         self._reporter = reporter
         self._longest = min(longest, slab.geometry.landing_slot_size)
         self._senders = senders
+        self._clocks = ClockWatch(lanes, row)
         self._receiver = Receiver(slab)
         self._intake = Intake(slab, self._receiver, lanes, row, longest=self._longest, counters=_PLAIN)
 
@@ -79,11 +81,12 @@ class Admission:
 
         Up to `until_ms` it may wait for more, see `Intake`.  Raises OSError when the socket is broken.
         """
-        if self._senders is not None and self._senders.matter:
+        if (self._senders is not None and self._senders.matter) or self._clocks.is_searching(now_ms):
             return self._take_judged(descriptor, limit, now_ms)
         landed, count, ingested = self._intake.run(descriptor, limit, now_ms, until_ms)
         if ingested is not None:
             self._land(count, ingested)
+        self._clocks.follow(lambda _: None, now_ms)
         return landed + count
 
     def _take_judged(self, descriptor: int, limit: int, now_ms: int) -> int:
@@ -101,10 +104,13 @@ class Admission:
         judged = Judged()
         if self._senders is not None and self._senders.matter:
             judged = judge(self._senders, self._slab, count, now_ms, {each - base for each in skip})
+        elif self._clocks.is_searching(now_ms):
+            judged = Judged(landing.senders_of(self._slab, count))
         passed_over = skip.union(base + slot for slot in judged.refused)
         self._land(count, self._lanes.ingest_landed(count, self._longest, now_ms, passed_over), skip, judged)
         if self._senders is not None:
             judged.note(self._senders, now_ms)
+        self._clocks.follow(lambda arrival: judged.peer(arrival - base), now_ms)
 
     @property
     def _base(self) -> int:

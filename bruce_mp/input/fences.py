@@ -20,6 +20,7 @@ from bruce_mp.slab.tickets import TicketOffice
 
 if TYPE_CHECKING:
     from bruce_mp.discarding import Discards
+    from bruce_mp.kernels import Windows
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
@@ -41,7 +42,7 @@ class _Withheld(TicketOffice):
 class Attempt:
     """One attempt.  Closed runs of its lanes stay OPEN in the slab, in chunks that bear its number."""
 
-    def __init__(self, attempts: Attempts, name: bytes, number: int) -> None:
+    def __init__(self, attempts: Attempts, name: bytes, number: int, windows: Windows) -> None:
         self._attempts = attempts
         self._pool = attempts.pool
         self.owner = attempts.pool.owner
@@ -51,7 +52,7 @@ class Attempt:
         self.is_over = False
         """It was larger than allowed: some of it found no room."""
         withheld = _Withheld(attempts.slab, self.owner)
-        self.lanes = Lanes(attempts.slab, self, attempts.topics, lambda _: _NEVER_MS, withheld)
+        self.lanes = Lanes(attempts.slab, self, attempts.topics, lambda _: _NEVER_MS, withheld, windows=windows)
 
     def allocate(self, span: int, now_ms: int) -> int | None:
         """Chunks for its lanes, as long as it is not too large."""
@@ -100,10 +101,13 @@ class Attempts:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, name: bytes) -> Attempt:
-        """A new attempt; its number is unique among those of this worker that are in the slab."""
+    def begin(self, name: bytes, windows: Windows) -> Attempt:
+        """A new attempt; its number is unique among those of this worker that are in the slab.
+
+        `windows` gives the timestamps that its messages may have.
+        """
         self._last = self._last % 0xFFFFFFFF + 1
-        attempt = Attempt(self, name, self._last)
+        attempt = Attempt(self, name, self._last, windows)
         self._open.add(attempt)
         return attempt
 

@@ -23,6 +23,7 @@ from bruce_mp.input.naps import naps_for
 from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.pressure import NOTHING, Pressure
 from bruce_mp.input.senders import Senders, rules_for_datagrams
+from bruce_mp.input.timestamps import clock_step_ms, windows_for_datagrams
 from bruce_mp.kernels import ChunkPool, Lanes, Row
 from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
@@ -104,11 +105,13 @@ class _Input:
         self._config = config
         self._reporter.apply(config)
         self._lanes.change_lingers(lingers_of(config))
+        self._lanes.change_windows(windows_for_datagrams(config))
         self._blocks = self._pressure.blocks = config.input.unix_datagram.when_full == "block"
         self._admission.go_by(naps_for(config, self._queue))
         self._senders.go_by(rules_for_datagrams(config.input))
 
     def run(self) -> None:
+        self._lanes.clock_step_ms = clock_step_ms()
         self._outlet.hand_on(self._admission.recover(self._row_index, steady_ms()))
         self._loop.watch(self._control, lambda _: self._on_control())
         self._watch_socket()
@@ -170,6 +173,7 @@ class _Input:
 
     def _receive(self, limit: int, until_ms: int = 0) -> bool:
         """Take in at most `limit` messages, for which it may wait that long; False when there were none."""
+        self._lanes.clock_step_ms = clock_step_ms()
         try:
             count = self._admission.take(self._socket.fileno(), limit, steady_ms(), until_ms)
         except OSError as error:

@@ -30,6 +30,7 @@ from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.senders import Senders, rules_for_streams
 from bruce_mp.input.streams import Portion, StreamAdmission
+from bruce_mp.input.timestamps import clock_step_ms, windows_for_streams
 from bruce_mp.input.waiting import Waiting
 from bruce_mp.kernels import ChunkPool, Lanes, Row
 from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
@@ -96,16 +97,11 @@ class _Worker:
         self._barriers = Barriers(self._outcomes, self._sections, self._answer)
         self._pool = ChunkPool(slab, start.row, start.inputs, self._outcomes)
         topics = TopicTable(slab)
-        self._lanes = Lanes(slab, self._pool, topics, lingers_of(config))
-        share = slab.geometry.chunks // 2 // max(1, len(start.inputs))
-        self._attempts = Attempts(
-            slab,
-            self._pool,
-            topics,
-            Discards(slab, self._row, self._reporter),
-            most=config.input.streams.max_attempt_size // CHUNK_BYTES,
-            most_together=max(1, share),
-        )
+        self._lanes = Lanes(slab, self._pool, topics, lingers_of(config), windows=windows_for_streams(config))
+        share = max(1, slab.geometry.chunks // 2 // max(1, len(start.inputs)))
+        most = config.input.streams.max_attempt_size // CHUNK_BYTES
+        discards = Discards(slab, self._row, self._reporter)
+        self._attempts = Attempts(slab, self._pool, topics, discards, most=most, most_together=share)
         self._senders = Senders(rules_for_streams(config.input), slab, start.row, start.inputs)
         self._admission = StreamAdmission(
             self._row,
@@ -170,6 +166,7 @@ class _Worker:
         self._config = config
         self._reporter.apply(config)
         self._lanes.change_lingers(lingers_of(config))
+        self._lanes.change_windows(windows_for_streams(config))
         streams = config.input.streams
         self._attempts.limit(streams.max_attempt_size // CHUNK_BYTES)
         self._admission.limit(config.input.max_stream_size + 4, blocks=streams.when_full == "block")
@@ -453,6 +450,7 @@ class _Worker:
     def _admit(self, buffer: memoryview, portions: list[Portion], read: list[int]) -> None:
         if not portions:
             return
+        self._lanes.clock_step_ms = clock_step_ms()
         self._admission.admit(buffer, portions, steady_ms())
         self._outlet.hand_on_closed()
         for descriptor in read:

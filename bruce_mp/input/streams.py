@@ -20,6 +20,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.input.clients import TCP
 from bruce_mp.input.pressure import chunks_for, messages_that_fit
 from bruce_mp.input.tallies import refused, report, report_no_room, tally_ingested
+from bruce_mp.input.timestamps import warn_of_clock
 from bruce_mp.kernels import Stop, cut
 from bruce_mp.protocol.fence_wire import decode_begin, is_end
 from bruce_mp.slab import layout as lay
@@ -55,11 +56,12 @@ class Portion(NamedTuple):
 class _Batch:
     """Messages that are taken in together, with the client and section of each stretch of them.
 
-    Those of an `attempt` have no others among them.
+    Those of an `attempt` have no others among them.  With `is_explicit` all of them keep their timestamps.
     """
 
-    def __init__(self, attempt: Attempt | None = None) -> None:
+    def __init__(self, attempt: Attempt | None = None, *, is_explicit: bool = False) -> None:
         self.attempt = attempt
+        self.is_explicit = is_explicit
         self.places: list[tuple[int, int]] = []
         self.sources: list[int] = []
         self.largest = 0
@@ -156,7 +158,7 @@ class StreamAdmission:
             batch = _Batch()
             if not self._obey(client, found.stop, bytes(buffer[at : at + found.size])):
                 break
-            batch = _Batch(client.attempt)
+            batch = _Batch(client.attempt, is_explicit=client.keeps_timestamps)
             at += found.size
         if client.is_refused:
             return _Batch()
@@ -169,10 +171,10 @@ class StreamAdmission:
 
     def _batch_for(self, buffer: memoryview, client: Client, batch: _Batch, now_ms: int) -> _Batch:
         """The batch for what a client sends: the messages of an attempt go with no others."""
-        if batch.attempt is client.attempt:
+        if batch.attempt is client.attempt and batch.is_explicit == client.keeps_timestamps:
             return batch
         self._take(buffer, batch, now_ms)
-        return _Batch(client.attempt)
+        return _Batch(client.attempt, is_explicit=client.keeps_timestamps)
 
     def _obey(self, client: Client, stop: Stop, frame: bytes) -> bool:
         """Do what a frame says that is no message; False if it is not to be there.  All before it is taken."""
@@ -181,9 +183,10 @@ class StreamAdmission:
         if stop is Stop.BARRIER:
             self._on_barrier(client, frame)
             return True
-        name, attempt = decode_begin(frame), client.attempt
-        if attempt is None and name is not None:
-            client.attempt = self._attempts.begin(name)
+        begin, attempt = decode_begin(frame), client.attempt
+        if attempt is None and begin is not None:
+            client.attempt = self._attempts.begin(begin.name, self._lanes.windows)
+            client.keeps_timestamps = begin.keeps_timestamps
             return True
         if attempt is not None and is_end(frame):
             client.attempt = None
@@ -223,7 +226,7 @@ class StreamAdmission:
             room = self._room(batch, places[added:])
             if not room and batch.places:  # the batch may need less than it could
                 self._take(buffer, batch, now_ms)
-                batch = _Batch(batch.attempt)
+                batch = _Batch(batch.attempt, is_explicit=batch.is_explicit)
                 if client.is_refused:
                     return batch, added
                 continue
@@ -254,17 +257,28 @@ class StreamAdmission:
         first = self._row.counted
         self._row.open_books()
         lanes = self._lanes if batch.attempt is None else batch.attempt.lanes
-        ingested = lanes.ingest(buffer, batch.places, first, now_ms, sources=batch.sources)
+        lanes.clock_step_ms = self._lanes.clock_step_ms
+        ingested = lanes.ingest(
+            buffer, batch.places, first, now_ms, sources=batch.sources, is_explicit=batch.is_explicit
+        )
         raises = tally_ingested(len(batch.places), ingested, batch.why_no_room)
         for client, section, count in batch.stretches():
             section.received += count
             raises[client.kind.forwarded] += count
         self._note_refused(buffer, batch, ingested, raises, first)
         self._row.count(first + len(batch.places), +raises)
+        self._note_replaced(lanes, batch, first)
         if batch.attempt is not None and batch.attempt.is_over:
             client, _ = batch.sender(0)
             client.is_refused = True
             self.abandon(client)
+
+    def _note_replaced(self, lanes: Lanes, batch: _Batch, first: int) -> None:
+        """Count the timestamps that were replaced, and warn of their senders."""
+        for found in lanes.drain_replaced():
+            self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
+            client, _ = batch.sender(lay.stream_number(found.arrival) - first)
+            warn_of_clock(found, client.peer, is_tcp=client.kind is TCP)
 
     def _note_refused(
         self, buffer: memoryview, batch: _Batch, ingested: Ingested, raises: Tally[int], first: int

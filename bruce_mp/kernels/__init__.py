@@ -36,6 +36,7 @@ from bruce_mp.kernels.pure.message_set import EncodedSet
 from bruce_mp.kernels.pure.pace import NO_NAPS, Naps
 from bruce_mp.kernels.pure.parse import Batch, Failure, Rejection
 from bruce_mp.kernels.pure.tally import Place
+from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, Windows
 from bruce_mp.kernels.pure.waits import Waits
 
 if CHOICE.compiled:
@@ -94,11 +95,14 @@ __all__ = [
     "PlainCounters",
     "Receiver",
     "Rejection",
+    "ReplacedTimestamps",
     "Row",
     "RunHead",
     "Stop",
     "TimeSpan",
+    "TimestampWindow",
     "Waits",
+    "Windows",
     "bind",
     "by_partition",
     "by_place",

@@ -168,12 +168,13 @@ RUN_TICKET: Final = 80  # u64, counts the runs in the order in which an input ha
 # --- records ---------------------------------------------------------------------------------------------------------
 RECORD_HEADER: Final = 48
 RECORD: Final = Struct("<IBBBBIIIiihHqQ")
-"""word, flags, attempts, reason, 0, key length, value length, partition key, partition, sequence, epoch,
-record headers length, timestamp, arrival"""
+"""word, flags, attempts, reason, explicit timestamp, key length, value length, partition key, partition, sequence,
+epoch, record headers length, timestamp, arrival"""
 RECORD_WORD: Final = 0  # counts only in a SPLIT run
 RECORD_FLAGS: Final = 4
 RECORD_ATTEMPTS: Final = 5
 RECORD_REASON: Final = 6
+RECORD_EXPLICIT: Final = 7  # u8, 1: the client insists on its timestamp
 RECORD_KEY_LENGTH: Final = 8
 RECORD_VALUE_LENGTH: Final = 12
 RECORD_PARTITION_KEY: Final = 16
@@ -181,7 +182,7 @@ RECORD_PARTITION: Final = 20
 RECORD_SEQUENCE: Final = 24
 RECORD_EPOCH: Final = 28
 RECORD_HEADERS_LENGTH: Final = 30
-RECORD_TIMESTAMP: Final = 32
+RECORD_TIMESTAMP: Final = 32  # i64, the client's or the arrival time
 RECORD_ARRIVAL: Final = 40
 
 ARRIVAL_STREAM: Final = 1 << 63  # set in arrival numbers of stream inputs: see `stream_arrival`

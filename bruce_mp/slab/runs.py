@@ -104,7 +104,7 @@ class Record(NamedTuple):
     flags: int
     attempts: int
     reason: int
-    reserved: int
+    is_explicit: int
     key_length: int
     value_length: int
     partition_key: int

@@ -111,6 +111,10 @@ class TopicTable:
         """Whether a topic had this number that is gone."""
         return 0 < topic <= self._slab.words[(self._at(topic) + lay.TOPIC_LAST_NUMBER) >> 2]
 
+    def ids(self) -> dict[bytes, int]:
+        """Return the number of each topic that has one."""
+        return dict(self._ids)
+
     def known(self) -> dict[bytes, int]:
         """All topics that have a number, and how many partitions each has."""
         return {name: self.partitions_of(topic) for name, topic in self._ids.items()}

@@ -46,12 +46,10 @@ def run_task(options: SinkOptions, attempt: Attempt, batches: Iterable[pa.Record
         Channel(options.socket, options.timeout_ms, options.connect_timeout_ms) as channel,
         DeadLetters(options.dead_letter_path, attempt) as dead,
     ):
-        if options.fence:
-            channel.send(encode_begin(attempt.writer))
         for batch in batches:
+            task.begin(channel, keeps_timestamps="timestamp" in batch.schema.names)
             task.send(channel, dead, batch)
-        if options.fence:
-            channel.send(encode_end())
+        task.end(channel)
         answer = _ask(channel, options) if options.acks in _LEVELS else None
     return task.close(answer, dead.count)
 
@@ -65,8 +63,25 @@ class _Task:
         topic = None if options.topic is None else options.topic.encode()
         self._encoder = Encoder(topic, attempt.writer.encode() if options.stamp else None)
         self._pace = Pace(options.max_records_per_second)
+        self._has_begun = False
         self._sent = 0
         self._rows: Counter[tuple[str, int]] = Counter()
+
+    def begin(self, channel: Channel, *, keeps_timestamps: bool) -> None:
+        """Send what comes before the first row.  Rows with a column of timestamps keep them, however old they are."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        if self._options.fence or keeps_timestamps:
+            channel.send(encode_begin(self._attempt.writer, keeps_timestamps=keeps_timestamps))
+        if keeps_timestamps and not self._options.fence:
+            channel.send(encode_end())
+
+    def end(self, channel: Channel) -> None:
+        """Send what comes behind the last row."""
+        self.begin(channel, keeps_timestamps=False)
+        if self._options.fence:
+            channel.send(encode_end())
 
     def send(self, channel: Channel, dead: DeadLetters, batch: pa.RecordBatch) -> None:
         now_ms = time.time_ns() // 1_000_000

@@ -69,6 +69,14 @@ LABELLED: Final[Mapping[str, tuple[str, str, Mapping[str, Counter]]]] = {
             "bad_metadata": Counter.BadMetadataResponse,
         },
     ),
+    "bruce_replaced_timestamps_total": (
+        "because",
+        "Messages that got the time of their arrival in place of the client's timestamp.",
+        {
+            "outside_window": Counter.InputAgentReplaceTimestamp,
+            "refused_by_broker": Counter.ConnectorReplaceTimestamp,
+        },
+    ),
     "bruce_batch_compression_total": (
         "outcome",
         "Record batches, by what came of compressing them.",

@@ -65,6 +65,8 @@ class Counter(IntEnum):
     """Connections that were refused."""
     StreamInputOverQuota = 93
     """How often a connection was not read because of the quota."""
+    InputAgentReplaceTimestamp = 94
+    """Messages whose timestamps lay too far from their arrival, and were replaced by it."""
 
     # router
     RouteAnyPartitionMsg = 96
@@ -123,6 +125,8 @@ class Counter(IntEnum):
     PerTopicBatchPartitionKey = 184
     NoBatchAnyPartition = 185
     NoBatchPartitionKey = 186
+    ConnectorReplaceTimestamp = 187
+    """The same, because a broker refused them."""
     AckErrorFirst = 192
     """AckErrorFirst + 1 + code counts the answers with an error code from -1 to 133; + 136 any other."""
 

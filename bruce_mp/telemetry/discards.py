@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bruce_mp.telemetry.copies import ByteSender, Copies
     from bruce_mp.telemetry.events import Event
 
-__all__ = ["DiscardReporter", "FileCopies", "Peer"]
+__all__ = ["DiscardReporter", "FileCopies", "Peer", "command_of"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class DiscardReporter:
         before = self._culprits.pop((reason, peer), None)
         if before is None and len(self._culprits) >= RECENT:
             del self._culprits[next(iter(self._culprits))]
-        command, total = (_command_of(peer.pid), 0) if before is None else (before.command, before.count)
+        command, total = (command_of(peer.pid), 0) if before is None else (before.command, before.count)
         self._culprits[reason, peer] = CulpritEvent(reason, *peer, command, total + count, sample[: self._prefix_size])
 
     def _show(self, reason: DiscardReason, sample: bytes, *, is_tcp: bool = False) -> None:
@@ -198,7 +198,7 @@ class DiscardReporter:
         yield from self._culprits.values()
 
 
-def _command_of(pid: int) -> str:
+def command_of(pid: int) -> str:
     """The name of a process; empty when it is gone."""
     try:
         return Path(f"/proc/{pid}/comm").read_text("utf-8", "backslashreplace").strip()

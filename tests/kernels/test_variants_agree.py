@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels import CHOICE
+from bruce_mp.kernels import CHOICE, TimestampWindow
 from bruce_mp.protocol.message_set import MessageFormat
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -36,7 +36,7 @@ MODULES: Final = ("heads", "lanes", "look", "message_set", "encode", "segments",
 class Variant:
     """One variant of the kernels, with an input of its own."""
 
-    def __init__(self, package: str, slab: Slab, linger_ms: int) -> None:
+    def __init__(self, package: str, slab: Slab, linger_ms: int, window: TimestampWindow | None = None) -> None:
         self.slab = slab
         modules = [vars(import_module(f"bruce_mp.kernels.{package}.{name}")) for name in MODULES]
         self.kernels: dict[str, Any] = {name: value for module in modules for name, value in module.items()}
@@ -50,7 +50,8 @@ class Variant:
         table.add(b"t2", 1)
         self.row = self.kernels["Row"](slab, INPUT_ROW)
         self.pool = self.kernels["ChunkPool"](slab, INPUT_ROW)
-        self.lanes = self.kernels["Lanes"](slab, self.pool, table, lambda _: linger_ms)
+        self.lanes = self.kernels["Lanes"](slab, self.pool, table, lambda _: linger_ms, windows=lambda _: window)
+        self.lanes.clock_step_ms = 7
 
     def receive(self, datagrams: Sequence[bytes], now_ms: int) -> tuple[Any, list[Segment]]:
         put_in_landing_zone(self.slab, datagrams)
@@ -74,7 +75,7 @@ messages = st.builds(
     st.binary(max_size=40) | st.integers(0, 8500).map(bytes),
     st.binary(max_size=6),
     st.none() | st.integers(0, 2**32 - 1),
-    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-(2**63), 2**63 - 1) | st.integers(-200, 500),
     headers=header_lists,
 )
 
@@ -87,6 +88,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(data[: draw(st.integers(0, len(data)) | st.just(len(data)))])
 
 
+spans = st.integers(0, 300) | st.integers(0, 2**31 - 1)
 batches = st.lists(st.lists(messages | damaged() | st.binary(max_size=60), min_size=1, max_size=12), max_size=6)
 Action = tuple[str, int, int]
 actions = st.lists(
@@ -171,14 +173,23 @@ def _settle(it: Variant, segment: Segment, amount: int) -> Any:
 
 
 @examples(60)
-@given(sent=batches, todo=actions, linger_ms=st.sampled_from([0, 25]), damage=st.none() | st.integers(0, 2**32))
-def test_both_do_the_same(sent: list[list[bytes]], todo: list[Action], linger_ms: int, damage: int | None) -> None:
+@given(
+    sent=batches,
+    todo=actions,
+    linger_ms=st.sampled_from([0, 25]),
+    damage=st.none() | st.integers(0, 2**32),
+    window=st.none() | st.builds(TimestampWindow, spans, spans, st.booleans()),
+)
+def test_both_do_the_same(
+    sent: list[list[bytes]], todo: list[Action], linger_ms: int, damage: int | None, window: TimestampWindow | None
+) -> None:
     with new_slab(GEOMETRY) as first, new_slab(GEOMETRY) as second:
-        pure, compiled = Variant("pure", first, linger_ms), Variant("compiled", second, linger_ms)
+        pure, compiled = Variant("pure", first, linger_ms, window), Variant("compiled", second, linger_ms, window)
         segments: list[Segment] = []
         for number, batch in enumerate(sent):
             said, closed = pure.receive(batch, 100 + number * 10)
             assert compiled.receive(batch, 100 + number * 10) == (said, closed)
+            assert compiled.lanes.drain_replaced() == pure.lanes.drain_replaced()
             segments += closed
             assert pure.lanes.next_due_ms == compiled.lanes.next_due_ms
         segments += _wait_for_both(pure, compiled)

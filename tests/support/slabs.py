@@ -26,7 +26,7 @@ from bruce_mp.telemetry.counters import Counter, discarded
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bruce_mp.kernels import Ingested
+    from bruce_mp.kernels import Ingested, Windows
     from bruce_mp.protocol.client_headers import Header
     from bruce_mp.slab.runs import Segment
 
@@ -92,14 +92,21 @@ def put_senders(slab: Slab, uids: Sequence[int]) -> None:
 class Input:
     """An input process without a socket.  Making one recovers what its predecessor left, as the real one does."""
 
-    def __init__(self, slab: Slab, *, linger_ms: int = 1000, topics: Sequence[tuple[bytes, int]] = ()) -> None:
+    def __init__(
+        self,
+        slab: Slab,
+        *,
+        linger_ms: int = 1000,
+        topics: Sequence[tuple[bytes, int]] = (),
+        windows: Windows = lambda _: None,
+    ) -> None:
         self.slab = slab
         table = TopicTable(slab)
         for name, partitions in topics:
             table.add(name, partitions)
         self.row = Row(slab, INPUT_ROW)
         self.pool = ChunkPool(slab, INPUT_ROW)
-        self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms)
+        self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms, windows=windows)
         self.now_ms = 1
         close_open_runs(slab, INPUT_ROW)
         if landing.landed_lengths(slab):

@@ -43,6 +43,7 @@ class Connection:
     marks: list[tuple[str, int]] = field(default_factory=list)
     """("begin" or "end", messages before it)"""
     name: bytes | None = None
+    keeps_timestamps: bool = False
 
 
 class StreamSink:
@@ -102,6 +103,8 @@ class StreamSink:
             client.sendall(encode_answer(self.answer(barrier, len(connection.messages))))
         elif key in {BEGIN_KEY, END_KEY}:
             connection.marks.append(("begin" if key == BEGIN_KEY else "end", len(connection.messages)))
-            connection.name = decode_begin(frame) if key == BEGIN_KEY else connection.name
+            begin = decode_begin(frame)
+            if begin is not None:
+                connection.name, connection.keeps_timestamps = begin
         else:
             connection.messages.append(frame)

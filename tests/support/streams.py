@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bruce_mp.input.senders import Rules
+    from bruce_mp.kernels import Windows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.events import News
@@ -60,6 +61,7 @@ class StreamInput:
         max_attempt: int = 0,
         rules: Rules | None = None,
         peers: Sequence[int] = (),
+        windows: Windows = lambda _: None,
     ) -> None:
         self.slab = slab
         table = TopicTable(slab)
@@ -71,7 +73,7 @@ class StreamInput:
         self.waiting = Barriers(self.outcomes, self.sections, self._answer)
         self.answers: list[tuple[Client, BarrierAnswer]] = []
         self.pool = ChunkPool(slab, row, [row], self.outcomes)
-        self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms)
+        self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms, windows=windows)
         self._sent = _Sent()
         self.reporter = DiscardReporter(self._sent, 100)
         self.barriers: list[tuple[Client, bytes]] = []

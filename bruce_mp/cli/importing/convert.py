@@ -36,6 +36,10 @@ PAUSES: Final = (
     "The old daemon paused everything for at least 5 s after an error. Ours pauses only what is concerned, and for "
     "less time: min_pause_delay_ms and pause_rate_limit_initial_ms."
 )
+TIMESTAMPS: Final = (
+    "The old daemon sent no timestamps to Kafka, so it did not matter what its clients wrote there. Every message gets "
+    'the time of its arrival, as then. With "clamp" the clients\' timestamps count, where they are near the arrival.'
+)
 LOGGING: Final = "As the old daemon did without <logging>: to syslog only."
 LOGGING_FLAGS: Final = "As the old daemon did: to syslog always, and to standard error with --log_echo."
 
@@ -85,6 +89,8 @@ def _fill_in(draft: Draft, root: Element, *, from_options: bool) -> None:
     if not draft.get(("kafka", "client_id")):
         draft.set(("kafka", "client_id"), CLIENT_IDS[root.tag], origin)
     _status_pages(draft, origin)
+    draft.set(("timestamps", "policy"), "arrival", origin)
+    draft.note(TIMESTAMPS, ("timestamps", "policy"))
     if draft.get(("delivery", "max_failed_attempts")) is None:
         draft.note(ATTEMPTS)
     if draft.get(("delivery", "min_pause_delay_ms")) is None:

@@ -199,6 +199,11 @@ cdef class Lane:
     cdef object slab, _head
     cdef bytes name
     cdef public int64_t chunk, span, runs, records, due_ms, used_ms
+    cdef public bint is_explicit
+    cdef object _window
+    cdef bint has_window, is_clamp
+    cdef int64_t before_ms
+    cdef uint64_t width_ms   # of the window
     cdef int64_t linger_ms   # of its runs; 0 = none, or the pure lanes were not asked yet
     cdef uint64_t start, run_at, end, limit, payload
     cdef uint32_t generation, topic, flags, head_size, partition_count, largest
@@ -221,6 +226,17 @@ cdef class Lane:
         self.name = head.name
         self.topic, self.flags, self.head_size = head.topic, head.flags, head.size
         self.partition_index, self.partition_count = head.partition_index, head.partition_count
+
+    @property
+    def window(self):
+        return self._window
+
+    @window.setter
+    def window(self, window):
+        self._window, self.has_window = window, window is not None
+        if window is not None:
+            self.before_ms, self.is_clamp = window.before_ms, window.is_clamp
+            self.width_ms = window.before_ms + window.after_ms
 
     def enter(self, chunk, span):
         cdef Memory memory
@@ -292,7 +308,7 @@ cdef class Lane:
         cdef uint64_t size = payload_of(item)
         cdef uint8_t *body = at + RECORD_HEADER
         store32(at, 0)
-        store32(at + RECORD_FLAGS, self.flags)
+        store32(at + RECORD_FLAGS, self.flags | <uint32_t>self.is_explicit << 8 * (RECORD_EXPLICIT - RECORD_FLAGS))
         store32(at + RECORD_KEY_LENGTH, item.key_size)
         store32(at + RECORD_VALUE_LENGTH, item.value_size)
         store32(at + RECORD_PARTITION_KEY, item.partition_key)
@@ -385,6 +401,8 @@ cdef class Work:
     cdef uint64_t *order     # partitions of a group
     cdef int room, count, group_count, any_partition, partition_key
     cdef list rejections, no_room
+    cdef bint is_explicit    # clients insist on the timestamps of the batch
+    cdef int64_t clock_step_ms   # how far the wall clock is ahead
     cdef bint is_urgent      # a run was closed that must not wait
     cdef int64_t bytes       # of the messages, as they came
     cdef bint has_asked      # the pure lanes, so that something else may be due or closed; else `times` are true
@@ -544,10 +562,18 @@ class Lanes(PureLanes):
 
     lane_type = Lane
 
-    def __init__(self, slab, pool, topics, linger_ms, tickets=None):
-        super().__init__(slab, pool, topics, linger_ms, tickets)
+    def __init__(self, slab, pool, topics, linger_ms, tickets=None, **windows):
         self._work = Work()
+        super().__init__(slab, pool, topics, linger_ms, tickets, **windows)
         (<Work>self._work).topics_version = self._topics_version
+
+    @property
+    def clock_step_ms(self):
+        return (<Work>self._work).clock_step_ms
+
+    @clock_step_ms.setter
+    def clock_step_ms(self, int64_t step_ms):
+        (<Work>self._work).clock_step_ms = step_ms
 
     def _notice_topics(self):
         before = self._topics_version
@@ -597,7 +623,10 @@ class Lanes(PureLanes):
         super().close_all()
         self._work.forget()
 
-    def ingest(self, buffer, places, uint64_t first_arrival, int64_t now_ms, skip=frozenset(), *, sources=None):
+    def ingest(
+        self, buffer, places, uint64_t first_arrival, int64_t now_ms, skip=frozenset(), *, sources=None,
+        bint is_explicit=False,
+    ):
         cdef Work work = self._work
         cdef uint64_t arrival
         cdef Py_buffer source
@@ -616,9 +645,11 @@ class Lanes(PureLanes):
                     arrival = ARRIVAL_STREAM | arrival << ARRIVAL_SOURCE_BITS | <uint64_t>sources[slot]
                 if not skip or arrival not in skip:
                     work.add(slot, <uint8_t *>source.buf + at, length, arrival)
+            work.is_explicit = is_explicit
             put_all(self, work, now_ms)
             return work.outcome()
         finally:
+            work.is_explicit = False
             PyBuffer_Release(&source)
 
     def ingest_landed(self, int count, uint32_t longest, int64_t now_ms, skip=frozenset()):
@@ -771,9 +802,29 @@ cdef int cut_group(Work work, Target target, Group *group) noexcept:
     return used
 
 
+cdef int stamp(lanes, Work work, Lane lane, bytes topic, int index, int64_t arrived_ms) except -1:
+    """Give messages the timestamps that their records will have: `Lanes._stamp`."""
+    cdef uint64_t earliest = <uint64_t>arrived_ms - <uint64_t>lane.before_ms   # unsigned: no difference overflows
+    cdef int first = NONE, count = 0
+    cdef int64_t timestamp = 0
+    while index != NONE:
+        if <uint64_t>work.items[index].timestamp - earliest > lane.width_ms:
+            if first == NONE:
+                first, timestamp = index, work.items[index].timestamp
+            work.items[index].timestamp = arrived_ms
+            count += 1
+        index = work.items[index].next
+    if count and lane.is_clamp:
+        lanes._note_replaced(topic, timestamp, work.items[first].arrival, count)
+    return 0
+
+
 cdef int put_chain(lanes, Work work, Lane lane, bytes topic, int first, uint8_t *base, int64_t now_ms) except -1:
     """Append messages to a lane, chunk by chunk, and do what is due after it."""
     cdef uint64_t size
+    lane.is_explicit = work.is_explicit
+    if lane.has_window and not (work.is_explicit and lane.is_clamp):
+        stamp(lanes, work, lane, topic, first, now_ms + work.clock_step_ms)
     while first != NONE:
         size = record_size(&work.items[first])
         if lane.has_room(size) or make_room(lanes, work, lane, size, now_ms):

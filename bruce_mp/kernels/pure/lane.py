@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bruce_mp.kernels.pure.parse import Item
+    from bruce_mp.kernels.pure.timestamps import TimestampWindow
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.tickets import TicketOffice
 
 __all__ = ["Head", "Lane", "record_size"]
 
-_RECORD: Final = Struct("<4xB3xIII10sHqQ")
-"""`layout.RECORD` with what a new record says: flags, key length, value length, partition key, _UNPLACED, record
-headers length, timestamp, arrival"""
+_RECORD: Final = Struct("<4xB2xBIII10sHqQ")
+"""`layout.RECORD` with what a new record says: flags, explicit timestamp, key length, value length, partition key,
+_UNPLACED, record headers length, timestamp, arrival"""
 _UNPLACED: Final = b"\xff" * 10  # partition, sequence and epoch -1
 _PADDING: Final = tuple(bytes(-length & 7) for length in range(8))
 
@@ -58,7 +59,7 @@ class Lane:
 
     __slots__ = (
         "_end", "_generation", "_largest", "_limit", "_min_timestamp", "_payload", "_run_at", "_slab", "_start",
-        "chunk", "due_ms", "head", "records", "runs", "span", "used_ms",
+        "chunk", "due_ms", "head", "is_explicit", "records", "runs", "span", "used_ms", "window",
     )  # fmt: skip
 
     def __init__(self, slab: Slab, head: Head) -> None:
@@ -68,6 +69,10 @@ class Lane:
         self.span = 1
         self.runs = self.records = 0
         self.due_ms = self.used_ms = 0
+        self.window: TimestampWindow | None = None
+        """The timestamps that its records may have; None: any."""
+        self.is_explicit = False
+        """Clients insist on the timestamps of what is appended next."""
         self._start = self._run_at = self._end = self._limit = 0  # file offsets
         self._generation = self._payload = self._largest = self._min_timestamp = 0
 
@@ -93,7 +98,7 @@ class Lane:
         if not self.records:
             self._open_run(items[start], now_ms)
         parts: list[bytes | memoryview] = []
-        flags, room = self.head.flags, self._limit - self._end
+        flags, explicit, room = self.head.flags, int(self.is_explicit), self._limit - self._end
         sizes: list[int] = []
         for arrival, timestamp, partition_key, key_at, key_end, value_at, value_end, headers_at, end in items[start:]:
             lengths = key_end - key_at, value_end - value_at
@@ -102,7 +107,8 @@ class Lane:
             room -= (lay.RECORD_HEADER + size + 7) & -8
             if room < 0:
                 break
-            parts.append(_pack_record(flags, *lengths, partition_key, _UNPLACED, headers_length, timestamp, arrival))
+            sizes_and_key = (*lengths, partition_key)
+            parts.append(_pack_record(flags, explicit, *sizes_and_key, _UNPLACED, headers_length, timestamp, arrival))
             if lengths[0]:
                 parts.append(buffer[key_at:key_end])
             parts += (buffer[value_at:value_end], buffer[headers_at:end], _PADDING[size & 7])

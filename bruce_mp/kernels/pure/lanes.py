@@ -17,6 +17,7 @@ from zlib import crc32
 
 from bruce_mp.kernels.pure.lane import Head, Lane, record_size
 from bruce_mp.kernels.pure.parse import parse
+from bruce_mp.kernels.pure.timestamps import MAX_TOPICS, ReplacedTimestamps, replace_timestamps
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import is_settled
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from bruce_mp.kernels.pure.parse import Item, Rejection
+    from bruce_mp.kernels.pure.timestamps import TimestampWindow, Windows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import TopicTable
@@ -93,7 +95,8 @@ class Lanes:
     """The lanes of one input process.
 
     `linger_ms` says for a topic how long a run may wait for more; 0 = hand over at the end of each batch.
-    `tickets` hands closed runs over, if not as usual.
+    `tickets` hands closed runs over, if not as usual.  `windows` gives the timestamps that a topic's records may have,
+    None where any will do.
     """
 
     lane_type: ClassVar = Lane
@@ -105,6 +108,8 @@ class Lanes:
         topics: TopicTable,
         linger_ms: Callable[[bytes], int],
         tickets: TicketOffice | None = None,
+        *,
+        windows: Windows = lambda _: None,
     ) -> None:
         self._slab = slab
         self._pool = pool
@@ -112,6 +117,11 @@ class Lanes:
         self._topics_version = topics.version
         self._linger_ms = linger_ms
         self._lingers: dict[int, int] = {}
+        self.windows = windows
+        self._known_windows: dict[int, TimestampWindow | None] = {}
+        self._replaced: dict[bytes, ReplacedTimestamps] = {}
+        self.clock_step_ms = 0
+        """How far the wall clock is ahead of the clock of `now_ms`."""
         self._slacken(_LONG_MS)
         self._partitions: dict[int, int] = {}
         self._resumed: Mapping[int, int] = {}
@@ -134,14 +144,19 @@ class Lanes:
         skip: frozenset[int] = frozenset(),
         *,
         sources: Sequence[int] | None = None,
+        is_explicit: bool = False,
     ) -> Ingested:
-        """Take a batch of messages: see `parse` for the arguments, `now_ms` is a steady clock."""
+        """Take a batch of messages: see `parse` for the arguments, `now_ms` is a steady clock.
+
+        `is_explicit`: the client insists on its timestamps.
+        """
         self._notice_topics()
         batch = parse(buffer, places, first_arrival, skip, sources=sources)
         no_room: list[NoRoom] = []
         for (topic, keyed), items in batch.groups.items():
             for lane, members in self._assign(topic, items, keyed=keyed):
-                dropped = self._append(lane, buffer, members, now_ms)
+                stamped = self._stamp(lane, topic, members, now_ms, is_explicit=is_explicit)
+                dropped = self._append(lane, buffer, stamped, now_ms)
                 no_room += [NoRoom(topic, item[1], item[0]) for item in dropped]
                 self._after_append(lane, topic, now_ms)
         keyed_ones = sum(len(items) for (_, keyed), items in batch.groups.items() if keyed)
@@ -207,6 +222,7 @@ class Lanes:
                 return self._share(number, topic, keyed=count > 0, count=count)
             flags = lay.FLAG_PARTITION_KEY if count else 0
             lane = self._lanes[key] = self.lane_type(self._slab, Head(number, b"", flags, index, count))
+            lane.window = self._window_of(number, topic)
         return lane
 
     def _share(self, number: int, topic: bytes, *, keyed: bool, count: int = 0) -> Lane:
@@ -216,6 +232,7 @@ class Lanes:
         """
         lane = self._shared[crc32(topic) % len(self._shared)]
         lane.head = Head(number, b"" if number else topic, lay.FLAG_PARTITION_KEY if keyed else 0, -1, count)
+        lane.window = self._window_of(number, topic)
         return lane
 
     def _all(self) -> Iterable[Lane]:
@@ -257,6 +274,48 @@ class Lanes:
             if 0 < linger < self._shortest_ms:
                 self._slacken(linger)
         return linger
+
+    # --- timestamps --------------------------------------------------------------------------------------------------
+
+    def change_windows(self, windows: Windows) -> None:
+        """Apply other windows to the messages that come from now on."""
+        self.windows = windows
+        self._known_windows.clear()
+        names = {number: name for name, number in self._topics.ids().items()}
+        for (number, _, _), lane in self._lanes.items():
+            if number in names:  # a topic that is gone gets a new number, and other lanes
+                lane.window = self._window_of(number, names[number])
+
+    def _window_of(self, number: int, topic: bytes) -> TimestampWindow | None:
+        """Remembered by the topic's number, as `_linger_of`; a topic without one is looked up each time."""
+        if not number:
+            return self.windows(topic)
+        if number not in self._known_windows:
+            self._known_windows[number] = self.windows(topic)
+        return self._known_windows[number]
+
+    def _stamp(self, lane: Lane, topic: bytes, items: list[Item], now_ms: int, *, is_explicit: bool) -> list[Item]:
+        """Give messages the timestamps that their records will have."""
+        window, lane.is_explicit = lane.window, is_explicit
+        if window is None or (is_explicit and window.is_clamp):
+            return items
+        stamped, outside = replace_timestamps(items, window, now_ms + self.clock_step_ms)
+        if outside and window.is_clamp:
+            self._note_replaced(topic, outside[0][1], outside[0][0], len(outside))
+        return stamped
+
+    def _note_replaced(self, topic: bytes, timestamp: int, arrival: int, count: int) -> None:
+        if topic not in self._replaced and len(self._replaced) >= MAX_TOPICS:
+            topic = b""
+        first = self._replaced.get(topic, ReplacedTimestamps(topic, timestamp, arrival, 0))
+        self._replaced[topic] = first.plus(count)
+
+    def drain_replaced(self) -> list[ReplacedTimestamps]:
+        """Return the timestamps that clamping has replaced since the last call, by topic."""
+        if not self._replaced:
+            return []
+        replaced, self._replaced = self._replaced, {}
+        return list(replaced.values())
 
     # --- appending ---------------------------------------------------------------------------------------------------
 

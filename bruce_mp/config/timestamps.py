@@ -1,0 +1,50 @@
+"""The section about the timestamps of messages: part of `sections`, which says how they are written."""
+
+# No `from __future__ import annotations` here: what the annotations name is used at run time.
+
+from typing import Annotated, Literal
+
+from msgspec import field
+
+from bruce_mp.config import fields
+from bruce_mp.config.fields import LIVE
+from bruce_mp.config.limits import DAY_MS, INT32_MAX
+from bruce_mp.config.section import Section
+
+__all__ = ["InputTimestamps", "TimestampPolicy", "Timestamps"]
+
+TimestampPolicy = Literal["client", "arrival", "clamp"]
+InputTimestamps = (
+    Annotated[
+        TimestampPolicy,
+        fields.choice("The policy for messages that come this way. Absent: `timestamps.policy`."),
+        LIVE,
+    ]
+    | None
+)
+
+_OF_TOPIC: str = "The policy for this topic, whatever input its messages come by."
+
+
+class Timestamps(Section, frozen=True):
+    """The timestamp that a message gets in Kafka. Retention and searches by time use it.
+
+    `client` is the one that the client sent, `arrival` the time at which the daemon received the message. `clamp` is
+    the client's where it lies in a window around the arrival, and else the arrival. A topic's policy comes before that
+    of its input, which comes before the general one.
+    """
+
+    policy: Annotated[
+        TimestampPolicy, fields.choice("The policy where neither the topic nor the input has its own."), LIVE
+    ] = "clamp"
+    # Less than the shortest retention in common use.  An older message could be deleted as soon as it is acknowledged.
+    before_max_ms: Annotated[
+        int, fields.count("How far before the arrival `clamp` lets a timestamp lie.", 0, INT32_MAX), LIVE
+    ] = 3_600_000
+    # Less than the hour of log.message.timestamp.after.max.ms, by more than clocks of hosts differ.
+    after_max_ms: Annotated[
+        int, fields.count("How far behind the arrival `clamp` lets a timestamp lie.", 0, DAY_MS), LIVE
+    ] = 600_000
+    topics: Annotated[
+        dict[str, Annotated[TimestampPolicy, fields.choice(_OF_TOPIC), LIVE]], fields.choice(_OF_TOPIC), LIVE
+    ] = field(default_factory=dict)

@@ -1,0 +1,110 @@
+"""Which timestamps an input lets into records, and the word to operators about clients whose clocks are wrong.
+
+The kernels compare and replace; here is the rule for each topic, the counter, and the warning that names the sender.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.kernels import TimestampWindow
+from bruce_mp.slab.landing import NO_USER
+from bruce_mp.telemetry.clock import steady_ms, wall_ms
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.discards import command_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bruce_mp.config.model import Config
+    from bruce_mp.config.timestamps import TimestampPolicy, Timestamps
+    from bruce_mp.kernels import Lanes, ReplacedTimestamps, Windows
+    from bruce_mp.slab.rows import Row
+    from bruce_mp.telemetry.discards import Peer
+
+__all__ = ["ClockWatch", "clock_step_ms", "warn_of_clock", "windows_for_datagrams", "windows_for_streams"]
+
+_LOG: Final = logging.getLogger(__name__)
+_SEARCH_MS: Final = 1000
+"""How long the kernel is asked for senders, which costs CPU time, to find one with a wrong clock."""
+_SEARCH_EVERY_MS: Final = 30_000
+
+
+def windows_for_datagrams(config: Config) -> Windows:
+    """Return the rule for each topic on the datagram socket."""
+    return _windows(config, config.input.unix_datagram.timestamps)
+
+
+def windows_for_streams(config: Config) -> Windows:
+    """Return the rule for each topic on stream connections."""
+    return _windows(config, config.input.streams.timestamps)
+
+
+def _windows(config: Config, of_input: TimestampPolicy | None) -> Windows:
+    by_policy = _windows_by_policy(config.timestamps)
+    return lambda topic: by_policy[config.timestamp_policy_for(topic, of_input)]
+
+
+def _windows_by_policy(timestamps: Timestamps) -> dict[TimestampPolicy, TimestampWindow | None]:
+    return {
+        "client": None,
+        "arrival": TimestampWindow(0, 0, is_clamp=False),
+        "clamp": TimestampWindow(timestamps.before_max_ms, timestamps.after_max_ms, is_clamp=True),
+    }
+
+
+def clock_step_ms() -> int:
+    """Return how far the wall clock is ahead of the steady one: it was set since the daemon's start."""
+    return wall_ms() - steady_ms()
+
+
+def warn_of_clock(found: ReplacedTimestamps, peer: Peer | None, *, is_tcp: bool = False) -> None:
+    """Log that timestamps of a topic were replaced, and by whom they were sent, as far as that is known."""
+    topic = found.topic.decode("utf-8", "backslashreplace")
+    _LOG.warning(
+        "Timestamps of topic %s from %s are too far from the arrival of their messages, such as %d: %d messages get "
+        "the time of their arrival. Mend the sender: a timestamp is the present time in ms since 1970. For older "
+        'times that are right, set timestamps.topics."%s" = "client".',
+        topic or "(various)", _Sender(peer, is_tcp), found.timestamp, found.messages, topic or "NAME",
+        extra={"about": (found.topic, None if peer is None else peer.uid)},
+    )  # fmt: skip
+
+
+class _Sender(NamedTuple):
+    """A sender in words.  They are only made for a line that is written, because they need a look into /proc."""
+
+    peer: Peer | None
+    is_tcp: bool
+
+    def __str__(self) -> str:
+        if self.peer is None or self.peer.uid == NO_USER:
+            return "a TCP connection" if self.is_tcp else "a sender of datagrams"
+        return f"process {self.peer.pid} ({command_of(self.peer.pid) or 'gone'}) of user {self.peer.uid}"
+
+
+class ClockWatch:
+    """Counts the replaced timestamps of datagrams, and looks for their sender.
+
+    Credentials cost CPU time, so the kernel is asked for them only for a while after a timestamp was replaced.
+    """
+
+    def __init__(self, lanes: Lanes, row: Row) -> None:
+        self._lanes = lanes
+        self._row = row
+        self._search_until_ms = self._search_again_ms = 0
+
+    def is_searching(self, now_ms: int) -> bool:
+        """Return whether the next datagrams are to be received with the credentials of their senders."""
+        return now_ms < self._search_until_ms
+
+    def follow(self, peer_of: Callable[[int], Peer | None], now_ms: int) -> None:
+        """Count the timestamps replaced since the last call; `peer_of` finds the sender of an arrival number."""
+        for found in self._lanes.drain_replaced():
+            self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
+            peer = peer_of(found.arrival)
+            warn_of_clock(found, peer)
+            if peer is not None:
+                self._search_until_ms = 0
+            elif now_ms >= self._search_again_ms:
+                self._search_until_ms, self._search_again_ms = now_ms + _SEARCH_MS, now_ms + _SEARCH_EVERY_MS
