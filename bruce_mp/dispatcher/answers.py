@@ -20,6 +20,7 @@ from bruce_mp.damage import is_sound
 from bruce_mp.discarding import Discards
 from bruce_mp.dispatcher.culprits import describe
 from bruce_mp.dispatcher.deliveries import Deliveries
+from bruce_mp.dispatcher.restamping import restamp
 from bruce_mp.dispatcher.troubles import Troubles
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.error_actions import ERROR_TABLE, Action, ErrorRow, action_for
@@ -49,6 +50,7 @@ _LAST_LISTED: Final = 133
 _FOR_OPERATORS: Final = frozenset({Action.FATAL_FOR_TOPIC, Action.AWAIT_PERMISSION})
 _FINAL: Final = frozenset({Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED})
 """What ends a batch's life, if there is nothing left to leave out."""
+_BY_RECORD: Final = frozenset({Action.SPLIT, Action.RESTAMP})
 
 
 class Answers:
@@ -120,8 +122,9 @@ class Answers:
     def _refuse(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, row: ErrorRow, topic: bytes) -> None:
         if row.action in _FOR_OPERATORS:
             self._topics.note_refusal(batch.topic, row.code)
-        if row.action is Action.SPLIT:
-            self._split(queue, batch, ack, topic)
+        if row.action in _BY_RECORD:
+            if row.action is Action.SPLIT or not self._restamp(queue, batch, ack, topic):
+                self._split(queue, batch, ack, topic)
         elif self._goes_plainer(queue, batch, row, topic):
             queue.failed.append(batch)
             queue.drain()
@@ -163,6 +166,25 @@ class Answers:
         queue.bump = queue.bump or bumps
         if row.may_duplicate and (bumps or not self._is_recognised(batch)):
             self._note_duplicates([batch], topic)
+
+    def _restamp(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> bool:
+        """Send a batch once more with arrival times for what the broker refused; False if there is nothing to replace.
+
+        Without names only a message that is refused alone is known to be wrong: `_split` finds it.
+        """
+        named = frozenset(index for index, _ in ack.record_errors) or frozenset([0] if batch.records == 1 else ())
+        found = restamp(self._slab, batch.segments, named)
+        if not found.records:
+            return False
+        self._row.add(Counter.ConnectorReplaceTimestamp, found.records)
+        _LOG.warning(
+            "Topic %s, partition %d: the broker refuses the timestamps of %d messages (%s): they are sent once more "
+            'with the time of their arrival. Mend their sender, or set timestamps.topics."%s" = "clamp".',
+            _text(topic), batch.partition, found.records, found.first, _text(topic), extra={"about": topic},
+        )  # fmt: skip
+        queue.failed.append(batch)
+        queue.drain()
+        return True
 
     # --- giving up ---------------------------------------------------------------------------------------------------
 

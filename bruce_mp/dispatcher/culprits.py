@@ -9,9 +9,9 @@ from bruce_mp.slab.runs import segment_records
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.runs import Segment
+    from bruce_mp.slab.runs import Record, Segment
 
-__all__ = ["describe"]
+__all__ = ["describe", "describe_record"]
 
 _KEY_PREFIX: Final = 32
 
@@ -19,9 +19,18 @@ _KEY_PREFIX: Final = 32
 def describe(slab: Slab, segment: Segment) -> str:
     """What a segment of refused messages is; of several, the first one's key."""
     offset, record = next(segment_records(slab, segment))
-    at = slab.chunk_at(segment.chunk) + offset + lay.RECORD_HEADER
-    key = bytes(slab.view[at : at + min(record.key_length, _KEY_PREFIX)])
-    beginning = f"key {key!r}" if record.key_length <= _KEY_PREFIX else f"key beginning with {key!r}"
     if segment.records == 1:
-        return f"a message of {segment.payload} bytes, {beginning}"
+        return describe_record(slab, segment.chunk, offset, record)
+    beginning = _beginning(slab, segment.chunk, offset, record)
     return f"{segment.records} messages of {segment.payload} bytes together, the first with {beginning}"
+
+
+def describe_record(slab: Slab, chunk: int, offset: int, record: Record) -> str:
+    """Return the size and the key of the message at byte `offset` of a chunk, in words."""
+    return f"a message of {record.payload} bytes, {_beginning(slab, chunk, offset, record)}"
+
+
+def _beginning(slab: Slab, chunk: int, offset: int, record: Record) -> str:
+    at = slab.chunk_at(chunk) + offset + lay.RECORD_HEADER
+    key = bytes(slab.view[at : at + min(record.key_length, _KEY_PREFIX)])
+    return f"key {key!r}" if record.key_length <= _KEY_PREFIX else f"key beginning with {key!r}"

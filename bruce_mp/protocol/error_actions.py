@@ -45,6 +45,11 @@ class Action(Enum):
         "nothing was written: discard the records that the answer names, or else halve the batch and try the halves; "
         "a message refused alone is the culprit and is discarded"
     )
+    RESTAMP = (
+        "nothing was written: give the records that the answer names, or a message refused alone, the time of their "
+        "arrival and send the batch once more; as SPLIT for those that have that time already, or whose client insists "
+        "on its timestamps"
+    )
     SEND_UNNUMBERED = (
         "nothing was written: drain the partition, send again and from then on without sequence numbers, at least "
         "once; what was sent so already is discarded"
@@ -78,6 +83,7 @@ OK: Final = Action.OK
 RESEND: Final = Action.RESEND
 REROUTE: Final = Action.PAUSE_AND_REROUTE
 SPLIT: Final = Action.SPLIT
+RESTAMP: Final = Action.RESTAMP
 EPOCH: Final = Action.BUMP_EPOCH
 UNNUMBERED: Final = Action.SEND_UNNUMBERED
 UNCOMPRESSED: Final = Action.SEND_UNCOMPRESSED
@@ -86,7 +92,7 @@ FATAL: Final = Action.FATAL_FOR_TOPIC
 FORBIDDEN: Final = Action.AWAIT_PERMISSION
 
 COUNTED: Final = frozenset({RESEND, REROUTE, EPOCH, FORBIDDEN})
-"""A split makes progress each time, so that it needs no limit; the others end a message's life."""
+"""A split or restamp makes progress each time, so that it needs no limit; the others end a message's life."""
 NO_CODE: Final = -32768
 
 
@@ -158,7 +164,7 @@ _ROWS: Final = (
     _row(29, "TOPIC_AUTHORIZATION_FAILED", FORBIDDEN, "our user may not write to that topic (ACL WRITE)"),
     _row(30, "GROUP_AUTHORIZATION_FAILED", DISCARD, "consumer error"),
     _row(31, "CLUSTER_AUTHORIZATION_FAILED", FORBIDDEN, "our user may not write idempotently (ACL IDEMPOTENT_WRITE)"),
-    _row(32, "INVALID_TIMESTAMP", SPLIT, "a timestamp outside the topic's range; the answer may name the record"),
+    _row(32, "INVALID_TIMESTAMP", RESTAMP, "a timestamp outside the topic's range; the answer may name the record"),
     _row(33, "UNSUPPORTED_SASL_MECHANISM", FATAL, "connection set-up wrong"),
     _row(34, "ILLEGAL_SASL_STATE", FATAL, "connection set-up wrong"),
     _row(35, "UNSUPPORTED_VERSION", FATAL, "versions were agreed on, and the broker refuses what it offered"),

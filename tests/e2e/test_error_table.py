@@ -31,7 +31,14 @@ pytestmark = pytest.mark.process
 MESSAGES: Final = 30
 """On average for each topic."""
 PATIENT: Final[Mapping[str, object]] = {"http.discard_report_interval_s": 86_400}
-TRIED_AGAIN: Final = (Action.RESEND, Action.AWAIT_PERMISSION, Action.PAUSE_AND_REROUTE, Action.SPLIT, Action.BUMP_EPOCH)
+TRIED_AGAIN: Final = (
+    Action.RESEND,
+    Action.AWAIT_PERMISSION,
+    Action.PAUSE_AND_REROUTE,
+    Action.SPLIT,
+    Action.RESTAMP,
+    Action.BUMP_EPOCH,
+)
 RESENT: Final = frozenset({Action.RESEND, Action.AWAIT_PERMISSION, Action.BUMP_EPOCH})
 TRIED_OTHERWISE: Final = (Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED)
 GIVEN_UP: Final = (Action.DISCARD, Action.FATAL_FOR_TOPIC)
