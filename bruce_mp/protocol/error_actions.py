@@ -46,9 +46,8 @@ class Action(Enum):
         "a message refused alone is the culprit and is discarded"
     )
     RESTAMP = (
-        "nothing was written: give the records that the answer names, or a message refused alone, the time of their "
-        "arrival and send the batch once more; as SPLIT for those that have that time already, or whose client insists "
-        "on its timestamps"
+        "nothing was written: send the batch once more, with arrival times for the records that the answer names, or "
+        "for a message refused alone; as SPLIT where they have them already, or the client insists on its timestamps"
     )
     SEND_UNNUMBERED = (
         "nothing was written: drain the partition, send again and from then on without sequence numbers, at least "

@@ -134,6 +134,7 @@ EVERYTHING_OURS = {
         "tcp": {"enable": True, "port": 9000},
     },
     "slab": {"size": "64m"},
+    "timestamps": {"policy": "arrival"},
     "delivery": {
         "topic_autocreate": True,
         "max_failed_attempts": 7,
@@ -251,6 +252,8 @@ def test_what_dory_did_by_default_is_said_outright() -> None:
     text = convert(dory(DATAGRAM, "<initialBrokers><broker host='k'/></initialBrokers>"), "old.xml", None)
     made = tomllib.loads(text)
     assert made["kafka"] == {"bootstrap_servers": ["k:9002"], "client_id": "dory"}
+    assert made["timestamps"] == {"policy": "arrival"}
+    assert "# NOTE: The old daemon sent no timestamps to Kafka" in text
     assert made["http"] == {"listen": "0.0.0.0:9090"}
     assert made["logging"] == {"stdout_stderr": False, "syslog": True}
     assert "# NOTE: k had no port; the old daemon took 9002 then." in text
@@ -419,6 +422,7 @@ def test_every_option_is_taken_over() -> None:
             "tcp": {"enable": True, "port": 9000},
         },
         "slab": {"size": "64m"},
+        "timestamps": {"policy": "arrival"},
         "delivery": {
             "topic_autocreate": True,
             "max_failed_attempts": 4,

@@ -17,6 +17,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.pipes.frames import Kind, Parcel
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.runs import segment_records
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
@@ -549,6 +550,93 @@ def test_all_but_the_culprits_are_delivered_once_and_in_order(
             world.step_all()
         settle(world)
         assert sum(world.reporter.discarded.values()) == len(world.cluster.poison)
+        world.close()
+
+
+# --- timestamps -------------------------------------------------------------------------------------------------------
+AHEAD_MS: Final = 10**15
+
+
+def send_stamped(world: World, *timestamps: int) -> None:
+    """One batch of messages with these timestamps is in flight."""
+    world.send([(b"t", datagram(b"t", b"v", timestamp=each), None) for each in timestamps])
+    world.ring()
+    world.peer_hears(SLOT)
+    world.peer_sends(SLOT)
+
+
+def timestamps_of(world: World) -> list[int]:
+    return [record.timestamp for record in world.cluster.log(b"t", 0)]
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_a_refused_timestamp_is_replaced_by_the_arrival_and_the_others_stay(
+    make: MakeWorld, caplog: pytest.LogCaptureFixture, *, names: bool
+) -> None:
+    world = make()
+    world.cluster.latest_ms, world.names_culprits = 10**14, names
+    arrived_ms = world.input.now_ms
+    with caplog.at_level(logging.WARNING, logger="bruce_mp.dispatcher.answers"):
+        send_stamped(world, 11, AHEAD_MS, 12, AHEAD_MS + 1, 13)
+        hand_over(world, 4)
+        settle(world)
+    found = timestamps_of(world)
+    assert log_of(world) == list(range(10))
+    assert [found[1], found[3], found[5]] == [11, 12, 13]
+    assert [found[2], found[4]] == pytest.approx([arrived_ms] * 2, abs=100)
+    assert not world.reporter.discarded
+    assert world.peers[SLOT].core._row.counters[Counter.ConnectorReplaceTimestamp] == 2
+    assert any(f"has {AHEAD_MS}" in record.message for record in caplog.records)
+    assert PartitionTable(world.slab).current(TOPIC, 0)[0] == 0, "no epoch was needed"
+
+
+def test_what_is_refused_with_the_arrival_time_is_discarded(make: MakeWorld) -> None:
+    world = make()
+    world.cluster.latest_ms, world.names_culprits = -1, True
+    send_stamped(world, -5, AHEAD_MS, -6)
+    settle(world)
+    assert timestamps_of(world)[1:] == [-5, -6]
+    assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 1}
+    assert world.peers[SLOT].core._row.counters[Counter.ConnectorReplaceTimestamp] == 1
+
+
+def test_a_timestamp_on_which_the_client_insists_is_discarded_and_not_replaced(make: MakeWorld) -> None:
+    world = make()
+    world.cluster.latest_ms, world.names_culprits = 10**14, True
+    world.send([(b"t", datagram(b"t", b"v", timestamp=each), None) for each in (11, AHEAD_MS)])
+    (segment,) = world.doorbells[-1]
+    for offset, _ in segment_records(world.slab, segment):
+        world.slab.view[world.slab.chunk_at(segment.chunk) + offset + lay.RECORD_EXPLICIT] = 1
+    settle(world)
+    assert timestamps_of(world)[1:] == [11]
+    assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 1}
+
+
+@examples(60)
+@given(
+    batches=st.lists(st.lists(st.sampled_from([5, AHEAD_MS]), min_size=1, max_size=8), min_size=1, max_size=8),
+    losses=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), max_size=3),
+    deaths=st.lists(st.integers(0, 40), max_size=3),
+    names=st.booleans(),
+)
+def test_replaced_timestamps_cost_no_message_whatever_breaks_meanwhile(
+    batches: list[list[int]], losses: list[tuple[int, int]], deaths: list[int], *, names: bool
+) -> None:
+    with new_slab(GEOMETRY) as slab:
+        world = World(slab, {b"t": [1]}, a_config(action="none"))
+        start(world)
+        world.cluster.latest_ms, world.names_culprits = 10**14, names
+        for batch in batches:
+            send_stamped(world, *batch)
+        for step in range(41):
+            for at, carried_out in losses:
+                if at == step:
+                    world.lose(SLOT, carried_out=carried_out)
+            if step in deaths:
+                world.kill_peer(SLOT)
+            world.step_all()
+        settle(world)
+        assert not world.reporter.discarded
         world.close()
 
 

@@ -9,12 +9,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-__all__ = ["INVALID_RECORD", "FakeCluster", "SentRecord", "Written"]
+__all__ = ["BY_RECORD", "FakeCluster", "SentRecord", "Written"]
 
 NOT_LEADER: Final = 6
 OUT_OF_ORDER: Final = 45
 OLD_EPOCH: Final = 47
+INVALID_TIMESTAMP: Final = 32
 INVALID_RECORD: Final = 87
+BY_RECORD: Final = frozenset({INVALID_TIMESTAMP, INVALID_RECORD})
+"""Codes whose answers may name records."""
 REMEMBERED: Final = 5
 MASK: Final = 0x7FFFFFFF
 
@@ -27,6 +30,7 @@ class SentRecord(NamedTuple):
 
     arrival: int
     partition_key: int | None
+    timestamp: int = 0
 
 
 class Written(NamedTuple):
@@ -87,6 +91,8 @@ class FakeCluster:
         self.partitions = {place: Partition() for place in leaders}
         self.poison: set[int] = set()
         """Arrival numbers of messages that no broker takes."""
+        self.latest_ms = 1 << 62
+        """Timestamps behind it no broker takes."""
         self.refused: dict[Place, int] = {}
         """Partitions to which nothing can be written, and the error code that says so."""
 
@@ -99,13 +105,15 @@ class FakeCluster:
         """What broker `node` answers for a batch."""
         if self.leaders.get(batch.place) != node:
             return NOT_LEADER
-        if self.culprits(batch):
-            return INVALID_RECORD
+        culprits = self.culprits(batch)
+        if culprits:
+            return INVALID_RECORD if batch.records[culprits[0]].arrival in self.poison else INVALID_TIMESTAMP
         return self.refused.get(batch.place) or self.partitions[batch.place].append(batch)
 
     def culprits(self, batch: Written) -> list[int]:
         """The places in the batch of messages that no broker takes."""
-        return [at for at, record in enumerate(batch.records) if record.arrival in self.poison]
+        poisoned = [at for at, record in enumerate(batch.records) if record.arrival in self.poison]
+        return poisoned or [at for at, record in enumerate(batch.records) if record.timestamp > self.latest_ms]
 
     def has(self, batch: Written) -> bool:
         """Whether a batch was written."""

@@ -15,7 +15,7 @@ from bruce_mp.protocol.kafka_types import PartitionAck
 from bruce_mp.router.cluster import Address, ClusterView, TopicView
 from bruce_mp.slab.layout import State
 from bruce_mp.telemetry.books import read_books
-from support.fake_broker import INVALID_RECORD, Written
+from support.fake_broker import BY_RECORD, Written
 from support.flow_parts import records_of
 from support.machine import BROKERS, ROUTER, Connection, Machine, Peer, Request
 from support.slabs import contents, datagram
@@ -174,7 +174,7 @@ class World(Machine):
         peer.core.on_acks(request.batches, acks, self.now_ms / 1000)
 
     def _culprits(self, batch: Written, code: int) -> tuple[tuple[int, str | None], ...]:
-        if code != INVALID_RECORD or not self.names_culprits:
+        if code not in BY_RECORD or not self.names_culprits:
             return ()
         return tuple((at, None) for at in self.cluster.culprits(batch))
 
@@ -272,7 +272,7 @@ class World(Machine):
         seen: list[int] = []
         for (topic, partition), state in self.cluster.partitions.items():
             last: dict[object, int] = {}
-            for arrival, key in state.log:
+            for arrival, key, _ in state.log:
                 stream = None if key is None else key % self.topics[topic] if stands_in else 0
                 if not duplicates:
                     assert last.get(stream, -1) < arrival, f"{topic!r}-{partition}: {arrival} after {last[stream]}"

@@ -99,7 +99,9 @@ class MortalWords:
 def records_of(slab: Slab, segments: Iterable[Segment]) -> tuple[SentRecord, ...]:
     """The records of segments as a broker sees them."""
     return tuple(
-        SentRecord(record.arrival, record.partition_key if record.flags & lay.FLAG_PARTITION_KEY else None)
+        SentRecord(
+            record.arrival, record.partition_key if record.flags & lay.FLAG_PARTITION_KEY else None, record.timestamp
+        )
         for segment in segments
         for _, record in segment_records(slab, segment)
     )

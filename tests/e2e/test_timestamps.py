@@ -1,0 +1,268 @@
+"""Clients with wrong clocks: none of their messages is refused, or deleted by Kafka right behind the ack."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from bruce_mp.client import Client, DatagramClient, StreamClient, TcpClient
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.devbroker.faults import Action, Fault
+from bruce_mp.slab.file import Slab
+from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.counters import Counter
+from support.kafka_cluster import KafkaCluster
+from support.stream_inputs import connect, daemon_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from support.daemon import Daemon
+
+pytestmark = pytest.mark.process
+
+TOPIC: Final = "clocks"
+HOUR_MS: Final = 3_600_000
+WINDOW_MS: Final = (-HOUR_MS, 600_000)
+DEFAULT: Final = {"timestamps.policy": "clamp"}
+KEPT: Final[Mapping[str, Callable[[int], int]]] = {
+    "now": lambda now: now,
+    "half an hour ago": lambda now: now - HOUR_MS // 2,
+    "a minute ahead": lambda now: now + 60_000,
+}
+WRONG: Final[Mapping[str, Callable[[int], int]]] = {
+    "seconds": lambda now: now // 1000,
+    "zero": lambda _: 0,
+    "none": lambda _: -1,
+    "the old Java example": lambda _: 12345,
+    "the old PHP client": lambda now: now - 2**32,
+    "microseconds": lambda now: now * 1000,
+    "two hours ahead": lambda now: now + 2 * HOUR_MS,
+    "the least": lambda _: -(2**63),
+    "the greatest": lambda _: 2**63 - 1,
+}
+CLOCKS: Final = {**KEPT, **WRONG}
+INPUTS: Final = ("datagram", "stream", "tcp")
+RETENTION: Final = {"retention.ms": str(HOUR_MS)}
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def send_from_all_clocks(daemon: Daemon, topic: str = TOPIC) -> dict[bytes, int]:
+    """A message of each clock by each input; their timestamps by value."""
+    with connect(daemon, "tcp") as connection:
+        _, port = connection.getpeername()
+    clients: dict[str, Client] = {
+        "datagram": DatagramClient(daemon.socket_path, timeout=30),
+        "stream": StreamClient(daemon.directory / "in.stream", timeout=30),
+        "tcp": TcpClient(port, timeout=30),
+    }
+    sent: dict[bytes, int] = {}
+    with ExitStack() as stack:
+        for kind, client in clients.items():
+            stack.enter_context(client)
+            for name, clock in CLOCKS.items():
+                value = f"{kind}: {name}".encode()
+                sent[value] = clock(now_ms())
+                client.send(topic, value, timestamp_ms=sent[value])
+    return sent
+
+
+def assert_near_arrival(sent: Mapping[bytes, int], found: Mapping[bytes, int], began_ms: int) -> None:
+    """Every message is there; good timestamps as they were sent, the others the time of arrival."""
+    assert found.keys() == sent.keys()
+    for value, timestamp in sent.items():
+        if value.split(b": ")[1].decode() in KEPT:
+            assert found[value] == timestamp, value
+        else:
+            assert began_ms <= found[value] <= now_ms(), value
+
+
+def in_broker(broker: DevBroker, topic: str = TOPIC) -> dict[bytes, int]:
+    return {record.value or b"": record.timestamp for records in broker.fetch(topic) for record in records}
+
+
+def in_kafka(cluster: KafkaCluster, topic: str, count: int) -> dict[bytes, int]:
+    found = cluster.read_all(topic, count)
+    return {record.value or b"": record.timestamp for records in found.values() for record in records}
+
+
+def counted(daemon: Daemon, counter: Counter) -> int:
+    slab = Slab(daemon.slab_path)
+    try:
+        return total(slab, counter)
+    finally:
+        slab.close()
+
+
+# --- the embedded broker ----------------------------------------------------------------------------------------------
+@pytest.fixture
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(topics={TOPIC: 2}) as running:
+        yield running
+
+
+def test_every_client_with_a_wrong_clock_gets_the_time_of_arrival(tmp_path: Path, broker: DevBroker) -> None:
+    with daemon_in(tmp_path, broker, **DEFAULT) as daemon:
+        began_ms = now_ms()
+        sent = send_from_all_clocks(daemon)
+        books = daemon.wait_settled(len(sent))
+        assert books.received == books.delivered == len(sent)
+        assert_near_arrival(sent, in_broker(broker), began_ms)
+        assert counted(daemon, Counter.InputAgentReplaceTimestamp) == len(WRONG) * len(INPUTS)
+        wrong = f'bruce_replaced_timestamps_total{{because="outside_window"}} {len(WRONG) * len(INPUTS)}'
+        assert wrong in daemon.get_text("/metrics")
+
+
+def test_the_warning_names_the_process_that_sends_by_whatever_input(tmp_path: Path, broker: DevBroker) -> None:
+    me = f"process {os.getpid()} ("
+    with daemon_in(tmp_path, broker, **DEFAULT) as daemon:
+        with StreamClient(daemon.directory / "in.stream", timeout=30) as client:
+            client.send(TOPIC, b"stream", timestamp_ms=12345)
+        daemon.wait_for(lambda: me in daemon.log(), "the warning about a stream", 20)
+        assert 'set timestamps.topics."clocks" = "client"' in daemon.log()
+        count = 1
+        with DatagramClient(daemon.socket_path, timeout=30) as datagrams:
+
+            def is_named() -> bool:
+                nonlocal count
+                datagrams.send(TOPIC, b"datagram", timestamp_ms=54321)
+                count += 1
+                return any(me in line and "such as 54321" in line for line in daemon.log().splitlines())
+
+            daemon.wait_for(is_named, "the warning about a datagram", 20)
+        assert daemon.wait_settled(count).delivered == count
+
+
+def test_a_policy_is_found_by_topic_and_by_input(tmp_path: Path, broker: DevBroker) -> None:
+    for topic in ("as-sent", "as-arrived"):
+        broker.add_topic(topic, 1)
+    policies = {
+        "input.unix_datagram.timestamps": "client",
+        "input.streams.timestamps": "arrival",
+        "timestamps.topics.as-sent": "client",
+        "timestamps.topics.as-arrived": "arrival",
+    }
+    with daemon_in(tmp_path, broker, **DEFAULT, **policies) as daemon:
+        began_ms = now_ms()
+        old_ms = began_ms - 1000
+        with (
+            DatagramClient(daemon.socket_path, timeout=30) as datagrams,
+            StreamClient(daemon.directory / "in.stream", timeout=30) as stream,
+        ):
+            for topic in (TOPIC, "as-sent", "as-arrived"):
+                datagrams.send(topic, b"datagram", timestamp_ms=5)
+                stream.send(topic, b"stream", timestamp_ms=old_ms)
+        daemon.wait_settled(6)
+        assert in_broker(broker, "as-sent") == {b"datagram": 5, b"stream": old_ms}
+        assert all(stamp >= began_ms for stamp in in_broker(broker, "as-arrived").values())
+        found = in_broker(broker)
+        assert found[b"datagram"] == 5
+        assert found[b"stream"] >= began_ms
+        assert counted(daemon, Counter.InputAgentReplaceTimestamp) == 0
+
+
+def test_a_reload_changes_the_policy(tmp_path: Path, broker: DevBroker) -> None:
+    daemon = daemon_in(tmp_path, broker)
+    with daemon, DatagramClient(daemon.socket_path, timeout=30) as client:
+        client.send(TOPIC, b"before", timestamp_ms=5)
+        daemon.wait_settled(1)
+        daemon.reload({"timestamps.policy": "arrival"})
+        client.send(TOPIC, b"behind", timestamp_ms=5)
+        daemon.wait_settled(2)
+        found = in_broker(broker)
+        assert found[b"before"] == 5
+        assert found[b"behind"] > now_ms() - HOUR_MS
+
+
+def test_a_client_that_insists_keeps_old_timestamps_and_only_up_to_its_next_attempt(
+    tmp_path: Path, broker: DevBroker
+) -> None:
+    with daemon_in(tmp_path, broker, **DEFAULT) as daemon:
+        with StreamClient(daemon.directory / "in.stream", timeout=30) as client:
+            with client.attempt("old", keep_timestamps=True):
+                client.send(TOPIC, b"old", timestamp_ms=12345)
+            with client.attempt("new"):
+                client.send(TOPIC, b"new", timestamp_ms=12345)
+            assert client.flush(30).delivered == 2
+        found = in_broker(broker)
+        assert found[b"old"] == 12345
+        assert found[b"new"] > now_ms() - HOUR_MS
+
+
+@pytest.mark.parametrize(("refusals", "delivered"), [(1, 1), (2, 0)])
+def test_error_32_is_answered_by_one_more_try(tmp_path: Path, broker: DevBroker, refusals: int, delivered: int) -> None:
+    broker.inject(Fault(action=Action.ERROR, code=32, topic=TOPIC, times=refusals))
+    with daemon_in(tmp_path, broker) as daemon:
+        began_ms = now_ms()
+        with DatagramClient(daemon.socket_path, timeout=30) as client:
+            client.send(TOPIC, b"ahead", timestamp_ms=began_ms + 2 * HOUR_MS)
+        books = daemon.wait_settled(1)
+        assert books.delivered == delivered
+        assert all(began_ms <= stamp <= now_ms() for stamp in in_broker(broker).values())
+        assert counted(daemon, Counter.ConnectorReplaceTimestamp) == 1
+
+
+# --- Kafka ------------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """A broker that looks for expired records twice a second."""
+    config = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"}
+    with KafkaCluster(config=config, directory=tmp_path_factory.mktemp("kafka")) as cluster:
+        yield cluster
+
+
+def wait_for_retention(daemon: Daemon, cluster: KafkaCluster, topic: str) -> None:
+    """Return when Kafka has deleted an old record that is written now: it has looked at older ones as well."""
+    cluster.create_topic(topic, config=RETENTION)
+    producer = Producer(cluster.librdkafka_config)
+    producer.produce(topic, b"old", timestamp=12345)
+    assert producer.flush(30) == 0
+    consumer = Consumer({**cluster.librdkafka_config, "group.id": "nobody"})
+    try:
+        for _ in range(2):  # the second look is behind the first, whatever order a look has
+            daemon.wait_for(lambda: consumer.get_watermark_offsets(TopicPartition(topic, 0))[0] > 0, "retention", 60)
+    finally:
+        consumer.close()
+
+
+@pytest.mark.kafka
+def test_kafka_neither_refuses_nor_deletes_messages_of_wrong_clocks(tmp_path: Path, kafka: KafkaCluster) -> None:
+    kafka.create_topic("clamped", config=RETENTION)
+    with daemon_in(tmp_path, kafka, **DEFAULT) as daemon:
+        began_ms = now_ms()
+        sent = send_from_all_clocks(daemon, "clamped")
+        books = daemon.wait_settled(len(sent))
+        assert books.received == books.delivered == len(sent)
+        for look in range(2):
+            wait_for_retention(daemon, kafka, f"expired-{look}")
+        assert_near_arrival(sent, in_kafka(kafka, "clamped", len(sent)), began_ms)
+
+
+@pytest.mark.kafka
+def test_what_kafka_refuses_under_policy_client_comes_with_the_time_of_arrival(
+    tmp_path: Path, kafka: KafkaCluster
+) -> None:
+    kafka.create_topic("refused")
+    ahead = {"microseconds", "two hours ahead", "the greatest"}
+    with daemon_in(tmp_path, kafka) as daemon:
+        began_ms = now_ms()
+        sent = send_from_all_clocks(daemon, "refused")
+        books = daemon.wait_settled(len(sent))
+        assert books.received == books.delivered == len(sent)
+        found = in_kafka(kafka, "refused", len(sent))
+        assert found.keys() == sent.keys()
+        for value, timestamp in sent.items():
+            if value.split(b": ")[1].decode() in ahead:
+                assert began_ms <= found[value] <= now_ms(), value
+            elif timestamp >= 0:  # librdkafka shows others as it likes
+                assert found[value] == timestamp, value
+        assert counted(daemon, Counter.ConnectorReplaceTimestamp) == len(ahead) * len(INPUTS)
