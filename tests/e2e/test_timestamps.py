@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -14,6 +15,9 @@ from bruce_mp.client import Client, DatagramClient, StreamClient, TcpClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Action, Fault
 from bruce_mp.slab.file import Slab
+from bruce_mp.spark.ledger import Attempt
+from bruce_mp.spark.options import SinkOptions
+from bruce_mp.spark.task import run_task
 from bruce_mp.telemetry.books import total
 from bruce_mp.telemetry.counters import Counter
 from support.kafka_cluster import KafkaCluster
@@ -198,6 +202,18 @@ def test_a_client_that_insists_keeps_old_timestamps_and_only_up_to_its_next_atte
         assert found[b"new"] > now_ms() - HOUR_MS
 
 
+@pytest.mark.parametrize("fence", [True, False])
+def test_rows_that_spark_backfills_keep_their_old_timestamps(tmp_path: Path, broker: DevBroker, *, fence: bool) -> None:
+    old_ms = [0, 12345, 1_500_000_000_000]
+    times = pa.array([1000 * each for each in old_ms], pa.timestamp("us", "UTC"))
+    rows = pa.record_batch({"value": pa.array([b"%d" % each for each in old_ms]), "timestamp": times})
+    with daemon_in(tmp_path, broker, **DEFAULT) as daemon:
+        options = SinkOptions(str(daemon.directory / "in.stream"), TOPIC, fence=fence)
+        assert run_task(options, Attempt("backfill", -1, 0, 0), [rows]).delivered == len(old_ms)
+        assert in_broker(broker) == {b"%d" % each: each for each in old_ms}
+        assert counted(daemon, Counter.InputAgentReplaceTimestamp) == 0
+
+
 @pytest.mark.parametrize(("refusals", "delivered"), [(1, 1), (2, 0)])
 def test_error_32_is_answered_by_one_more_try(tmp_path: Path, broker: DevBroker, refusals: int, delivered: int) -> None:
     broker.inject(Fault(action=Action.ERROR, code=32, topic=TOPIC, times=refusals))
@@ -252,7 +268,7 @@ def test_what_kafka_refuses_under_policy_client_comes_with_the_time_of_arrival(
     tmp_path: Path, kafka: KafkaCluster
 ) -> None:
     kafka.create_topic("refused")
-    ahead = {"microseconds", "two hours ahead", "the greatest"}
+    refused = {"microseconds", "two hours ahead", "the greatest", "the least"}  # the last by an overflow in Kafka
     with daemon_in(tmp_path, kafka) as daemon:
         began_ms = now_ms()
         sent = send_from_all_clocks(daemon, "refused")
@@ -261,8 +277,8 @@ def test_what_kafka_refuses_under_policy_client_comes_with_the_time_of_arrival(
         found = in_kafka(kafka, "refused", len(sent))
         assert found.keys() == sent.keys()
         for value, timestamp in sent.items():
-            if value.split(b": ")[1].decode() in ahead:
+            if value.split(b": ")[1].decode() in refused:
                 assert began_ms <= found[value] <= now_ms(), value
             elif timestamp >= 0:  # librdkafka shows others as it likes
                 assert found[value] == timestamp, value
-        assert counted(daemon, Counter.ConnectorReplaceTimestamp) == len(ahead) * len(INPUTS)
+        assert counted(daemon, Counter.ConnectorReplaceTimestamp) == len(refused) * len(INPUTS)

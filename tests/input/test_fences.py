@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bruce_mp.kernels import TimestampWindow
 from bruce_mp.protocol.barrier_wire import BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.fence_wire import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import State
 from bruce_mp.telemetry.books import read_books
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.discards import Peer
 from support.crash_images import crash_images
 from support.examples import examples
 from support.slabs import SMALL, contents, datagram, new_slab
@@ -73,6 +76,60 @@ def test_an_attempt_is_held_until_its_end_comes(slab: Slab) -> None:
     assert sorted(numbers(slab, State.FILLED)) == [*range(45), *range(100, 120)]
     assert sum(segment.records for segment in worker.released) == 40
     assert_books(slab, 65)
+
+
+CLAMP: Final = TimestampWindow(1000, 1000, is_clamp=True)
+INSISTS: Final = encode_begin("backfill", keeps_timestamps=True)
+
+
+def stamped(*timestamps: int) -> bytes:
+    return b"".join(datagram(b"t1", b"%d" % each, timestamp=each) for each in timestamps)
+
+
+def stamps(worker: StreamInput) -> dict[bytes, int]:
+    worker.close_runs()
+    return {each.value: each.timestamp for each in contents(worker.slab)}
+
+
+def test_a_begin_frame_with_the_option_keeps_timestamps_up_to_the_next(slab: Slab) -> None:
+    worker = StreamInput(slab, topics=TOPICS, windows=lambda _: CLAMP)
+    worker.now_ms = 10**9
+    client, other = worker.connect(), worker.connect()
+    worker.feed((client, stamped(1) + INSISTS + stamped(2)), (other, stamped(3)))
+    worker.feed((client, stamped(4) + END + stamped(5)), (other, stamped(6)))
+    worker.feed((client, BEGIN + stamped(7) + END + stamped(8)))
+    found = stamps(worker)
+    assert {int(value) for value, stamp in found.items() if stamp == int(value)} == {2, 4, 5}
+    assert {int(value) for value, stamp in found.items() if stamp == worker.now_ms} == {1, 3, 6, 7, 8}
+    assert worker.row.counters[Counter.InputAgentReplaceTimestamp] == 5
+
+
+def test_the_option_keeps_a_window_of_zero_from_nothing(slab: Slab) -> None:
+    """Policy `arrival` is the operator's word."""
+    worker = StreamInput(slab, topics=TOPICS, windows=lambda _: TimestampWindow(0, 0, is_clamp=False))
+    worker.now_ms = 10**9
+    worker.feed((worker.connect(), INSISTS + stamped(2) + END + stamped(3)))
+    assert set(stamps(worker).values()) == {worker.now_ms}
+    assert worker.row.counters[Counter.InputAgentReplaceTimestamp] == 0
+
+
+def test_the_name_of_an_attempt_ends_where_its_options_begin(slab: Slab) -> None:
+    worker = StreamInput(slab, topics=TOPICS)
+    client = worker.connect()
+    worker.feed((client, INSISTS))
+    assert client.attempt is not None
+    assert client.attempt.name == b"backfill"
+
+
+def test_a_warning_names_the_process_at_the_other_end(slab: Slab, caplog: pytest.LogCaptureFixture) -> None:
+    worker = StreamInput(slab, topics=TOPICS, windows=lambda _: CLAMP)
+    worker.now_ms = 10**9
+    good, wrong = worker.connect(), worker.connect()
+    good.peer, wrong.peer = Peer(4_000_001, 11), Peer(4_000_002, 22)
+    worker.feed((good, stamped(worker.now_ms)), (wrong, stamped(worker.now_ms + 1, 12345, 54321)))
+    (line,) = [record.message for record in caplog.records]
+    assert line.startswith("Timestamps of topic t1 from process 4000002 (gone) of user 22 are too far")
+    assert "such as 12345: 2 messages get" in line
 
 
 def test_who_leaves_before_the_end_takes_the_attempt_along(slab: Slab) -> None:

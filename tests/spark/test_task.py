@@ -65,6 +65,35 @@ def test_a_fence_stands_around_all_messages_of_the_attempt(tmp_path: Path) -> No
     assert connection.name == b"query/7/2/1"
 
 
+@pytest.mark.parametrize("fence", [True, False])
+def test_rows_with_a_column_of_timestamps_keep_them(tmp_path: Path, *, fence: bool) -> None:
+    times = pa.array([0, 12_345_000], pa.timestamp("us", "UTC"))
+    batch = pa.record_batch({"value": pa.array([b"a", b"b"]), "timestamp": times})
+    with StreamSink(tmp_path / "s") as sink:
+        run_task(options(sink, fence=fence), ATTEMPT, [batch, batch])
+    (connection,) = sink.connections
+    assert connection.keeps_timestamps
+    assert connection.marks == [("begin", 0), ("end", 4 if fence else 0)]
+    parsed = [parse_message(message) for message in connection.messages]
+    assert [message.timestamp_ms for message in parsed if isinstance(message, Message)] == [0, 12_345] * 2
+
+
+@pytest.mark.parametrize("fence", [True, False])
+def test_rows_without_timestamps_do_not_insist_on_them(tmp_path: Path, *, fence: bool) -> None:
+    with StreamSink(tmp_path / "s") as sink:
+        run_task(options(sink, fence=fence), ATTEMPT, batches(b"a"))
+    (connection,) = sink.connections
+    assert not connection.keeps_timestamps
+    assert connection.marks == ([("begin", 0), ("end", 1)] if fence else [])
+
+
+def test_a_task_without_rows_has_an_empty_attempt(tmp_path: Path) -> None:
+    with StreamSink(tmp_path / "s") as sink:
+        run_task(options(sink, fence=True), ATTEMPT, [])
+    (connection,) = sink.connections
+    assert connection.marks == [("begin", 0), ("end", 0)]
+
+
 def discarding(barrier: Barrier, received: int) -> BarrierAnswer:
     reasons: dict[DiscardReason | int, int] = {DiscardReason.BAD_TOPIC: 2}
     return BarrierAnswer(barrier.token, BarrierStatus.DONE, received, received - 2, 2, reasons)
