@@ -62,6 +62,7 @@ class DiscardReason(IntEnum):
     ABANDONED_ATTEMPT = 15
     SENDER_NOT_ALLOWED = 16
     OVER_QUOTA = 17
+    TOPIC_OVER_SHARE = 18
 
 
 class BruceError(Exception):

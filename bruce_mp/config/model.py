@@ -18,6 +18,7 @@ from bruce_mp.config.sections import (
     RateLimit,
     RateLimitConfig,
     Slab,
+    TopicShare,
 )
 from bruce_mp.config.timestamps import TimestampPolicy, Timestamps
 from bruce_mp.config.topics import TopicBatching
@@ -35,6 +36,7 @@ class Config(Section, frozen=True):
     batching: Batching = Batching()
     compression: Compression = Compression()
     rate_limit: RateLimit = RateLimit()
+    topic_share: TopicShare = TopicShare()
     http: Http = Http()
     discard_log: DiscardLog = DiscardLog()
     msg_debug: MsgDebug = MsgDebug()
@@ -60,3 +62,7 @@ class Config(Section, frozen=True):
     def timestamp_policy_for(self, topic: bytes, of_input: TimestampPolicy | None) -> TimestampPolicy:
         """Which timestamps messages of `topic` get that come by an input with this policy of its own."""
         return topics.timestamp_policy_for(self.timestamps, topic, of_input)
+
+    def alpha_for(self, topic: bytes) -> int:
+        """How many times as much as is free `topic` may hold of the slab; 0: any amount."""
+        return topics.alpha_for(self.topic_share, topic)

@@ -25,6 +25,7 @@ from bruce_mp.config.security import VARIABLE, Sasl, Tls
 from bruce_mp.config.sizes import GIB, KIB, MIB
 
 MONTH_MIN: Final = 31 * 24 * 60
+MOST_ALPHA: Final = 1_000
 
 NUMBERING: Final = restart("it decides whether batches are numbered, and there may be such in the slab")
 
@@ -337,6 +338,32 @@ class RateLimit(Section, frozen=True):
     topics: Annotated[dict[str, str], fields.text("Name of the config for a topic."), LIVE] = field(
         default_factory=dict
     )
+
+
+class TopicAlpha(Section, frozen=True):
+    """A topic with its own factor."""
+
+    alpha: Annotated[int, fields.count("As above.", 0, MOST_ALPHA), LIVE]
+
+
+class TopicShare(Section, frozen=True):
+    """How much of the slab the undelivered messages of one topic may take, so that a stuck topic stops no other.
+
+    The limit follows the free memory: with `alpha = 8` a single stuck topic takes up to 83 % of the slab, three take
+    90 %, and any number leave a part for the others. `docs/operating.md` says how to choose.
+    """
+
+    alpha: Annotated[
+        int,
+        fields.count(
+            "A topic may hold at most so many times as much as is free; what is beyond is discarded as "
+            "TOPIC_OVER_SHARE, or its connections wait. 0: no limit.",
+            0,
+            MOST_ALPHA,
+        ),
+        LIVE,
+    ] = 8
+    topics: dict[str, TopicAlpha] = field(default_factory=dict)
 
 
 class Http(Section, frozen=True):

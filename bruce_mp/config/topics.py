@@ -13,7 +13,15 @@ from bruce_mp.config.sections import BatchLimits, CompressionConfig
 from bruce_mp.config.sizes import KIB
 
 if TYPE_CHECKING:
-    from bruce_mp.config.sections import Batching, Compression, DefaultBatching, RateLimit, RateLimitConfig, TopicRule
+    from bruce_mp.config.sections import (
+        Batching,
+        Compression,
+        DefaultBatching,
+        RateLimit,
+        RateLimitConfig,
+        TopicRule,
+        TopicShare,
+    )
     from bruce_mp.config.timestamps import TimestampPolicy, Timestamps
 
 __all__ = [
@@ -21,6 +29,7 @@ __all__ = [
     "UNBATCHED",
     "BatchingKind",
     "TopicBatching",
+    "alpha_for",
     "batching_for",
     "compression_for",
     "compressions",
@@ -84,6 +93,11 @@ def rate_limit_for(rate_limit: RateLimit, topic: bytes) -> RateLimitConfig | Non
 def timestamp_policy_for(timestamps: Timestamps, topic: bytes, of_input: TimestampPolicy | None) -> TimestampPolicy:
     """The topic's own policy, else that of its input, else the general one."""
     return timestamps.topics.get(_name(topic)) or of_input or timestamps.policy
+
+
+def alpha_for(share: TopicShare, topic: bytes) -> int:
+    """The topic's own factor, else that of unlisted topics."""
+    return share.topics.get(_name(topic), share).alpha
 
 
 def _apply(batching: Batching, rule: TopicRule | DefaultBatching) -> TopicBatching:

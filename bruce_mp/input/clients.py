@@ -92,6 +92,12 @@ class Client:
     """What `rest` begins with is whole, and waits for room, or for the next interval of a quota."""
     held_until_ms: int = 0
     """When that interval begins; 0: it waits for room."""
+    stuck_topic: bytes = b""
+    """The topic of the first message of `rest`, if it waits because the topic holds its share of the slab."""
+    postponed: bytearray = field(default_factory=bytearray)
+    """Messages of such topics, taken out of a batch; they go before `rest`."""
+    counted: int = 0
+    """So many messages at the beginning of `rest` count in the user's quota already."""
     is_refused: bool = False
     """It sent what cannot be understood: nothing more is read from it."""
     earlier: list[Section] = field(default_factory=list)

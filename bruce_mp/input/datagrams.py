@@ -127,7 +127,7 @@ class Admission:
         for rejection in ingested.rejections:
             report(self._reporter, rejection, view, landed[rejection.slot], judged.peer(rejection.slot))
         for dropped in ingested.no_room:
-            report_no_room(self._reporter, dropped, view, landed[dropped.arrival - base])
+            report_no_room(self._reporter, dropped, view, landed[dropped.arrival - base], dropped.reason)
         for slot, reason in judged.refused.items():
             report_refused(self._reporter, reason, judged.peer(slot), view, landed[slot])
         recovered = [self._api_key(landed[arrival - base][0]) for arrival in skip]
@@ -158,7 +158,7 @@ def tally(
 
     `recovered` are the API keys of what a predecessor had copied; `not_let_in` says why others are not in `ingested`.
     """
-    raises = tally_ingested(received, ingested)
+    raises = tally_ingested(received, ingested, [dropped.reason for dropped in ingested.no_room])
     raises[Counter.UnixDgInputAgentForwardMsg] += received - refused(ingested) - len(not_let_in)
     for reason in not_let_in:
         raises[discarded(reason)] += 1

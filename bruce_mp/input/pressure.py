@@ -20,7 +20,7 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkPool
 
-__all__ = ["Allowance", "Pressure", "chunks_for", "messages_that_fit"]
+__all__ = ["LONGEST_S", "Allowance", "Pressure", "chunks_for", "messages_that_fit"]
 
 SOFT: Final = 0.75
 """The share of the slab in use from which on the input rests."""

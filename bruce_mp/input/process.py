@@ -21,7 +21,7 @@ from bruce_mp.input.datagrams import Admission
 from bruce_mp.input.linger import lingers_of
 from bruce_mp.input.naps import naps_for
 from bruce_mp.input.outlet import Outlet
-from bruce_mp.input.pressure import NOTHING, Pressure
+from bruce_mp.input.pressure import LONGEST_S, NOTHING, Pressure
 from bruce_mp.input.senders import Senders, rules_for_datagrams
 from bruce_mp.input.timestamps import clock_step_ms, windows_for_datagrams
 from bruce_mp.kernels import ChunkPool, Lanes, Row
@@ -30,6 +30,7 @@ from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.slab.landing import SO_TIMESTAMP
 from bruce_mp.slab.tables import TopicTable
+from bruce_mp.slab.topic_shares import TopicShares
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.logs import renew_logging
 
@@ -78,7 +79,9 @@ class _Input:
         self._name = start.name
         self._config = config = start.config
         pool = ChunkPool(slab, start.row, start.inputs)
-        self._lanes = Lanes(slab, pool, TopicTable(slab), lingers_of(config))
+        topics = TopicTable(slab)
+        self._shares = TopicShares(pool, topics, config.alpha_for)
+        self._lanes = Lanes(slab, pool, topics, lingers_of(config), shares=self._shares)
         self._pressure = Pressure(pool, largest=slab.geometry.landing_slot_size, batch=slab.geometry.landing_slots)
         self._senders = Senders(rules_for_datagrams(config.input), slab, start.row, start.inputs)
         self._admission = Admission(
@@ -106,7 +109,8 @@ class _Input:
         self._reporter.apply(config)
         self._lanes.change_lingers(lingers_of(config))
         self._lanes.change_windows(windows_for_datagrams(config))
-        self._blocks = self._pressure.blocks = config.input.unix_datagram.when_full == "block"
+        self._shares.apply_config(config.alpha_for)
+        self._blocks = self._pressure.blocks = self._shares.blocks = config.input.unix_datagram.when_full == "block"
         self._admission.go_by(naps_for(config, self._queue))
         self._senders.go_by(rules_for_datagrams(config.input))
 
@@ -142,6 +146,9 @@ class _Input:
         """Take in what waits, a bounded number of messages; rest when the slab fills up."""
         until_ms = 0 if self._draining or self._blocks else steady_ms() + _LONGEST_ROUND_MS
         for _ in range(_TURNS_A_ROUND):
+            if self._blocks and self._shares.must_rest(steady_ms()):
+                self._rest(LONGEST_S)
+                return
             size = self._next_size() if self._blocks else 0
             allowed = NOTHING if size is None else self._pressure.allowance(size)
             if size is None or (allowed.messages and not self._receive(allowed.messages, until_ms)):

@@ -39,6 +39,7 @@ from bruce_mp.pipes.loop import Loop
 from bruce_mp.slab.layout import CHUNK_BYTES, State
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.tables import TopicTable
+from bruce_mp.slab.topic_shares import TopicShares
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.logs import renew_logging
@@ -97,7 +98,9 @@ class _Worker:
         self._barriers = Barriers(self._outcomes, self._sections, self._answer)
         self._pool = ChunkPool(slab, start.row, start.inputs, self._outcomes)
         topics = TopicTable(slab)
-        self._lanes = Lanes(slab, self._pool, topics, lingers_of(config), windows=windows_for_streams(config))
+        shares = self._shares = TopicShares(self._pool, topics, config.alpha_for)
+        windows = windows_for_streams(config)
+        self._lanes = Lanes(slab, self._pool, topics, lingers_of(config), windows=windows, shares=shares)
         share = max(1, slab.geometry.chunks // 2 // max(1, len(start.inputs)))
         most = config.input.streams.max_attempt_size // CHUNK_BYTES
         discards = Discards(slab, self._row, self._reporter)
@@ -167,6 +170,7 @@ class _Worker:
         self._reporter.apply(config)
         self._lanes.change_lingers(lingers_of(config))
         self._lanes.change_windows(windows_for_streams(config))
+        self._shares.apply_config(config.alpha_for)
         streams = config.input.streams
         self._attempts.limit(streams.max_attempt_size // CHUNK_BYTES)
         self._admission.limit(config.input.max_stream_size + 4, blocks=streams.when_full == "block")
@@ -179,11 +183,8 @@ class _Worker:
         self._abandon_all()
         self._outlet.hand_on_all()
         self._loop.forget(self._epoll)
-        if len(self._barriers):
-            self._drain_until = time.monotonic() + _DRAIN_S
-            self._loop.call_later(_LOOK_LAST_MS / 1000, self._drained)
-        else:
-            self._finish()
+        self._drain_until = time.monotonic() + _DRAIN_S
+        self._drained()
 
     def _drained(self) -> None:
         if len(self._barriers) and time.monotonic() < self._drain_until:
@@ -252,8 +253,8 @@ class _Worker:
         self._note_connections()
 
     def _is_let_in(self, connection: socket.socket) -> bool:
-        may_send = is_let_in(connection, self._senders, steady_ms())
-        self._row.add(Counter.UnixStreamInputNotAllowed, 0 if may_send else 1)
+        if not (may_send := is_let_in(connection, self._senders, steady_ms())):
+            self._row.add(Counter.UnixStreamInputNotAllowed)
         return may_send
 
     def _close_those_not_let_in(self) -> None:
@@ -461,8 +462,7 @@ class _Worker:
     def _admit_rest(self, descriptor: int) -> None:
         """Take in what a client sent before."""
         client = self._connections[descriptor].client
-        data = memoryview(client.rest)
-        client.rest = bytearray()
+        data, client.rest = memoryview(client.rest), bytearray()
         self._admit(data, [Portion(client, 0, len(data))], [descriptor])
 
     def _look_after(self, descriptor: int) -> None:
@@ -489,7 +489,8 @@ class _Worker:
         if self._drain_until:
             return
         for descriptor in self._waiting.due(steady_ms()):
-            self._admit_rest(descriptor)
+            if self._admission.may_go_on(self._connections[descriptor].client, steady_ms()):
+                self._admit_rest(descriptor)
             if self._waiting.is_for_room(descriptor) and not self._pool.own_free:
                 break  # nor is there room for anybody else, and a look for it costs time
         if len(self._waiting):

@@ -7,7 +7,8 @@ successor counts what is in lanes and was not counted; bytes that were in no lan
 
 Where senders wait for room (`when_full = "block"`) a message is only taken once it finds room for certain.  What does
 not stays the client's `rest`, in order, and nothing is read from that client until it is taken.  The same happens to
-what is beyond a user's quota, until the next interval.
+what is beyond a user's quota, until the next interval, and to messages of a topic that holds its share of the slab:
+only the lanes know of that, so these messages come back from a batch of which the others are taken.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.clients import TCP
 from bruce_mp.input.pressure import chunks_for, messages_that_fit
-from bruce_mp.input.tallies import refused, report, report_no_room, tally_ingested
+from bruce_mp.input.tallies import recognised, refused, report, report_no_room, tally_ingested
 from bruce_mp.input.timestamps import warn_of_clock
 from bruce_mp.kernels import Stop, cut
 from bruce_mp.protocol.fence_wire import decode_begin, is_end
@@ -29,12 +30,12 @@ from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
     from collections import Counter as Tally
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from bruce_mp.input.clients import Client, Section
     from bruce_mp.input.fences import Attempt, Attempts
     from bruce_mp.input.senders import Senders
-    from bruce_mp.kernels import Ingested, Lanes
+    from bruce_mp.kernels import Ingested, Lanes, NoRoom
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Segment
@@ -79,11 +80,10 @@ class _Batch:
     def sender(self, index: int) -> tuple[Client, Section]:
         return self._senders[bisect_right(self._starts, index) - 1]
 
-    @property
-    def why_no_room(self) -> DiscardReason:
-        """Why messages found no room."""
+    def why_no_room(self, dropped: NoRoom) -> DiscardReason:
+        """Why a message found no room."""
         is_over = self.attempt is not None and self.attempt.is_over
-        return DiscardReason.ABANDONED_ATTEMPT if is_over else DiscardReason.NO_MEM
+        return DiscardReason.ABANDONED_ATTEMPT if is_over else dropped.reason
 
     def stretches(self) -> Iterable[tuple[Client, Section, int]]:
         """Each client and section with how many messages it has."""
@@ -127,27 +127,40 @@ class StreamAdmission:
     def limit(self, longest: int, *, blocks: bool) -> None:
         """From now on messages may be so long, and clients do or do not wait for room: see the arguments."""
         self._longest = longest
-        self._blocks = blocks
+        self._blocks = self._lanes.keeps_order = blocks
 
-    def admit(self, buffer: memoryview, portions: Iterable[Portion], now_ms: int) -> None:
+    def admit(self, buffer: memoryview, portions: Collection[Portion], now_ms: int) -> None:
         """Take in what there is of whole messages; what is left of each portion becomes its client's rest."""
         batch = _Batch()
         for portion in portions:
             batch = self._admit_portion(buffer, portion, batch, now_ms)
         self._take(buffer, batch, now_ms)
+        for client, _, _ in portions:
+            if client.postponed:
+                self._put_before_rest(client)
+
+    def _put_before_rest(self, client: Client) -> None:
+        """Have a client wait until the topic of the first message that was postponed holds less."""
+        client.rest[:0] = client.postponed
+        client.postponed = bytearray()
+        client.is_blocked, client.wanted, client.held_until_ms = True, 0, 0
+        self._row.add(Counter.StreamInputTopicOverShare)
+
+    def may_go_on(self, client: Client, now_ms: int) -> bool:
+        """Report if a client that waits is worth a look: the topic that it waits for may hold more by now."""
+        return not client.stuck_topic or self._lanes.may_grow(client.stuck_topic, chunks_for(len(client.rest)), now_ms)
 
     def _admit_portion(self, buffer: memoryview, portion: Portion, batch: _Batch, now_ms: int) -> _Batch:
         client, at, end = portion
-        client.is_blocked, client.held_until_ms = False, 0
+        client.is_blocked, client.held_until_ms, client.stuck_topic = False, 0, b""
         batch = self._batch_for(buffer, client, batch, now_ms)
         while not client.is_refused:
             found = cut(buffer, at, end, self._longest)
             within = self._within_quota(client, len(found.places), now_ms)
             batch, taken = self._add(buffer, batch, client, found.places[:within], now_ms)
-            if taken and self._senders is not None and self._senders.matter:
-                self._senders.took(client.user, taken, now_ms)
+            self._note_taken(client, taken, now_ms)
             if taken < len(found.places):
-                if taken == within and not client.is_refused:
+                if taken == within and not client.is_refused and not client.postponed:
                     self._hold(client, now_ms)
                 at, client.wanted, client.is_blocked = found.places[taken][0], 0, True
                 break
@@ -156,6 +169,8 @@ class StreamAdmission:
                 break
             self._take(buffer, batch, now_ms)
             batch = _Batch()
+            if client.postponed:
+                break  # what stands behind the frame must not pass what stands before it
             if not self._obey(client, found.stop, bytes(buffer[at : at + found.size])):
                 break
             batch = _Batch(client.attempt, is_explicit=client.keeps_timestamps)
@@ -166,7 +181,8 @@ class StreamAdmission:
         if not client.is_blocked and found.stop is not Stop.MORE:
             self._take(buffer, batch, now_ms)
             batch = _Batch()
-            self._refuse(client, found.stop)
+            if not client.postponed:
+                self._refuse(client, found.stop)
         return batch
 
     def _batch_for(self, buffer: memoryview, client: Client, batch: _Batch, now_ms: int) -> _Batch:
@@ -204,7 +220,14 @@ class StreamAdmission:
     def _within_quota(self, client: Client, count: int, now_ms: int) -> int:
         """How many of so many messages a client may send in this interval."""
         left = None if self._senders is None or not count else self._senders.left(client.user, now_ms)
-        return count if left is None else min(left, count)
+        return count if left is None else min(left + client.counted, count)
+
+    def _note_taken(self, client: Client, taken: int, now_ms: int) -> None:
+        """Count messages in the user's quota that do not count there yet."""
+        before = min(taken, client.counted)
+        client.counted -= before
+        if taken > before and self._senders is not None and self._senders.matter:
+            self._senders.took(client.user, taken - before, now_ms)
 
     def _hold(self, client: Client, now_ms: int) -> None:
         """The quota is used up: the client has to wait for the next interval."""
@@ -227,7 +250,7 @@ class StreamAdmission:
             if not room and batch.places:  # the batch may need less than it could
                 self._take(buffer, batch, now_ms)
                 batch = _Batch(batch.attempt, is_explicit=batch.is_explicit)
-                if client.is_refused:
+                if client.is_refused or client.postponed:
                     return batch, added
                 continue
             if not room:
@@ -261,10 +284,12 @@ class StreamAdmission:
         ingested = lanes.ingest(
             buffer, batch.places, first, now_ms, sources=batch.sources, is_explicit=batch.is_explicit
         )
-        raises = tally_ingested(len(batch.places), ingested, batch.why_no_room)
+        postponed = self._split_off_postponed(ingested)
+        raises = tally_ingested(len(batch.places), ingested, map(batch.why_no_room, ingested.no_room))
         for client, section, count in batch.stretches():
             section.received += count
             raises[client.kind.forwarded] += count
+        self._postpone(buffer, batch, postponed, raises, first)
         self._note_refused(buffer, batch, ingested, raises, first)
         self._row.count(first + len(batch.places), +raises)
         self._note_replaced(lanes, batch, first)
@@ -280,6 +305,30 @@ class StreamAdmission:
             client, _ = batch.sender(lay.stream_number(found.arrival) - first)
             warn_of_clock(found, client.peer, is_tcp=client.kind is TCP)
 
+    def _split_off_postponed(self, ingested: Ingested) -> list[NoRoom]:
+        """Take those messages out of what found no room that only have to wait."""
+        if not self._blocks or not ingested.no_room:
+            return []
+        over_share = DiscardReason.TOPIC_OVER_SHARE
+        postponed = [dropped for dropped in ingested.no_room if dropped.reason is over_share]
+        ingested.no_room[:] = [dropped for dropped in ingested.no_room if dropped.reason is not over_share]
+        return postponed
+
+    def _postpone(
+        self, buffer: memoryview, batch: _Batch, postponed: list[NoRoom], raises: Tally[int], first: int
+    ) -> None:
+        """Give messages back to their clients, as if they had not been received yet."""
+        for dropped in sorted(postponed, key=lambda each: each.arrival):
+            index = lay.stream_number(dropped.arrival) - first
+            client, section = batch.sender(index)
+            at, length = batch.places[index]
+            client.stuck_topic = client.stuck_topic or dropped.topic
+            client.postponed += buffer[at : at + length]
+            client.counted += 1
+            section.received -= 1
+            for counter in (Counter.MsgReceived, client.kind.forwarded, recognised(buffer[at : at + length])):
+                raises[counter] -= 1
+
     def _note_refused(
         self, buffer: memoryview, batch: _Batch, ingested: Ingested, raises: Tally[int], first: int
     ) -> None:
@@ -293,8 +342,9 @@ class StreamAdmission:
         for dropped in ingested.no_room:
             index = lay.stream_number(dropped.arrival) - first
             client, section = batch.sender(index)
-            report_no_room(self._reporter, dropped, buffer, batch.places[index], batch.why_no_room)
-            section.discard(batch.why_no_room)
+            reason = batch.why_no_room(dropped)
+            report_no_room(self._reporter, dropped, buffer, batch.places[index], reason)
+            section.discard(reason)
             raises[client.kind.forwarded] -= 1
 
     def _refuse(self, client: Client, stop: Stop) -> None:

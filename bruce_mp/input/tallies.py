@@ -12,12 +12,21 @@ from bruce_mp.protocol.client_wire import Message, parse_message
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from bruce_mp.kernels import Ingested, NoRoom, Rejection
     from bruce_mp.telemetry.discards import DiscardReporter, Peer
 
-__all__ = ["RECOGNISED", "REFUSED", "refused", "report", "report_no_room", "report_refused", "tally_ingested"]
+__all__ = [
+    "RECOGNISED",
+    "REFUSED",
+    "recognised",
+    "refused",
+    "report",
+    "report_no_room",
+    "report_refused",
+    "tally_ingested",
+]
 
 _ANY_PARTITION: Final = 256
 _PARTITION_KEY: Final = 257
@@ -33,10 +42,19 @@ REFUSED: Final[Mapping[DiscardReason, Counter]] = {
     DiscardReason.SENDER_NOT_ALLOWED: Counter.InputAgentDiscardMsgNotAllowed,
     DiscardReason.OVER_QUOTA: Counter.InputAgentDiscardMsgOverQuota,
 }
+_DROPPED: Final[Mapping[DiscardReason, Counter]] = {
+    DiscardReason.NO_MEM: Counter.InputAgentDiscardMsgNoMem,
+    DiscardReason.TOPIC_OVER_SHARE: Counter.InputAgentDiscardMsgTopicOverShare,
+}
 RECOGNISED: Final[Mapping[int, Counter]] = {
     _ANY_PARTITION: Counter.InputAgentProcessAnyPartitionMsg,
     _PARTITION_KEY: Counter.InputAgentProcessPartitionKeyMsg,
 }
+
+
+def recognised(message: memoryview) -> Counter:
+    """Return the counter of messages of the type of a sound one."""
+    return RECOGNISED[int.from_bytes(message[4:6], "big")]
 
 
 def refused(ingested: Ingested) -> int:
@@ -83,11 +101,7 @@ def _report_over_quota(reporter: DiscardReporter, peer: Peer | None, data: bytes
 
 
 def report_no_room(
-    reporter: DiscardReporter,
-    dropped: NoRoom,
-    buffer: memoryview,
-    place: tuple[int, int],
-    reason: DiscardReason = DiscardReason.NO_MEM,
+    reporter: DiscardReporter, dropped: NoRoom, buffer: memoryview, place: tuple[int, int], reason: DiscardReason
 ) -> None:
     """Tell of a good message for which there was no room."""
     reporter.note(reason, topic=dropped.topic, timestamp=dropped.timestamp)
@@ -103,16 +117,16 @@ def _shortened(message: Message, size: int | None) -> Message:
     return replace(message, key=message.key[:size], value=message.value[:size], headers=headers)
 
 
-def tally_ingested(received: int, ingested: Ingested, dropped: DiscardReason = DiscardReason.NO_MEM) -> Tally[int]:
-    """By how much a batch of `received` messages raises which counter, whatever input it came by.
+def tally_ingested(received: int, ingested: Ingested, reasons: Iterable[DiscardReason]) -> Tally[int]:
+    """Return by how much a batch of `received` messages raises which counter, whatever input it came by.
 
-    `dropped` is why some found no room.
+    `reasons` say why messages found no room, one for each that did not.
     """
     raises: Tally[int] = Tally({Counter.MsgReceived: received})
     raises[RECOGNISED[_ANY_PARTITION]] = ingested.any_partition
     raises[RECOGNISED[_PARTITION_KEY]] = ingested.partition_key
     _tally_rejected(raises, ingested.rejections)
-    _tally_dropped(raises, ingested.no_room, dropped)
+    _tally_dropped(raises, reasons)
     return raises
 
 
@@ -124,7 +138,8 @@ def _tally_rejected(raises: Tally[int], rejections: list[Rejection]) -> None:
             raises[RECOGNISED[rejection.api_key]] += 1
 
 
-def _tally_dropped(raises: Tally[int], no_room: list[NoRoom], reason: DiscardReason) -> None:
-    if no_room:
-        raises[discarded(reason)] += len(no_room)
-        raises[Counter.InputAgentDiscardMsgNoMem] += len(no_room) if reason is DiscardReason.NO_MEM else 0
+def _tally_dropped(raises: Tally[int], reasons: Iterable[DiscardReason]) -> None:
+    for reason in reasons:
+        raises[discarded(reason)] += 1
+        if reason in _DROPPED:
+            raises[_DROPPED[reason]] += 1

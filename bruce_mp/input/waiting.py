@@ -43,8 +43,9 @@ class Waiting:
         self._clients.pop(descriptor, None)
 
     def is_for_room(self, descriptor: int) -> bool:
-        """Whether a connection waits, and waits for room."""
-        return descriptor in self._clients and not self._clients[descriptor].held_until_ms
+        """Whether a connection waits, and waits for room that anybody could give."""
+        client = self._clients.get(descriptor)
+        return client is not None and not client.held_until_ms and not client.stuck_topic
 
     @property
     def some_for_room(self) -> bool:

@@ -13,34 +13,31 @@ looked at less than the others, among which the memory is that will come free so
 from __future__ import annotations
 
 import re
-from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import ChunkState, State
-from bruce_mp.slab.runs import read_run, records_of, runs_of
+from bruce_mp.slab.runs import read_run, records_of
 from bruce_mp.slab.shares import Shares
+from bruce_mp.slab.topic_shares import Holdings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.runs import Run
 
 __all__ = [
     "ChunkPool",
-    "all_runs",
     "chunk_heads",
     "is_settled",
     "last_arrival",
-    "read_each",
-    "until_damage",
     "used_heads",
 ]
 
-T = TypeVar("T")
+_Queue = OrderedDict[int, None]
 
 LOOKS_PER_ALLOCATION: Final = 4
 LOOKS_WHEN_EMPTY: Final = 256
@@ -81,8 +78,9 @@ class ChunkPool:
         self._shares = Shares(slab, owner, peers)
         self._used = bytearray(b"\1" * slab.geometry.chunks)  # 0 = free, and ours
         self._free: list[int] = []
-        self._sealed: deque[int] = deque()
-        self._stuck: deque[int] = deque()
+        self._sealed: _Queue = OrderedDict()
+        self._stuck: _Queue = OrderedDict()
+        self.holdings = Holdings()
         self.stuck_count = 0
         """Chunks that are stuck, those of spans included."""
         self._now_ms = 0
@@ -119,6 +117,7 @@ class ChunkPool:
             self._mark(chunk, span, used=1)
             if self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER] == self.owner:
                 self.seal(chunk)
+                self.holdings.adopt(self._slab, chunk, span)
         self._next_generation = max(self._next_generation, self._generation_after(max(generations)))
         self._release_landed()
         self._refill()
@@ -128,7 +127,10 @@ class ChunkPool:
         base = self._slab.longs[landing.base_at(self._slab) >> 3]
         adopted, self._fresh = self._fresh, []
         for chunk in adopted:
-            (self._fresh if last_arrival(self._slab, chunk) >= base else self._sealed).append(chunk)
+            if last_arrival(self._slab, chunk) >= base:
+                self._fresh.append(chunk)
+            else:
+                self._sealed[chunk] = None
 
     def _mark(self, chunk: int, span: int, used: int) -> None:
         """Say of chunks whether they are free; counts those for which that is news."""
@@ -238,7 +240,7 @@ class ChunkPool:
         Not before the batch in the landing zone is done with: were its records settled and their chunk reclaimed
         before, a recovery could not tell that they had been copied.
         """
-        self._sealed += self._fresh
+        self._sealed.update(dict.fromkeys(self._fresh))
         self._fresh = []
 
     def reclaim(self, target_free: int) -> None:
@@ -247,6 +249,16 @@ class ChunkPool:
         while looks > 0 and self.free_count < target_free:
             self._reclaim(min(looks, LOOKS_AT_ONCE))
             looks -= LOOKS_AT_ONCE
+
+    def reclaim_among(self, chunks: Iterable[int]) -> None:
+        """Free those of some chunks that are sealed and settled."""
+        for queue in (self._sealed, self._stuck):
+            some: _Queue = OrderedDict((chunk, None) for chunk in chunks if chunk in queue)
+            for chunk in some:
+                del queue[chunk]
+            freed = self._look_at(some, len(some))
+            queue.update(some)
+            self.stuck_count -= freed if queue is self._stuck else 0
 
     def tidy(self) -> None:
         """Look at sealed chunks though no memory is wanted here, and give back what nobody uses here.
@@ -319,24 +331,24 @@ class ChunkPool:
         self.stuck_count -= freed
         return freed
 
-    def _look_at(self, queue: deque[int], looks: int) -> int:
+    def _look_at(self, queue: _Queue, looks: int) -> int:
         """Free those of the first chunks of a queue that are settled, and put the others back; how many came free."""
         freed = 0
         for _ in range(looks):
-            chunk = queue.popleft()
+            chunk, _ = queue.popitem(last=False)
             if is_settled(self._slab, chunk):
                 freed += self._release(chunk)
             else:
                 self._put_back(queue, chunk)
         return freed
 
-    def _put_back(self, queue: deque[int], chunk: int) -> None:
+    def _put_back(self, queue: _Queue, chunk: int) -> None:
         """A chunk was found not settled."""
         at = self._slab.chunk_at(chunk)
         if queue is self._sealed and self._now_ms - self._slab.longs[(at + lay.CHUNK_OPENED_MS) >> 3] > STUCK_AFTER_MS:
             self.stuck_count += self._slab.words[(at + lay.CHUNK_SPAN) >> 2]
             queue = self._stuck
-        queue.append(chunk)
+        queue[chunk] = None
 
     def _release(self, chunk: int) -> int:
         if self._watcher is not None:
@@ -354,6 +366,7 @@ class ChunkPool:
     def _give_up(self, chunk: int, span: int) -> None:
         """Chunks that were released are free."""
         self._mark(chunk, span, used=0)
+        self.holdings.remove(chunk)
         if span == 1:
             self._free.append(chunk)
         if self._shares.are_scarce:
@@ -421,53 +434,6 @@ _NOT_FREE: Final = re.compile(b"[^%c]" % ChunkState.FREE)
 def last_arrival(slab: Slab, chunk: int) -> int:
     """An arrival number that no record of the chunk exceeds."""
     return slab.longs[(slab.chunk_at(chunk) + lay.CHUNK_LAST_ARRIVAL) >> 3]
-
-
-# --- reading without owning ------------------------------------------------------------------------------------------
-def read_each(slab: Slab, read: Callable[[int], Iterable[T]]) -> Iterator[T]:
-    """What `read(chunk)` finds in each chunk in use, for readers that do not own the chunks.
-
-    The owner may free and reopen a chunk while it is read: what was read then is given up and read again.  One that is
-    free, or about to be, has nothing: first its runs are gone, then the beginnings of its further chunks are
-    overwritten, in which there were records.  `read` may raise SlabError where it meets damage: what it found before
-    that counts.
-    """
-    for chunk, _, _, generation in used_heads(slab):
-        yield from _read_stable(slab, chunk, generation, read)
-
-
-def _read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], Iterable[T]]) -> list[T]:
-    at, words = slab.chunk_at(chunk), slab.words
-    for _ in range(_READ_TRIES):
-        found = until_damage(read(chunk))
-        has_runs = words[(at + lay.CHUNK_RUNS) >> 2]
-        before, generation = generation, words[(at + lay.CHUNK_GENERATION) >> 2]
-        if generation == before:
-            return found if has_runs else []
-    # A chunk that is reopened again and again holds nothing that was there when the reading began.
-    return []
-
-
-_READ_TRIES: Final = 3
-
-
-def until_damage(items: Iterable[T]) -> list[T]:
-    """The items before one that is damaged."""
-    found: list[T] = []
-    try:
-        for item in items:
-            found.append(item)  # noqa: PERF402 - list() would lose what came before the error
-    except SlabError:
-        pass
-    return found
-
-
-def all_runs(slab: Slab) -> Iterator[tuple[int, int, Run]]:
-    """(chunk, offset, run) of every run in the slab, for readers that do not own the chunks: see `read_each`.
-
-    Only what the run's header says is sure to be of one piece; whoever reads its records as well uses `read_each`.
-    """
-    return read_each(slab, lambda chunk: ((chunk, offset, run) for offset, run in runs_of(slab, chunk)))
 
 
 # --- settled or not --------------------------------------------------------------------------------------------------

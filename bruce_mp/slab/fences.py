@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import all_runs
+from bruce_mp.slab.chunk_readers import all_runs
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.runs import records_of, segment_of
 from bruce_mp.slab.tickets import TicketOffice

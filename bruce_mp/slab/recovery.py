@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import all_runs, last_arrival, read_each, until_damage
+from bruce_mp.slab.chunk_readers import all_runs, read_each, until_damage
+from bruce_mp.slab.chunks import last_arrival
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.runs import (
     Segment,

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import chunk_heads, read_each
+from bruce_mp.slab.chunk_readers import read_each
+from bruce_mp.slab.chunks import chunk_heads
 from bruce_mp.slab.layout import ChunkState, State
 from bruce_mp.slab.recovery import arrivals_from
 from bruce_mp.slab.rows import Row

@@ -41,6 +41,7 @@ _LOCATIONS: Final = (
     (0, "[books]"),
     (64, "[input]"),
     (96, "[router]"),
+    (124, "[input]"),
     (160, "[dispatcher]"),
     (352, "[supervisor, status]"),
     (368, "[dispatcher]"),

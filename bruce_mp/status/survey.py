@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from bruce_mp.slab.chunks import is_settled, read_each
+from bruce_mp.slab.chunk_readers import read_each
+from bruce_mp.slab.chunks import is_settled
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.runs import name_of, records_of, runs_of
 from bruce_mp.slab.tables import TopicTable

@@ -12,7 +12,7 @@ import msgspec
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import read_each, until_damage
+from bruce_mp.slab.chunk_readers import read_each, until_damage
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.runs import name_of, records_of, runs_of
 from bruce_mp.telemetry.counters import Counter, discarded

@@ -67,6 +67,7 @@ class Counter(IntEnum):
     """How often a connection was not read because of the quota."""
     InputAgentReplaceTimestamp = 94
     """Messages whose timestamps lay too far from their arrival, and were replaced by it."""
+    InputAgentDiscardMsgTopicOverShare = 95
 
     # router
     RouteAnyPartitionMsg = 96
@@ -96,6 +97,10 @@ class Counter(IntEnum):
     RefusedDamagedPlace = 121
     MetadataResponseReadTimeout = 122
     MetadataResponseReadLostTcpConnection = 123
+
+    # input, continued
+    StreamInputTopicOverShare = 124
+    """How often a connection was not read because its topic held its share of the slab."""
 
     # dispatcher
     ConnectorStartConnect = 160

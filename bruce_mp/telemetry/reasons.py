@@ -52,6 +52,8 @@ EXPLAINED: Final[Mapping[DiscardReason, str]] = {
     DiscardReason.ABANDONED_ATTEMPT: "a fenced attempt was not completed, or was too large; its client sends it again",
     DiscardReason.SENDER_NOT_ALLOWED: "the socket's allow_users and allow_groups do not name the sender; the log does",
     DiscardReason.OVER_QUOTA: "a user sent more than input.quota allows; /senders says who",
+    DiscardReason.TOPIC_OVER_SHARE: "the topic's undelivered messages take all that topic_share.alpha allows "
+    "of the slab; see why the brokers do not take them",
     DiscardReason.BUG: "an error of the daemon; please report it with the log",
 }
 """What happened and where the remedy is, in words that go on a sentence."""

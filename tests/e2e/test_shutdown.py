@@ -192,7 +192,7 @@ def test_a_mistake_in_the_configuration_ends_it_at_once(
 def test_full_it_discards_and_counts_and_recovers_when_the_broker_is_back(tmp_path: Path, broker: DevBroker) -> None:
     """Fill, unblock, drain."""
     with (
-        Daemon(tmp_path, broker.bootstrap, SMALL_SLAB) as daemon,
+        Daemon(tmp_path, broker.bootstrap, {**SMALL_SLAB, "topic_share.alpha": 0}) as daemon,
         DatagramClient(daemon.socket_path, timeout=20) as client,
     ):
         lose_broker(daemon, broker)

@@ -8,11 +8,12 @@ import socket
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import pytest
 
 from bruce_mp.config.inputs import Input, Streams, UnixStream
 from bruce_mp.config.model import Config
-from bruce_mp.config.sections import Kafka
+from bruce_mp.config.sections import Kafka, TopicShare
 from bruce_mp.input.stream_process import _Worker
 from bruce_mp.pipes.control import Control
 from bruce_mp.pipes.start import Start
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GEOMETRY: Final = Geometry(chunks=16, topics=16, partitions=16, landing_slots=4, landing_slot_size=4096)
-CONFIG: Final = Config(kafka=Kafka(bootstrap_servers=("broker:9092",)), input=Input(streams=Streams(when_full="block")))
+CONFIG: Final = Config(
+    kafka=Kafka(bootstrap_servers=("broker:9092",)),
+    input=Input(streams=Streams(when_full="block")),
+    topic_share=TopicShare(alpha=0),
+)
 
 
 @pytest.fixture
@@ -109,4 +114,4 @@ def test_who_is_no_longer_in_the_list_is_not_heard_any_more(worker: _Worker, lis
 
 def allowing(uid: int) -> Config:
     stream = UnixStream(allow_users=(str(uid),))
-    return Config(kafka=CONFIG.kafka, input=Input(streams=Streams(when_full="block"), unix_stream=stream))
+    return msgspec.structs.replace(CONFIG, input=Input(streams=Streams(when_full="block"), unix_stream=stream))

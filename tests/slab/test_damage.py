@@ -13,7 +13,8 @@ from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import ChunkPool, all_runs, is_settled
+from bruce_mp.slab.chunk_readers import all_runs
+from bruce_mp.slab.chunks import ChunkPool, is_settled
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.recovery import arrivals_from, batches_of, close_open_runs, find, sweep, sweep_filled
 from bruce_mp.slab.rows import Row

@@ -12,7 +12,7 @@ import pytest
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import all_runs, read_each
+from bruce_mp.slab.chunk_readers import all_runs, read_each
 from bruce_mp.slab.file import Geometry, Slab
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.recovery import Found, sweep

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 from bruce_mp import kernels
 from bruce_mp.config.inputs import Input, UnixDatagram
 from bruce_mp.config.model import Config
-from bruce_mp.config.sections import Kafka
+from bruce_mp.config.sections import Kafka, TopicShare
 from bruce_mp.input.process import main
 from bruce_mp.pipes.control import Control, Ready
 from bruce_mp.pipes.links import DISCARDS, ROUTER_FROM_INPUTS, Links
@@ -41,7 +41,10 @@ def _run(start: Start, connection: Connection) -> None:
 class InputProcess:
     """An input process; the test is its supervisor, its router and its clients.  The context kills what is left."""
 
-    def __init__(self, directory: Path, when_full: str = "discard", kind: int = socket.SOCK_DGRAM) -> None:
+    def __init__(
+        self, directory: Path, when_full: str = "discard", kind: int = socket.SOCK_DGRAM, *, alpha: int = 0
+    ) -> None:
+        self._alpha = alpha
         self._directory = directory
         self._when_full = when_full
         self._stack = ExitStack()
@@ -66,7 +69,9 @@ class InputProcess:
 
     def _start(self) -> None:
         settings = Input(unix_datagram=UnixDatagram(when_full=self._when_full))  # type: ignore[arg-type]
-        config = Config(kafka=Kafka(bootstrap_servers=("127.0.0.1:1",)), input=settings)
+        config = Config(
+            kafka=Kafka(bootstrap_servers=("127.0.0.1:1",)), input=settings, topic_share=TopicShare(alpha=self._alpha)
+        )
         start = Start("input", INPUT_ROW, config, self._directory, self.slab.path, listener=self.listener)
         context = multiprocessing.get_context("spawn")
         connection, theirs = context.Pipe()

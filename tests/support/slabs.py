@@ -14,7 +14,8 @@ from bruce_mp.kernels import Lanes
 from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import ChunkPool, all_runs
+from bruce_mp.slab.chunk_readers import all_runs
+from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab, create
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.recovery import arrivals_from, close_open_runs

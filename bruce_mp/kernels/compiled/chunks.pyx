@@ -67,14 +67,14 @@ class ChunkPool(PureChunkPool):
         try:
             is_young = queue is self._sealed
             for _ in range(looks):
-                chunk = queue.popleft()
+                chunk, _none = queue.popitem(last=False)
                 at = memory.chunks + <uint64_t>chunk * CHUNK_BYTES
                 if is_settled(&memory, chunk):
                     freed += release_chunk(self, &memory, chunk)
                 elif is_young and <int64_t>load64(at + CHUNK_OPENED_MS) < stuck_before_ms:
                     self._put_back(queue, chunk)
                 else:
-                    queue.append(chunk)
+                    queue[chunk] = None
         finally:
             release(&memory)
         return freed

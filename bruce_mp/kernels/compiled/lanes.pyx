@@ -562,9 +562,9 @@ class Lanes(PureLanes):
 
     lane_type = Lane
 
-    def __init__(self, slab, pool, topics, linger_ms, tickets=None, **windows):
+    def __init__(self, slab, pool, topics, linger_ms, tickets=None, **rules):
         self._work = Work()
-        super().__init__(slab, pool, topics, linger_ms, tickets, **windows)
+        super().__init__(slab, pool, topics, linger_ms, tickets, **rules)
         (<Work>self._work).topics_version = self._topics_version
 
     @property
@@ -830,8 +830,7 @@ cdef int put_chain(lanes, Work work, Lane lane, bytes topic, int first, uint8_t 
         if lane.has_room(size) or make_room(lanes, work, lane, size, now_ms):
             first = lane.append(base, work.items, first, now_ms)
         else:
-            work.no_room.append(NoRoom(topic, work.items[first].timestamp, work.items[first].arrival))
-            first = work.items[first].next
+            first = drop(lanes, work, topic, first)
     if lane.due_ms and lane.records:
         lane.used_ms = now_ms  # it lingers already
         return 0
@@ -845,6 +844,18 @@ cdef int put_chain(lanes, Work work, Lane lane, bytes topic, int first, uint8_t 
     lane.linger_ms = lane.due_ms - now_ms if lane.due_ms else 0
     work.is_urgent = work.is_urgent or lane.records == 0
     return 0
+
+
+cdef int drop(lanes, Work work, bytes topic, int first) except -2:
+    """Note a message that found no room, and those behind it that cannot find any; the next one, or NONE."""
+    reason = lanes._refusal
+    cdef bint refuses_rest = lanes._refuses_rest
+    while first != NONE:
+        work.no_room.append(NoRoom(topic, work.items[first].timestamp, work.items[first].arrival, reason))
+        first = work.items[first].next
+        if not refuses_rest:
+            break
+    return first
 
 
 cdef int wake_by(lanes, Work work, int64_t due_ms) except -1:

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
 from zlib import crc32
 
+from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels.pure.lane import Head, Lane, record_size
 from bruce_mp.kernels.pure.parse import parse
 from bruce_mp.kernels.pure.timestamps import MAX_TOPICS, ReplacedTimestamps, replace_timestamps
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import TopicTable
+    from bruce_mp.slab.topic_shares import TopicShares
 
 __all__ = ["Ingested", "Lanes", "NoRoom"]
 
@@ -80,6 +82,7 @@ class NoRoom(NamedTuple):
     topic: bytes
     timestamp: int
     arrival: int
+    reason: DiscardReason = DiscardReason.NO_MEM
 
 
 class Ingested(NamedTuple):
@@ -96,7 +99,7 @@ class Lanes:
 
     `linger_ms` says for a topic how long a run may wait for more; 0 = hand over at the end of each batch.
     `tickets` hands closed runs over, if not as usual.  `windows` gives the timestamps that a topic's records may have,
-    None where any will do.
+    None where any will do.  Without `shares` topics may hold any amount.
     """
 
     lane_type: ClassVar = Lane
@@ -110,6 +113,7 @@ class Lanes:
         tickets: TicketOffice | None = None,
         *,
         windows: Windows = lambda _: None,
+        shares: TopicShares | None = None,
     ) -> None:
         self._slab = slab
         self._pool = pool
@@ -134,6 +138,12 @@ class Lanes:
         self._closed: list[Segment] = []
         self._tickets = tickets or TicketOffice(slab, pool.owner)
         self._next_due_ms: int | None = None
+        self._shares = shares
+        self.keeps_order = False
+        """Messages that find no room come again, so that none of their lane may pass them."""
+        self._refusal = DiscardReason.NO_MEM
+        """Why the last `_make_room` failed, and in `_refuses_rest` if it would for all that follow in the batch."""
+        self._refuses_rest = False
 
     def ingest(
         self,
@@ -157,7 +167,7 @@ class Lanes:
             for lane, members in self._assign(topic, items, keyed=keyed):
                 stamped = self._stamp(lane, topic, members, now_ms, is_explicit=is_explicit)
                 dropped = self._append(lane, buffer, stamped, now_ms)
-                no_room += [NoRoom(topic, item[1], item[0]) for item in dropped]
+                no_room += [NoRoom(topic, item[1], item[0], reason) for item, reason in dropped]
                 self._after_append(lane, topic, now_ms)
         keyed_ones = sum(len(items) for (_, keyed), items in batch.groups.items() if keyed)
         sound = sum(map(len, batch.groups.values()))
@@ -224,6 +234,10 @@ class Lanes:
             lane = self._lanes[key] = self.lane_type(self._slab, Head(number, b"", flags, index, count))
             lane.window = self._window_of(number, topic)
         return lane
+
+    def may_grow(self, topic: bytes, span: int, now_ms: int) -> bool:
+        """Report if a topic that was refused for its share may hold more by now: see `TopicShares`."""
+        return self._shares is None or self._shares.may_grow(self._topics.id_of(topic) or topic, span, now_ms)
 
     def _share(self, number: int, topic: bytes, *, keyed: bool, count: int = 0) -> Lane:
         """A shared lane, whose next run is for this topic; it carries the name if the topic has no number (0).
@@ -319,16 +333,19 @@ class Lanes:
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
-    def _append(self, lane: Lane, buffer: memoryview, items: list[Item], now_ms: int) -> list[Item]:
-        """Append messages to a lane; those for which there was no room come back."""
-        dropped: list[Item] = []
+    def _append(
+        self, lane: Lane, buffer: memoryview, items: list[Item], now_ms: int
+    ) -> list[tuple[Item, DiscardReason]]:
+        """Append messages to a lane; those for which there was no room come back, and why."""
+        dropped: list[tuple[Item, DiscardReason]] = []
         at = 0
         while at < len(items):
             if lane.has_room(items[at]) or self._make_room(lane, record_size(items[at]), now_ms):
                 at = lane.append(buffer, items, at, now_ms)
             else:
-                dropped.append(items[at])
-                at += 1
+                stop = len(items) if self._refuses_rest else at + 1
+                dropped += [(item, self._refusal) for item in items[at:stop]]
+                at = stop
         return dropped
 
     def _make_room(self, lane: Lane, size: int, now_ms: int) -> bool:
@@ -338,11 +355,23 @@ class Lanes:
         self._give_up(lane)
         is_long = wanted > needed and self._pool.can_spare(wanted)
         for span in (wanted, needed) if is_long else (needed,):
-            chunk = self._pool.allocate(span, now_ms)
+            chunk = self._allocate(lane.head, span, now_ms)
             if chunk is not None:
                 lane.enter(chunk, span)
                 return True
+        self._note_refusal(needed)
         return False
+
+    def _allocate(self, head: Head, span: int, now_ms: int) -> int | None:
+        if self._shares is None:
+            return self._pool.allocate(span, now_ms)
+        return self._shares.allocate(head.topic or head.name, span, now_ms)
+
+    def _note_refusal(self, needed: int) -> None:
+        """Note why a record found no room that needs so many chunks."""
+        is_over = self._shares is not None and self._shares.has_refused
+        self._refusal = DiscardReason.TOPIC_OVER_SHARE if is_over else DiscardReason.NO_MEM
+        self._refuses_rest = is_over and (needed == 1 or self.keeps_order)
 
     def _next_span(self, lane: Lane) -> int:
         """Chunks that a lane should take next: twice as many when these were full after a run or two.

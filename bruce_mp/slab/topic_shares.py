@@ -1,0 +1,229 @@
+"""The dynamic threshold of topics: how much of an input's part of the slab one topic may hold.
+
+The rule is that of shared-memory switches (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
+packet switches", 1998): a topic may hold at most `alpha` times as much as is free.  A single stuck topic then fills
+`alpha / (1 + alpha)` of the memory.  However many are stuck, a part stays free.
+
+That part shrinks with each stuck topic, so the last sixteenth of the memory is a reserve: within it a topic may hold at
+most a quarter of what is free.  A topic that holds nothing gets one chunk while any is free.
+
+Chunks are counted when a lane gets them and when the pool reclaims them: constant work for each chunk, none for each
+message.  The pool reclaims lazily, so a topic is refused only after a bounded look at its own oldest chunks and at the
+oldest of all.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.errors import SlabError
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.runs import name_of, read_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bruce_mp.slab.chunks import ChunkPool
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.tables import TopicTable
+
+__all__ = ["Holding", "Holdings", "TopicKey", "TopicShares", "topic_of_chunk"]
+
+TopicKey = int | bytes
+"""The number of a topic, or the name of one that the router has not numbered."""
+
+RESERVE_PART: Final = 16
+"""One part in so many of an input's capacity is the reserve."""
+RESERVE_DIVISOR: Final = 4
+"""Within the reserve a topic may hold one part in so many of what is free."""
+LOOKS_PER_SWEEP: Final = 256
+PATIENCE_MS: Final = 1000
+FIRST_PAUSE_MS: Final = 5
+LONGEST_PAUSE_MS: Final = 80
+"""A sweep that frees nothing is not repeated for so long: the pauses double, so that a stuck topic costs little."""
+
+
+class Holding:
+    """The chunks that one topic holds, those looked at longest ago first, with the span of each."""
+
+    __slots__ = ("alpha", "chunks", "freed", "held", "pause_ms", "swept_until_ms")
+
+    def __init__(self) -> None:
+        self.chunks: OrderedDict[int, int] = OrderedDict()
+        self.held = self.freed = 0
+        self.alpha: int | None = None
+        """None before anything asks for it, and after a change of the configuration."""
+        self.pause_ms = FIRST_PAUSE_MS
+        self.swept_until_ms = 0
+
+
+class Holdings:
+    """The chunks of an input by topic.  A topic that holds none is not listed."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[TopicKey, Holding] = {}
+        self._topics: dict[int, TopicKey] = {}
+        self.freed = 0
+        """Chunks of all topics that came free."""
+
+    def of(self, topic: TopicKey) -> Holding:
+        """Return what a topic holds; a new, unlisted holding if that is nothing."""
+        return self._by_topic.get(topic) or Holding()
+
+    def listed(self) -> dict[TopicKey, Holding]:
+        """Return all that is held, by topic."""
+        return self._by_topic
+
+    def add(self, topic: TopicKey, holding: Holding, chunk: int, span: int) -> None:
+        """Charge a chunk that was allocated to a topic, whose holding is `of(topic)`."""
+        self._by_topic[topic] = holding
+        holding.chunks[chunk] = span
+        holding.held += span
+        self._topics[chunk] = topic
+
+    def remove(self, chunk: int) -> None:
+        """Discharge a chunk that is free again; chunks without a topic are not listed."""
+        topic = self._topics.pop(chunk, None)
+        if topic is None:
+            return
+        holding = self._by_topic[topic]
+        holding.held -= holding.chunks.pop(chunk)
+        holding.freed += 1
+        self.freed += 1
+        if not holding.chunks:
+            del self._by_topic[topic]
+
+    def adopt(self, slab: Slab, chunk: int, span: int) -> None:
+        """Charge a chunk that a predecessor left to the topic of its first run."""
+        topic = topic_of_chunk(slab, chunk)
+        if topic is not None:
+            self.add(topic, self.of(topic), chunk, span)
+
+
+def topic_of_chunk(slab: Slab, chunk: int) -> TopicKey | None:
+    """Return the topic of a chunk's first run; None where it has no run, is damaged or belongs to a fenced attempt."""
+    at, words = slab.chunk_at(chunk), slab.words
+    run_at = at + lay.CHUNK_HEADER
+    if not words[(at + lay.CHUNK_RUNS) >> 2] or words[(at + lay.CHUNK_ATTEMPT) >> 2]:
+        return None
+    if words[(run_at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
+        return None
+    try:
+        number = words[(run_at + lay.RUN_TOPIC) >> 2]
+        return number or name_of(slab, chunk, lay.CHUNK_HEADER, read_run(slab, chunk, lay.CHUNK_HEADER))
+    except SlabError:
+        return None
+
+
+class _Press(NamedTuple):
+    """A topic has been over its threshold since then, when so many chunks of its own and of all had come free."""
+
+    since_ms: int
+    freed: int
+    freed_in_all: int
+
+
+class TopicShares:
+    """Allocates chunks of a pool to topics, each of which holds no more than its threshold.
+
+    `alpha_of` gives the factor of a topic by name; 0 = no threshold.
+
+    Where the senders of all topics share a socket that `blocks`, a topic over its threshold may only be slower than its
+    senders.  It gets its chunk, and the socket has to rest: see `must_rest`.  The topic is refused once it is stuck:
+    none of its chunks comes free for a second, and some of another topic do.
+    """
+
+    def __init__(self, pool: ChunkPool, topics: TopicTable, alpha_of: Callable[[bytes], int]) -> None:
+        self._pool = pool
+        self._topics = topics
+        self._alpha_of = alpha_of
+        self.blocks = False
+        self._pressed: dict[TopicKey, _Press] = {}
+        self.has_refused = False
+        """The last `allocate` failed because of the topic's threshold, not for want of memory."""
+
+    def apply_config(self, alpha_of: Callable[[bytes], int]) -> None:
+        """Apply changed factors."""
+        self._alpha_of = alpha_of
+        for holding in self._pool.holdings.listed().values():
+            holding.alpha = None
+            holding.swept_until_ms = 0
+
+    def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
+        """Return the first of `span` neighbouring chunks for a topic, opened and empty; None when it gets none."""
+        holding = self._pool.holdings.of(topic)
+        self.has_refused = not self._is_allowed(topic, holding, span, now_ms) and not self._presses(topic, now_ms)
+        chunk = None if self.has_refused else self._pool.allocate(span, now_ms)
+        if chunk is not None:
+            holding = self._pool.holdings.of(topic)  # `allocate` may have reclaimed all that it held
+            self._pool.holdings.add(topic, holding, chunk, span)
+        return chunk
+
+    def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
+        """Report if a topic that was refused may go on, for a message that needs `span` chunks or a larger amount.
+
+        Less than half of what it holds is not worth a try: each parses all that waits.
+        """
+        holding = self._pool.holdings.of(topic)
+        return self._is_allowed(topic, holding, min(span, 1 + holding.held // 2), now_ms)
+
+    def must_rest(self, now_ms: int) -> bool:
+        """Report if a topic is over its threshold that is not stuck, so that nothing should be received."""
+        for topic in list(self._pressed):
+            if self._is_allowed(topic, self._pool.holdings.of(topic), 1, now_ms):
+                del self._pressed[topic]
+        return any(self._presses(topic, now_ms) for topic in list(self._pressed))
+
+    def _presses(self, topic: TopicKey, now_ms: int) -> bool:
+        """Note that a topic is over its threshold; False if it is stuck, or others do not wait for it."""
+        if not self.blocks:
+            return False
+        holdings, press = self._pool.holdings, self._pressed.get(topic)
+        freed = holdings.of(topic).freed
+        if press is None or press.freed != freed:
+            press = self._pressed[topic] = _Press(now_ms, freed, holdings.freed)
+        return now_ms - press.since_ms < PATIENCE_MS or holdings.freed == press.freed_in_all
+
+    def _is_allowed(self, topic: TopicKey, holding: Holding, span: int, now_ms: int) -> bool:
+        if self._is_within(topic, holding, span):
+            return True
+        return self._sweep(holding, now_ms) and self._is_within(topic, holding, span)
+
+    def _is_within(self, topic: TopicKey, holding: Holding, span: int) -> bool:
+        """Compare what a topic would hold with its threshold."""
+        if holding.alpha is None:
+            holding.alpha = self._alpha_of(self._name(topic))
+        held, free = holding.held + span, self._pool.free_count - span
+        return (
+            held == 1
+            or not holding.alpha
+            or held <= holding.alpha * (free - self._pool.capacity // RESERVE_PART)
+            or held * RESERVE_DIVISOR <= free
+        )
+
+    def _name(self, topic: TopicKey) -> bytes:
+        if isinstance(topic, bytes):
+            return topic
+        try:
+            return self._topics.name_of(topic)
+        except KeyError:  # the router has removed it from the table
+            return b""
+
+    def _sweep(self, holding: Holding, now_ms: int) -> bool:
+        """Reclaim settled chunks before a topic is refused, a bounded number of looks; False if none came free."""
+        if now_ms < holding.swept_until_ms:
+            return False
+        some = list(islice(holding.chunks, LOOKS_PER_SWEEP))
+        for chunk in some:
+            holding.chunks.move_to_end(chunk)
+        before = self._pool.free_count
+        self._pool.reclaim_among(some)
+        self._pool.reclaim(self._pool.free_count + LOOKS_PER_SWEEP)
+        if self._pool.free_count > before:
+            holding.pause_ms, holding.swept_until_ms = FIRST_PAUSE_MS, 0
+            return True
+        holding.swept_until_ms = now_ms + holding.pause_ms
+        holding.pause_ms = min(2 * holding.pause_ms, LONGEST_PAUSE_MS)
+        return False
