@@ -21,7 +21,7 @@ from bruce_mp.input.datagrams import Admission
 from bruce_mp.input.linger import lingers_of
 from bruce_mp.input.naps import naps_for
 from bruce_mp.input.outlet import Outlet
-from bruce_mp.input.pressure import LONGEST_S, NOTHING, Pressure
+from bruce_mp.input.pressure import LONGEST_S, NOTHING, Allowance, Pressure
 from bruce_mp.input.senders import Senders, rules_for_datagrams
 from bruce_mp.input.timestamps import clock_step_ms, windows_for_datagrams
 from bruce_mp.kernels import ChunkPool, Lanes, Row
@@ -146,11 +146,10 @@ class _Input:
         """Take in what waits, a bounded number of messages; rest when the slab fills up."""
         until_ms = 0 if self._draining or self._blocks else steady_ms() + _LONGEST_ROUND_MS
         for _ in range(_TURNS_A_ROUND):
-            if self._blocks and self._shares.must_rest(steady_ms()):
-                self._rest(LONGEST_S)
-                return
             size = self._next_size() if self._blocks else 0
             allowed = NOTHING if size is None else self._pressure.allowance(size)
+            if self._blocks and self._shares.must_rest(steady_ms()):
+                allowed = Allowance(0, LONGEST_S)
             if size is None or (allowed.messages and not self._receive(allowed.messages, until_ms)):
                 if self._draining:
                     self._finish()

@@ -96,6 +96,9 @@ class TopicTable:
             name = self._names[topic]
         return name
 
+    def __len__(self) -> int:
+        return len(self._names)
+
     @property
     def room(self) -> int:
         """How many more topics can be numbered."""

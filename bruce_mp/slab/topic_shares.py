@@ -132,7 +132,8 @@ class TopicShares:
 
     Where the senders of all topics share a socket that `blocks`, a topic over its threshold may only be slower than its
     senders.  It gets its chunk, and the socket has to rest: see `must_rest`.  The topic is refused once it is stuck:
-    none of its chunks comes free for a second, and some of another topic do.
+    none of its chunks comes free for a second, while another topic holds nothing or gets chunks free.  Where all topics
+    are stuck the socket rests, and nothing is refused.
     """
 
     def __init__(self, pool: ChunkPool, topics: TopicTable, alpha_of: Callable[[bytes], int]) -> None:
@@ -177,14 +178,20 @@ class TopicShares:
         return any(self._presses(topic, now_ms) for topic in list(self._pressed))
 
     def _presses(self, topic: TopicKey, now_ms: int) -> bool:
-        """Note that a topic is over its threshold; False if it is stuck, or others do not wait for it."""
+        """Note that a topic is over its threshold; False if it is stuck, or no others wait for it."""
         if not self.blocks:
             return False
         holdings, press = self._pool.holdings, self._pressed.get(topic)
         freed = holdings.of(topic).freed
         if press is None or press.freed != freed:
             press = self._pressed[topic] = _Press(now_ms, freed, holdings.freed)
-        return now_ms - press.since_ms < PATIENCE_MS or holdings.freed == press.freed_in_all
+        if now_ms - press.since_ms < PATIENCE_MS:
+            return True
+        return holdings.freed == press.freed_in_all and not self._is_any_idle()
+
+    def _is_any_idle(self) -> bool:
+        """Report if a numbered topic holds nothing: its messages were all delivered."""
+        return sum(isinstance(topic, int) for topic in self._pool.holdings.listed()) < len(self._topics)
 
     def _is_allowed(self, topic: TopicKey, holding: Holding, span: int, now_ms: int) -> bool:
         if self._is_within(topic, holding, span):

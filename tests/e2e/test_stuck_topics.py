@@ -1,0 +1,177 @@
+"""Topics that the brokers do not take fill their share of the slab, and no message of another topic is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter as Tally
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.client.datagram import DatagramClient
+from bruce_mp.client.stream import StreamClient
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.devbroker.faults import Action, Fault
+from support.daemon import Daemon
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bruce_mp.client.base import Client
+
+pytestmark = pytest.mark.process
+
+HEALTHY: Final = "healthy"
+MESSAGES: Final = 4_000
+RATE: Final = 800
+STUCK_BYTES: Final = 24 << 20
+"""What is sent of stuck topics: half as much again as the slab has."""
+STUCK_VALUE: Final = 6_000
+STUCK_BROKER: Final = 2
+ERROR_19, ERROR_29, NO_LEADER = 19, 29, -1
+
+
+@dataclass(frozen=True)
+class Sockets:
+    """How messages come in: which client sends them and what happens when there is no room."""
+
+    is_stream: bool
+    when_full: str
+
+    def settings(self, directory: Path) -> dict[str, object]:
+        section = "streams" if self.is_stream else "unix_datagram"
+        return {
+            "slab.size": "16m",
+            f"input.{section}.when_full": self.when_full,
+            "input.unix_stream.enable": "true",
+            "input.unix_stream.path": directory / "in.stream",
+            "input.streams.workers": 1,
+        }
+
+    def connect(self, daemon: Daemon) -> Client:
+        if self.is_stream:
+            return StreamClient(daemon.directory / "in.stream", timeout=120)
+        return DatagramClient(daemon.socket_path, timeout=120)
+
+
+WAYS: Final = {
+    "datagrams": Sockets(is_stream=False, when_full="discard"),
+    "datagrams-block": Sockets(is_stream=False, when_full="block"),
+    "streams": Sockets(is_stream=True, when_full="discard"),
+    "streams-block": Sockets(is_stream=True, when_full="block"),
+}
+
+
+def refuse(broker: DevBroker, topics: list[str], how: int) -> None:
+    """Have the brokers take no message of these topics."""
+    if how == NO_LEADER:
+        for topic in topics:
+            broker.move_leader(topic, 0, STUCK_BROKER)
+        broker.broker_down(STUCK_BROKER)
+        return
+    for topic in topics:
+        broker.inject(Fault(action=Action.ERROR, code=how, topic=topic, times=None))
+
+
+class StuckSender(threading.Thread):
+    """Sends messages of stuck topics: `count` as fast as they are taken, then some thousands a second until stopped."""
+
+    def __init__(self, client: Client, topics: list[str], count: int) -> None:
+        super().__init__(daemon=True)
+        self._client, self._topics, self._count = client, topics, count
+        self._stopped = threading.Event()
+        self.sent: list[bytes] = []
+
+    def run(self) -> None:
+        with self._client as client:
+            while not self._stopped.is_set():
+                number = len(self.sent)
+                topic = self._topics[number % len(self._topics)]
+                value = b"%s %08d" % (topic.encode(), number)
+                client.send(topic, value.ljust(STUCK_VALUE if number < self._count else 100, b"."))
+                self.sent.append(value)
+                if number > self._count and number % 8 == 0:
+                    time.sleep(0.002)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+def send_healthy(client: Client) -> list[bytes]:
+    """Send the messages of the healthy topic at their rate; their values."""
+    values = [b"%06d" % number + bytes(100) for number in range(MESSAGES)]
+    began = time.monotonic()
+    for number, value in enumerate(values):
+        client.send(HEALTHY, value)
+        time.sleep(max(0.0, began + number / RATE - time.monotonic()))
+    return values
+
+
+def fill(daemon: Daemon, sockets: Sockets, topics: list[str]) -> list[StuckSender]:
+    """Start a sender for stuck topics, of streams one for each, and wait until the topics hold their shares."""
+    groups = [[topic] for topic in topics] if sockets.is_stream else [topics]
+    count = STUCK_BYTES // STUCK_VALUE // len(groups)
+    senders = [StuckSender(sockets.connect(daemon), group, count) for group in groups]
+    for sender in senders:
+        sender.start()
+    daemon.wait_for(lambda: is_still(daemon), "the stuck topics to fill their shares", 90)
+    return senders
+
+
+def is_still(daemon: Daemon) -> bool:
+    """Report if the slab is fuller than half, and gets no fuller."""
+    before = daemon.get("/held")["slab_in_use"]
+    time.sleep(0.5)
+    return bool(before > 0.5) and abs(daemon.get("/held")["slab_in_use"] - before) < 0.005
+
+
+def values_of(broker: DevBroker, topic: str) -> Tally[bytes]:
+    return Tally(record.value or b"" for records in broker.fetch(topic) for record in records)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("stuck", "how"),
+    [(1, ERROR_19), (1, ERROR_29), (1, NO_LEADER), (3, ERROR_29), (30, ERROR_19), (30, NO_LEADER)],
+)
+def test_stuck_topics_lose_no_message_of_a_healthy_one(tmp_path: Path, stuck: int, how: int, way: str) -> None:
+    sockets, topics = WAYS[way], [f"stuck-{number}" for number in range(stuck)]
+    with DevBroker(brokers=2, topics=dict.fromkeys([HEALTHY, *topics], 1)) as broker:
+        broker.move_leader(HEALTHY, 0, 1)
+        refuse(broker, topics, how)
+        with Daemon(tmp_path, broker.bootstrap, sockets.settings(tmp_path)) as daemon:
+            with sockets.connect(daemon) as client:
+                client.send(HEALTHY, b"first")
+                daemon.wait_for(lambda: daemon.books().delivered == 1, "the healthy topic to be known", 30)
+                senders = fill(daemon, sockets, topics)
+                healthy = [b"first", *send_healthy(client)]
+                daemon.wait_for(lambda: daemon.books().delivered >= len(healthy), "the healthy messages", 60)
+            assert values_of(broker, HEALTHY) == Tally(healthy)
+            let_go(broker, daemon, senders)
+            books = daemon.wait_settled(len(healthy) + sum(len(sender.sent) for sender in senders), 90)
+        check_stuck(broker, topics, senders, sum(books.discarded.values()))
+        assert books.discarded.keys() == (set() if way == "streams-block" else {"TOPIC_OVER_SHARE"})
+
+
+def let_go(broker: DevBroker, daemon: Daemon, senders: list[StuckSender]) -> None:
+    """Have the brokers take everything, and end the senders."""
+    for sender in senders:
+        sender.stop()
+    broker.clear_faults()
+    broker.broker_up(STUCK_BROKER)
+    daemon.refresh_metadata()
+    for sender in senders:
+        sender.join(90)
+        assert not sender.is_alive()
+
+
+def check_stuck(broker: DevBroker, topics: list[str], senders: list[StuckSender], discarded: int) -> None:
+    """Compare what arrived of stuck topics with what was sent: once each, but for those that were discarded."""
+    arrived = Tally[bytes]()
+    for topic in topics:
+        arrived += Tally(value.rstrip(b".") for value in values_of(broker, topic).elements())
+    sent = Tally(value for sender in senders for value in sender.sent)
+    assert arrived <= sent
+    assert sent.total() - arrived.total() == discarded
