@@ -5,8 +5,10 @@ nobody.  An input takes a share when it runs out of chunks, under a lock of the 
 dies, and gives it back by one store when nothing is in it and shares are scarce.  A dead input's shares stay with its
 row, for its successor.
 
-Half of the slab is guaranteed, to each input the same part of it; the rest is for whoever needs it.  So an input whose
-clients wait when the slab is full cannot take the room of one whose messages would be discarded.
+Half of the slab is guaranteed to the inputs that hold messages, the same part to each; the rest is for any of them.
+So an input whose clients wait when the slab is full cannot take the room of one whose messages would be discarded.  An
+input that holds nothing keeps an eighth of its part, so that the others may use nearly all of the slab.  When it
+receives messages, it takes what the others give back, up to its part.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ __all__ = ["Shares", "note_owners"]
 
 _LOCK_TRIES: Final = 50
 _LOCK_PAUSE_S: Final = 0.0001
+_IDLE_DIVISOR: Final = 8
+"""An input that holds nothing keeps one part in so many of what is guaranteed to it."""
 _SCARCE: Final = 4
 """Below one part in so many, free shares are scarce."""
 
@@ -63,9 +67,16 @@ class Shares:
 
     @property
     def capacity(self) -> int:
-        """How many chunks this input can have at the most."""
-        others = self._guaranteed * len(self._others) * self.size
-        return (self.count - 1) * self.size + self._last_size - others
+        """How many chunks this input can have at the most while the others hold or do not hold messages as now."""
+        others = 0
+        if self._others:
+            table = bytes(self._table)
+            others = sum(self._owed(table.count(other)) for other in self._others)
+        return (self.count - 1) * self.size + self._last_size - others * self.size
+
+    def _owed(self, has: int) -> int:
+        """Return the shares that are kept for another input, which has so many."""
+        return self._guaranteed if has else -(-self._guaranteed // _IDLE_DIVISOR)
 
     @property
     def obtainable(self) -> int:
@@ -81,8 +92,8 @@ class Shares:
         return obtainable
 
     def _takeable(self, table: bytes) -> int:
-        owed = sum(max(0, self._guaranteed - table.count(other)) for other in self._others)
-        return table.count(0) - owed
+        have = [table.count(other) for other in self._others]
+        return table.count(0) - sum(max(0, self._owed(has) - has) for has in have)
 
     @property
     def are_scarce(self) -> bool:
