@@ -98,7 +98,7 @@ class Counter(IntEnum):
     MetadataResponseReadTimeout = 122
     MetadataResponseReadLostTcpConnection = 123
 
-    # input, continued
+    # more of the input
     StreamInputTopicOverShare = 124
     """How often a connection was not read because its topic held its share of the slab."""
 
