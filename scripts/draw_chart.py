@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Draw the CPU time per message beside other programs, as docs/images/cpu-per-message.svg; a test compares the two.
+
+scripts/draw_chart.py > docs/images/cpu-per-message.svg
+
+The bars come from the group `peers` of tests/bench/baseline.json, which `scripts/bench peers --record` writes. The
+ancestor's bar comes from tests/bench/ancestor.json, because the benchmark cannot start a C++ daemon.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from xml.sax.saxutils import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RECORDED: Final = Path(__file__).parents[1] / "tests" / "bench"
+SIZES: Final = {"100B": "messages of 100 bytes", "1KB": "messages of 1 KB"}
+PEERS: Final = {
+    "bruce": "bruce_mp",
+    "rsyslog": "rsyslog, imuxsock to omkafka",
+    "confluent-kafka": "confluent-kafka in process, no daemon",
+}
+"""Cases of the benchmark that have a bar, with the words beside it."""
+
+LEFT: Final = 330
+WIDTH: Final = 420
+ROW: Final = 30
+TOP: Final = 62
+
+HEAD: Final = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 {height}" role="img" aria-labelledby="title desc" \
+font-family="system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif">
+  <title id="title">CPU time per message</title>
+  <desc id="desc">{description}</desc>
+  <style>
+    .ground {{ fill: #ffffff; }} .text {{ fill: #1b2430; }} .small {{ fill: #46525f; }}
+    .ours {{ fill: #2563a8; }} .other {{ fill: #a9b4c0; }} .ancestor {{ fill: #c98a2b; }} .axis {{ stroke: #8b98a9; }}
+    @media (prefers-color-scheme: dark) {{
+      .ground {{ fill: #12171e; }} .text {{ fill: #eaf0f6; }} .small {{ fill: #b4c0cc; }}
+      .ours {{ fill: #6fb0f5; }} .other {{ fill: #66727f; }} .ancestor {{ fill: #e0a84e; }} .axis {{ stroke: #5d6c7e; }}
+    }}
+    .text {{ font-size: 14px; }} .small {{ font-size: 12px; }}
+    .bold {{ font-weight: 600; }} .name {{ text-anchor: end; }}
+  </style>
+  <rect class="ground" width="820" height="{height}" rx="10"/>
+  <text class="text bold" x="20" y="30">CPU time per message in µs, user and system: shorter is better</text>
+"""
+
+
+class Bar(NamedTuple):
+    """One measured figure; `look` is its class in the style sheet."""
+
+    name: str
+    microseconds: float
+    look: str
+
+
+def render() -> str:
+    """Return the whole picture as SVG."""
+    peers, ancestor = _recorded("baseline.json")["groups"]["peers"], _recorded("ancestor.json")
+    panels = {size: _bars(size, peers["figures"], ancestor) for size in SIZES}
+    scale = WIDTH / max(bar.microseconds for bars in panels.values() for bar in bars)
+    notes = _notes(peers["machine"], ancestor)
+    below = TOP + sum(_height(bars) for bars in panels.values())
+    lines = [HEAD.format(height=below + 18 * len(notes) + 14, description=escape(_description(panels)))]
+    at = TOP
+    for size, bars in panels.items():
+        lines.extend(_panel(SIZES[size], bars, at, scale))
+        at += _height(bars)
+    lines.extend(_note(note, below + 18 * number) for number, note in enumerate(notes))
+    return "".join([*lines, "</svg>\n"])
+
+
+def _recorded(name: str) -> dict[str, Any]:
+    return dict(json.loads((RECORDED / name).read_text()))
+
+
+def _bars(size: str, figures: dict[str, Any], ancestor: dict[str, Any]) -> list[Bar]:
+    bars = [
+        Bar(name, figures[f"{size}-{peer}"]["daemon_us"], "ours" if peer == "bruce" else "other")
+        for peer, name in PEERS.items()
+    ]
+    measured_beside = f"{ancestor['name']}, measured beside {ancestor['commit']}"
+    return [*bars, Bar(measured_beside, ancestor["us_per_message"][size], "ancestor")]
+
+
+def _height(bars: list[Bar]) -> int:
+    return ROW * len(bars) + 54
+
+
+def _panel(title: str, bars: list[Bar], at: int, scale: float) -> Iterator[str]:
+    yield f'  <text class="text bold name" x="{LEFT - 12}" y="{at + 8}">{escape(title)}</text>\n'
+    top = at + 20
+    for number, bar in enumerate(bars):
+        yield from _row(bar, top + ROW * number, scale)
+    yield f'  <path class="axis" d="M{LEFT} {top}V{top + ROW * len(bars)}"/>\n'
+
+
+def _row(bar: Bar, at: int, scale: float) -> Iterator[str]:
+    width = bar.microseconds * scale
+    yield f'  <text class="text name" x="{LEFT - 12}" y="{at + 20}">{escape(bar.name)}</text>\n'
+    yield f'  <rect class="{bar.look}" x="{LEFT}" y="{at + 5}" width="{width:.1f}" height="{ROW - 10}"/>\n'
+    yield f'  <text class="text" x="{LEFT + width + 8:.1f}" y="{at + 20}">{bar.microseconds:.1f}</text>\n'
+
+
+def _notes(machine: dict[str, Any], ancestor: dict[str, Any]) -> list[str]:
+    ours = ancestor["bruce_us_per_message"]
+    beside = " and ".join(f"{ours[size]:.1f} µs for {SIZES[size]}" for size in SIZES)
+    run = f"scripts/bench peers at {machine['commit']}, repetitions: {machine['repetitions']:.0f}"
+    return [
+        f"Datagrams from one sender without pauses, {machine['cores']:.0f} cores, {machine['date']}, {run}.",
+        f"{ancestor['name']}: {ancestor['load']}.",
+        f"In that sitting bruce_mp at {ancestor['commit']} needed {beside}.",
+    ]
+
+
+def _note(text: str, at: int) -> str:
+    return f'  <text class="small" x="20" y="{at}">{escape(text)}</text>\n'
+
+
+def _description(panels: dict[str, list[Bar]]) -> str:
+    return " ".join(
+        f"{SIZES[size]}: " + ", ".join(f"{bar.name} {bar.microseconds:.1f}" for bar in bars) + "."
+        for size, bars in panels.items()
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())
