@@ -1,10 +1,10 @@
-// Sending to the daemon from Java 16 or later, by a UNIX stream or by TCP. Java itself has no UNIX datagrams.
+// Send a message from Java 16 or later, by UNIX stream or TCP. Java lacks UNIX datagrams.
 //
 //     java Send.java /run/bruce.stream clicks user-7 hello
 //     java Send.java 9000 clicks user-7 hello 12345
 //
-// Copy message() and connect() into your program. A SocketChannel may be used by many threads only if each message is
-// written whole under one lock, as send() does.
+// Copy message(), connect() and send() into your program. Threads that share a SocketChannel need a lock around each whole
+// message, as in send().
 
 import java.io.IOException;
 import java.net.InetAddress;
@@ -18,7 +18,7 @@ import java.nio.charset.StandardCharsets;
 public final class Send {
     private static final int MAX_TOPIC = 32767;
 
-    /** One message in the daemon's format, big-endian as ByteBuffers are; partitionKey may be null. */
+    /** Encode one message, big-endian like any new ByteBuffer; a null partitionKey lets the daemon choose. */
     static ByteBuffer message(String topic, byte[] key, byte[] value, Integer partitionKey) {
         byte[] name = topic.getBytes(StandardCharsets.UTF_8); // lengths count bytes, not characters
         if (name.length == 0 || name.length > MAX_TOPIC) {
@@ -41,7 +41,7 @@ public final class Send {
         return message.flip();
     }
 
-    /** A connection to the daemon's stream socket, given by path, or to its TCP port. */
+    /** Connect to the daemon's stream socket, given by path, or to its TCP port. */
     static SocketChannel connect(String address) throws IOException {
         if (address.startsWith("/")) {
             SocketChannel channel = SocketChannel.open(StandardProtocolFamily.UNIX);
@@ -51,7 +51,7 @@ public final class Send {
         return SocketChannel.open(new InetSocketAddress(InetAddress.getLoopbackAddress(), Integer.parseInt(address)));
     }
 
-    /** Writes the message to its end; if that fails, connect anew and send it again. */
+    /** Write the whole message; after a failure, connect again and send it again. */
     static void send(SocketChannel daemon, ByteBuffer message) throws IOException {
         synchronized (daemon) {
             while (message.hasRemaining()) {

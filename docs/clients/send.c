@@ -1,8 +1,8 @@
-/* Sending to the daemon from C: one message, one sendto().
+/* Send a message from C with one sendto().
  *
  *     cc -o send send.c && ./send /run/bruce.dgram clicks user-7 hello
  *
- * Copy bruce_message(), bruce_send() and what they use into your program. */
+ * Copy bruce_message(), bruce_send() and their helpers into your program. */
 
 #include <errno.h>
 #include <stdint.h>
@@ -17,7 +17,7 @@
 #define MAX_TOPIC 32767
 #define MAX_DATAGRAM 65536 /* the daemon's input.max_datagram_size */
 
-/* Puts a number in big-endian order; the place behind it. */
+/* Write a number in big-endian order; return the position after it. */
 static unsigned char *put(unsigned char *at, uint64_t number, int bytes)
 {
     while (bytes--)
@@ -39,8 +39,8 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Writes a message into a buffer.  The daemon chooses the partition if partition_key is NULL, else the key does: modulo
- * the number of partitions.  Returns the size of the message, 0 if it does not fit. */
+/* Write a message into a buffer; return its size, or 0 if it does not fit.  The daemon chooses the partition if
+ * partition_key is NULL, else it is the key modulo the number of partitions. */
 static size_t bruce_message(unsigned char *buffer, size_t room, const uint32_t *partition_key, const char *topic,
                             const void *key, size_t key_size, const void *value, size_t value_size)
 {
@@ -64,8 +64,8 @@ static size_t bruce_message(unsigned char *buffer, size_t room, const uint32_t *
     return (size_t)(at - buffer);
 }
 
-/* Sends one message; 0, or -1 with errno.  With MSG_DONTWAIT instead of 0 it fails with EAGAIN where it would wait for
- * the daemon. */
+/* Send one message; return 0, or -1 with errno.  sendto() blocks while the daemon's queue is full; with MSG_DONTWAIT as
+ * flags it fails with EAGAIN instead. */
 static int bruce_send(int fd, const char *path, const void *message, size_t size)
 {
     struct sockaddr_un daemon = {.sun_family = AF_UNIX};
@@ -94,7 +94,7 @@ int main(int argc, char **argv)
                 MAX_DATAGRAM);
         return 1;
     }
-    int fd = socket(AF_UNIX, SOCK_DGRAM, 0); /* once in a program; after a fork() the child may go on using it */
+    int fd = socket(AF_UNIX, SOCK_DGRAM, 0); /* once in a program; a child may use it after fork() */
     if (fd < 0 || bruce_send(fd, argv[1], message, size) < 0) {
         fprintf(stderr, "%s: %s: %s\n", argv[0], argv[1], strerror(errno));
         return 1;

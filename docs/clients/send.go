@@ -1,10 +1,10 @@
-// Sending to the daemon from Go, as datagrams or by a stream.
+// Send a message from Go, as a datagram or by a stream.
 //
 //	go run send.go unixgram /run/bruce.dgram clicks user-7 hello
 //	go run send.go unix /run/bruce.stream clicks user-7 hello
 //	go run send.go tcp 127.0.0.1:9000 clicks user-7 hello 12345
 //
-// Copy Message into your program. A net.Conn may be used by many goroutines: each Write is one whole message.
+// Copy Message into your program. Goroutines may share a net.Conn, because each Write is one whole message.
 package main
 
 import (
@@ -19,8 +19,8 @@ import (
 
 const maxTopic = 32767
 
-// Message is one message in the daemon's format. Without a partition key the daemon chooses the partition, with one the
-// key does, modulo the number of partitions.
+// Message encodes one message. The daemon chooses the partition if partitionKey is nil, else it is the key modulo the number
+// of partitions.
 func Message(topic string, key, value []byte, partitionKey *uint32) ([]byte, error) {
 	if len(topic) == 0 || len(topic) > maxTopic {
 		return nil, errors.New("the topic has to have 1 to 32767 bytes")
@@ -49,7 +49,7 @@ func Message(topic string, key, value []byte, partitionKey *uint32) ([]byte, err
 }
 
 func send(network, address string, message []byte) error {
-	// A datagram connection ends with the daemon's socket: when Write fails with ECONNREFUSED, dial again.
+	// A datagram connection ends with the daemon's socket: dial again when Write fails with ECONNREFUSED.
 	daemon, err := net.Dial(network, address)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-// Sending to the daemon from Node.js, by a UNIX stream or by TCP. Node itself has no UNIX datagrams.
+// Send a message from Node.js, by UNIX stream or TCP. Node.js lacks UNIX datagrams.
 //
 //     node send.js /run/bruce.stream clicks user-7 hello
 //     node send.js 9000 clicks user-7 hello 12345
@@ -11,8 +11,8 @@ const net = require('node:net');
 
 const MAX_TOPIC = 32767;
 
-// One message in the daemon's format; key and value are strings or Buffers. Without a partitionKey the daemon chooses
-// the partition, with one the key does, modulo the number of partitions.
+// Encode one message; key and value are strings or Buffers. The daemon chooses the partition if partitionKey is undefined,
+// else it is the key modulo the number of partitions.
 function message(topic, key, value, partitionKey) {
   const [name, keyBytes, valueBytes] = [topic, key, value].map((part) => Buffer.from(part)); // bytes, not characters
   if (name.length === 0 || name.length > MAX_TOPIC) {
@@ -49,7 +49,7 @@ function main([address, topic, key, value, partitionKey]) {
     console.error(`send: ${error.message}`);
     process.exitCode = 1;
   });
-  // When write() answers false the daemon is behind: wait for the event 'drain' before the next message.
+  // If write() returns false, the daemon is behind: wait for the event 'drain' before the next message.
   daemon.end(message(topic, key, value, partitionKey === undefined ? undefined : Number(partitionKey)));
 }
 

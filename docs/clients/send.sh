@@ -1,14 +1,14 @@
 #!/bin/bash
-# Sending to the daemon's TCP port from bash, with nothing else installed.
+# Send a message to the daemon's TCP port from bash alone.
 #
 #     send.sh 9000 clicks user-7 hello
 #
-# With the package installed, `bruce send` does this and more. Bash strings hold no NUL bytes.
+# `bruce send` of the package has more options. Bash strings cannot hold NUL bytes.
 
 set -eu
 export LC_ALL=C # so that ${#x} counts bytes
 
-# A number in big-endian order, as printf escapes: number 258 2 -> \x01\x02
+# Print a number in big-endian order, as printf escapes: number 258 2 -> \x01\x02
 number() {
     printf "%0$(($2 * 2))x" "$1" | sed 's/../\\x&/g'
 }
