@@ -1,4 +1,4 @@
-"""Renders what becomes of each option of Dory and Bruce as the page docs/migrating-options.md; a test compares the two.
+"""Render the new setting of each option of Dory and Bruce as docs/migrating-options.md; a test compares the two.
 
 python -m bruce_mp.cli.importing.options_page > docs/migrating-options.md
 """
@@ -20,52 +20,53 @@ __all__ = ["ELEMENTS", "render"]
 INTRODUCTION: Final = """\
 # The options of Dory and Bruce
 
-Made from the tables of `bruce import-config` by `python -m bruce_mp.cli.importing.options_page`.
-[Migrating](migrating.md) says how to use it; [configuration](configuration.md) has each setting of today.
+The new setting for each option of Dory and Bruce. [Migrating](migrating.md) converts a whole configuration, and
+[configuration](configuration.md) explains the settings. `python -m bruce_mp.cli.importing.options_page` generates this
+page from the tables of `bruce import-config`.
 
-*XML* is where an option stood in the file, below its root; *option* is that of the command line.
+*XML* is the place in the file, below its root; *option* belongs to the command line.
 """
 
 ELEMENTS: Final = {
-    "initialBrokers/broker": ("kafka.bootstrap_servers", "Its attributes `host` and `port`, as `HOST:PORT`."),
-    "batching/namedConfigs/config": ("batching.configs.NAME", "A limit that was `disable` is left out."),
+    "initialBrokers/broker": ("kafka.bootstrap_servers", "The attributes `host` and `port`, as `HOST:PORT`."),
+    "batching/namedConfigs/config": ("batching.configs.NAME", "A limit with `disable` has no line."),
     "batching/produceRequestDataLimit": ("batching.produce_request_data_limit", ""),
     "batching/messageMaxBytes": ("batching.message_max_bytes", ""),
     "batching/combinedTopics": ("batching.combined", ""),
     "batching/defaultTopic": ("batching.default", "The actions are `per_topic`, `combined` and `none`."),
-    "batching/topicConfigs/topic": ("batching.topics.NAME", "The same."),
-    "compression/namedConfigs/config": ("compression.configs.NAME", "A level is kept for gzip; it had no effect else."),
+    "batching/topicConfigs/topic": ("batching.topics.NAME", "The same actions."),
+    "compression/namedConfigs/config": ("compression.configs.NAME", "gzip keeps its level; others ignored it."),
     "compression/sizeThresholdPercent": ("compression.size_threshold_percent", ""),
     "compression/defaultTopic": ("compression.default", ""),
     "compression/topicConfigs/topic": ("compression.topics.NAME", ""),
-    "topicRateLimiting/namedConfigs/config": ("rate_limit.configs.NAME", "`unlimited` is a limit left out."),
+    "topicRateLimiting/namedConfigs/config": ("rate_limit.configs.NAME", "A limit with `unlimited` has no line."),
     "topicRateLimiting/defaultTopic": ("rate_limit.default", ""),
     "topicRateLimiting/topicConfigs/topic": ("rate_limit.topics.NAME", ""),
-    "httpInterface/port": ("http.listen", "Its port; on the command line `--status_port`."),
-    "httpInterface/loopbackOnly": ("http.listen", "Its address; on the command line `--status_loopback_only`."),
+    "httpInterface/port": ("http.listen", "The port; on the command line `--status_port`."),
+    "httpInterface/loopbackOnly": ("http.listen", "The address; on the command line `--status_loopback_only`."),
 }
-"""Elements of the file that are more than one setting: what they are here, and what to know."""
+"""Elements of the file with several settings: the new key, and a remark."""
 
 
 def render() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     return "\n".join([INTRODUCTION, *_options(), "", *_elements(), "", *_without_counterpart()]) + "\n"
 
 
 def _options() -> Iterator[str]:
-    yield "## Settings\n\n| XML | option | here | what to know |\n|---|---|---|---|"
+    yield "## Settings\n\n| XML | option | new setting | remark |\n|---|---|---|---|"
     for setting in SETTINGS:
         yield f"| {_code(setting.place)} | {_flag(setting)} | `{setting.key}` | {setting.note} |"
 
 
 def _elements() -> Iterator[str]:
-    yield "## Topics, brokers, status pages\n\n| XML | here | what to know |\n|---|---|---|"
+    yield "## Topics, brokers, status pages\n\n| XML | new setting | remark |\n|---|---|---|"
     for element, (key, note) in ELEMENTS.items():
         yield f"| `{element}` | `{key}` | {note} |"
 
 
 def _without_counterpart() -> Iterator[str]:
-    yield "## Options that are gone\n\n| option | what to know |\n|---|---|"
+    yield "## Options that are gone\n\n| option | remark |\n|---|---|"
     for flag, (_, note) in WITHOUT_COUNTERPART.items():
         yield f"| `--{flag}` | {note[0].upper()}{note[1:]} |"
 

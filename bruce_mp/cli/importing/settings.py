@@ -42,13 +42,13 @@ class Setting(NamedTuple):
 
 
 SLAB: Final = (
-    "The old buffer held keys and values only; the slab also holds topics and bookkeeping, and keeps all of it through "
-    "a crash. Make it larger if messages are small."
+    "The old buffer held only keys and values. The slab also holds topics and headers, and survives a crash. Make it "
+    "larger for small messages."
 )
-FAILED: Final = "Leave it out to go on trying as long as the state of the cluster is the cause."
+FAILED: Final = "Remove the line to retry without limit while the cluster is the cause."
 PAUSE: Final = (
-    "The old daemon paused everything, ours only the partitions or the broker concerned: leave it out for our shorter "
-    "default."
+    "The old daemon paused all traffic, this one only the affected partitions or broker: remove the line for the "
+    "shorter default."
 )
 
 
@@ -125,7 +125,7 @@ SETTINGS: Final = (
         integer,
         flag="shutdown_max_delay",
         flag_read=integer,
-        note="What is not delivered by then stays in the slab, and is delivered after the next start.",
+        note="The slab keeps undelivered messages for the next start.",
     ),
     Setting(
         "delivery.dispatcher_restart_max_delay_ms",
@@ -248,21 +248,19 @@ SETTINGS: Final = (
     Setting("logging.file.mode", "logging/file/mode@value", mode),
 )
 
-NEGOTIATED: Final = "the version is agreed with each broker. For brokers before 0.10 set kafka.broker_version."
-LEGACY: Final = (
-    "the older message formats are not supported. Clients that use them have to be changed: see docs/protocol.md."
-)
+NEGOTIATED: Final = "the daemon negotiates versions with each broker. For brokers before 0.10 set kafka.broker_version."
+LEGACY: Final = "the older message formats are not supported. Change the clients that use them: see docs/protocol.md."
 
 WITHOUT_COUNTERPART: Final = {
-    "daemon": (False, "the daemon stays in the foreground: have systemd or supervisord run it (see deploy/)."),
+    "daemon": (False, "the daemon stays in the foreground: run it under systemd or supervisord (see deploy/)."),
     "protocol_version": (True, NEGOTIATED),
     "metadata_api_version": (True, NEGOTIATED),
     "produce_api_version": (True, NEGOTIATED),
-    "retry_on_unknown_partition": (False, "ours always tries again when a broker does not know a partition."),
+    "retry_on_unknown_partition": (False, "the daemon always retries when a broker does not know a partition."),
     "use_old_input_format": (False, LEGACY),
     "use_old_output_format": (False, LEGACY),
     "omit_timestamp": (False, LEGACY),
-    "version": (False, "it printed the version; there is nothing to keep."),
-    "help": (False, "it printed the usage; there is nothing to keep."),
+    "version": (False, "it printed the version; `bruce --version` does so now."),
+    "help": (False, "it printed the usage; `bruce --help` does so now."),
 }
 """Options without a setting here: whether they have a value, and what to know."""
