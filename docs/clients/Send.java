@@ -3,8 +3,8 @@
 //     java Send.java /run/bruce.stream clicks user-7 hello
 //     java Send.java 9000 clicks user-7 hello 12345
 //
-// Copy message(), connect() and send() into your program. Threads that share a SocketChannel need a lock around each whole
-// message, as in send().
+// Copy message(), connect() and send() into your program. Threads that share a SocketChannel need a lock around each
+// whole message, as in send().
 
 import java.io.IOException;
 import java.net.InetAddress;

@@ -19,8 +19,8 @@ import (
 
 const maxTopic = 32767
 
-// Message encodes one message. The daemon chooses the partition if partitionKey is nil, else it is the key modulo the number
-// of partitions.
+// Message encodes one message. The daemon chooses the partition if partitionKey is nil, else it is the key modulo the
+// number of partitions.
 func Message(topic string, key, value []byte, partitionKey *uint32) ([]byte, error) {
 	if len(topic) == 0 || len(topic) > maxTopic {
 		return nil, errors.New("the topic has to have 1 to 32767 bytes")

@@ -11,8 +11,8 @@ const net = require('node:net');
 
 const MAX_TOPIC = 32767;
 
-// Encode one message; key and value are strings or Buffers. The daemon chooses the partition if partitionKey is undefined,
-// else it is the key modulo the number of partitions.
+// Encode one message; key and value are strings or Buffers. The daemon chooses the partition if partitionKey is
+// undefined, else it is the key modulo the number of partitions.
 function message(topic, key, value, partitionKey) {
   const [name, keyBytes, valueBytes] = [topic, key, value].map((part) => Buffer.from(part)); // bytes, not characters
   if (name.length === 0 || name.length > MAX_TOPIC) {
