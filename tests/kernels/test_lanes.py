@@ -225,6 +225,21 @@ def test_lanes_keep_their_chunks_when_another_topic_gets_a_number(slab: Slab) ->
     assert len(chunks) == 2
 
 
+def test_runs_of_shared_lanes_carry_the_number_of_partitions_that_they_were_cut_by(slab: Slab) -> None:
+    sender = Input(slab, topics=[(b"t1", 6)])
+    send(sender, [(b"t1", b"x", b"", key) for key in range(12)])
+    runs = [read_run(slab, segment.chunk, segment.run) for segment in sender.close_all()]
+    assert sorted(run.partition_index for run in runs) == [-1, -1, 0, 1, 2, 3]
+    assert {run.partition_count for run in runs} == {6}
+
+
+def test_runs_of_topics_without_a_number_carry_no_number_of_partitions(slab: Slab) -> None:
+    sender = Input(slab)
+    send(sender, [(b"t1", b"x", b"", key) for key in range(12)])
+    [segment] = sender.close_all()
+    assert read_run(slab, segment.chunk, segment.run).partition_count == 0
+
+
 def test_topics_without_numbers_are_spread_over_shared_lanes() -> None:
     with new_slab(Geometry(chunks=256, topics=16, partitions=16, landing_slots=16, landing_slot_size=4096)) as slab:
         sender = Input(slab)
