@@ -1,0 +1,272 @@
+"""The dynamic threshold of topics: what one may hold, what it costs, and what stays free for the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.kernels import ChunkPool, Lanes, mark
+from bruce_mp.slab.chunks import used_heads
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.recovery import sweep
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.slab.topic_shares import LONGEST_PAUSE_MS, PATIENCE_MS, TopicShares, topic_of_chunk
+from support.examples import examples
+from support.slabs import INPUT_ROW, datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bruce_mp.kernels import NoRoom
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.topic_shares import TopicKey
+
+CHUNKS: Final = 512
+GEOMETRY: Final = Geometry(chunks=CHUNKS, topics=512, partitions=512, landing_slots=16, landing_slot_size=4096)
+TOPICS: Final = [b"t%d" % number for number in range(300)]
+LARGE: Final = bytes(5000)
+"""Two such messages do not fit in a chunk."""
+
+
+class Sender:
+    """An input without sockets, whose topics have thresholds."""
+
+    def __init__(self, slab: Slab, alpha: int = 8, topics: Sequence[bytes] = TOPICS) -> None:
+        self.slab = slab
+        self.alpha = alpha
+        table = TopicTable(slab)
+        for topic in topics:
+            table.add(topic, 1)
+        self.pool = ChunkPool(slab, INPUT_ROW)
+        self.shares = TopicShares(self.pool, table, lambda _: self.alpha)
+        self.lanes = Lanes(slab, self.pool, table, lambda _: 1000, shares=self.shares)
+        self.now_ms = 1
+        self.number = 0
+
+    def send(self, *messages: tuple[bytes, bytes], keyed: bool = False) -> list[NoRoom]:
+        """Take messages in, pairs of topic and value; those that found no room."""
+        key = 7 if keyed else None
+        encoded = [datagram(topic, value, partition_key=key) for topic, value in messages]
+        places, at = [], 0
+        for each in encoded:
+            places.append((at, len(each)))
+            at += len(each)
+        ingested = self.lanes.ingest(memoryview(b"".join(encoded)), places, self.number, self.now_ms)
+        self.number += len(encoded)
+        self.lanes.drain_closed()
+        return ingested.no_room
+
+    def stick(self, topics: Sequence[bytes], rounds: int) -> list[NoRoom]:
+        """Send messages of topics in turn that nobody delivers; the last that found no room, one of each topic."""
+        dropped: list[NoRoom] = []
+        for _ in range(rounds):
+            dropped = [each for topic in topics for each in self.send((topic, LARGE))]
+            self.now_ms += 1
+        return dropped
+
+    def deliver(self, *topics: bytes) -> None:
+        """Settle what is held of these topics."""
+        self.lanes.close_runs()
+        self.lanes.drain_closed()
+        table = TopicTable(self.slab)
+        for found in sweep(self.slab, {State.FILLED}):
+            key = topic_of_chunk(self.slab, found.segment.chunk)
+            name = key if isinstance(key, bytes) else table.name_of(key or 0)
+            if name in topics:
+                mark(self.slab, [found.segment], State.DELIVERED)
+
+    def held(self) -> dict[object, int]:
+        """Chunks by topic, as they are counted."""
+        return {topic: holding.held for topic, holding in self.pool.holdings.listed().items()}
+
+
+def counted(slab: Slab) -> dict[object, int]:
+    """Chunks by topic, as they are in the slab."""
+    found: dict[object, int] = {}
+    for chunk, _, span, _ in used_heads(slab):
+        topic = topic_of_chunk(slab, chunk)
+        found[topic] = found.get(topic, 0) + span
+    return found
+
+
+@pytest.mark.parametrize(
+    ("stuck", "least", "most"), [(1, 0.80, 0.85), (3, 0.88, 0.92), (30, 0.91, 0.94), (60, 0.91, 0.95)]
+)
+def test_stuck_topics_fill_their_shares_and_leave_room(stuck: int, least: float, most: float) -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = Sender(slab)
+        dropped = sender.stick(TOPICS[:stuck], 2 * CHUNKS // stuck)
+        assert {(each.topic, each.reason) for each in dropped} == {
+            (topic, DiscardReason.TOPIC_OVER_SHARE) for topic in TOPICS[:stuck]
+        }
+        assert least < 1 - sender.pool.free_count / CHUNKS < most
+        healthy = TOPICS[-1]
+        for _ in range(40):
+            assert sender.send((healthy, LARGE), (healthy, LARGE)) == []
+            sender.deliver(healthy)
+            sender.now_ms += 1
+
+
+def test_without_a_threshold_one_topic_fills_everything() -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = Sender(slab, alpha=0)
+        (dropped,) = sender.stick(TOPICS[:1], CHUNKS + 10)
+        assert (sender.pool.free_count, dropped.reason) == (0, DiscardReason.NO_MEM)
+
+
+@pytest.mark.parametrize("size", [100, 5000, 60_000])
+def test_a_fast_topic_is_never_limited_by_chunks_that_are_delivered(size: int) -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = Sender(slab)
+        sender.stick(TOPICS[:3], 200)
+        for _ in range(100):
+            assert sender.send((b"t99", bytes(size))) == []
+            sender.deliver(b"t99")
+
+
+def test_names_without_numbers_have_thresholds_of_their_own() -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = Sender(slab, topics=())
+        stuck = [b"unknown-%d" % number for number in range(200)]  # more than there are shared lanes
+        sender.stick(stuck, 12)
+        assert sender.pool.free_count > CHUNKS // 60
+        for number in range(40):
+            assert sender.send((b"new-%d" % number, b"first")) == []
+            sender.deliver(b"new-%d" % number)
+
+
+def test_a_refused_topic_goes_on_when_its_messages_are_delivered() -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = Sender(slab)
+        assert sender.stick(TOPICS[:1], CHUNKS)
+        sender.deliver(TOPICS[0])
+        sender.now_ms += LONGEST_PAUSE_MS
+        assert sender.send((TOPICS[0], LARGE)) == []
+
+
+@pytest.mark.parametrize("keeps_order", [False, True])
+def test_what_follows_a_refused_message_is_refused_where_order_counts(keeps_order: bool) -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = Sender(slab)
+        sender.lanes.keeps_order = keeps_order
+        sender.stick(TOPICS[:1], CHUNKS)
+        sender.stick(TOPICS[1:2], 12)
+        span = bytes(2_000_000)
+        dropped = sender.send((TOPICS[1], span), (TOPICS[1], b"small"), (TOPICS[2], b"other"))
+        assert [each.arrival for each in dropped] == [sender.number - 3, sender.number - 2][: 1 + keeps_order]
+
+
+def test_a_batch_that_is_refused_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = Sender(slab)
+        sender.stick(TOPICS[:1], CHUNKS)
+        asked: list[int] = []
+        allocate = sender.shares.allocate
+
+        def counted_allocate(topic: TopicKey, span: int, now_ms: int) -> int | None:
+            asked.append(span)
+            return allocate(topic, span, now_ms)
+
+        monkeypatch.setattr(sender.shares, "allocate", counted_allocate)
+        assert len(sender.send(*[(TOPICS[0], b"small")] * 400)) == 400
+        assert len(asked) == 1
+        asked.clear()
+        assert sender.send(*[(TOPICS[1], b"small")] * 30) == []
+        assert len(asked) == 1
+
+
+def test_a_changed_factor_applies_at_once() -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = Sender(slab, alpha=1)
+        sender.stick(TOPICS[:1], CHUNKS)
+        before = sender.pool.free_count
+        sender.shares.apply_config(lambda topic: 100 if topic == TOPICS[0] else 1)
+        sender.stick(TOPICS[:1], CHUNKS)
+        assert (before > 0.5 * CHUNKS, sender.pool.free_count < 0.1 * CHUNKS) == (True, True)
+
+
+@examples(15)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from([b"t1", b"t2", b"t3", b"unknown", b"x" * 300]),
+            st.integers(1, 30),
+            st.sampled_from([10, 3000, 20_000]),
+            st.booleans(),
+            st.booleans(),
+        ),
+        max_size=25,
+    )
+)
+def test_the_counts_are_those_of_the_slab_also_after_a_restart(
+    steps: list[tuple[bytes, int, int, bool, bool]],
+) -> None:
+    geometry = Geometry(chunks=128, topics=16, partitions=16, landing_slots=16, landing_slot_size=4096)
+    with new_slab(geometry) as slab:
+        sender = Sender(slab, topics=(b"t1", b"t2", b"t3"))
+        for topic, count, size, keyed, is_delivered in steps:
+            sender.send(*[(topic, bytes(size))] * count, keyed=keyed)
+            if is_delivered:
+                sender.deliver(topic)
+                sender.pool.tidy()
+            sender.now_ms += 10
+            assert sum(sender.held().values()) == sum(counted(slab).values())
+            if topic in {b"t1", b"t2", b"t3"}:
+                number = TopicTable(slab).id_of(topic)
+                assert sender.held().get(number, 0) == counted(slab).get(number, 0)
+        sender.lanes.close_all()
+        sender.lanes.drain_closed()
+        adopted = ChunkPool(slab, INPUT_ROW)
+        assert {topic: each.held for topic, each in adopted.holdings.listed().items()} == counted(slab)
+
+
+def pressed(slab: Slab, *topics: bytes) -> Sender:
+    """An input whose senders wait, and one topic over its threshold."""
+    sender = Sender(slab, topics=topics)
+    sender.shares.blocks = True
+    sender.send(*[(topic, b"seen") for topic in topics[1:]])
+    while not sender.shares.must_rest(sender.now_ms):
+        assert sender.send((topics[0], LARGE)) == []
+    return sender
+
+
+def test_a_socket_rests_for_its_only_topic_however_long() -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = pressed(slab, b"only")
+        sender.now_ms += 100 * PATIENCE_MS
+        assert sender.shares.must_rest(sender.now_ms)
+        assert sender.send((b"only", LARGE)) == []
+
+
+def test_a_socket_rests_while_all_topics_are_stuck() -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = pressed(slab, b"busy", b"other")
+        sender.now_ms += 100 * PATIENCE_MS
+        assert sender.shares.must_rest(sender.now_ms)
+
+
+def test_a_socket_rests_only_for_a_moment_if_others_are_delivered() -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = pressed(slab, b"stuck", b"other")
+        sender.deliver(b"other")
+        sender.lanes.close_all()
+        sender.lanes.drain_closed()
+        sender.pool.tidy()
+        assert sender.shares.must_rest(sender.now_ms)
+        sender.now_ms += PATIENCE_MS
+        assert not sender.shares.must_rest(sender.now_ms)
+        (dropped,) = sender.send((b"stuck", LARGE))
+        assert dropped.reason is DiscardReason.TOPIC_OVER_SHARE
+
+
+def test_a_socket_goes_on_when_its_topic_was_only_slow() -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = pressed(slab, b"slow", b"other")
+        sender.deliver(b"slow")
+        sender.now_ms += LONGEST_PAUSE_MS
+        assert not sender.shares.must_rest(sender.now_ms)
