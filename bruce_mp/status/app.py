@@ -1,8 +1,9 @@
-"""The status pages as a Flask application: which path shows what.
+"""Flask application of the status pages: the routes, and the response of each.
 
-A page is read from the slab on request and is a struct, whose fields are the JSON; the plain form is made from the
-same struct.  A page that is asked for by its name alone answers with its plain form, where it has one.  Only
-`/metadata_update`, `/reload` and `/msg_debug` change anything, and only from a page of our own or from no page at all.
+The application reads a page from the slab on request into a struct. The struct's fields are the JSON form, and the
+plain form is rendered from the same struct. A path without a form returns the plain form where a page has one. Only
+`/metadata_update`, `/reload` and `/msg_debug` change state; the request guard refuses such requests from pages of other
+sites.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["Daemon", "create_app"]
 
 SIGHT_LASTS_S: Final = 0.8
-"""However many pages are open, the slab is read no more often than each of them asks."""
+"""Shortest time between two readings for `/overview`, so the cost does not grow with the number of open pages."""
 
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -74,9 +75,10 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """What the pages show, and the little that they may do.  All of it may be called from several threads.
+    """Data sources of the pages, and the actions that pages may request.
 
-    `settings` gives those in force, `now_ms` is the wall clock, `steady_ms` the one by which messages are dated.
+    All members are safe to call from several threads. `settings` returns the settings in force. `now_ms` is the wall
+    clock; `steady_ms` is the monotonic clock that stamps messages.
     """
 
     slab: Slab
@@ -93,31 +95,28 @@ class Daemon:
     steady_ms: Callable[[], int]
 
     def evidence(self) -> Evidence:
-        """What the health follows from, as of now."""
+        """Collect the facts from which `/healthz` derives its verdict."""
         now_ms = self.now_ms()
         return gather(self.slab, self.standings.heard(now_ms), self.memory.history, now_ms, self.settings())
 
     def certificates(self) -> CertificatesPage:
-        """The certificates, as of now."""
         now_ms = self.now_ms()
         return read_certificates(self.slab, self.settings().tls, self.standings.heard(now_ms), now_ms)
 
     def brokers(self) -> BrokersPage:
-        """The brokers, as of now."""
         now_ms = self.now_ms()
         return read_brokers(self.slab, self.standings.heard(now_ms), survey(self.slab), now_ms, self.steady_ms())
 
     def guard(self) -> None:
-        """Refuse the present request, which would change something, unless it may."""
+        """Abort the current request unless the guard allows it to change state."""
         guard(self.settings().http)
 
     def held(self) -> HeldPage:
-        """What is held, as of now."""
         return read_held(self.slab, self.now_ms(), self.steady_ms())
 
 
 class BooksPage(Page, frozen=True, kw_only=True):
-    """The JSON of `/books`: received = delivered + all discarded + all held, if `consistent`."""
+    """JSON of `/books`: received = delivered + all discarded + all held, if `consistent`."""
 
     received: int
     delivered: int
@@ -128,7 +127,7 @@ class BooksPage(Page, frozen=True, kw_only=True):
 
 
 def create_app(daemon: Daemon) -> Flask:
-    """The application."""
+    """Build the application with all its routes and error handlers."""
     app = Flask(__name__, static_folder=None)
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     held, evidence = Sampled(daemon.held), Sampled(daemon.evidence)
@@ -152,7 +151,7 @@ def create_app(daemon: Daemon) -> Flask:
 
 
 def _pages(daemon: Daemon) -> Mapping[str, tuple[Callable[[], Page], Callable[[Any], str] | None]]:
-    """The pages by name: how each is read, and its plain form if it has one."""
+    """Return the read function of each page by name, with the function that renders its plain form or None."""
     slab, now_ms = daemon.slab, daemon.now_ms
     return {
         "server_info": (lambda: read_server_info(slab, daemon.settings().in_force, now_ms()), server_info_plain),
@@ -212,7 +211,6 @@ def _look(daemon: Daemon, evidence: Evidence) -> Sight:
 
 
 def _choice() -> Choice:
-    """Which topics the request asks for."""
     asked, ours = request.args, Choice()
     return Choice(
         asked.get("topic", ours.text),
@@ -229,11 +227,11 @@ def _metadata_update(daemon: Daemon) -> Response:
 
 
 def _reload(daemon: Daemon) -> Response:
-    """With `?check=1` it is only said what would come of it."""
+    """Request a reload from the supervisor; `?check=1` requests a check of the file only."""
     daemon.guard()
     outcome = daemon.reloads.ask(only_check=_wants("check", "1"))
     if outcome is None:
-        return _text("The supervisor has not said yet what comes of it; its log will.\n", 504)
+        return _text("The supervisor has not reported the outcome yet; its log will show it.\n", 504)
     return _text(f"{outcome.text}\n", 200 if outcome.accepted else 409)
 
 
@@ -244,7 +242,7 @@ def _finish(response: Response) -> Response:
 
 _OUR_FAULT: Final = 500
 _EXPLAINED: Final = {
-    404: "There is no such page here; / lists those that there are.",
+    404: "There is no such page here; / lists the pages.",
     405: "This page does not take this method; only /metadata_update and /reload take POST, all others GET.",
 }
 

@@ -1,6 +1,7 @@
-"""What the counters of each dispatcher said of its broker lately: messages, errors and delays, by minute and hour.
+"""History of each broker's traffic over the last minute and hour: messages, errors and latencies.
 
-The main thread looks, the threads that answer read.  Its memory is bounded by the number of slots.
+The main thread samples the dispatchers' counters; the HTTP threads read the history. The number of dispatcher slots
+bounds the memory.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class _Reading(NamedTuple):
 
 
 class BrokerTraffic(NamedTuple):
-    """Messages acknowledged per s, the delays in ms, and answers that were errors; `trend` has rates by minute."""
+    """Traffic of one broker: messages acknowledged per second, latency percentiles in ms, and error responses.
+
+    `trend` holds one rate per minute, the oldest first.
+    """
 
     delivered: float = 0.0
     p50_ms: float | None = None
@@ -43,7 +47,7 @@ class BrokerTraffic(NamedTuple):
 
 
 class _Slot:
-    """The windows of a dispatcher, as long as it serves the same broker."""
+    """Samples of one dispatcher slot while it serves the same broker."""
 
     def __init__(self, node: int) -> None:
         self.node = node
@@ -52,7 +56,7 @@ class _Slot:
 
 
 class BrokerHistory:
-    """See the module's text.  Times are ms on a clock that does not jump."""
+    """Counter samples by dispatcher slot. Times are in ms on a monotonic clock."""
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
@@ -60,7 +64,7 @@ class BrokerHistory:
         self._slots: dict[int, _Slot] = {}
 
     def look(self, now_ms: int) -> None:
-        """Note the counters of all dispatchers, where it is time."""
+        """Sample the counters of all dispatchers whose next sample is due."""
         with self._lock:
             there = {slot: node for node, slot in slots_of(self._slab)}
             self._slots = {slot: self._same(slot, node) for slot, node in there.items()}
@@ -86,7 +90,7 @@ class BrokerHistory:
         )
 
     def traffic(self, slot: int, now_ms: int) -> BrokerTraffic:
-        """What the dispatcher of a slot did; nothing if there is none."""
+        """Return the traffic of a dispatcher slot, empty for a slot without a dispatcher."""
         with self._lock:
             it = self._slots.get(slot)
             return BrokerTraffic() if it is None else _traffic(it, self._read(slot, now_ms))

@@ -1,7 +1,7 @@
-"""The page `/brokers`: each broker, its connection, what waits for it, and what is paused, why and since when.
+"""The page `/brokers`: each broker, its connection, its queued messages, and the paused scopes with reason and start.
 
-The messages are counted in the slab, by the dispatcher that holds them; the rest is what dispatchers and the router say
-of themselves once a second.
+The message counts come from the slab, by dispatcher slot. All other fields come from the reports that dispatchers and
+the router send once a second.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_LEADER: Final = "the cluster names none: see to the brokers that have its re
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """A partition whose last answer was an error that is tried again, since when (s)."""
+    """A partition whose last response was a retriable error; `since` is in seconds."""
 
     topic: str
     partition: int
@@ -46,10 +46,11 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 class BrokerLine(msgspec.Struct, frozen=True):
-    """A broker of the metadata, or one that a dispatcher still holds messages for.
+    """A broker from the metadata, or one for which a dispatcher still holds messages.
 
-    Messages `in_flight` (sent, no answer yet) and `queued`; `oldest_ms` is the age of the oldest of both, None without
-    any.  `dispatcher` is None, and the connection unknown, where nobody serves the broker: it leads no partition.
+    `in_flight` messages are sent and await a response; `queued` messages are not sent yet. `oldest_ms` is the age of
+    the oldest message of both groups, or None. A broker that leads no partition has no dispatcher: `dispatcher` is None
+    and `connection` is unknown.
     """
 
     node: int
@@ -69,7 +70,10 @@ class BrokerLine(msgspec.Struct, frozen=True):
 
 
 class Paused(msgspec.Struct, frozen=True):
-    """A pause.  `scope` is `broker NODE`, `partition TOPIC-NUMBER` or `topic TOPIC`; its state, since when (s), why."""
+    """A paused scope: its state, the start of the pause in seconds, and the reason.
+
+    `scope` is `broker NODE`, `partition TOPIC-NUMBER` or `topic TOPIC`.
+    """
 
     scope: str
     state: str
@@ -78,10 +82,10 @@ class Paused(msgspec.Struct, frozen=True):
 
 
 class BrokersPage(Page, frozen=True, kw_only=True):
-    """The JSON of `/brokers`.
+    """JSON of `/brokers`.
 
-    `metadata_failing_since` (s) is None while brokers answer.  `paused_count` is more than the length of `paused` if
-    there are too many to list.
+    `metadata_failing_since` (s) is None while brokers answer metadata requests. `paused` is bounded; `paused_count`
+    counts all paused scopes.
     """
 
     metadata_failing_since: int | None
@@ -92,7 +96,7 @@ class BrokersPage(Page, frozen=True, kw_only=True):
 
 
 class _Held:
-    """What the dispatcher of a slot holds."""
+    """Message counts of one dispatcher slot."""
 
     __slots__ = ("in_flight", "oldest_ms", "queued")
 
@@ -109,9 +113,9 @@ class _Held:
 
 
 def read_brokers(slab: Slab, heard: Heard, piles: Iterable[Pile], now_ms: int, steady_now_ms: int) -> BrokersPage:
-    """The page as of now: by the wall clock, and by the steady one, which ages are told by.
+    """Build the page from a slab snapshot.
 
-    `piles` is what the slab holds.
+    `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock that message ages refer to.
     """
     held = _count_held(piles)
     slots = dict(slots_of(slab))
@@ -133,7 +137,7 @@ def read_brokers(slab: Slab, heard: Heard, piles: Iterable[Pile], now_ms: int, s
 
 
 def _known(heard: Heard) -> Iterator[tuple[int, str]]:
-    """(node, address) of every broker that was heard of."""
+    """Yield (node, address) for each broker that a dispatcher or the router reported."""
     for said in heard.brokers.values():
         yield said.node, f"{said.host}:{said.port}"
     if heard.router is not None:
@@ -142,7 +146,7 @@ def _known(heard: Heard) -> Iterator[tuple[int, str]]:
 
 
 def slots_of(slab: Slab) -> Iterator[tuple[int, int]]:
-    """(node, slot) of each broker that has a slot."""
+    """Yield (node, slot) for each broker that has a dispatcher slot."""
     for slot in range(lay.DISPATCHER_SLOTS):
         at = slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + slot) * lay.ROW_BYTES + lay.ROW_NODE
         if slab.words[at >> 2]:
@@ -214,7 +218,7 @@ def _place(scope: PausedScope) -> str:
 
 
 def brokers_plain(page: BrokersPage) -> str:
-    """The plain page: a block for each broker, then a line for each pause."""
+    """Render one block for each broker, then one line for each paused scope."""
     lines = header_lines(page)
     if page.metadata_failing_since is not None:
         lines += [f"no broker gives metadata since: {stamp(page.metadata_failing_since)}: {page.metadata_error}", ""]

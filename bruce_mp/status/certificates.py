@@ -1,7 +1,7 @@
-"""When the certificates that we use expire: our own, those who vouch for brokers, and the brokers' own.
+"""Expiry dates of TLS certificates: the daemon's own, the certificate authorities', and the brokers'.
 
-The files of [kafka.tls] are read for each page, so that what was renewed on the disk is seen at once; what brokers have
-shown is told by dispatchers.
+Each request reads the files of [kafka.tls], so a renewed file shows at once. Dispatchers report the certificates that
+brokers presented.
 """
 
 from __future__ import annotations
@@ -37,12 +37,15 @@ _LARGEST: Final = 1024 * 1024
 OURS: Final = "our own"
 AUTHORITIES: Final = "authorities"
 SOON_S: Final = 14 * 86_400
-"""So long before its end a certificate is worth a warning."""
+"""A certificate that expires within this time causes a warning."""
 _RENEW: Final = "Renew it; no restart is needed."
 
 
 class CertificateLine(msgspec.Struct, frozen=True):
-    """A certificate: whose it is, where it is from, when it expires (s), None if it cannot be read; then why."""
+    """A certificate: its role, its source, and its expiry in seconds since the epoch.
+
+    `expires` is None for an unreadable certificate; `trouble` then gives the reason.
+    """
 
     whose: str
     source: str
@@ -51,13 +54,13 @@ class CertificateLine(msgspec.Struct, frozen=True):
 
 
 class CertificatesPage(Page, frozen=True, kw_only=True):
-    """The JSON of `/certificates`; no certificates where there is no TLS."""
+    """JSON of `/certificates`; the list is empty without TLS."""
 
     certificates: list[CertificateLine]
 
 
 def look_at(tls: Tls, heard: Heard) -> list[CertificateLine]:
-    """All certificates, as they are now.  Of the authorities in a file the one that expires first counts."""
+    """List all certificates. A file of authorities counts with the earliest expiry in it."""
     if not tls.enable:
         return []
     return [*_files(tls), *_brokers(heard)]
@@ -79,7 +82,7 @@ def _line(whose: str, file: str) -> CertificateLine:
     except RemoteProtocolError as error:
         return CertificateLine(whose, file, None, str(error))
     if not ends:
-        return CertificateLine(whose, file, None, "no certificate in PEM is in it")
+        return CertificateLine(whose, file, None, "the file has no certificate in PEM form")
     return CertificateLine(whose, file, int(min(ends)))
 
 
@@ -91,15 +94,15 @@ def _brokers(heard: Heard) -> Iterator[CertificateLine]:
 
 
 def expired(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:
-    """A sentence for each certificate because of which new connections fail."""
+    """Yield a sentence for each expired certificate that makes new connections fail."""
     for line in lines:
-        # Of several authorities one may well have expired: others vouch for the brokers.
+        # An expired authority does not break connections: the file may hold others that sign the brokers' certificates.
         if line.expires is not None and line.expires <= now_s and line.whose != AUTHORITIES:
             yield f"{_named(line)} has expired: new connections with it fail. {_RENEW}"
 
 
 def worrying(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:
-    """A sentence for each certificate that somebody should look at in time."""
+    """Yield a sentence for each certificate that expires soon or cannot be read."""
     for line in lines:
         if line.expires is None:
             yield f"{_named(line)}: {line.trouble}."
@@ -115,12 +118,10 @@ def _named(line: CertificateLine) -> str:
 
 
 def read_certificates(slab: Slab, tls: Tls, heard: Heard, now_ms: int) -> CertificatesPage:
-    """The page as of now."""
     return CertificatesPage(**read_header(slab, now_ms), certificates=look_at(tls, heard))
 
 
 def certificates_plain(page: CertificatesPage) -> str:
-    """The page as text."""
     return "\n".join([*header_lines(page), "", *_plain_lines(page.certificates), ""])
 
 

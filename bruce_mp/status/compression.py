@@ -1,4 +1,4 @@
-"""The page `/compression`: what compression brings and costs, by topic, since the status process started."""
+"""The page `/compression`: gain and cost of compression, by topic, since the start of the status process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["CompressionPage", "CompressionTable", "TopicCompression", "compressi
 
 
 class TopicCompression(msgspec.Struct, frozen=True):
-    """Batches of a topic that were compressed with a codec.
+    """Batches of a topic and codec.
 
-    Of the `tried` ones the `kept` ones were sent compressed, the others were not worth it.  `skipped` ones were not
-    tried, because the ones before them had not been worth it.  Bytes and time are of the tried ones: `plain_bytes`
-    became `packed_bytes`, which is `percent` of them, in `cpu_ms` of a dispatcher's time.  The topic is empty where
-    there were too many to list.
+    Dispatchers compressed `tried` batches and sent `kept` of them compressed; the others did not shrink enough. They
+    did not try `skipped` batches, because earlier batches of the topic did not shrink enough. Bytes and time refer to
+    the tried batches: `plain_bytes` became `packed_bytes` (`percent` of them) in `cpu_ms` of dispatcher CPU time. The
+    line with an empty topic sums the topics beyond the bound.
     """
 
     topic: str
@@ -41,13 +41,13 @@ class TopicCompression(msgspec.Struct, frozen=True):
 
 
 class CompressionPage(Page, frozen=True, kw_only=True):
-    """The JSON of `/compression`."""
+    """JSON of `/compression`."""
 
     topics: list[TopicCompression]
 
 
 class CompressionTable:
-    """The sums of all dispatchers, behind a lock."""
+    """Compression sums of all dispatchers, guarded by a lock."""
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
@@ -55,12 +55,11 @@ class CompressionTable:
         self._lock = Lock()
 
     def record(self, events: Iterable[CompressionEvent]) -> None:
-        """Take in what a dispatcher told."""
+        """Add the events that a dispatcher reported."""
         with self._lock:
             self._sums.add_all(events)
 
     def page(self, now_ms: int) -> CompressionPage:
-        """The page as of now."""
         with self._lock:
             rows = self._sums.rows()
         return CompressionPage(**read_header(self._slab, now_ms), topics=[_show(row) for row in rows])
@@ -81,7 +80,7 @@ def _show(row: CompressionEvent) -> TopicCompression:
 
 
 def compression_plain(page: CompressionPage) -> str:
-    """The plain page: a line for each topic and codec."""
+    """Render one line for each topic and codec."""
     return "\n".join([*header_lines(page), *map(_line, page.topics), ""])
 
 

@@ -1,7 +1,7 @@
-"""The thread that writes copies of messages to files: the one writer of each, and nobody waits for it.
+"""Writer thread for copies of messages. It is the only writer of these files, and delivery never waits for it.
 
-What comes faster than the disk takes it is not written but counted, and so is what cannot be written.  A file that made
-trouble is tried again, so that the lines come back when the disk has room.
+The writer drops and counts copies that arrive faster than the disk accepts them, and copies that it cannot write. It
+retries a file after an error, so lines appear again when the disk has room.
 """
 
 from __future__ import annotations
@@ -31,29 +31,27 @@ _STOP_S: Final = 2.0
 
 
 class CopyFile(Protocol):
-    """Takes the copies for some targets.  `write` may be called in the writer's thread only."""
+    """File that takes copies for some targets. Only the writer thread may call `write`."""
 
     def write(self, copies: Sequence[Copy]) -> None:
-        """Write what is there, and count it.  Raises FileTroubleError for what was not written."""
+        """Write the copies and count the lines. Raise FileTroubleError if some were not written."""
 
 
 class DiscardFile:
-    """The discard file: a line for each copy."""
+    """The discard file, with one line for each copy."""
 
     def __init__(self, file: RollingFile, count: Callable[[Counter, int], None]) -> None:
         self._file = file
         self._count = count
 
     def prepare(self) -> None:
-        """Open it, so that trouble shows at once.  Raises FileTroubleError."""
+        """Open the file now, so that errors show at the start. Raise FileTroubleError."""
         self._file.prepare()
 
     def close(self) -> None:
-        """Write no more."""
         self._file.close()
 
     def write(self, copies: Sequence[Copy]) -> None:
-        """See `CopyFile`."""
         written = 0
         try:
             for copy in copies:
@@ -79,13 +77,16 @@ def _discard_line(copy: Copy) -> DiscardLine:
 
 
 class _Exchange(NamedTuple):
-    """For the writer: from here on the discards go to this file."""
+    """Queue entry that replaces the discard file for all later copies."""
 
     discards: DiscardFile | None
 
 
 class CopyWriter:
-    """Writes copies to `discards`, if there is such a file, and to `debug`.  `count(counter, amount)` is ours."""
+    """Queue and thread that write copies to `discards` (None disables it) and to `debug`.
+
+    `count(counter, amount)` adds to a counter of the status process.
+    """
 
     def __init__(self, discards: DiscardFile | None, debug: CopyFile, count: Callable[[Counter, int], None]) -> None:
         self._discards = discards
@@ -97,20 +98,19 @@ class CopyWriter:
         self._thread = Thread(target=self._run, name="copies", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
         self._thread.start()
 
     def change(self, discards: DiscardFile | None) -> None:
-        """Write discards to another file, or to none, behind what has been offered."""
+        """Write copies that are offered later to another file, or to none."""
         self._queue.put(_Exchange(discards))
 
     def stop(self) -> None:
-        """Write what waits, if the disk is quick, and end."""
+        """Write the queued copies, waiting at most 2 s, and end the thread."""
         self._queue.put(None)
         self._thread.join(_STOP_S)
 
     def offer(self, data: bytes) -> None:
-        """Take copies as `Copies` sent them, without waiting."""
+        """Queue copies in the encoding of `telemetry.copies`. Drop and count them if too many bytes are queued."""
         with self._lock:
             has_room = not self._waiting or self._waiting + len(data) <= WAITING_BYTES
             self._waiting += len(data) if has_room else 0

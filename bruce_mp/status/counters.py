@@ -1,7 +1,7 @@
 """The page `/counters`: every counter of the daemon, summed over its processes.
 
-All counters are there, also those that are zero: a page has the same names for the whole life of a version, since
-monitors compare two readings name by name.
+The page lists zero counters too. Its names stay the same within a version, because monitors compare two readings name
+by name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OLD_NAMES: Final = {
     15: "AckErrorGroupCoordinatorNotAvailable",
     16: "AckErrorNotCoordinatorForGroup",
 }
-"""Where the counters' names are older than Kafka's own for the code."""
+"""Counter names that are older than Kafka's own name for the error code."""
 _ACK_ANY_OTHER: Final = Counter.AckErrorFirst + 136
 
 _LOCATIONS: Final = (
@@ -46,14 +46,14 @@ _LOCATIONS: Final = (
     (352, "[supervisor, status]"),
     (368, "[dispatcher]"),
 )
-"""From which counter on a part of the daemon has its counters."""
+"""First counter of each part of the daemon, with the location that the page shows."""
 _OLD: Final = "[old names]"
 _NO_COUNTERS: Final = frozenset({Counter.AckErrorFirst, Counter.AckDelayFirst, Counter.StreamConnections})
-"""Numbers to count from, and one that falls: monitors take a counter that falls for an error."""
+"""Base numbers of counter ranges, and a gauge: monitors report a counter that decreases as an error."""
 
 
 class CounterLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A counter.  `processes` has the parts of its value, by process; only where it was asked for."""
+    """A counter. `processes` holds its value by process, if the request asks for it."""
 
     location: str
     name: str
@@ -62,7 +62,7 @@ class CounterLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CountersPage(Page, frozen=True, kw_only=True):
-    """The JSON of `/counters`."""
+    """JSON of `/counters`."""
 
     counters: list[CounterLine]
 
@@ -92,11 +92,11 @@ def _listed() -> Iterator[_Listed]:
 _COUNTERS: Final = tuple(sorted(_listed()))
 _INPUTS: Final = range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_DISPATCHER)
 _IN_ORDER: Final = (*(row for row in range(lay.ROW_COUNT) if row not in _INPUTS), *_INPUTS)
-"""Inputs are read last: no message may seem to be done with before it was received."""
+"""Read order: inputs last, so no message appears settled before it appears received."""
 
 
 def read_counters(slab: Slab, now_ms: int, *, by_process: bool = False) -> CountersPage:
-    """The page as of now; `by_process` says to show the parts too."""
+    """Build the page; `by_process` adds the value of each process."""
     rows = {row: _row_counters(slab, row) for row in _IN_ORDER}
     lines = [_line(_location(number), name, (number,), rows, by_process=by_process) for number, name in _COUNTERS]
     lines += [_line(_OLD, name, numbers, rows, by_process=by_process) for name, numbers in DERIVED.items()]
@@ -122,6 +122,6 @@ def _line(
 
 
 def counters_plain(page: CountersPage) -> str:
-    """The plain page: a line for each counter."""
+    """Render one line for each counter."""
     lines = [f"{line.location}.{line.name}={line.value}" for line in page.counters]
     return "\n".join([*header_lines(page), *lines, ""])

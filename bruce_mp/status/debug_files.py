@@ -1,14 +1,15 @@
-"""Message debugging: copies of the messages of some topics, in three files, for a while.
+"""Message debugging: copies of the messages of selected topics, written to three files for a limited time.
 
-    msg_receive   the router took the message
-    msg_send      it is in a request to a broker
-    msg_got_ack   the broker answered that it has it
+    msg_receive   the router claimed the message
+    msg_send      a produce request contains the message
+    msg_got_ack   the broker acknowledged the message
 
-It starts when the first topic is chosen: old files go, the clock and the count of bytes begin.  Both begin anew with
-each change.  It stops when no topic is left, when the time is over, or when the files together would exceed the limit.
+Selecting the first topic starts debugging: old files are removed, and the timer and the byte count start. Each later
+change of the selection resets both. Debugging ends when no topic is selected, at the time limit, or at the byte limit
+of the three files.
 
-Pages choose topics in their threads, the writer's thread writes, the main thread looks at the clock: a lock is around
-everything.  `announce` tells the processes of the message path what to copy.
+HTTP threads select topics, the writer thread writes, and the main thread checks the timer; one lock guards the whole
+state. `announce` publishes the selection to the processes on the message path.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ MOST_TOPICS: Final = 1000
 
 
 class MessageDebug:
-    """See the module's text.  `now` is a monotonic clock in seconds, `count(counter, amount)` ours.
+    """Topic selection and debug files.
 
-    What chooses topics raises FileTroubleError when old files cannot be removed.
+    `now` is a monotonic clock in seconds; `count(counter, amount)` adds to a counter of the status process. Methods
+    that start debugging raise FileTroubleError if old files cannot be removed.
     """
 
     def __init__(
@@ -69,11 +71,10 @@ class MessageDebug:
 
     @property
     def enabled(self) -> bool:
-        """Whether the configuration allows it."""
         return self._config.enable
 
     def change(self, config: MsgDebug) -> None:
-        """Go by this configuration from now on."""
+        """Apply a reloaded config. A changed path, time limit or byte limit restarts the timer and the byte count."""
         with self._lock:
             before, self._config = self._config, config
             if config.path != before.path:
@@ -81,10 +82,10 @@ class MessageDebug:
             if self._chosen.any and config != before:
                 self._change(self._chosen if config.enable else DebugTopics())
 
-    # --- what the pages ask ------------------------------------------------------------------------------------------
+    # --- requests of the pages ---------------------------------------------------------------------------------------
 
     def describe(self) -> str:
-        """Which topics are chosen, in the words of the page."""
+        """List the selected topics as text for the page."""
         with self._lock:
             if self._chosen.all:
                 return "All message debug topics are currently enabled\n"
@@ -93,7 +94,7 @@ class MessageDebug:
             return "".join(f"topic: [{topic_text(topic)}]\n" for topic in self._chosen.topics)
 
     def add(self, topic: bytes) -> bool:
-        """Choose a topic; False if it is chosen already, or there are too many."""
+        """Select a topic. Return False if it is already selected, or if the selection is full."""
         with self._lock:
             topics = self._chosen.topics
             if self._chosen.covers(topic) or len(topics) >= MOST_TOPICS:
@@ -102,7 +103,7 @@ class MessageDebug:
             return True
 
     def remove(self, topic: bytes) -> bool:
-        """Choose a topic no longer; False if it was not chosen by its name."""
+        """Deselect a topic. Return False if it was not selected by name."""
         with self._lock:
             if topic not in self._chosen.topics:
                 return False
@@ -110,17 +111,16 @@ class MessageDebug:
             return True
 
     def choose_all(self) -> None:
-        """Choose all topics."""
         with self._lock:
             self._change(DebugTopics(all=True))
 
     def choose_none(self) -> None:
-        """End it."""
+        """Deselect all topics, which ends debugging."""
         with self._lock:
             self._change(DebugTopics())
 
     def truncate(self) -> None:
-        """Empty the files, and go on."""
+        """Empty the files and reset the byte count. Debugging continues."""
         with self._lock:
             for descriptor in self._files.values():
                 os.ftruncate(descriptor, 0)
@@ -157,12 +157,12 @@ class MessageDebug:
     # --- the other threads -------------------------------------------------------------------------------------------
 
     def adopt(self, chosen: DebugTopics) -> None:
-        """Go on where a status process before us left off."""
+        """Continue the selection of a previous status process."""
         with self._lock:
             self._take(chosen)
 
     def look_at_the_clock(self) -> None:
-        """End it if its time is over."""
+        """End debugging if the time limit has passed."""
         with self._lock:
             if self._chosen.any and self._now() >= self._until:
                 self._end("msg_debug.time_limit_s is over")
@@ -172,7 +172,6 @@ class MessageDebug:
         self._change(DebugTopics())
 
     def write(self, copies: Sequence[Copy]) -> None:
-        """See `CopyFile`."""
         with self._lock:
             for number, copy in enumerate(copies):
                 try:
@@ -184,7 +183,7 @@ class MessageDebug:
 
     def _write(self, copy: Copy) -> None:
         if not self._chosen.covers(copy.topic):
-            return  # it was under way when the choice changed
+            return  # the copy was queued before the selection changed
         line = format_debug_line(copy.timestamp_ms, copy.topic, copy.key, copy.value)
         if self._bytes + len(line) > self._config.byte_limit:
             self._end("the files have msg_debug.byte_limit")

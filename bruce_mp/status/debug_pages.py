@@ -1,6 +1,6 @@
-"""The pages `/msg_debug/...`, which choose the topics whose messages are copied for debugging.
+"""The pages `/msg_debug/...`, which select the topics whose messages are copied for debugging.
 
-They change something and should be asked by POST; GET works as it did with the old daemons.
+Clients should send POST, because these pages change state. GET works as well, for scripts written for Dory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DISABLED: Final = (
 
 
 def add_debug_pages(app: Flask, debug: MessageDebug, guard: Callable[[], None]) -> None:
-    """Add the pages to an application; `guard` refuses the present request if it may not change anything."""
+    """Add the pages to an application. `guard` aborts a request that may not change state."""
 
     def add(path: str, act: Callable[..., str], methods: list[str]) -> None:
         def answer(topic: str | None = None) -> Response:

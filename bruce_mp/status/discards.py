@@ -1,7 +1,7 @@
-"""The page `/discards`: what was discarded in this period and the last ones.
+"""The page `/discards`: counts and samples of the messages discarded in this period and in finished periods.
 
-The names of fields and lines are those of the old daemons; `finished_reports`, `unsupported_msg_api_key`, `culprits`
-and the `reasons` of a topic are new.  Lists are newest first.
+Fields and lines have Dory's names; `finished_reports`, `unsupported_msg_api_key`, `culprits` and the `reasons` of a
+topic are additions. All lists begin with the newest entry.
 """
 
 from __future__ import annotations
@@ -23,22 +23,20 @@ __all__ = ["DiscardsPage", "Report", "discards_plain", "show_report"]
 
 
 class ApiKeyCount(msgspec.Struct, frozen=True):
-    """Messages with an API key that is not supported."""
+    """Messages with an unsupported API key."""
 
     api_key: int
     count: int
 
 
 class VersionCount(msgspec.Struct, frozen=True):
-    """Messages with a version that is not supported."""
+    """Messages with an unsupported version."""
 
     version: int
     count: int
 
 
 class TopicCount(msgspec.Struct, frozen=True):
-    """Messages of a topic."""
-
     topic: str
     count: int
 
@@ -53,13 +51,17 @@ class DuplicateTopic(msgspec.Struct, frozen=True):
 
 
 class DiscardTopic(DuplicateTopic, frozen=True, kw_only=True):
-    """The same for discards; `reasons` has the parts of `count`."""
+    """Discarded messages of a topic; `reasons` splits `count` by reason."""
 
     reasons: dict[str, int]
 
 
 class Culprit(msgspec.Struct, frozen=True):
-    """A local process that sent what was discarded as bad or not let in; `msg` is the beginning of the last."""
+    """Local process that sent malformed or refused messages.
+
+    `count` is the number of its messages that were discarded for `reason`; `msg` is the start of the last one in
+    base64.
+    """
 
     reason: str
     pid: int
@@ -70,7 +72,7 @@ class Culprit(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The report of one period.  Samples are base64, `start_time` is in seconds since the epoch."""
+    """Discard report of one period. Samples are in base64, `start_time` in seconds since the epoch."""
 
     id: int
     start_time: int
@@ -94,7 +96,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class DiscardsPage(Page, frozen=True, kw_only=True, omit_defaults=True):
-    """The JSON of `/discards`.  `interval` in seconds; `finished_report` is absent during the first period."""
+    """JSON of `/discards`. `interval` is in seconds; `finished_report` is absent during the first period."""
 
     interval: int
     unfinished_report: Report
@@ -103,7 +105,7 @@ class DiscardsPage(Page, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def show_report(report: DiscardReport) -> Report:
-    """A report as the page has it."""
+    """Convert a report to the form of the page."""
     counts, recent = report.counts, report.recent
     rate_limited = {
         topic: discards.reasons[DiscardReason.RATE_LIMIT]
@@ -168,7 +170,6 @@ def _culprits(report: DiscardReport) -> list[Culprit]:
 
 
 def discards_plain(page: DiscardsPage) -> str:
-    """The plain page."""
     lines = [*header_lines(page), f"report interval in seconds: {page.interval}", ""]
     lines += ["current (unfinished) reporting period:", *_report_lines(page.unfinished_report)]
     if page.finished_report is not None:

@@ -1,4 +1,4 @@
-"""The text format of Prometheus, version 0.0.4: families of samples as text.
+"""Text format of Prometheus, version 0.0.4: metric families rendered as text.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/
 """
@@ -15,14 +15,14 @@ __all__ = ["CONTENT_TYPE", "Family", "Kind", "Sample", "bounded", "expose", "his
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 REST: Final = "(other)"
-"""The label of what has no series of its own; no topic of Kafka can be called so."""
+"""Label value for all topics without a series of their own. Kafka allows no topic of this name."""
 
 Kind = Literal["counter", "gauge", "histogram"]
 _ESCAPES: Final = {"\\": r"\\", "\n": r"\n", '"': r"\""}
 
 
 class Sample(NamedTuple):
-    """A value of a family, told from its others by labels; `suffix` is only for parts of a histogram."""
+    """A value of a family, identified by its labels. Only parts of a histogram have a `suffix`."""
 
     value: float
     labels: Mapping[str, str] = {}
@@ -30,7 +30,7 @@ class Sample(NamedTuple):
 
 
 class Family(NamedTuple):
-    """A metric: its name by the conventions (unit, and `_total` for a counter), what it means, its samples."""
+    """A metric. `name` follows Prometheus' conventions: it includes the unit, and `_total` for a counter."""
 
     name: str
     kind: Kind
@@ -39,7 +39,7 @@ class Family(NamedTuple):
 
 
 def expose(families: Iterable[Family]) -> str:
-    """The page."""
+    """Render the page."""
     return "".join(f"{line}\n" for family in families for line in _lines(family))
 
 
@@ -56,7 +56,7 @@ def _escape(text: str, *, quotes: bool = True) -> str:
 
 
 def histogram(name: str, meaning: str, bounds: Iterable[float], counts: list[int], total: float) -> Family:
-    """A histogram from the counts of its buckets, of which the last is beyond all bounds."""
+    """Build a histogram family from bucket counts; the last bucket counts the values above all bounds."""
     samples, below = [], 0
     for bound, count in zip([*map(repr, bounds), "+Inf"], counts, strict=True):
         below += count
@@ -65,7 +65,7 @@ def histogram(name: str, meaning: str, bounds: Iterable[float], counts: list[int
 
 
 def bounded(values: Iterable[tuple[str, float]], most: int, *, together: Literal["sum", "max"]) -> list[Sample]:
-    """A series for each of the first `most` topics; the others share one, which is always there."""
+    """Return a series for each of the first `most` topics, and one for all others. The latter is always present."""
     named: dict[str, float] = {}
     others: list[float] = [0]
     for topic, value in values:

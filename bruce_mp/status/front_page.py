@@ -1,7 +1,7 @@
-"""The page for people, `/`: a few files of the package, as they are.
+"""The dashboard `/`: static files of the package.
 
-All that they show comes from `/overview`, and the script puts it in as text, so nothing of what clients send is ever
-taken for markup.  They ask no other host for anything.
+The page takes all its data from `/overview`. Its script inserts data as text, so the browser never interprets client
+data as markup. The page requests nothing from other hosts.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ FILES: Final = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-"""What each path answers, and of which type."""
+"""File and content type of each path."""
 
 
 def add_front_page(app: Flask) -> None:
-    """Add the page to an application."""
     directory = files("bruce_mp.status") / "static"
     for path, (name, content_type) in FILES.items():
         _add_file(app, path, (directory / name).read_bytes(), content_type)

@@ -1,9 +1,8 @@
-"""Who may change something by way of the pages.
+"""Request guard: decides which HTTP requests may change state.
 
-Reading is open to whoever reaches the address.  A request that changes something is refused when a browser may have
-been made to send it: by a page of another site, which the browser says (`Sec-Fetch-Site`, `Origin`), or by a name that
-somebody else has pointed at this host (DNS rebinding), which shows in the `Host` header.  If a token is configured, it
-has to be there as well.
+Every client that reaches the address may read. The guard refuses a state-changing request that another site may have
+caused. A browser reports the source of a request in `Sec-Fetch-Site` and `Origin`. A foreign name in the `Host` header
+shows DNS rebinding. If a token is configured, the request needs it as well.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ __all__ = ["guard"]
 _FROM_ELSEWHERE: Final = frozenset({"cross-site", "same-site"})
 _BEARER: Final = "Bearer "
 _WHAT_IS_MISSING: Final = (
-    "This needs the token that http.token_file or http.token_env names: Authorization: Bearer TOKEN"
+    "This request needs the token that http.token_file or http.token_env names: Authorization: Bearer TOKEN"
 )
 
 
 def guard(config: Http) -> None:
-    """Refuse the present request, which would change something, unless it may: aborts it with 403, 401 or 503."""
+    """Abort the current, state-changing request with 403, 401 or 503 unless it is allowed."""
     _refuse_other_sites()
     if isinstance(config.address, HostPort):
         _refuse_other_names(config.address)
@@ -50,7 +49,7 @@ def _refuse_other_sites() -> None:
 
 
 def _host_of(origin: str) -> str | None:
-    """Host and port of an origin; None if it has none that makes sense."""
+    """Return host and port of an origin, or None for a malformed origin."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -58,7 +57,10 @@ def _host_of(origin: str) -> str | None:
 
 
 def _refuse_other_names(listen: HostPort) -> None:
-    """Nobody can point an address, or a name of this host, elsewhere; browsers reach a UNIX socket in no way at all."""
+    """Refuse host names that an attacker could point at this host.
+
+    IP addresses and this host's own names are safe. Browsers cannot reach a UNIX socket at all.
+    """
     host = (urlsplit(f"//{request.host}").hostname or "").rstrip(".")
     node = os.uname().nodename.lower()
     if host not in {"localhost", listen.host.lower(), node, node.partition(".")[0]} and not _is_address(host):
@@ -77,7 +79,7 @@ def _ask_for_token(config: Http) -> None:
     try:
         token = read_secret(config.token_file, config.token_env, "The token for changes")
     except ConfigError as error:
-        abort(503, f"Nobody can ask for this: {error}")
+        abort(503, f"The daemon cannot check the token for this request: {error}")
     if token is None:
         return
     given = request.headers.get("Authorization", "")
@@ -86,5 +88,5 @@ def _ask_for_token(config: Http) -> None:
 
 
 def _are_same(given: str, token: str) -> bool:
-    """In a time that tells nothing of where they differ."""
+    """Compare two tokens in constant time."""
     return hmac.compare_digest(given.encode("latin-1", "replace"), token.encode())

@@ -1,4 +1,4 @@
-"""What every page begins with: which daemon this is, since when, and what time it was."""
+"""The fields that every page begins with: version, process id, start of the daemon, and time of the reading."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["Page", "ServerInfoPage", "header_lines", "read_header", "read_server_info", "server_info_plain"]
 
 DELIVERIES: Final = ("not known yet", "exactly once", "at least once")
-"""By what `layout.SUPER_IDEMPOTENCE` says: recognising what they have already is the brokers' part in it."""
+"""Delivery guarantee by the value of `layout.SUPER_IDEMPOTENCE`. Exactly once requires brokers that detect duplicates.
+"""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """The first four fields of every page.
+    """First four fields of every page.
 
-    `pid` is the supervisor's, `since` its start; both change when the daemon is started anew, and not when one of its
-    processes is.  Times are seconds since the epoch.
+    `pid` and `since` (the start) are the supervisor's. Both change at a restart of the daemon, but not when the
+    supervisor restarts one of its processes. Times are in seconds since the epoch.
     """
 
     pid: int
@@ -34,10 +35,10 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerInfoPage(Page, frozen=True, kw_only=True):
-    """The JSON of `/server_info`.
+    """JSON of `/server_info`.
 
-    `delivery` is what the brokers were found to be able to.  `config_*`: the file of the configuration, since when it
-    is in force as it is, how many reloads there were, and why the last one was refused, empty if it was not.
+    `delivery` is the guarantee that the brokers support. `config_since` is the time of the last successful load of
+    `config_file`; `config_refused` is the reason why the last reload was refused, or empty.
     """
 
     delivery: str
@@ -48,7 +49,6 @@ class ServerInfoPage(Page, frozen=True, kw_only=True):
 
 
 def read_server_info(slab: Slab, in_force: InForce, now_ms: int) -> ServerInfoPage:
-    """The page as of now."""
     return ServerInfoPage(
         **read_header(slab, now_ms),
         delivery=DELIVERIES[slab.words[lay.SUPER_IDEMPOTENCE >> 2]],
@@ -60,7 +60,6 @@ def read_server_info(slab: Slab, in_force: InForce, now_ms: int) -> ServerInfoPa
 
 
 def server_info_plain(page: ServerInfoPage) -> str:
-    """The plain form."""
     refused = [f"config_refused: {page.config_refused}"] if page.config_refused else []
     return "\n".join(
         [
@@ -76,7 +75,7 @@ def server_info_plain(page: ServerInfoPage) -> str:
 
 
 def read_header(slab: Slab, now_ms: int) -> dict[str, Any]:
-    """The fields of `Page`."""
+    """Return the fields of `Page`."""
     row = slab.geometry.rows_at + lay.ROW_SUPERVISOR * lay.ROW_BYTES
     return {
         "pid": slab.words[(row + lay.ROW_PID) >> 2],
@@ -87,7 +86,7 @@ def read_header(slab: Slab, now_ms: int) -> dict[str, Any]:
 
 
 def header_lines(page: Page) -> list[str]:
-    """The first lines of every plain page, with the empty one behind them."""
+    """Return the first lines of every plain page, with a blank line at the end."""
     return [
         f"pid: {page.pid}",
         f"version: {page.version}",

@@ -1,11 +1,11 @@
-"""The page `/healthz`: one answer for a load balancer or service manager, and the reasons for it.
+"""The page `/healthz`: one verdict for a load balancer or service manager, with its reasons.
 
-*Live* means that all processes that should run do their work; if not, the supervisor is restarting something or is
-itself in trouble.  *Ready* means in addition that messages get to Kafka: brokers answer, no topic is refused, the slab
-has room, nothing is being lost by a fault of the daemon or the cluster, and the books balance.
+*Live* means that all processes that should run do their work. Otherwise the supervisor is restarting a process or is
+itself faulty. *Ready* also requires that messages reach Kafka: brokers respond and accept all topics, the slab has
+room, no fault of the daemon or the cluster causes discards, and the books balance.
 
-Each check is a generator of sentences over the evidence; `PROBLEMS` and `WARNINGS` list them.  A sentence says what is
-wrong and what to do.
+Each check is a generator of sentences over the evidence; `PROBLEMS` and `WARNINGS` list the checks. A sentence names
+the fault and the remedy.
 """
 
 from __future__ import annotations
@@ -44,17 +44,16 @@ __all__ = ["Evidence", "HealthPage", "gather", "judge"]
 
 FULL: Final = 0.9
 FILLING: Final = 0.75
-"""From here on the input rests between batches."""
+"""Slab use above which the input pauses between batches."""
 MOST_NAMED: Final = 10
 ELECTION_MS: Final = 5000
 
 
 class HealthPage(Page, frozen=True, kw_only=True):
-    """The JSON of `/healthz`.
+    """JSON of `/healthz`.
 
-    `problems` and `warnings` are sentences, none when all is well; warnings do not make the daemon not ready.
-    `metadata_age_ms` is None before the first fetch.  `balanced` is None when the books could not be read consistently,
-    which says nothing.  `slab_in_use` is a share from 0 to 1.
+    `problems` and `warnings` are sentences; warnings leave the daemon ready. `metadata_age_ms` is None before the first
+    fetch. `balanced` is None if no consistent reading of the books succeeded. `slab_in_use` is a ratio from 0 to 1.
     """
 
     live: bool
@@ -68,9 +67,10 @@ class HealthPage(Page, frozen=True, kw_only=True):
 
 
 class Evidence(NamedTuple):
-    """What the health follows from.
+    """Facts from which the verdict follows.
 
-    `losses` are the discards of the last minute, `copies_lost` those of the last hour, `refusals` error codes by topic.
+    `losses` counts the discards of the last minute, `copies_lost` the lost copies of the last hour. `refusals` maps a
+    topic to the error code of the brokers.
     """
 
     processes: ProcessesPage
@@ -87,17 +87,16 @@ class Evidence(NamedTuple):
 
     @property
     def slab_in_use(self) -> float:
-        """The share of the slab that holds messages which are not settled."""
+        """Return the ratio of the slab that holds unsettled messages."""
         return self.slab_use.share
 
     @property
     def metadata_age_ms(self) -> int | None:
-        """None before the first fetch."""
+        """Return the age of the metadata, or None before the first fetch."""
         return max(0, self.metadata.now - self.metadata.last_updated) if self.metadata.last_updated else None
 
 
 def gather(slab: Slab, heard: Heard, history: History, now_ms: int, settings: PageSettings) -> Evidence:
-    """The evidence as of now."""
     return Evidence(
         processes=read_processes(slab, now_ms),
         metadata=read_metadata(slab, now_ms),
@@ -114,7 +113,7 @@ def gather(slab: Slab, heard: Heard, history: History, now_ms: int, settings: Pa
 
 
 def judge(evidence: Evidence) -> HealthPage:
-    """The health that follows from the evidence."""
+    """Run all checks over the evidence."""
     processes, books = evidence.processes, evidence.books
     dead = list(_processes(evidence))
     problems = [*dead, *(text for check in PROBLEMS for text in check(evidence))]
@@ -143,7 +142,7 @@ def _processes(evidence: Evidence) -> Iterator[str]:
             silent_s, limit_s = line.heartbeat_age_ms // 1000, STALLED_MS // 1000
             yield (
                 f"{who} gave no sign of life for {silent_s} s, which is more than {limit_s}; if it is not stopped, end "
-                "it with SIGKILL: the supervisor starts another, which goes on with what it held."
+                "it with SIGKILL: the supervisor starts a successor, which continues with the messages that it held."
             )
 
 
@@ -164,7 +163,7 @@ def _brokers_silent(evidence: Evidence) -> Iterator[str]:
 
 
 def _locked_out(evidence: Evidence) -> Iterator[str]:
-    """Brokers that fail while others work are a warning, but not if somebody has to do something about it."""
+    """Report failures that need an operator; other failures are warnings while another broker works."""
     for said in evidence.heard.brokers.values():
         if said.needs_operator:
             yield f"{said.last_error} The messages of the partitions of broker {said.node} wait; see /brokers."
@@ -184,7 +183,7 @@ def _metadata(evidence: Evidence) -> Iterator[str]:
     age_ms, max_age_ms = evidence.metadata_age_ms, evidence.metadata_max_age_ms
     router = evidence.heard.router
     if router is not None and router.failing_since_ms is not None:
-        return  # `_brokers_silent` says why
+        return  # `_brokers_silent` reports the reason
     if age_ms is None:
         yield f"No metadata has been fetched from Kafka yet. {_asking(router)}"
     elif max_age_ms is not None and age_ms > max_age_ms:
@@ -193,7 +192,7 @@ def _metadata(evidence: Evidence) -> Iterator[str]:
 
 def _asking(router: RouterStanding | None) -> str:
     if router is None:
-        return "The router has not said yet which broker it asks."
+        return "The router has not reported yet which broker it asks."
     if not router.asking:
         return "No broker is asked at the moment; the router is about to ask one."
     before = f" Before that: {router.asked_in_vain}" if router.asked_in_vain else ""
@@ -204,8 +203,8 @@ def _hidden_topics(evidence: Evidence) -> Iterator[str]:
     hidden = evidence.heard.router.forbidden if evidence.heard.router is not None else ()
     for topic in hidden[:MOST_NAMED]:
         yield (
-            f"The brokers hide topic {topic_text(topic)} from our user, TOPIC_AUTHORIZATION_FAILED (29), if there is "
-            "one. Its messages wait in the slab: allow our user to write it (ACL WRITE), or correct who sends to it."
+            f"The brokers hide topic {topic_text(topic)} from our user, TOPIC_AUTHORIZATION_FAILED (29), if it "
+            "exists. Its messages wait in the slab: grant our user WRITE on it, or correct the topic in the sender."
         )
 
 
@@ -229,7 +228,7 @@ def _full(evidence: Evidence) -> Iterator[str]:
     if evidence.slab_in_use >= FULL:
         yield (
             f"The slab is {evidence.slab_in_use:.0%} full; with no room left new messages are discarded, or their "
-            "senders blocked. See /brokers and /queues for what waits, or raise slab.size."
+            "senders blocked. See /brokers and /queues for the waiting messages, or raise slab.size."
         )
 
 
@@ -279,7 +278,7 @@ def _failed_brokers(evidence: Evidence) -> Iterator[str]:
 
 
 def _leaderless(evidence: Evidence) -> Iterator[str]:
-    """Elections take a moment, and are nobody's business."""
+    """Warn about partitions without a leader, except during an election, which takes a few seconds."""
     router, now_ms = evidence.heard.router, evidence.metadata.now
     paused = router.paused if router is not None else ()
     stuck = [scope for scope in paused if scope.state == NO_LEADER and now_ms - scope.since_ms >= ELECTION_MS]
@@ -294,7 +293,7 @@ def _leaderless(evidence: Evidence) -> Iterator[str]:
 
 def _filling(evidence: Evidence) -> Iterator[str]:
     if FILLING <= evidence.slab_in_use < FULL:
-        yield f"The slab is {evidence.slab_in_use:.0%} full, and senders are slowed down; see /brokers for what waits."
+        yield f"The slab is {evidence.slab_in_use:.0%} full, and senders are slowed down; see /brokers."
 
 
 def _client_mistakes(evidence: Evidence) -> Iterator[str]:

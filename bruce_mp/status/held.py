@@ -1,6 +1,6 @@
-"""The page `/held`: what the daemon holds by topic, since when, and how full that makes the slab.
+"""The page `/held`: messages that the daemon holds, by topic and age, and the slab use.
 
-One look at the slab's runs serves all that watch a daemon from outside: `/metrics` and `bruce monitor`.
+`/metrics` and `bruce monitor` share one reading of the slab's runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["HeldPage", "HeldTopic", "read_held"]
 
 
 class HeldTopic(msgspec.Struct, frozen=True):
-    """Messages of a topic that are neither delivered nor discarded; the oldest of them came `oldest_ms` ago."""
+    """Messages of a topic that are neither delivered nor discarded; `oldest_ms` is the age of the oldest."""
 
     topic: str
     messages: int
@@ -29,10 +29,10 @@ class HeldTopic(msgspec.Struct, frozen=True):
 
 
 class HeldPage(Page, frozen=True, kw_only=True):
-    """The JSON of `/held`.
+    """JSON of `/held`.
 
-    `topics` begins with the one that holds most.  `oldest_ms` is the greatest age in ms, 0 if nothing is held.
-    `slab_in_use` is a share from 0 to 1.
+    `topics` begins with the topic that holds most messages. `oldest_ms` is the greatest age, or 0 if no message is
+    held. `slab_in_use` is a ratio from 0 to 1.
     """
 
     topics: list[HeldTopic]
@@ -42,7 +42,10 @@ class HeldPage(Page, frozen=True, kw_only=True):
 
 
 def read_held(slab: Slab, now_ms: int, steady_now_ms: int) -> HeldPage:
-    """The page as of now: by the wall clock, and by the steady one, which ages are told by."""
+    """Build the page from a slab snapshot.
+
+    `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock that message ages refer to.
+    """
     found: dict[bytes, tuple[int, int]] = {}
     for pile in survey(slab):
         before, oldest_ms = found.get(pile.topic, (0, pile.arrived_ms))

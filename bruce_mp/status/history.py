@@ -1,8 +1,8 @@
-"""What the counters said lately: a reading each second for a minute, and one in ten seconds for an hour.
+"""History of the daemon's counters: a sample per second for a minute, and one per 10 s for an hour.
 
-The main thread looks once a second; the threads that answer read.  Its memory is bounded, and what it knows ends with
-the process.  Only counters are read: to count what is held would cost too much for a page that nobody may look at, so
-here, and nowhere else, it is what was received and is neither delivered nor discarded.
+The main thread samples; the HTTP threads read. The memory is bounded, and the history ends with the process. The
+history reads counters only, because counting held messages in the slab is too expensive for each second. Here, and only
+here, held messages are a difference: received minus delivered minus discarded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REASONS: Final = tuple(DiscardReason)
 
 
 class _Reading(NamedTuple):
-    """Counters as of `at_ms`: `discarded` by reason, `delays` by bucket."""
+    """Counter sample taken at `at_ms`: `discarded` by reason, `delays` by latency bucket."""
 
     at_ms: int
     delivered: int
@@ -44,7 +44,7 @@ class _Reading(NamedTuple):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """From the receipt to the ack of `messages` messages: the time in ms that 50, 90 and 99 % did not exceed."""
+    """Latency percentiles in ms, from receipt to acknowledgement, over `messages` messages."""
 
     messages: int
     p50_ms: float | None
@@ -53,7 +53,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Spell(NamedTuple):
-    """What happened in `ms`: rates per second, discards by reason, and the delays of what was delivered."""
+    """Activity within an interval of `ms`: rates per second, discards by reason, and latency."""
 
     ms: int
     received: float
@@ -64,9 +64,10 @@ class Spell(NamedTuple):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """Columns of equal length, the oldest first: what happened up to `age_s` ago, since the reading before.
+    """Columns of equal length, the oldest sample first.
 
-    Rates are messages per second; `held` is as of then; `p50_ms` and `p99_ms` are None where nothing was delivered.
+    A row covers the interval that ended `age_s` ago and began at the previous sample. Rates are messages per second;
+    `held` is the value at the end of the interval. `p50_ms` and `p99_ms` are None for an interval without deliveries.
     """
 
     step_s: int
@@ -81,7 +82,10 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class History:
-    """See the module's text.  `wall_now_ms` is when it begins; all other times are on a clock that does not jump."""
+    """Counter samples of the last minute and hour.
+
+    `wall_now_ms` is the wall-clock time at construction. All other times are in ms on a monotonic clock.
+    """
 
     def __init__(self, slab: Slab, wall_now_ms: int) -> None:
         self._slab = slab
@@ -89,17 +93,17 @@ class History:
         self._minute: Window[_Reading] = Window(1000, MINUTE_MS)
         self._hour: Window[_Reading] = Window(10_000, HOUR_MS)
         self.since = wall_now_ms // 1000
-        """In s since the epoch."""
+        """Start of the history, in seconds since the epoch."""
 
     def look(self, now_ms: int) -> None:
-        """Note the counters as of now."""
+        """Sample the counters."""
         reading = self._read(now_ms)
         with self._lock:
             self._minute.add(reading)
             self._hour.add(reading)
 
     def _read(self, now_ms: int) -> _Reading:
-        """What was received is read last: no message may seem to be done with before."""
+        """Read all counters, MsgReceived last: no message may appear settled before it appears received."""
         return _Reading(
             now_ms,
             total(self._slab, Counter.MsgDelivered),
@@ -113,21 +117,21 @@ class History:
         return tuple(total(self._slab, discarded(reason)) for reason in _REASONS)
 
     def lost_lately(self) -> dict[DiscardReason, int]:
-        """Messages discarded within the last minute, by reason; reasons without any are left out."""
+        """Return the discards of the last minute by reason, without reasons that did not occur."""
         now = self._discarded()
         with self._lock:
             before = self._minute.first
         return _by_reason(minus(now, before.discarded if before else now))
 
     def copies_lost_lately(self) -> int:
-        """Copies of messages that were not written within the last hour: their file lacks them for good."""
+        """Return the number of copies that the last hour's writes lost. Their files stay incomplete."""
         now = total(self._slab, Counter.MsgCopyLost)
         with self._lock:
             before = self._hour.first
         return now - before.copies_lost if before else 0
 
     def last_seconds(self, now_ms: int, seconds: int) -> Spell:
-        """What happened in so many seconds, at most a minute."""
+        """Summarize the last `seconds` seconds, at most a minute."""
         now = self._read(now_ms)
         with self._lock:
             befores = [before for before, _ in self._minute.pairs() if now_ms - before.at_ms <= 1000 * seconds]
@@ -135,14 +139,13 @@ class History:
         return _since(before or now, now)
 
     def last_hour(self, now_ms: int) -> Spell:
-        """What happened within the hour."""
         now = self._read(now_ms)
         with self._lock:
             before = self._hour.first
         return _since(before or now, now)
 
     def series(self, now_ms: int) -> dict[str, Series]:
-        """The columns: `minute` and `hour`."""
+        """Return the columns for `minute` and `hour`."""
         with self._lock:
             return {name: _series(window, now_ms) for name, window in (("minute", self._minute), ("hour", self._hour))}
 

@@ -1,4 +1,4 @@
-"""What of the configuration the pages go by, and what the supervisor says of it."""
+"""Settings that the pages use, and the supervisor's report about the configuration in force."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["UNTOLD", "PageSettings"]
 
 _MINUTE_MS: Final = 60_000
 UNTOLD: Final = InForce("", 0)
-"""Before the supervisor has told."""
+"""Value before the first report of the supervisor."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageSettings:
-    """`metadata_max_age_ms` is None if metadata may have any age."""
+    """Settings of the pages. `metadata_max_age_ms` is None if metadata may have any age."""
 
     tls: Tls
     metadata_max_age_ms: int | None
@@ -30,6 +30,5 @@ class PageSettings:
 
     @classmethod
     def of(cls, config: Config, in_force: InForce) -> PageSettings:
-        """As configured."""
         max_age_ms = 2 * config.delivery.metadata_refresh_interval_min * _MINUTE_MS
         return cls(config.kafka.tls, max_age_ms or None, config.http, in_force)

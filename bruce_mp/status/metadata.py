@@ -1,4 +1,4 @@
-"""The page `/metadata_fetch_time`: how old the daemon's picture of the cluster is."""
+"""The page `/metadata_fetch_time`: times of the last metadata fetch and of the last metadata change."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["MetadataPage", "metadata_plain", "read_metadata"]
 
 
 class MetadataPage(Page, frozen=True, kw_only=True):
-    """The JSON of `/metadata_fetch_time`; here `now` is in ms too.
+    """JSON of `/metadata_fetch_time`; on this page, `now` is in ms.
 
-    `last_updated`: the last fetch that worked; `last_modified`: the last that brought something new; in ms since the
-    epoch, 0 = never.
+    `last_updated` is the time of the last successful fetch, `last_modified` that of the last fetch with a change. Both
+    are in ms since the epoch; 0 means never.
     """
 
     last_updated: int
@@ -26,7 +26,6 @@ class MetadataPage(Page, frozen=True, kw_only=True):
 
 
 def read_metadata(slab: Slab, now_ms: int) -> MetadataPage:
-    """The page as of now."""
     return MetadataPage(
         **{**read_header(slab, now_ms), "now": now_ms},
         last_updated=slab.signed(lay.SUPER_METADATA_UPDATED_MS),
@@ -35,7 +34,6 @@ def read_metadata(slab: Slab, now_ms: int) -> MetadataPage:
 
 
 def metadata_plain(page: MetadataPage) -> str:
-    """The plain page."""
     return "\n".join(
         [
             f"pid: {page.pid}",

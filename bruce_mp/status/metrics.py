@@ -1,8 +1,8 @@
-"""The page `/metrics`: what Prometheus reads.
+"""The page `/metrics` for Prometheus.
 
-Everything comes from what all processes share and from what dispatchers and router said last; nothing is counted here.
-Series are bounded: topics by MOST_TOPICS, all else by the tables of the slab.  A counter goes on over restarts of
-single processes, and of the daemon while its slab lives.
+All values come from the slab and from the last reports of dispatchers and router; this module counts nothing.
+MOST_TOPICS bounds the series by topic, and the tables of the slab bound all others. Counters survive restarts of single
+processes, and restarts of the daemon that adopt the slab.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ __all__ = ["MOST_TOPICS", "read_metrics"]
 MOST_TOPICS: Final = 100
 
 SIMPLE: Final[Mapping[str, tuple[Counter, str]]] = {
-    "bruce_pauses_total": (Counter.PauseStarted, "Pauses of a partition or of a broker's dispatcher that began."),
-    "bruce_metadata_fetches_total": (Counter.GetMetadataSuccess, "Fetches of the metadata that worked."),
-    "bruce_produce_requests_total": (Counter.SendProduceRequestOk, "Requests with messages that were sent."),
-    "bruce_record_batches_total": (Counter.SerializeMsgSet, "Record batches that were built."),
-    "bruce_process_restarts_total": (Counter.ProcessRestarted, "Processes of the daemon that died and came back."),
-    "bruce_http_requests_total": (Counter.MongooseHttpRequest, "Requests to the status pages."),
-    "bruce_unread_discard_reports_total": (Counter.NoDiscardQuery, "Periods in which nobody read /discards."),
-    "bruce_copies_lost_total": (Counter.MsgCopyLost, "Copies of messages that could not be written to a file."),
+    "bruce_pauses_total": (Counter.PauseStarted, "Pauses of a partition or of a broker's dispatcher."),
+    "bruce_metadata_fetches_total": (Counter.GetMetadataSuccess, "Successful metadata fetches."),
+    "bruce_produce_requests_total": (Counter.SendProduceRequestOk, "Produce requests sent."),
+    "bruce_record_batches_total": (Counter.SerializeMsgSet, "Record batches built."),
+    "bruce_process_restarts_total": (Counter.ProcessRestarted, "Restarts of daemon processes that died."),
+    "bruce_http_requests_total": (Counter.MongooseHttpRequest, "HTTP requests to the status pages."),
+    "bruce_unread_discard_reports_total": (Counter.NoDiscardQuery, "Discard report periods that no client read."),
+    "bruce_copies_lost_total": (Counter.MsgCopyLost, "Copies of messages that were not written to a file."),
 }
 """Families with one counter."""
 
 LABELLED: Final[Mapping[str, tuple[str, str, Mapping[str, Counter]]]] = {
     "bruce_input_messages_total": (
         "input",
-        "Messages that an input took in and handed on.",
+        "Messages that an input accepted, by input.",
         {
             "unix_datagram": Counter.UnixDgInputAgentForwardMsg,
             "unix_stream": Counter.UnixStreamInputForwardMsg,
@@ -58,7 +58,7 @@ LABELLED: Final[Mapping[str, tuple[str, str, Mapping[str, Counter]]]] = {
     ),
     "bruce_broker_failures_total": (
         "kind",
-        "Failures of connections to brokers, by what failed.",
+        "Failures of broker connections, by kind.",
         {
             "connect": Counter.ConnectorConnectFail,
             "closed": Counter.ConnectorSocketBrokerClose,
@@ -79,7 +79,7 @@ LABELLED: Final[Mapping[str, tuple[str, str, Mapping[str, Counter]]]] = {
     ),
     "bruce_batch_compression_total": (
         "outcome",
-        "Record batches, by what came of compressing them.",
+        "Record batches, by result of compression.",
         {
             "compressed": Counter.MsgSetCompressionYes,
             "off": Counter.MsgSetCompressionNo,
@@ -88,11 +88,11 @@ LABELLED: Final[Mapping[str, tuple[str, str, Mapping[str, Counter]]]] = {
         },
     ),
 }
-"""Families with a counter for each value of a label."""
+"""Families with one counter for each value of a label."""
 
 
 def read_metrics(slab: Slab, evidence: Evidence, compression: CompressionPage, held: HeldPage) -> Iterator[Family]:
-    """All families as of now."""
+    """Yield all metric families."""
     yield from _daemon(evidence)
     yield from _books(slab, evidence.books)
     yield from _held(held)
@@ -116,24 +116,26 @@ def _daemon(evidence: Evidence) -> Iterator[Family]:
     health = judge(evidence)
     updated_s = evidence.metadata.last_updated / 1000
     yield Family("bruce_build_info", "gauge", "Always 1; the version.", [Sample(1, {"version": health.version})])
-    yield _gauge("bruce_start_time_seconds", "When the daemon was started, since the epoch.", health.since)
+    yield _gauge("bruce_start_time_seconds", "Start of the daemon, in seconds since the epoch.", health.since)
     yield _gauge("bruce_live", "1 if all processes do their work, as /healthz?probe=live says.", int(health.live))
-    yield _gauge("bruce_ready", "1 if messages get to Kafka, as /healthz says.", int(health.ready))
-    yield _gauge("bruce_problems", "Problems that /healthz names.", len(health.problems))
-    yield _gauge("bruce_warnings", "Warnings that /healthz names.", len(health.warnings))
-    yield _gauge("bruce_metadata_updated_timestamp_seconds", "Last fetch of the metadata; 0 = never.", updated_s)
+    yield _gauge("bruce_ready", "1 if messages reach Kafka, as /healthz says.", int(health.ready))
+    yield _gauge("bruce_problems", "Problems on /healthz.", len(health.problems))
+    yield _gauge("bruce_warnings", "Warnings on /healthz.", len(health.warnings))
+    yield _gauge("bruce_metadata_updated_timestamp_seconds", "Last successful metadata fetch; 0 = never.", updated_s)
 
 
 def _books(slab: Slab, books: Books) -> Iterator[Family]:
-    """Counters are read now; what is held, and whether all is accounted for, is as old as the books."""
+    """Read the counters now. The held counts and the balance are as old as `books`."""
     balanced = books.balanced or not books.consistent
     reasons = {reason.name: total(slab, discarded(reason)) for reason in DiscardReason}
-    yield _counter("bruce_messages_received_total", "Messages that were received.", total(slab, Counter.MsgReceived))
-    yield _counter("bruce_messages_delivered_total", "Messages that Kafka has.", total(slab, Counter.MsgDelivered))
-    yield _labelled("bruce_messages_discarded_total", "counter", "Messages that were given up.", "reason", reasons)
+    yield _counter("bruce_messages_received_total", "Messages received.", total(slab, Counter.MsgReceived))
+    yield _counter(
+        "bruce_messages_delivered_total", "Messages that Kafka acknowledged.", total(slab, Counter.MsgDelivered)
+    )
+    yield _labelled("bruce_messages_discarded_total", "counter", "Messages discarded, by reason.", "reason", reasons)
     twice = total(slab, Counter.PossibleDuplicateMsg)
     yield _counter("bruce_possible_duplicates_total", "Messages that Kafka may have more than once.", twice)
-    yield _labelled("bruce_messages_held", "gauge", "Messages that are held, by stage.", "stage", books.held)
+    yield _labelled("bruce_messages_held", "gauge", "Messages held, by stage.", "stage", books.held)
     yield _gauge("bruce_books_balanced", "0 if received is not delivered + discarded + held.", int(balanced))
 
 
@@ -148,15 +150,15 @@ def _labelled(name: str, kind: Kind, meaning: str, label: str, values: Mapping[s
 def _held(page: HeldPage) -> Iterator[Family]:
     messages = bounded(((held.topic, held.messages) for held in page.topics), MOST_TOPICS, together="sum")
     ages = bounded(((held.topic, held.oldest_ms / 1000) for held in page.topics), MOST_TOPICS, together="max")
-    yield Family("bruce_topic_messages_held", "gauge", "Messages held, of the topics that hold most.", messages)
+    yield Family("bruce_topic_messages_held", "gauge", "Messages held, for the topics with the most.", messages)
     yield Family("bruce_topic_oldest_held_seconds", "gauge", "Age of the topic's oldest held message.", ages)
-    yield _gauge("bruce_oldest_held_seconds", "Age of the oldest held message; 0 if none is.", page.oldest_ms / 1000)
-    yield _gauge("bruce_slab_in_use_ratio", "Share of the slab that cannot be reclaimed now.", page.slab_in_use)
+    yield _gauge("bruce_oldest_held_seconds", "Age of the oldest held message; 0 without any.", page.oldest_ms / 1000)
+    yield _gauge("bruce_slab_in_use_ratio", "Ratio of the slab that cannot be reclaimed.", page.slab_in_use)
 
 
 def _delays(slab: Slab) -> Family:
     buckets, sum_ms = read_delays(slab)
-    meaning = "Time from the receipt of messages to their ack."
+    meaning = "Time from receipt to acknowledgement of messages."
     return histogram("bruce_ack_delay_seconds", meaning, (ms / 1000 for ms in BOUNDS_MS), buckets, sum_ms / 1000)
 
 
@@ -166,9 +168,11 @@ def _processes(lines: Iterable[ProcessLine]) -> Iterator[Family]:
     silent = {line.name: line.heartbeat_age_ms / 1000 for line in wanted}
     memory = {line.name: line.pss for line in wanted if line.pss is not None}
     cpu = {line.name: line.cpu_seconds for line in wanted if line.cpu_seconds is not None}
-    yield _labelled("bruce_process_up", "gauge", "1 if the process lives and is not stalled.", "process", up)
-    yield _labelled("bruce_process_silent_seconds", "gauge", "Time since the last sign of life.", "process", silent)
-    yield _labelled("bruce_process_memory_bytes", "gauge", "Memory, shared memory by its share.", "process", memory)
+    yield _labelled("bruce_process_up", "gauge", "1 if the process is alive and not stalled.", "process", up)
+    yield _labelled("bruce_process_silent_seconds", "gauge", "Time since the last heartbeat.", "process", silent)
+    yield _labelled(
+        "bruce_process_memory_bytes", "gauge", "Memory, with the share of shared memory (PSS).", "process", memory
+    )
     yield _labelled("bruce_process_cpu_seconds_total", "counter", "CPU time of the process.", "process", cpu)
 
 
@@ -178,16 +182,18 @@ def _brokers(heard: Heard) -> Iterator[Family]:
     failed = {node: int(bool(standing.troubles) or standing.connection == FAILED) for node, standing in said.items()}
     flying = {node: standing.requests_in_flight for node, standing in said.items()}
     paused = heard.router.paused_count if heard.router is not None else 0
-    yield _labelled("bruce_broker_connected", "gauge", "1 if there is a connection.", "broker", connected)
-    yield _labelled("bruce_broker_in_trouble", "gauge", "1 if it failed, or refuses a partition.", "broker", failed)
-    yield _labelled("bruce_broker_requests_in_flight", "gauge", "Requests without an answer yet.", "broker", flying)
-    yield _gauge("bruce_paused", "Partitions and dispatchers that are paused.", paused)
+    yield _labelled("bruce_broker_connected", "gauge", "1 if the broker is connected.", "broker", connected)
+    yield _labelled(
+        "bruce_broker_in_trouble", "gauge", "1 if the broker failed, or refuses a partition.", "broker", failed
+    )
+    yield _labelled("bruce_broker_requests_in_flight", "gauge", "Requests that await a response.", "broker", flying)
+    yield _gauge("bruce_paused", "Paused partitions and dispatchers.", paused)
 
 
 def _answers(slab: Slab) -> Family:
     values = {row.name: total(slab, Counter.AckErrorFirst + 1 + code) for code, row in ERROR_TABLE.items()}
     seen = {name: value for name, value in values.items() if value}
-    return _labelled("bruce_kafka_answers_total", "counter", "Answers for a partition, by error.", "error", seen)
+    return _labelled("bruce_kafka_answers_total", "counter", "Responses for a partition, by error.", "error", seen)
 
 
 def _compression(page: CompressionPage) -> Iterator[Family]:

@@ -1,4 +1,4 @@
-"""The discards as the page for people shows them: how many and why, of which topics, and what they looked like."""
+"""Discards as the dashboard shows them: counts by reason, topics, and samples."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ __all__ = ["Mishaps", "read_mishaps"]
 
 MOST_TOPICS: Final = 20
 MOST_SAMPLES: Final = 5
-"""Of each kind."""
+"""Limit for each kind of sample."""
 
 
 class ReasonLine(msgspec.Struct, frozen=True):
-    """Messages discarded for a reason: ever, as long as the slab lives, and lately.  `meaning` goes on a sentence.
+    """Messages discarded for a reason: in the life of the slab, in the last minute and in the last hour.
 
-    `is_fault`: it lies with the daemon or the cluster, and is a problem on `/healthz`.
+    `meaning` completes a sentence about the messages. `is_fault` marks a fault of the daemon or the cluster, which
+    `/healthz` reports as a problem.
     """
 
     reason: str
@@ -38,7 +39,7 @@ class ReasonLine(msgspec.Struct, frozen=True):
 
 
 class TopicDiscards(msgspec.Struct, frozen=True):
-    """Discarded messages of a topic; the topic is empty where there were too many."""
+    """Discarded messages of a topic. The line with an empty topic sums the topics beyond the bound."""
 
     topic: str
     count: int
@@ -46,7 +47,7 @@ class TopicDiscards(msgspec.Struct, frozen=True):
 
 
 class SampleLine(msgspec.Struct, frozen=True):
-    """What a discarded message looked like: its first bytes in base64, or the name of a topic that there is not."""
+    """Sample of a discarded message: its first bytes in base64, or the name of an unknown topic."""
 
     reason: str
     data: str | None = None
@@ -54,9 +55,9 @@ class SampleLine(msgspec.Struct, frozen=True):
 
 
 class Mishaps(msgspec.Struct, frozen=True):
-    """Reasons that ever occurred; topics, samples and culprits of the period of reports since `since` (s).
+    """Discards in the life of the slab by reason, and details of the report periods since `since` (s).
 
-    `topics` are those with the most discards, of `topic_count`; samples are the newest of each kind.
+    `topics` holds the topics with the most discards, of `topic_count` in all. `samples` holds the newest of each kind.
     """
 
     since: int
@@ -75,13 +76,13 @@ _BYTES: Final[Mapping[DiscardReason, tuple[Callable[[Report], list[str]], ...]]]
     ),
     DiscardReason.LONG_MSG: (lambda report: report.recent_too_long_msg,),
 }
-"""Where the samples of a reason are."""
+"""Report fields that hold the samples of a reason."""
 
 
 def read_mishaps(
     books: Books, minute: Mapping[DiscardReason, int], hour: Mapping[DiscardReason, int], reports: list[Report]
 ) -> Mishaps:
-    """The part of the page; `reports` is the one in progress and those before, the newest first."""
+    """Summarize the discards for the dashboard. `reports` begins with the unfinished one."""
     topics = _topics(reports)
     return Mishaps(
         since=reports[-1].start_time,

@@ -1,6 +1,6 @@
-"""Names of counters that monitors of the old daemons read, where this one counts in another way, or cannot count.
+"""Counter names that monitors of the old daemons read, derived here from other counters or always 0.
 
-Their checks compare two readings name by name and alarm on a name that is missing.
+Those monitors compare two readings name by name and raise an alarm when a name is missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DERIVED: Final[Mapping[str, tuple[int, ...]]] = {
     "RefreshMetadataSuccess": (Counter.MetadataChangedOnRefresh, Counter.MetadataUnchangedOnRefresh),
     "MetadataUpdated": (Counter.MetadataChangedOnRefresh,),
 }
-"""The sums that they are."""
+"""Counters whose sum gives the value of each name."""
 
 _METADATA_FAULTS: Final = (
     *("NegativeBrokerCount", "NegativeBrokerNodeId", "BadBrokerHostLen", "BadBrokerPort", "NegativeTopicCount"),
@@ -48,4 +48,7 @@ NEVER: Final = (
     *("BugProduceRequestEmpty", "ConnectorTruncateLongTimeout"),
     *("MongooseUrlDecodeError", "MongooseUnknownException"),
 )
-"""Always 0: another counter here has it (BadMetadataResponse, BadProduceResponse), or it cannot happen."""
+"""Names that are always 0.
+
+The fault cannot occur, or another counter (BadMetadataResponse, BadProduceResponse) counts it.
+"""

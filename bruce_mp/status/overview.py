@@ -1,7 +1,6 @@
-"""The page `/overview`: what the page for people shows, in one answer of bounded size.
+"""The page `/overview`: all data of the dashboard in one response of bounded size.
 
-What takes long to read is read once for all who ask (`sampled.py`); `tailor` makes each answer from it, with the topics
-that are asked for.
+All clients share each slow reading (`sampled.py`); `tailor` completes it with the topics that a request selects.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ if TYPE_CHECKING:
 __all__ = ["Memory", "OverviewPage", "Sight", "read_sight", "tailor"]
 
 _NOW_S: Final = 5
-"""Over how many seconds a rate of now is taken."""
+"""Interval over which current rates are measured."""
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What the status process remembers."""
+    """Histories that the status process keeps."""
 
     history: History
     brokers: BrokerHistory
@@ -50,7 +49,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class HealthPart(msgspec.Struct, frozen=True):
-    """As on `/healthz`."""
+    """Health as on `/healthz`."""
 
     live: bool
     ready: bool
@@ -59,7 +58,7 @@ class HealthPart(msgspec.Struct, frozen=True):
 
 
 class FlowPart(msgspec.Struct, frozen=True):
-    """Messages per second, over the last `seconds`; `size` is bytes acknowledged per second, over the last minute."""
+    """Messages per second over the last `seconds`; `size` is bytes acknowledged per second over the last minute."""
 
     seconds: float
     received: float
@@ -69,7 +68,7 @@ class FlowPart(msgspec.Struct, frozen=True):
 
 
 class BooksPart(msgspec.Struct, frozen=True):
-    """As on `/books`; `balanced` is None if they were not read in a consistent moment."""
+    """Books as on `/books`; `balanced` is None if no consistent reading succeeded."""
 
     received: int
     delivered: int
@@ -80,9 +79,10 @@ class BooksPart(msgspec.Struct, frozen=True):
 
 
 class BrokerPart(BrokerLine, frozen=True, kw_only=True):
-    """As on `/brokers`, with what it did: rates per s, delays of the last minute, errors of the last minute and hour.
+    """Broker as on `/brokers`, with its traffic.
 
-    `trend` has a rate for each minute of the hour, the oldest first.
+    Rates are per second, latencies of the last minute, errors of the last minute and hour. `trend` holds one rate for
+    each minute of the last hour, the oldest first.
     """
 
     delivered: float
@@ -94,11 +94,10 @@ class BrokerPart(BrokerLine, frozen=True, kw_only=True):
 
 
 class OverviewPage(Page, frozen=True, kw_only=True):
-    """The JSON of `/overview`.
+    """JSON of `/overview`.
 
-    `host` is this machine's name.  `sampled_since` (s) is when the status process began to look: what is said of the
-    last minute and hour goes back no further.  `oldest_ms` is the age of the oldest message that is held, None if none
-    is.
+    `host` is this machine's name. `sampled_since` (s) is the start of the status process, which limits the data of the
+    last minute and hour. `oldest_ms` is the age of the oldest held message, or None.
     """
 
     host: str
@@ -122,7 +121,7 @@ class OverviewPage(Page, frozen=True, kw_only=True):
 
 
 class Sight(msgspec.Struct, frozen=True):
-    """A reading, before somebody chose topics."""
+    """A reading before a request's choice of topics applies."""
 
     page: OverviewPage
     topics: list[TopicLine]
@@ -138,7 +137,7 @@ def read_sight(
     now_ms: int,
     steady_now_ms: int,
 ) -> Sight:
-    """Everything as of now."""
+    """Read all parts of the page except the choice of topics."""
     piles = survey(slab)
     heard = evidence.heard
     brokers = read_brokers(slab, heard, piles, now_ms, steady_now_ms)
@@ -202,5 +201,5 @@ def _brokers(slab: Slab, page: BrokersPage, history: BrokerHistory, now_ms: int)
 
 
 def tailor(sight: Sight, choice: Choice) -> OverviewPage:
-    """The answer to somebody who chose topics."""
+    """Complete a reading with the topics that a request selects."""
     return msgspec.structs.replace(sight.page, topics=choose_topics(sight.topics, choice))

@@ -1,4 +1,4 @@
-"""Compression as the page for people shows it: sums by codec, and the topics with the most bytes."""
+"""Compression as the dashboard shows it: sums by codec, and the topics with the most bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_TOPICS: Final = 20
 
 
 class Packing(msgspec.Struct, frozen=True):
-    """As on `/compression`: `codecs` without a topic, and the largest of the `topic_count` topics."""
+    """Lines as on `/compression`: sums by codec without a topic, and the largest of `topic_count` topics."""
 
     codecs: list[TopicCompression]
     topics: list[TopicCompression]
@@ -27,7 +27,7 @@ class Packing(msgspec.Struct, frozen=True):
 
 
 def read_packing(page: CompressionPage) -> Packing:
-    """The part of the page."""
+    """Summarize the `/compression` page."""
     rows = sorted(page.topics, key=lambda row: -row.plain_bytes)
     codecs = sorted({row.codec for row in rows})
     sums = [_sum(codec, [row for row in rows if row.codec == codec]) for codec in codecs]

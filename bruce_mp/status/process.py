@@ -1,7 +1,7 @@
-"""The status process: takes in discard events, serves the pages, and is on no message's path.
+"""The status process: receives discard events and serves the pages. No message passes through it.
 
-The main thread runs the loop of all our processes; HTTP has threads of its own.  What they share is behind locks: the
-reports, the counters of our row, the sending end of the control pipe.
+The main thread runs the event loop that all daemon processes use; the HTTP server has its own threads. Locks guard
+the state that they share: the reports, the counters in this process's row, and the sending end of the control pipe.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _EVENTS_A_ROUND: Final = 100
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
-    """Serve the pages on `start.listener` until told to stop."""
+    """Serve the pages on `start.listener` until the supervisor requests a stop."""
     _Status(start, slab, control).run()
 
 
@@ -98,7 +98,7 @@ class _Status:
         return DiscardFile(file, self._count)
 
     def apply(self, config: Config) -> None:
-        """Go by this configuration from now on; what only a restart applies is as it was."""
+        """Apply a reloaded config. Settings that need a restart keep their old values."""
         before, self._config = self._config, config
         renew_logging(before.logging, config.logging, self._name)
         self._settings = PageSettings.of(config, self._settings.in_force)
@@ -148,7 +148,7 @@ class _Status:
 
     def _tick(self) -> None:
         if not self._server.is_alive():
-            raise BruceError("The HTTP server ended by itself; its traceback stands above.")
+            raise BruceError("The HTTP server ended unexpectedly; the log above has its traceback.")
         self._reports.rotate(wall_ms())
         self._memory.history.look(steady_ms())
         self._memory.brokers.look(steady_ms())

@@ -1,4 +1,4 @@
-"""The page `/queues`: messages that the daemon holds, by topic and by how far they have come."""
+"""The page `/queues`: held messages by topic and stage."""
 
 from __future__ import annotations
 
@@ -32,11 +32,14 @@ QUEUE_OF: Final[Mapping[int, str]] = {
     State.RETURNED_SENT: "send_wait",
     State.IN_FLIGHT: "ack_wait",
 }
-"""In which queue a record in a state is; settled ones are in none."""
+"""Queue of each state that a held record can have; settled records are in no queue."""
 
 
 class TopicQueues(msgspec.Struct, frozen=True):
-    """Messages of a topic that the router has seen: in the router, waiting to be sent, sent and not answered."""
+    """Messages of a topic after the router claimed them.
+
+    `batch` counts messages in the router, `send_wait` messages to be sent, `ack_wait` sent messages without a response.
+    """
 
     topic: str
     batch: int = 0
@@ -49,14 +52,13 @@ class TopicQueues(msgspec.Struct, frozen=True):
 
 
 class QueuesPage(Page, frozen=True, kw_only=True):
-    """The JSON of `/queues`.  `new` is the number of messages that the router has not taken yet."""
+    """JSON of `/queues`. `new` counts the messages that the router has not claimed yet."""
 
     sending: list[TopicQueues]
     new: int
 
 
 def read_queues(slab: Slab, now_ms: int) -> QueuesPage:
-    """The page as of now."""
     piles = survey(slab)
     by_topic = _by_topic(piles)
     new = sum(pile.messages for pile in piles if QUEUE_OF[pile.state] == "new")
@@ -75,7 +77,7 @@ def _by_topic(piles: Iterable[Pile]) -> dict[bytes, TopicQueues]:
 
 
 def queues_plain(page: QueuesPage) -> str:
-    """The plain page: a line for each topic, then the sums."""
+    """Render one line for each topic, then the sums."""
     lines = [f"{_numbers(item)}  topic: [{item.topic}]" for item in page.sending]
     totals = {
         "new": page.new,

@@ -1,4 +1,4 @@
-"""The page `/reload`: has the supervisor read the configuration anew, and waits for what comes of it."""
+"""The page `/reload`: requests a reload from the supervisor and waits for its outcome."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ PATIENCE_S: Final = 30.0
 
 
 class ReloadDesk:
-    """Where requests wait for their outcome.  `tell` says a word to the supervisor.
+    """Pending reload requests. `tell` sends a control message to the supervisor.
 
-    Requests are numbered from the time on, so that no outcome is taken for that of a status process before.
+    Request numbers start at the wall-clock time, so the answer to a previous status process's request is never mistaken
+    for ours.
     """
 
     def __init__(self, tell: Callable[[ReloadRequest], None]) -> None:
@@ -31,7 +32,7 @@ class ReloadDesk:
         self._waiting: dict[int, SimpleQueue[ReloadOutcome]] = {}
 
     def ask(self, *, only_check: bool, patience_s: float = PATIENCE_S) -> ReloadOutcome | None:
-        """What came of a request; None if that was not said in time.  For the threads of the pages."""
+        """Request a reload and return its outcome, or None on timeout. HTTP threads call this."""
         answers: SimpleQueue[ReloadOutcome] = SimpleQueue()
         with self._lock:
             number = next(self._numbers)
@@ -46,7 +47,7 @@ class ReloadDesk:
                 del self._waiting[number]
 
     def answer(self, outcome: ReloadOutcome) -> None:
-        """The supervisor says what came of one."""
+        """Deliver the supervisor's outcome to the waiting request."""
         with self._lock:
             waiting = self._waiting.get(outcome.number)
         if waiting is not None:

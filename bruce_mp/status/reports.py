@@ -1,4 +1,4 @@
-"""The discard reports of this process: filled by the loop, read by the threads that answer requests."""
+"""Discard reports of the status process: the loop fills them, and HTTP threads read them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["Reports"]
 class Reports:
     """A `ReportBook` behind a lock.
 
-    `interval` in seconds.  Periods are counted from the start of the daemon, so that a restart of status alone changes
-    neither their bounds nor their numbers.  `on_unread` is called when a period ended in which nobody had asked.
+    `interval` is in seconds. Periods count from the start of the daemon, so a restart of the status process alone
+    changes neither their bounds nor their numbers. `on_unread` is called for each finished period that no client read.
     """
 
     def __init__(self, slab: Slab, interval: int, now_ms: int, on_unread: Callable[[], None]) -> None:
@@ -33,19 +33,19 @@ class Reports:
         self._lock = Lock()
 
     def change(self, interval: int) -> None:
-        """From now on periods are so long, the one in progress too."""
+        """Set the length of periods, including the current one."""
         with self._lock:
             self._book.interval = interval
 
     def record(self, events: Iterable[Event], now_ms: int) -> None:
-        """Put events into the report of the present period."""
+        """Add events to the report of the current period."""
         with self._lock:
             self._rotate(now_ms)
             for event in events:
                 self._book.record(event, now_ms / 1000)
 
     def rotate(self, now_ms: int) -> None:
-        """Finish the report whose period is over."""
+        """Finish the current report if its period is over."""
         with self._lock:
             self._rotate(now_ms)
 
@@ -55,13 +55,13 @@ class Reports:
             self._on_unread()
 
     def peek(self, now_ms: int) -> list[Report]:
-        """The report in progress and the one before, if there is one, without counting as their reader."""
+        """Return the unfinished report and the previous one, without marking them as read."""
         with self._lock:
             self._rotate(now_ms)
             return [show_report(report) for report in (self._book.unfinished, *self._book.finished[:1])]
 
     def page(self, now_ms: int) -> DiscardsPage:
-        """The page `/discards` as of now."""
+        """Build the page `/discards` and mark the unfinished report as read."""
         with self._lock:
             self._rotate(now_ms)
             self._book.unfinished.was_read = True

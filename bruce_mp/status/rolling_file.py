@@ -1,10 +1,11 @@
-"""A file that grows line by line, is rolled when it is full, and whose rolled ones do not exceed a sum.
+"""A log file with size-based rotation, and a limit on the total size of rotated files.
 
-    discard.log                    being written
-    discard.log.1800000000000      rolled at that time, in ms since the epoch
+    discard.log                    the current file
+    discard.log.1800000000000      a rotated file, with its rotation time in ms since the epoch
 
-Others than the daemon's user and group never read it: it is made with mode 0660 less the umask, and one that is there
-already and open to all is closed to them.  Whole lines or nothing: what a full disk cut off is taken back.
+Only the daemon's user and group can read these files: the writer creates them with mode 0660 less the umask, and
+removes the permissions of others from an existing file. A write stores whole lines only: after a short write on a full
+disk, the writer truncates the partial line.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ _MODE: Final = 0o660
 _DIRECTORY_MODE: Final = 0o750
 _OTHERS: Final = 0o007
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""NONBLOCK: to open a FIFO must not wait for a reader."""
+"""O_NONBLOCK: opening a FIFO must not wait for a reader."""
 
 
 class FileTroubleError(BruceError):
-    """The file cannot be written; the text says which and why."""
+    """Failure to write a file; the text names the file and the reason."""
 
 
 def open_private(path: Path) -> int:
-    """Open a file for appending; a descriptor.  Raises FileTroubleError."""
+    """Open a file for appending and return its descriptor. Raise FileTroubleError."""
     try:
         path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
         descriptor = os.open(path, _FLAGS, _MODE)
@@ -61,13 +62,13 @@ def _close_to_others(path: Path, descriptor: int) -> None:
         os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~_OTHERS)
     except OSError as error:
         raise FileTroubleError(
-            f"{path} is open to everybody and belongs to somebody else: messages are not written to it. Remove it, or "
-            f"close it (chmod o= {path})."
+            f"Other users can read {path}, and its owner is another user: messages are not written to it. Remove it, "
+            f"or revoke the access (chmod o= {path})."
         ) from error
 
 
 class RollingFile:
-    """See the module's text.  Sizes in bytes; `now_ms` is the wall clock."""
+    """Append-only file with rotation. Sizes are in bytes; `now_ms` is the wall clock."""
 
     def __init__(self, path: Path, max_size: int, max_archive: int, now_ms: Callable[[], int]) -> None:
         self.path = path
@@ -78,18 +79,18 @@ class RollingFile:
         self._size = 0
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """Append lines, rolling as needed.  Raises FileTroubleError, and then all or none of each line is written."""
+        """Append lines and rotate as needed. On FileTroubleError, each line is written whole or not at all."""
         for line in lines:
             self._prepare(len(line))
             self._append(line)
 
     def prepare(self) -> None:
-        """Open the file, and roll it if it is full.  Raises FileTroubleError."""
+        """Open the file, and rotate it if it is full. Raise FileTroubleError."""
         self._prepare(0)
         self._tidy()
 
     def _prepare(self, size: int) -> None:
-        """See to it that the file is open and has room for a line; a line larger than a file has one to itself."""
+        """Open the file and make room for a line. A line larger than the size limit gets a separate file."""
         if self._descriptor is None:
             self._descriptor = open_private(self.path)
             self._size = os.fstat(self._descriptor).st_size
@@ -129,7 +130,7 @@ class RollingFile:
         return self.path.with_name(f"{self.path.name}.{at_ms}")
 
     def _tidy(self) -> None:
-        """Remove the oldest rolled files until the others keep within the limit."""
+        """Remove the oldest rotated files until the total is within the limit."""
         total = 0
         for rolled in sorted(self._all_rolled(), key=self._rolled_at, reverse=True):
             with suppress(FileNotFoundError):
@@ -149,7 +150,7 @@ class RollingFile:
         return int(rolled.name.removeprefix(f"{self.path.name}."))
 
     def close(self) -> None:
-        """Close; the next line opens it anew."""
+        """Close the file; the next write opens it again."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

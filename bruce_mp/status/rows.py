@@ -1,4 +1,4 @@
-"""The processes of the daemon, as their rows in the slab and the kernel know them."""
+"""Processes of the daemon, from their rows in the slab and from the kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["STALLED_MS", "ProcessLine", "ProcessesPage", "read_processes", "row_name"]
 
 STALLED_MS: Final = 15_000
-"""A process that beats once a second and was silent for so long does not do its work."""
+"""Heartbeat age above which a process counts as stalled. Heartbeats are sent once a second."""
 
 _FIRST_STREAM_INPUT: Final = lay.ROW_FIRST_INPUT + 1
 _SINGLE: Final = {
@@ -29,7 +29,7 @@ _SINGLE: Final = {
 
 
 def row_name(row: int) -> str:
-    """The name of the process that a row belongs to, as `ps` shows it."""
+    """Return the name of a row's process, as `ps` shows it."""
     if row in _SINGLE:
         return _SINGLE[row]
     if row < lay.ROW_FIRST_DISPATCHER:
@@ -40,9 +40,9 @@ def row_name(row: int) -> str:
 class ProcessLine(msgspec.Struct, frozen=True):
     """A process that was started at least once.
 
-    `state`: `running`, `stalled` (it lives, but its last heartbeat is old), `dead` (it should live), or `stopped` (on
-    purpose).  Memory in bytes: `pss` is what it needs itself plus its share of what it shares, `uss` what ending it
-    would free; None where the kernel does not say.  `connections`: of a stream worker, those that are open.
+    `state` is `running`, `stalled` (alive with an old heartbeat), `dead` (it should run), or `stopped` (on purpose).
+    Memory is in bytes, None if the kernel does not report it: `pss` is private memory plus the share of shared memory,
+    `uss` is the memory that ending the process would free. Only stream workers report open `connections`.
     """
 
     name: str
@@ -58,13 +58,12 @@ class ProcessLine(msgspec.Struct, frozen=True):
 
 
 class ProcessesPage(Page, frozen=True, kw_only=True):
-    """The JSON of `/processes`."""
+    """JSON of `/processes`."""
 
     processes: list[ProcessLine]
 
 
 def read_processes(slab: Slab, now_ms: int) -> ProcessesPage:
-    """The page as of now."""
     lines = [_read_row(slab, row, now_ms) for row in range(lay.ROW_COUNT)]
     return ProcessesPage(**read_header(slab, now_ms), processes=[line for line in lines if line.incarnation])
 

@@ -1,8 +1,8 @@
-"""Readings that take long are not made for everybody who asks.
+"""Cache for slow readings.
 
-To count what a slab of many GB holds takes seconds, and monitors ask again and again, most of all while it is full.  A
-reading that took long is shown for a while, so that reading takes a bounded share of the time; one that was quick is
-made anew each time.
+Counting the messages in a slab of many GB takes seconds, and monitors poll most often when the slab is full. A slow
+reading stays cached for a multiple of its duration, which bounds the share of time spent reading. A quick one is
+repeated for each request.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ __all__ = ["Sampled"]
 
 QUICK_S: Final = 0.5
 REST: Final = 3
-"""A slow reading is shown for so many times as long as it took."""
+"""A slow reading stays valid for this multiple of its duration."""
 
 _Reading = TypeVar("_Reading")
 
 
 class Sampled(Generic[_Reading]):
-    """What `read` says, or said not long ago: up to `least_s` after it was quick, longer after it was slow.
+    """Result of `read`, cached for `least_s` after a quick reading and longer after a slow one.
 
-    May be asked by several threads; `clock` is monotonic, in seconds.
+    Several threads may call it. `clock` is monotonic, in seconds.
     """
 
     def __init__(
@@ -40,7 +40,10 @@ class Sampled(Generic[_Reading]):
         self._until = 0.0
 
     def __call__(self) -> _Reading:
-        """The reading.  While somebody else reads, the one before; who comes first waits."""
+        """Return the reading.
+
+        While another thread reads, return the previous reading. The first reading blocks all callers.
+        """
         last = self._last
         if not self._lock.acquire(blocking=last is None):
             assert last is not None

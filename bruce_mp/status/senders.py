@@ -1,4 +1,4 @@
-"""The page `/senders`: which user sent how much, and what was refused."""
+"""The page `/senders`: traffic and refusals of each user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["SendersPage", "read_senders_page", "senders_plain"]
 
 
 class SenderLine(msgspec.Struct, frozen=True):
-    """A user; `uid` is None for all TCP connections together.  See `slab/senders.py` for the numbers."""
+    """A user; `uid` is None for the sum of all TCP connections. `slab/senders.py` defines the numbers."""
 
     user: str
     uid: int | None
@@ -31,13 +31,12 @@ class SenderLine(msgspec.Struct, frozen=True):
 
 
 class SendersPage(Page, frozen=True, kw_only=True):
-    """The JSON of `/senders`; who sent most comes first."""
+    """JSON of `/senders`; the user with the most traffic comes first."""
 
     senders: list[SenderLine]
 
 
 def read_senders_page(slab: Slab, now_ms: int) -> SendersPage:
-    """The page as of now."""
     lines = [
         SenderLine(_name_of(user), None if user == TCP_USER else user, *sums)
         for user, sums in sorted(read_senders(slab).items(), key=lambda item: (-item[1].received, item[0]))
@@ -56,7 +55,6 @@ def _name_of(user: int) -> str:
 
 
 def senders_plain(page: SendersPage) -> str:
-    """The plain page."""
     return "\n".join([*header_lines(page), *map(_plain, page.senders), ""])
 
 

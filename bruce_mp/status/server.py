@@ -1,8 +1,8 @@
-"""The HTTP server: waitress on a socket that somebody else opened and keeps.
+"""The HTTP server: waitress on a listening socket that the supervisor owns.
 
-It runs in threads beside the loop of the process.  Stopping goes in two steps, because a thread that answers a request
-wakes the server when it has done so: first these threads end, then the sockets are closed, in the server's own thread.
-The listening socket itself goes on in the supervisor, so that connections wait for the next status process.
+The server runs in threads beside the event loop of the process. It stops in two steps, because a worker thread wakes
+the server after each response: first the worker threads end, then the server's own thread closes the connections. The
+listening socket stays open in the supervisor, so new connections queue for the next status process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ THREADS: Final = 4
 _STOP_S: Final = 2.0
 _SETTINGS: Final[dict[str, Any]] = {
     "threads": THREADS,
-    "asyncore_loop_timeout": 30,  # it is woken when there is something to do
+    "asyncore_loop_timeout": 30,  # worker threads wake the loop, so a long timeout costs no latency
     "asyncore_use_poll": True,
     "channel_timeout": 30,
     "ident": "bruce",
@@ -34,25 +34,24 @@ _SETTINGS: Final[dict[str, Any]] = {
 
 
 class HttpServer:
-    """Serves `app` on `listener`, a listening TCP or UNIX socket."""
+    """Server of `app` on `listener`, a listening TCP or UNIX socket."""
 
     def __init__(self, app: Flask, listener: socket) -> None:
         self._map: dict[int, Any] = {}
-        # It warns of each request that waits for a thread, which is what threads are for.
+        # waitress warns whenever a request waits for a worker thread, which is normal here.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         self._server = create_server(app, map=self._map, sockets=[listener], **_SETTINGS)
         self._thread = Thread(target=self._server.run, name="http", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve."""
         self._thread.start()
 
     def is_alive(self) -> bool:
-        """Whether it serves; False before `start`, and after `stop` or an error."""
+        """Return True while the server thread runs."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Answer what is being answered, then close."""
+        """Finish the responses in progress, then close the connections."""
         self._server.task_dispatcher.shutdown(timeout=_STOP_S)
         self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._map))
         self._thread.join(_STOP_S)

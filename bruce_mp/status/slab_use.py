@@ -1,6 +1,6 @@
-"""How full the slab is: the chunks that hold a message which is not settled, by the size of what they hold.
+"""Slab use: the chunks that hold unsettled messages, by size class.
 
-A place is a chunk, or a span of neighbouring chunks: for a message that does not fit into one, or for a busy lane.
+A place is a chunk, or a span of neighbouring chunks for a large message or a busy lane.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ __all__ = ["SizeClass", "SlabUse", "read_slab_use"]
 
 
 class SizeClass(msgspec.Struct, frozen=True):
-    """Places of more than half of, and at most `bytes`.
+    """Places of at most `bytes` and more than half of it.
 
-    `places` says how many there are.  `in_use` bytes hold messages that are not settled; `settled` ones are used again
-    when memory is wanted.
+    `places` is their number. `in_use` bytes hold unsettled messages; `settled` bytes can be reclaimed.
     """
 
     bytes: int
@@ -32,9 +31,9 @@ class SizeClass(msgspec.Struct, frozen=True):
 
 
 class SlabUse(msgspec.Struct, frozen=True):
-    """All in bytes.  What is neither in use nor settled is free.  `classes` begin with the smallest.
+    """Slab use in bytes. Space that is neither in use nor settled is free. `classes` begin with the smallest.
 
-    `chunk` is the smallest place: a message for which it is too small, with its header, has a place of its own.
+    `chunk` is the size of the smallest place. A message that does not fit into it with its header has a separate place.
     """
 
     size: int
@@ -45,7 +44,7 @@ class SlabUse(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """The share of the slab that cannot be reclaimed now, from 0 to 1."""
+        """Return the ratio of the slab that cannot be reclaimed, from 0 to 1."""
         return round(self.in_use / self.size, 4)
 
 
@@ -64,7 +63,6 @@ class _Sums:
 
 
 def read_slab_use(slab: Slab) -> SlabUse:
-    """The use as of now."""
     sums: dict[int, _Sums] = {}
     for chunk, _, span, _ in used_heads(slab):
         largest = lay.CHUNK_BYTES << (span - 1).bit_length()

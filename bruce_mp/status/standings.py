@@ -1,4 +1,4 @@
-"""What dispatchers and the router last said of brokers: taken in by the loop, read by the threads that answer."""
+"""Last reports of dispatchers and router about brokers: the loop stores them, and HTTP threads read them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["Heard", "Standings"]
 
 STALE_MS: Final = 10_000
-"""What was said so long ago says nothing: who says it once a second is dead, or stopped."""
+"""Age at which a report is ignored. Its sender reports once a second, so it is dead or stopped."""
 MOST_REASONS: Final = 1000
 
 
 class Heard(NamedTuple):
-    """What is known now.  `brokers` by slot; `router` is None if it said nothing lately.
+    """Current reports: `brokers` by dispatcher slot, `router` or None without a recent report.
 
-    `reasons` has the last error of partitions, also after their dispatcher handed them back.
+    `reasons` holds the last error of each partition, and keeps it after the dispatcher hands the partition back.
     """
 
     brokers: dict[int, BrokerStanding]
@@ -31,7 +31,7 @@ class Heard(NamedTuple):
 
 
 class Standings:
-    """See the module's text.  `now_ms` is the wall clock."""
+    """Last report of each dispatcher slot and of the router. `now_ms` is the wall clock."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -40,7 +40,7 @@ class Standings:
         self._reasons: dict[tuple[bytes, int], str] = {}
 
     def take(self, standings: Iterable[BrokerStanding | RouterStanding], now_ms: int) -> None:
-        """Take in what was said."""
+        """Store reports as of `now_ms`."""
         with self._lock:
             for standing in standings:
                 if isinstance(standing, RouterStanding):
@@ -56,7 +56,7 @@ class Standings:
             del self._reasons[next(iter(self._reasons))]
 
     def heard(self, now_ms: int) -> Heard:
-        """What was said lately."""
+        """Return the reports that are younger than `STALE_MS`."""
         with self._lock:
             brokers = {slot: said for slot, (at_ms, said) in self._brokers.items() if now_ms - at_ms < STALE_MS}
             router = self._router

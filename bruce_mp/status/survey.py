@@ -1,7 +1,7 @@
-"""One look at the slab for all pages that say what the daemon holds: by topic, by state, by who has it.
+"""Snapshot of the slab for all pages about held messages: counts by topic, state and holder.
 
-The daemon goes on meanwhile, so that the sums of a busy one are as good as a look through a window; `/books` says of
-itself whether it is consistent.
+Processes change the slab while the snapshot reads it, so its sums are approximate on a busy daemon. `/books` reports
+consistency for itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Pile", "survey"]
 
 
 class Pile(NamedTuple):
-    """Messages of a topic in one state and with one holder; the oldest of them came at `arrived_ms`, steady clock."""
+    """Messages of a topic in one state with one holder; `arrived_ms` is the oldest arrival on the monotonic clock."""
 
     topic: bytes
     state: State
@@ -34,7 +34,7 @@ class Pile(NamedTuple):
 
 
 def survey(slab: Slab) -> list[Pile]:
-    """All that is held, in as many piles as there are topics, states and holders."""
+    """Count all held messages by topic, state and holder."""
     found: dict[tuple[bytes | int, int], tuple[int, int]] = {}
     for topic, word, messages, arrived_ms in read_each(slab, lambda chunk: _held_in(slab, chunk)):
         before, oldest_ms = found.get((topic, word), (0, arrived_ms))
@@ -51,12 +51,12 @@ def _name(table: TopicTable, topic: bytes | int) -> bytes:
         return topic
     try:
         return table.name_of(topic)
-    except KeyError:  # gone; the router is about to discard the messages
+    except KeyError:  # the topic was removed, and the router is about to discard the messages
         return b"(gone)"
 
 
 def _held_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, int, int, int]]:
-    """Topic, word, number and time of arrival of the messages of each run, or of each message where it was split."""
+    """Yield topic, state word, count and arrival time of each run, or of each message of a split run."""
     if is_settled(slab, chunk):
         return
     for offset, run in runs_of(slab, chunk):

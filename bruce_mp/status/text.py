@@ -1,7 +1,7 @@
-"""Bytes and times as the pages show them.
+"""Text form of bytes and times on the pages.
 
-A topic is whatever bytes a client sent.  Pages show it as text that is always valid and always reversible: a byte that
-is not UTF-8 and a control character become `\\xNN`, a backslash becomes two.  Legal topic names stay as they are.
+A topic consists of any bytes that a client sends. Pages show topics as valid text that can be converted back: a control
+character, or a byte that is not UTF-8, becomes `\\xNN`, and a backslash is doubled. Legal topic names do not change.
 """
 
 from __future__ import annotations
@@ -18,28 +18,27 @@ _ESCAPE: Final = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")
 
 
 def topic_text(topic: bytes) -> str:
-    """A topic as text; two topics never have the same."""
+    """Convert a topic to text, with a distinct result for each topic."""
     text = topic.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def topic_bytes(text: str) -> bytes:
-    """The reverse of `topic_text`."""
+    """Reverse `topic_text`."""
     return _ESCAPE.sub(
         lambda match: bytes.fromhex(match[1].decode()) if match[1] else b"\\", text.encode("utf-8", "surrogateescape")
     )
 
 
 def base64_text(data: bytes) -> str:
-    """Bytes in base64."""
     return b64encode(data).decode("ascii")
 
 
 def bracketed(text: str) -> str:
-    """`LEN[text]`, so that a program finds the end of a text that holds a bracket."""
+    """Return `LEN[text]`, so that a program finds the end of a text that contains a bracket."""
     return f"{len(text)}[{text}]"
 
 
 def stamp(seconds: int) -> str:
-    """Seconds since the epoch, with the local time for people."""
+    """Return seconds since the epoch with the local time for readers."""
     return f"{seconds} {time.ctime(seconds)}"

@@ -1,4 +1,4 @@
-"""The topics as the page for people lists them: what goes through them and what waits, a bounded number at a time."""
+"""Topics as the dashboard lists them: traffic and held messages, a bounded number per response."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MOST_SHOWN: Final = 500
 
 
 class TopicLine(msgspec.Struct, frozen=True):
-    """A topic.  `partitions` is 0 while the router does not know it.
+    """A topic. `partitions` is 0 until the router knows it.
 
-    Of the last minute: messages (`delivered`) and bytes (`size`) acknowledged per s, `errors` answered by brokers, and
-    the time from receipt to ack that 50 and 99 % of the messages did not exceed.  `waiting` and `in_flight` messages
-    are held, the oldest of them since `oldest_ms`.  `paused` partitions wait.  `discarded`: in this period of discard
-    reports and the one before.
+    Values of the last minute: messages (`delivered`) and bytes (`size`) acknowledged per second, `errors` in responses,
+    and percentiles of the latency from receipt to acknowledgement. `waiting` and `in_flight` messages are held;
+    `oldest_ms` is the age of the oldest. `paused` counts paused partitions. `discarded` covers this report period and
+    the previous one.
     """
 
     topic: str
@@ -51,7 +51,7 @@ class TopicLine(msgspec.Struct, frozen=True):
 
 
 class TopicsPart(msgspec.Struct, frozen=True):
-    """Some of the topics that match the filter, of which there are `matching`, of `total`."""
+    """Selected topics; `matching` topics pass the filter, of `total`."""
 
     shown: list[TopicLine]
     matching: int
@@ -59,7 +59,11 @@ class TopicsPart(msgspec.Struct, frozen=True):
 
 
 class Choice(NamedTuple):
-    """Which topics: those with `text` in their name, whatever the case; at most `limit`, by a key of `SORTS`."""
+    """Filter and order of the topics that a request selects.
+
+    A topic matches if its name contains `text`, ignoring case. `sort` is a key of `SORTS`; at most `limit` topics are
+    shown.
+    """
 
     text: str = ""
     sort: str = "delivered"
@@ -84,7 +88,7 @@ SORTS: Final[Mapping[str, Callable[[TopicLine], Any]]] = {
 
 
 def choose_topics(lines: Iterable[TopicLine], choice: Choice) -> TopicsPart:
-    """The part of the page; of equal topics those come first of which more is waiting, then by name."""
+    """Select and sort topics. Ties are ordered by waiting messages, then by name."""
     lines = list(lines)
     wanted = choice.text.casefold()
     found = [line for line in lines if wanted in line.topic.casefold()]
@@ -104,7 +108,7 @@ def read_topics(
     now_ms: int,
     steady_now_ms: int,
 ) -> list[TopicLine]:
-    """Every topic that the router knows, or of which something is held or went through."""
+    """List every topic that the router knows, or that has traffic or held messages."""
     held = _held(piles)
     known = TopicTable(slab).known()
     paused, discarded = _paused(heard), _discarded(reports)

@@ -1,7 +1,7 @@
-"""What dispatchers say of each topic, over the last minute: messages, bytes, delays, errors.
+"""Traffic of each topic over the last minute: messages, bytes, latencies and errors, as dispatchers report them.
 
-Taken in by the loop, read by the threads that answer.  The minute is kept in slots of ten seconds.  Its memory is
-bounded: a topic without traffic is forgotten, and beyond `MAX_TOPICS` the rest goes under no topic.
+The loop stores events, and HTTP threads read the sums. The minute is divided into slots of 10 s. The memory is bounded:
+the table drops idle topics, and beyond `MAX_TOPICS` the empty topic name collects the rest.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ __all__ = ["TopicTraffic", "TrafficTable"]
 SLOT_MS: Final = 10_000
 _SLOTS: Final = MINUTE_MS // SLOT_MS
 _DELAYS: Final = 3
-"""A slot's sums: messages, bytes, errors, then messages by bucket of the delay."""
+"""Index of the latency buckets in a slot's sums, after messages, bytes and errors."""
 _NOTHING: Final = array("q", bytes(8 * (_DELAYS + BUCKETS)))
 
 
 class TopicTraffic(NamedTuple):
-    """Of the last minute: messages and bytes acknowledged per s, delays in ms, and answers that were errors.
+    """Traffic of a topic in the last minute.
 
-    `last_error` is the name of the last one, also an older one, at `last_error_ms` by the clock of who told; empty and
-    0 if there was none as long as the topic has been known here.
+    Messages and bytes are acknowledged ones per second; latencies are in ms; `errors` counts error responses.
+    `last_error` names the last error at any time since the topic entered the table, at `last_error_ms` on the table's
+    clock. Without an error they are empty and 0.
     """
 
     delivered: float = 0.0
@@ -55,7 +56,7 @@ class _Topic:
     def add(self, event: TrafficEvent, now_ms: int) -> None:
         slot = now_ms // SLOT_MS
         if not self.slots or self.slots[-1][0] != slot:
-            self.expire(now_ms)  # also if nobody ever looks
+            self.expire(now_ms)  # also for topics that no client reads
             self.slots.append((slot, _NOTHING[:]))
         sums = self.slots[-1][1]
         for index, amount in enumerate((event.messages, event.size, event.errors)):
@@ -70,7 +71,7 @@ class _Topic:
             del self.slots[0]
 
     def show(self, now_ms: int, since_ms: int) -> TopicTraffic:
-        """Since `since_ms` at the earliest: the slots begin on the same beat for all topics."""
+        """Sum the slots. The rate's interval starts at `since_ms` or at the oldest slot, whichever is later."""
         messages, size, errors, *delays = map(sum, zip(_NOTHING, *(sums for _, sums in self.slots), strict=True))
         ms = now_ms - max(since_ms, (now_ms // SLOT_MS - _SLOTS) * SLOT_MS)
         return TopicTraffic(
@@ -85,7 +86,7 @@ class _Topic:
 
 
 class TrafficTable:
-    """See the module's text.  Times are ms on a clock that does not jump; it begins at `now_ms`."""
+    """Sums by topic. Times are in ms on a monotonic clock; the table starts at `now_ms`."""
 
     def __init__(self, now_ms: int) -> None:
         self._lock = Lock()
@@ -94,7 +95,7 @@ class TrafficTable:
         self._tidied_ms = now_ms
 
     def take(self, events: Iterable[TrafficEvent], now_ms: int) -> None:
-        """Take in what a dispatcher told."""
+        """Add the events that a dispatcher reported."""
         with self._lock:
             for event in events:
                 self._of(event.topic, now_ms).add(event, now_ms)
@@ -109,7 +110,7 @@ class TrafficTable:
         return topic
 
     def _make_room(self, now_ms: int) -> None:
-        """Forget topics without traffic, if there are too many, and not all the time."""
+        """Remove idle topics if the table is full, at most once per slot."""
         if len(self._topics) < MAX_TOPICS or now_ms - self._tidied_ms < SLOT_MS:
             return
         self._tidied_ms = now_ms
@@ -118,7 +119,7 @@ class TrafficTable:
         self._topics = {name: topic for name, topic in self._topics.items() if topic.slots}
 
     def by_topic(self, now_ms: int) -> dict[bytes, TopicTraffic]:
-        """The traffic of each topic that had any, or an error; without a name the sum of those beyond the bound."""
+        """Return the traffic of each topic; the empty name sums the topics beyond the bound."""
         with self._lock:
             for topic in self._topics.values():
                 topic.expire(now_ms)

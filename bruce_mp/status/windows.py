@@ -1,4 +1,4 @@
-"""Readings of counters over a bounded time: at least a step apart, none older than a span."""
+"""Bounded window of timestamped counter samples: at least one step apart, none older than the span."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["HOUR_MS", "MINUTE_MS", "Window", "delay_ms", "minus", "per_s"]
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 _JITTER_MS: Final = 500
-"""Who looks once a second comes a little early or late."""
+"""Tolerance for the timer, which samples once a second with some jitter."""
 
 
 class Dated(Protocol):
-    """Anything with a time, in ms on a clock that does not jump."""
+    """Any value with a timestamp in ms on a monotonic clock."""
 
     @property
     def at_ms(self) -> int: ...
@@ -30,7 +30,7 @@ _Reading = TypeVar("_Reading", bound=Dated)
 
 
 class Window(Generic[_Reading]):
-    """See the module's text."""
+    """Samples within the last `span_ms`, at least `step_ms` apart."""
 
     def __init__(self, step_ms: int, span_ms: int) -> None:
         self.step_ms = step_ms
@@ -38,11 +38,10 @@ class Window(Generic[_Reading]):
         self._readings: deque[_Reading] = deque(maxlen=span_ms // step_ms + 1)
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether it is time for a reading."""
         return not self._readings or now_ms - self._readings[-1].at_ms >= self.step_ms - _JITTER_MS
 
     def add(self, reading: _Reading) -> None:
-        """Keep a reading, if it is time for one."""
+        """Keep a sample if one is due, and drop the expired ones."""
         if self.is_due(reading.at_ms):
             self._readings.append(reading)
         while reading.at_ms - self._readings[0].at_ms > self.span_ms:
@@ -54,21 +53,21 @@ class Window(Generic[_Reading]):
         return self._readings[0] if self._readings else None
 
     def pairs(self) -> Iterator[tuple[_Reading, _Reading]]:
-        """Each reading but the first, behind the one before it; the oldest first."""
+        """Yield each pair of consecutive samples, the oldest first."""
         return pairwise(self._readings)
 
 
 def minus(now: Sequence[int], before: Sequence[int]) -> tuple[int, ...]:
-    """What each of several counters was raised by."""
+    """Return the increase of each counter."""
     return tuple(one - other for one, other in zip(now, before, strict=True))
 
 
 def per_s(messages: int, ms: int) -> float:
-    """So many messages in so many ms, as a rate; 0 in no time."""
+    """Return a rate per second, or 0 for an empty interval."""
     return round(1000 * messages / ms, 2) if ms > 0 else 0.0
 
 
 def delay_ms(delays: Sequence[int], share: float) -> float | None:
-    """The delay that this share of the messages did not exceed; None if there are none."""
+    """Return the latency percentile, or None without messages."""
     delay = percentile(delays, share)
     return None if delay is None else round(delay, 2)

@@ -65,7 +65,7 @@ ASKED = "kafka2:9092 is asked now; if it does not answer, the next one is."
     ],
 )
 def test_who_is_asked_for_metadata_is_said(daemon: PagesOfNoDaemon, asking: str, in_vain: str, said: str) -> None:
-    assert only_problem(daemon).endswith("yet. The router has not said yet which broker it asks.")
+    assert only_problem(daemon).endswith("yet. The router has not reported yet which broker it asks.")
     standing = msgspec.structs.replace(router(), asking=asking, asked_in_vain=in_vain)
     daemon.standings.take([standing], NOW_MS)
     assert only_problem(daemon) == f"No metadata has been fetched from Kafka yet. {said}"
