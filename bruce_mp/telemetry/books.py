@@ -1,7 +1,8 @@
 """The books: received = delivered + discarded (by reason) + held (by stage), read from the slab.
 
-`held` is counted from the states of the records, never computed as the difference.  A reading is consistent when no
-process was inside a transaction and no book counter moved while the records were counted; a few tries are made.
+Held messages are counted from the state words of the records, never computed as the difference. A reading is consistent
+when no transaction was open and no process row changed while the records were counted. `read_books` makes a few
+attempts.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ STAGES: Final[dict[State, str]] = {
     State.QUEUED: "queued",
     State.IN_FLIGHT: "in_flight",
 }
-"""Which stage holds a record in a state."""
+"""Stage that holds a record in each state."""
 
 _TRIES: Final = 5
 
@@ -53,12 +54,12 @@ class Books(msgspec.Struct, frozen=True):
 
     @property
     def balanced(self) -> bool:
-        """Whether every message received is accounted for."""
+        """Return True if the sum accounts for every received message."""
         return self.received == self.delivered + sum(self.discarded.values()) + sum(self.held.values())
 
 
 def read_books(slab: Slab) -> Books:
-    """Read the books, consistently if the traffic allows."""
+    """Read the books, and retry until a reading is consistent or `_TRIES` attempts are used."""
     books = _read_once(slab)
     for _ in range(_TRIES - 1):
         if books.consistent:
@@ -83,7 +84,7 @@ def _read_once(slab: Slab) -> Books:
 
 
 def _of_all_rows(slab: Slab, offset: int) -> list[int]:
-    """The 64-bit integer at byte `offset` of each process row."""
+    """Return the 64-bit integer at byte `offset` of each process row."""
     first = (slab.geometry.rows_at + offset) >> 3
     step = lay.ROW_BYTES >> 3
     return slab.longs[first : first + lay.ROW_COUNT * step : step].tolist()
@@ -94,7 +95,7 @@ def _versions(slab: Slab) -> list[int]:
 
 
 def total(slab: Slab, counter: int) -> int:
-    """A counter over all processes."""
+    """Return a counter summed over all processes."""
     return sum(_of_all_rows(slab, lay.ROW_COUNTERS + 8 * counter))
 
 
@@ -107,7 +108,10 @@ def _count_held(slab: Slab) -> dict[str, int]:
 
 
 def held_by_topic(slab: Slab) -> dict[bytes | int, dict[str, int]]:
-    """Records that the daemon holds: per topic (its number, or its name while it has none) and stage."""
+    """Count the records that the daemon holds by topic and stage.
+
+    The key is the topic's number, or its name if it has no number yet.
+    """
     held: dict[bytes | int, dict[str, int]] = {}
     for topic, state, records in read_each(slab, lambda chunk: _counts_in(slab, chunk)):
         if state in STAGES:
@@ -117,7 +121,7 @@ def held_by_topic(slab: Slab) -> dict[bytes | int, dict[str, int]]:
 
 
 def _counts_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, State, int]]:
-    """Topic, state and number of records of each run of a chunk, or of each record if it was split."""
+    """Yield topic, state and number of records for each run of a chunk, or for each record of a split run."""
     for offset, run in runs_of(slab, chunk):
         topic = run.topic or name_of(slab, chunk, offset, run)
         if run.state is not State.SPLIT:
@@ -128,7 +132,10 @@ def _counts_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, State, int
 
 
 def balance_line(books: Books) -> str:
-    """`received 9 = delivered 5 + discarded 3 (BAD_TOPIC 2, NO_MEM 1) + held 1 (queued 1)`; `!=` if it is not so."""
+    """Return the balance, with `!=` if the books do not balance.
+
+    received 9 = delivered 5 + discarded 3 (BAD_TOPIC 2, NO_MEM 1) + held 1 (queued 1)
+    """
     relation = "=" if books.balanced else "!="
     parts = [f"delivered {books.delivered}", _sum("discarded", books.discarded), _sum("held", books.held)]
     return f"received {books.received} {relation} {' + '.join(parts)}"

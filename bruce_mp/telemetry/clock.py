@@ -1,10 +1,10 @@
-"""A clock that looks like the wall clock and never jumps.
+"""Monotonic clock in wall-clock units.
 
-Lingers, back-offs and ages must not stall for an hour when somebody sets the clock back.  So a process reads the wall
-clock once, at its start, and counts on from there with the monotonic clock.
+Lingers, back-offs and ages must not stall for an hour when an administrator sets the clock back. So the daemon reads
+the wall clock once, at its start, and advances from there with the monotonic clock.
 
-The processes of a daemon compare such times (when a run arrived, and now), so all of them use the supervisor's offset:
-two processes that started before and after the clock was set would not agree.
+Processes compare such times, for example the arrival of a run with the current time. All of them therefore use the
+supervisor's offset: processes started before and after a change of the clock would otherwise disagree.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["SteadyClock", "steady", "steady_ms", "wall_ms"]
 
 
 class SteadyClock:
-    """The monotonic clock plus an offset, both in ms."""
+    """Monotonic clock plus an offset, both in ms."""
 
     __slots__ = ("offset_ms",)
 
@@ -24,12 +24,12 @@ class SteadyClock:
         self.offset_ms = wall_ms() - time.monotonic_ns() // 1_000_000
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch, as of the time when the offset was taken; only differences are exact."""
+        """Return ms since the epoch, by the wall clock at the time of the offset. Only differences are exact."""
         return time.monotonic_ns() // 1_000_000 + self.offset_ms
 
 
 def wall_ms() -> int:
-    """Milliseconds since the epoch, as the wall clock says now."""
+    """Return ms since the epoch, by the current wall clock."""
     return time.time_ns() // 1_000_000
 
 

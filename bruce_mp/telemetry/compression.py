@@ -1,7 +1,7 @@
-"""What compression brings and what it costs, by topic and codec: added up in the dispatchers, and again in status.
+"""Gain and cost of compression by topic and codec, summed in each dispatcher and again in the status process.
 
-A dispatcher tells status what came since it last told; status's sums are as old as its process.  They are bounded: of
-too many topics the rest goes under no topic.
+A dispatcher reports the sums since its last report; the sums of the status process cover its lifetime. Both tables are
+bounded: the empty topic name collects the topics beyond the bound.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_TOPICS: Final = 1000
 
 
 class CompressionSums:
-    """Sums of events of the same topic and codec."""
+    """Compression events summed by topic and codec."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[bytes, str], CompressionEvent] = {}
@@ -30,21 +30,18 @@ class CompressionSums:
         return bool(self._sums)
 
     def add(self, event: CompressionEvent) -> None:
-        """Add an event to those of its kind."""
         if (event.topic, event.codec) not in self._sums and len(self._sums) >= MAX_TOPICS:
             event = replace(event, topic=b"")
         before = self._sums.get((event.topic, event.codec))
         self._sums[event.topic, event.codec] = event if before is None else before.plus(event)
 
     def add_all(self, events: Iterable[CompressionEvent]) -> None:
-        """Add events."""
         for event in events:
             self.add(event)
 
     def rows(self) -> list[CompressionEvent]:
-        """The sums, by topic and codec."""
+        """Return the sums, sorted by topic and codec."""
         return [self._sums[key] for key in sorted(self._sums)]
 
     def clear(self) -> None:
-        """Begin anew."""
         self._sums.clear()

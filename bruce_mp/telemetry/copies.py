@@ -1,11 +1,11 @@
-"""Copies of messages, on their way from a process of the message path to the files that status writes.
+"""Copies of messages on the way from a process of the message path to the files that the status process writes.
 
-A copy is for a file: of discarded messages, or one of those for debugging.  `Copies` lives in the process that has the
-message.  It never blocks and is bounded: what the link refuses waits, and what finds no room with it is not copied but
-counted.  So is, in status, what cannot be written.  Delivery depends on none of it.
+A copy belongs in one file: the discard file or a debug file. `Copies` runs in the process that holds the message. It
+never blocks, and its memory is bounded. Copies that the link refuses wait for the next flush; copies beyond the bound
+are dropped and counted. The status process counts copies that it cannot write. Delivery does not depend on copies.
 """
 
-# No `from __future__ import annotations` here: what the annotations name is used at run time.
+# No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
 from collections.abc import Callable
 from enum import IntEnum, unique
@@ -19,15 +19,15 @@ from bruce_mp.telemetry.counters import Counter
 __all__ = ["ByteSender", "Copies", "Copy", "Target", "decode_copies"]
 
 FRAME_BYTES: Final = 256 * 1024
-"""So much goes on its way at once."""
+"""Size at which waiting copies are sent without waiting for the next flush."""
 WAITING_BYTES: Final = 8 << 20
-"""So much waits at the most, or one message that is larger."""
+"""Largest total size of waiting copies; a single larger copy is accepted."""
 _OVERHEAD: Final = 100
 
 
 @unique
 class Target(IntEnum):
-    """The file that a copy is for."""
+    """File that a copy belongs in."""
 
     DISCARDS = 0
     MSG_RECEIVE = 1
@@ -36,10 +36,10 @@ class Target(IntEnum):
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
-    """A message, or the beginnings of its key and value.
+    """A message, or the start of its key and value.
 
-    `info` says why it was discarded; empty for a possible duplicate and for debugging.  Without a `topic` the value is
-    what was received.  Times in ms: `now_ms` on our clock, `timestamp_ms` the client's.
+    `info` is the discard reason, or empty for a possible duplicate or a debug copy. Without a `topic`, `value` holds
+    the received bytes. Times are in ms: `now_ms` by the daemon's clock, `timestamp_ms` by the client's.
     """
 
     target: Target
@@ -57,7 +57,7 @@ _DECODER: Final[msgspec.msgpack.Decoder[list[Copy]]] = msgspec.msgpack.Decoder(l
 
 
 def decode_copies(data: bytes) -> list[Copy]:
-    """What `Copies` sends.  Raises RemoteProtocolError for bytes that are no copies."""
+    """Decode a frame from `Copies`. Raise RemoteProtocolError for other bytes."""
     try:
         return _DECODER.decode(data)
     except msgspec.MsgspecError as error:
@@ -65,14 +65,14 @@ def decode_copies(data: bytes) -> list[Copy]:
 
 
 class ByteSender(Protocol):
-    """As `pipes.links.Sender`."""
+    """Sending end of a link, such as `pipes.links.Sender`."""
 
     def send_bytes(self, data: bytes) -> bool:
-        """Send without blocking; False when it was refused."""
+        """Send without blocking. Return False if the link refused the data."""
 
 
 class Copies:
-    """The copies that one process makes.  `count(counter, amount)` raises a counter of it."""
+    """Copies that one process makes. `count(counter, amount)` adds to a counter of the process."""
 
     def __init__(self, sender: ByteSender, count: Callable[[Counter, int], None]) -> None:
         self._sender = sender
@@ -83,11 +83,10 @@ class Copies:
 
     @property
     def pending(self) -> bool:
-        """Whether there is anything to flush."""
         return bool(self._waiting)
 
     def add(self, copy: Copy) -> None:
-        """Let a copy go to its file, if there is room on the way."""
+        """Queue a copy, or drop and count it if the queue is full."""
         headers = sum(len(key) + len(value or b"") for key, value in copy.headers)
         size = len(copy.topic) + len(copy.key) + len(copy.value) + headers + _OVERHEAD
         if self._waiting and self._bytes + size > WAITING_BYTES:
@@ -99,7 +98,7 @@ class Copies:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits.  Meant to be called a few times a second; costs nothing when there is nothing."""
+        """Send the queued copies. Processes call this a few times a second; an empty queue costs nothing."""
         if self._waiting:
             self._is_refused = not self._sender.send_bytes(msgspec.msgpack.encode(self._waiting))
             if not self._is_refused:

@@ -1,7 +1,7 @@
-"""The counters of a process row, by number: append only, a number never changes its meaning.
+"""Counters of a process row by number. Numbers are append-only, and a number never changes its meaning.
 
-The first block is the books (`telemetry/books.py`): they are raised only in transactions.  The names are those of the
-reference daemons where the meaning is the same.
+The first block holds the books (`telemetry/books.py`), which only transactions change. A counter with the meaning of
+one in the reference daemons has the same name.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ DISCARDED: Final = 16
 
 
 def discarded(reason: DiscardReason) -> int:
-    """The counter of a discard reason."""
+    """Return the counter of a discard reason."""
     return DISCARDED + reason
 
 
 @unique
 class Counter(IntEnum):
-    """What is counted.  0 to 63 are the books."""
+    """Counter numbers; 0 to 63 hold the books."""
 
     MsgReceived = 0
     MsgDelivered = 1
@@ -57,14 +57,14 @@ class Counter(IntEnum):
     TcpInputSocketRead = 86
     TcpInputSocketGotData = 87
     StreamConnections = 88
-    """How many are open now; no sum over time."""
+    """Gauge of the open connections."""
     StreamBarriers = 89
     InputAgentDiscardMsgNotAllowed = 90
     InputAgentDiscardMsgOverQuota = 91
     UnixStreamInputNotAllowed = 92
-    """Connections that were refused."""
+    """Refused connections."""
     StreamInputOverQuota = 93
-    """How often a connection was not read because of the quota."""
+    """Number of times that the quota suspended reading from a connection."""
     InputAgentReplaceTimestamp = 94
     """Messages whose timestamps lay too far from their arrival, and were replaced by it."""
     InputAgentDiscardMsgTopicOverShare = 95
@@ -133,7 +133,7 @@ class Counter(IntEnum):
     ConnectorReplaceTimestamp = 187
     """The same, because a broker refused them."""
     AckErrorFirst = 192
-    """AckErrorFirst + 1 + code counts the answers with an error code from -1 to 133; + 136 any other."""
+    """AckErrorFirst + 1 + code counts the responses with an error code from -1 to 133; + 136 counts all other codes."""
 
     # supervisor and status
     GotShutdownRequest = 352
@@ -143,12 +143,12 @@ class Counter(IntEnum):
     MongooseStdException = 357
     NoDiscardQuery = 356
 
-    # files that status writes: the first by whoever has the message, too
+    # files that status writes; the process that has the message counts MsgCopyLost as well
     MsgCopyLost = 360
     DiscardLogLine = 361
 
-    # dispatcher: the time from the receipt of messages to their ack, see telemetry/delays.py
+    # dispatcher: time from receipt to acknowledgement of messages, see telemetry/delays.py
     AckDelayFirst = 368
     """AckDelayFirst + i counts the messages of bucket i."""
     AckDelayMs = 384
-    """The sum over all messages."""
+    """Sum over all messages."""

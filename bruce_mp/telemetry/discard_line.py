@@ -1,18 +1,18 @@
-"""A line of a discard file: a message that was given up, or that may be in Kafka twice.
+"""Line format of the discard file: one line for a discarded message or a possible duplicate.
 
     now: MS ts: TS event: E info: I topic: LEN[T] key: LEN[B64] msg: LEN[B64]
 
-is the line of the ancestors; LEN counts the bytes between the brackets.  Three things are added, so that a message can
-be sent again from its line:
+This is Dory's line; LEN counts the bytes between the brackets. Three additions allow a message to be sent again from
+its line:
 
-* ` pkey: N` at the end, if the message was a PartitionKey message: its key, unsigned.  Who reads a line passes over
-  fields behind `msg` that it does not know, and so do we.
-* ` hdrs: K:V,K:V,...` behind that, if it had record headers: keys and values in base64, `-` for a null value.
-* In a topic every byte that is not printable ASCII, and the backslash, is written as `\\xHH`.  So a line is one line
-  whatever a client sent.  Topics that Kafka allows have none of these.
+* ` pkey: N` at the end holds the unsigned key of a PartitionKey message. Parsers skip unknown fields behind `msg`, and
+  this one does too.
+* ` hdrs: K:V,K:V,...` behind that holds record headers: keys and values in base64, `-` for a null value.
+* In a topic, every byte outside printable ASCII, and the backslash, is written as `\\xHH`. A line thus stays one line
+  for any client data. Topics that Kafka allows contain no such byte.
 
-An empty key or message is `0[]`, as is the topic where none was understood; `msg` has the bytes received then.
-Whoever writes may shorten key and message, and leave headers out; nothing in the line tells.
+An empty key or message is `0[]`, and so is a topic that could not be parsed; `msg` then holds the received bytes. The
+writer may truncate key and message and omit headers, without a mark in the line.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ __all__ = ["NO_INFO", "DiscardLine", "LineEvent", "format_debug_line", "format_l
 
 
 NO_INFO: Final = "NONE"
-"""The info of a possible duplicate."""
+"""Info of a possible duplicate."""
 
 
 @unique
 class LineEvent(Enum):
-    """What happened to the message."""
+    """Event of a line."""
 
     DISCARD = "DISC"
     DUPLICATE = "DUP"
-    """It was sent again, and may be in Kafka twice.  The info is NONE."""
+    """A resent message that Kafka may have twice. Its info is NONE."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardLine:
-    """What a line says.  Times in ms since the epoch: `now` of the writer, `timestamp` of the client.
+    """Fields of a line. Times are in ms since the epoch: `now_ms` by the writer, `timestamp_ms` by the client.
 
-    `info` is one word, such as `info_of` gives.
+    `info` is one word, such as `info_of` returns.
     """
 
     now_ms: int
@@ -64,7 +64,11 @@ class DiscardLine:
 
 
 def info_of(reason: DiscardReason, number: int = 0, *, is_tcp: bool = False) -> str:
-    """The info of a reason; `number` is the API key or version that is not supported, `is_tcp` the kind of a stream."""
+    """Return the info of a reason.
+
+    `number` is the unsupported API key or version. `is_tcp` distinguishes unclean disconnects of TCP from those of UNIX
+    streams.
+    """
     match reason:
         case DiscardReason.UNSUPPORTED_API_KEY:
             return f"API_KEY({number})"
@@ -83,7 +87,7 @@ _TO_ESCAPE: Final = re.compile(rb"[^\x20-\x7e]|\\")
 
 
 def format_line(line: DiscardLine) -> bytes:
-    """The line, with the newline at its end."""
+    """Return the line with its newline."""
     head = f"now: {line.now_ms} ts: {line.timestamp_ms} event: {line.event.value} info: {line.info} "
     fields = (("topic", _escaped(line.topic)), ("key", b64encode(line.key)), ("msg", b64encode(line.value)))
     tail = b"" if line.partition_key is None else b" pkey: %d" % line.partition_key
@@ -98,7 +102,7 @@ def _header_text(header: Header) -> bytes:
 
 
 def format_debug_line(timestamp_ms: int, topic: bytes, key: bytes, value: bytes) -> bytes:
-    """A line of a file of message debugging, with the newline at its end; nothing is shortened."""
+    """Return a line of a debug file with its newline. Nothing is truncated."""
     fields = (("topic", _escaped(topic)), ("key", b64encode(key)), ("value", b64encode(value)))
     return b"ts: %d %b\n" % (timestamp_ms, _joined(fields))
 
@@ -120,7 +124,7 @@ _ESCAPED: Final = re.compile(rb"\\x([0-9a-f]{2})")
 
 
 def parse_line(data: bytes) -> DiscardLine:
-    """The reverse of `format_line`, with or without the newline.  Raises RemoteProtocolError for anything else."""
+    """Parse a line, with or without its newline. Raise RemoteProtocolError for other bytes."""
     data = data.removesuffix(b"\n")
     head = _HEAD.match(data)
     if head is None:
@@ -146,7 +150,7 @@ def parse_line(data: bytes) -> DiscardLine:
 
 
 def _bracketed(data: bytes, at: int, name: bytes) -> tuple[bytes, int]:
-    """The text of the field `name: LEN[text]` at byte `at`, and where the field ends."""
+    """Return the text of the field `name: LEN[text]` at byte `at`, and the field's end."""
     opening = _OPENING.match(data, at)
     if opening is None or opening[1] != name or data[at - 1 : at] != b" ":
         raise RemoteProtocolError(f"Byte {at} of a line of a discard file should begin `{name.decode()}: LENGTH[`.")
@@ -164,7 +168,7 @@ def _unbase64(text: bytes, name: str) -> bytes:
 
 
 def _further(data: bytes, at: int) -> dict[bytes, bytes]:
-    """The fields behind the message."""
+    """Return the fields behind the message."""
     fields: dict[bytes, bytes] = {}
     while at < len(data):
         field = _FIELD.match(data, at)

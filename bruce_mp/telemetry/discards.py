@@ -1,9 +1,9 @@
-"""Event, where they happen: summed up for the report, copied for the discard file, told to the log.
+"""Discard events at their source: summed for the report, copied for the discard file, and logged.
 
-`DiscardReporter` lives in a process of the message path.  It adds up in memory and sends the sums a few times a second,
-so that a flood of bad messages costs a flood of additions and a handful of frames.  It never blocks and is bounded:
-what the link refuses stays added up for the next flush, and beyond MAX_TOPICS kinds the rest goes under no topic.  The
-other end is `reports`.
+`DiscardReporter` runs in a process of the message path. It sums events in memory and sends the sums a few times a
+second, so a flood of bad messages costs additions and a few frames. It never blocks, and its memory is bounded. Sums
+that the link refuses wait for the next flush, and beyond MAX_TOPICS kinds the empty topic name collects the rest.
+`reports` receives the sums.
 """
 
 from __future__ import annotations
@@ -34,28 +34,31 @@ __all__ = ["DiscardReporter", "FileCopies", "Peer", "command_of"]
 _LOG = logging.getLogger(__name__)
 
 _Kind = tuple[DiscardReason, bytes, int | None, int | None, bool]
-"""Reason, topic, version, API key, whether over TCP: what one sum is kept for."""
+"""Key of a sum: reason, topic, version, API key, and a flag for TCP."""
 
 
 class Peer(NamedTuple):
-    """Who is at the other end of a UNIX connection: process and user, as the kernel says."""
+    """Sender on a UNIX socket, as the kernel reports it: process and user."""
 
     pid: int
     uid: int
 
 
 class FileCopies(NamedTuple):
-    """Where copies of discarded messages go; of key and value `longest` bytes each, None = all."""
+    """Destination of copies of discarded messages.
+
+    Keys and values are truncated to `longest` bytes; None keeps them whole.
+    """
 
     copies: Copies
     longest: int | None
 
 
 class DiscardReporter:
-    """Notes discards; one in each process that discards.
+    """Collector of discard events, one in each process that discards messages.
 
-    `prefix_size` is how many bytes of a bad message a report shows; `is_logged` says whether the log hears of discards;
-    `file` is None if there is no discard file.
+    A report shows `prefix_size` bytes of a bad message. `is_logged` also writes discards to the log. `file` is None
+    without a discard file.
     """
 
     def __init__(
@@ -70,31 +73,30 @@ class DiscardReporter:
         self._unlogged: Tally[tuple[DiscardReason, bytes]] = Tally()
 
     def change(self, prefix_size: int, *, is_logged: bool, file: FileCopies | None) -> None:
-        """From now on report in this way: see the arguments of the class."""
+        """Apply changed settings; see the class for the arguments."""
         self._is_logged = is_logged
         self._prefix_size = prefix_size
         self._file = file
 
     @property
     def pending(self) -> bool:
-        """Whether there is anything to flush."""
         return bool(self._discards or self._duplicates or (self._file is not None and self._file.copies.pending))
 
     @property
     def sample_size(self) -> int | None:
-        """How many bytes of a bad message `note` has a use for; None = all."""
+        """Return the number of sample bytes that `note` uses; None means all."""
         if self._file is None:
             return self._prefix_size
         return None if self._file.longest is None else max(self._file.longest, self._prefix_size)
 
     @property
     def keeps_copies(self) -> bool:
-        """Whether `copy` and `copy_duplicates` should be called: there is a discard file."""
+        """Return True with a discard file: callers then call `copy` and `copy_duplicates`."""
         return self._file is not None
 
     @property
     def copy_size(self) -> int | None:
-        """How many bytes of a key and of a value a copy has; None = all."""
+        """Return the number of bytes that a copy keeps of a key and of a value; None means all."""
         return None if self._file is None else self._file.longest
 
     def note(
@@ -111,11 +113,11 @@ class DiscardReporter:
         is_tcp: bool = False,
         peer: Peer | None = None,
     ) -> None:
-        """Note `count` discarded messages.
+        """Record `count` discarded messages.
 
-        `timestamp` is the client's, in ms; of several messages the smallest, with `max_timestamp` the largest.
-        `sample` is the beginning of what was received and not understood, `sample_size` bytes of it.  `is_tcp`: an
-        unclean disconnect was one of TCP.  `peer` sent it, if that is known.
+        `timestamp` is the client's, in ms: the smallest of several messages, with `max_timestamp` as the largest.
+        `sample` is the start of unparsable data, up to `sample_size` bytes. `is_tcp` marks an unclean disconnect of a
+        TCP connection. `peer` is the sender, if known.
         """
         if peer is not None:
             self._accuse(reason, peer, count, sample)
@@ -132,7 +134,7 @@ class DiscardReporter:
             self._file.copies.add(Copy(Target.DISCARDS, now_ms, now_ms, info, b"", b"", sample[: self._file.longest]))
 
     def _accuse(self, reason: DiscardReason, peer: Peer, count: int, sample: bytes) -> None:
-        """Remember who sent bad messages; not everybody, if there are many."""
+        """Record the sender of bad messages; the oldest entry makes room for a new one."""
         before = self._culprits.pop((reason, peer), None)
         if before is None and len(self._culprits) >= RECENT:
             del self._culprits[next(iter(self._culprits))]
@@ -143,16 +145,16 @@ class DiscardReporter:
         self._samples.setdefault((reason, is_tcp), Recent()).see(sample[: self._prefix_size])
 
     def show_long(self, topic: bytes, values: Iterable[bytes]) -> None:
-        """The beginnings of values that were too long, the oldest first."""
+        """Record the start of each oversized value, the oldest first."""
         for value in values:
             self._show(DiscardReason.LONG_MSG, topic + b" " + value)
 
     def copy(self, reason: DiscardReason, messages: Iterable[Message]) -> None:
-        """Copy discarded messages to the file.  Their keys and values have at most `copy_size` bytes."""
+        """Copy discarded messages to the file. The caller truncates keys and values to `copy_size` bytes."""
         self._copy(info_of(reason), messages)
 
     def copy_duplicates(self, messages: Iterable[Message]) -> None:
-        """Copy possible duplicates to the file, likewise."""
+        """Copy possible duplicates to the file, truncated as for `copy`."""
         self._copy("", messages)
 
     def _copy(self, info: str, messages: Iterable[Message]) -> None:
@@ -164,11 +166,11 @@ class DiscardReporter:
             self._file.copies.add(Copy(Target.DISCARDS, now_ms, *fields))
 
     def note_duplicates(self, topic: bytes, count: int, min_timestamp: int, max_timestamp: int) -> None:
-        """Note messages that are sent again although the broker may have kept them; client timestamps in ms."""
+        """Record messages that are sent again although the broker may have stored them; client timestamps are in ms."""
         entry(self._duplicates, topic[:TOPIC_NAME_MAX], b"", Span).add(count, min_timestamp, max_timestamp)
 
     def flush(self) -> None:
-        """Send what was noted.  Meant to be called a few times a second; costs nothing when there is nothing."""
+        """Log and send the sums. Processes call this a few times a second; it costs nothing without events."""
         self._log_news()
         has_sums = bool(self._discards or self._duplicates)
         if has_sums and self._sender.send_bytes(encode_events(self._events())):
@@ -180,14 +182,14 @@ class DiscardReporter:
             self._file.copies.flush()
 
     def _log_news(self) -> None:
-        """Say in the log what was discarded since the last flush, once for each reason and topic."""
+        """Log the discards since the last flush, one line for each reason and topic."""
         for (reason, topic), count in self._unlogged.items():
             what = were_discarded(count, topic.decode("utf-8", "backslashreplace"))
             _LOG.error("%s: %s (%s).", what, reason.name, EXPLAINED[reason], extra={"about": (reason, topic)})
         self._unlogged.clear()
 
     def _events(self) -> Iterator[Event]:
-        """The sums; the samples of a reason go with its first one."""
+        """Yield the sums as events. The first event of a reason carries its samples."""
         samples = dict(self._samples)
         for (reason, topic, version, api_key, is_tcp), total in self._discards.items():
             shown = samples.pop((reason, is_tcp), Recent()).oldest_first
@@ -199,7 +201,7 @@ class DiscardReporter:
 
 
 def command_of(pid: int) -> str:
-    """The name of a process; empty when it is gone."""
+    """Return the name of a process, or an empty string after its end."""
     try:
         return Path(f"/proc/{pid}/comm").read_text("utf-8", "backslashreplace").strip()
     except OSError:

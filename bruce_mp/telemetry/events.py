@@ -1,10 +1,10 @@
-"""What the processes of the message path tell status: sums of discards, compression and traffic, and standings.
+"""Events from the message path for the status process: sums of discards, compression and traffic, and broker status.
 
-A discard event stands for all discards of one kind since the sender's last flush.  The exact counts are in the slab;
-an event adds what a counter cannot say: which topics, which times, what the bytes looked like.  So it may get lost.
+A discard event sums all discards of one kind since the sender's last flush. The slab has the exact counts; an event
+adds details that a counter lacks, such as topics, times and samples. So an event may be lost.
 """
 
-# No `from __future__ import annotations` here: what the annotations name is used at run time.
+# No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
 from collections.abc import Iterable
 from typing import Final
@@ -28,11 +28,11 @@ __all__ = [
 
 
 class DiscardEvent(msgspec.Struct, frozen=True, tag=True):
-    """`count` messages of a topic were discarded for a reason.
+    """`count` discarded messages of a topic, with the reason.
 
-    `topic` is empty where it was not understood or there were too many topics.  Timestamps are the clients', in ms.
-    `samples` are first bytes, the oldest first.  `version` and `api_key` are those that are not supported.
-    `is_tcp`: an unclean disconnect was one of TCP.
+    `topic` is empty if it could not be parsed or if there were too many topics. Timestamps are the clients', in ms.
+    `samples` are first bytes, the oldest first. `version` and `api_key` are the unsupported ones. `is_tcp` marks an
+    unclean disconnect of a TCP connection.
     """
 
     reason: DiscardReason
@@ -47,7 +47,7 @@ class DiscardEvent(msgspec.Struct, frozen=True, tag=True):
 
 
 class DuplicateEvent(msgspec.Struct, frozen=True, tag=True):
-    """`count` messages of a topic were sent again although the broker may have kept them the first time."""
+    """`count` messages of a topic that were sent again although the broker may have stored them the first time."""
 
     topic: bytes
     count: int
@@ -56,9 +56,9 @@ class DuplicateEvent(msgspec.Struct, frozen=True, tag=True):
 
 
 class CulpritEvent(msgspec.Struct, frozen=True, tag=True):
-    """A local process sent `count` messages that were discarded for a reason; `sample` is the beginning of the last.
+    """`count` messages of a local process that were discarded for a reason; `sample` is the start of the last one.
 
-    `command` is its name, empty if it was gone already.
+    `command` is the name of the process, or empty after its end.
     """
 
     reason: DiscardReason
@@ -70,10 +70,10 @@ class CulpritEvent(msgspec.Struct, frozen=True, tag=True):
 
 
 class CompressionEvent(msgspec.Struct, frozen=True, tag=True):
-    """What compressing batches of a topic with a codec brought, and what it cost.
+    """Gain and cost of compression for batches of a topic with a codec.
 
-    Of the `tried` batches the `kept` ones were sent compressed; `skipped` ones were not tried.  Bytes and CPU time
-    (`micros`) are of the tried ones.
+    The dispatcher compressed `tried` batches and sent `kept` of them compressed; it did not try `skipped` batches.
+    Bytes and CPU time (`micros`) refer to the tried batches.
     """
 
     topic: bytes
@@ -86,17 +86,18 @@ class CompressionEvent(msgspec.Struct, frozen=True, tag=True):
     micros: int = 0
 
     def plus(self, other: "CompressionEvent") -> "CompressionEvent":
-        """Both together; of the same topic and codec."""
+        """Add an event of the same topic and codec."""
         topic, codec, *numbers = msgspec.structs.astuple(self)
         others = msgspec.structs.astuple(other)[2:]
         return CompressionEvent(topic, codec, *map(sum, zip(numbers, others, strict=True)))
 
 
 class TrafficEvent(msgspec.Struct, frozen=True, tag=True):
-    """Messages of a topic that a broker acknowledged, and answers for it that were errors.
+    """Messages of a topic that a broker acknowledged, and error responses for the topic.
 
-    `size` is the bytes of their keys, values and headers; `delays` the messages by bucket of the time to their ack,
-    see `delays.BOUNDS_MS`.  `last_error` is empty if there was none.  The topic is empty where there were too many.
+    `size` sums the bytes of keys, values and headers. `delays` counts messages by latency bucket, see
+    `delays.BOUNDS_MS`. `last_error` is empty without an error. `topic` is empty for the sum of the topics beyond the
+    bound.
     """
 
     topic: bytes
@@ -108,18 +109,18 @@ class TrafficEvent(msgspec.Struct, frozen=True, tag=True):
 
 
 Event = DiscardEvent | DuplicateEvent | CulpritEvent
-"""What discard reports are made of."""
+"""Events that discard reports consist of."""
 News = Event | CompressionEvent | TrafficEvent | BrokerStanding | RouterStanding
 _DECODER: Final[msgspec.msgpack.Decoder[list[News]]] = msgspec.msgpack.Decoder(list[News])
 
 
 def encode_events(events: Iterable[News]) -> bytes:
-    """Events as one message of the link DISCARDS."""
+    """Encode events as one message of the link DISCARDS."""
     return msgspec.msgpack.encode(list(events))
 
 
 def decode_events(data: bytes) -> list[News]:
-    """The reverse of `encode_events`.  Raises RemoteProtocolError for bytes that are no events."""
+    """Decode a message from `encode_events`. Raise RemoteProtocolError for other bytes."""
     try:
         return _DECODER.decode(data)
     except msgspec.MsgspecError as error:

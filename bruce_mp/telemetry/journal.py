@@ -1,4 +1,4 @@
-"""Log records for systemd's journal, over its native socket: fields instead of a line.
+"""Log handler for systemd's journal: structured fields over the journal's native socket.
 
 https://systemd.io/JOURNAL_NATIVE_PROTOCOL/
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["JournalHandler"]
 
 _MOST_BYTES: Final = 64 * 1024
-"""Of a field: a datagram has to fit into the send buffer."""
+"""Size limit of a field: the datagram must fit into the send buffer."""
 
 _PRIORITIES: Final[Mapping[str, int]] = {
     name: number for number, name in enumerate(("EMERG", "ALERT", "CRIT", "ERR", "WARNING", "NOTICE", "INFO", "DEBUG"))
@@ -25,7 +25,10 @@ _PRIORITIES: Final[Mapping[str, int]] = {
 
 
 class JournalHandler(logging.Handler):
-    """Sends records of `process`.  A journal that is not there, or is busy, loses them: it may be back for the next."""
+    """Handler for the records of `process`.
+
+    A record is lost if the journal is absent or busy; later records may succeed.
+    """
 
     def __init__(self, process: str, path: Path) -> None:
         super().__init__()
@@ -35,7 +38,6 @@ class JournalHandler(logging.Handler):
         self._socket.setblocking(False)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send a record."""
         fields = self._fields(record)
         try:
             self._socket.sendto(b"".join(_field(name, value) for name, value in fields.items()), self._path)
@@ -56,13 +58,12 @@ class JournalHandler(logging.Handler):
         }
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
         super().close()
 
 
 def _field(name: str, value: str) -> bytes:
-    """A field; one with line feeds goes with its length, so that it cannot forge another."""
+    """Encode a field. A value with line feeds is sent with its length, so that it cannot forge another field."""
     data = value.encode("utf-8", "backslashreplace")[:_MOST_BYTES]
     if b"\n" not in data:
         return name.encode() + b"=" + data + b"\n"

@@ -1,9 +1,9 @@
-"""What a line of the log looks like: for people, or as JSON for programs.
+"""Formatters of log lines: plain text or JSON.
 
     2031-05-17 09:30:00.123 UTC bruce[router 1234] WARNING: Broker 3 at kafka3:9092 closed the connection.
     {"time":"2031-05-17T09:30:00.123Z","level":"WARNING","process":"router","pid":1234,"message":"Broker 3 at ..."}
 
-Clients choose topic names: a line feed or an escape sequence in one must not forge a line.
+Clients choose topic names, so a line feed or an escape sequence in a name must not forge a line.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def printable(text: str) -> str:
-    """The text with control characters escaped."""
+    """Return the text with control characters escaped."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 class TextFormatter(logging.Formatter):
-    """A format of the standard library, with what clients chose made harmless and the number of those left out."""
+    """Formatter that escapes control characters from clients and appends the number of suppressed records."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
         more = getattr(record, "more", 0)
@@ -38,7 +38,7 @@ class TextFormatter(logging.Formatter):
 
 
 class LineFormatter(TextFormatter):
-    """A line for people, in the name of a process."""
+    """Formatter of text lines with the name of a process."""
 
     def __init__(self, process: str) -> None:
         stamp = "%(asctime)s.%(msecs)03d UTC"
@@ -47,14 +47,13 @@ class LineFormatter(TextFormatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object on a line; `more` and `traceback` are there only if they say something."""
+    """Formatter of JSON lines. `more` and `traceback` are omitted when empty."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         fields: dict[str, Any] = {
             "time": when.replace("+00:00", "Z"),

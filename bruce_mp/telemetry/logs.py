@@ -1,10 +1,10 @@
-"""The log of a process of the daemon: where it goes, and how a flood is held back.  `log_lines.py` has the lines.
+"""Log handlers of a daemon process, and rate limiting of repeated records. `log_lines.py` formats the lines.
 
-Each process writes for itself, whole lines at a time.  The file is opened anew when somebody has moved it away.  If
-nothing is configured, warnings and worse still go to standard error: a daemon must not fail in silence.
+Each process writes its own lines, whole lines at a time. It reopens the log file after log rotation has moved it.
+Without a configured destination, warnings and errors still go to standard error: a daemon must not fail in silence.
 
-Of messages from one place in the source one in 30 s is written; the next one says how many were left out.  A caller
-whose messages from one place are about different things, all worth a line, tells them apart by `extra={"about": ...}`.
+The log writes one record per source line in 30 s; the next record reports the number of suppressed ones. A caller that
+logs about several things from one source line separates them with `extra={"about": ...}`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["NOTICE", "RepeatFilter", "is_on_stderr", "renew_logging", "set_up_logging"]
 
 NOTICE: Final = 25
-"""Worth a line in normal operation: starts, stops, changes."""
+"""Level of important events in normal operation: starts, stops, changes."""
 
 _LEVELS: Final = {
     "EMERG": 70,
@@ -43,7 +43,7 @@ _LEVELS: Final = {
     "INFO": logging.INFO,
     "DEBUG": logging.DEBUG,
 }
-"""The levels of syslog, which the configuration names, as numbers of the standard library."""
+"""Levels of syslog as in the configuration, with the standard library's numbers."""
 
 _REPEAT_S: Final = 30.0
 _PLACES_MAX: Final = 1000
@@ -52,10 +52,10 @@ _JOURNAL: Final = Path("/run/systemd/journal/socket")
 
 
 def set_up_logging(config: Logging, process: str) -> None:
-    """Let the root logger write as configured, in the name of `process` ("router").
+    """Configure the root logger for `process` (for example "router").
 
-    Raises StartError when the file cannot be opened.  A syslog or journal that is not there may come; until then, lines
-    are lost.
+    Raise StartError if the log file cannot be opened. An absent syslog or journal may appear later; lines are lost
+    until then.
     """
     for name, number in _LEVELS.items():
         logging.addLevelName(number, name)
@@ -69,20 +69,20 @@ def set_up_logging(config: Logging, process: str) -> None:
     root.setLevel(_LEVELS[config.level])
     for what, wanted, place in (("syslog", config.syslog, _SYSLOG), ("journal", config.journald, _JOURNAL)):
         if wanted and not place.is_socket():
-            text = f"There is no {what} at {place}: until it comes, what is to go there is lost."
+            text = f"There is no {what} at {place}: log lines for it are lost until it appears."
             root.warning(text, extra={"about": what})
-            if process == "supervisor" and not config.stdout_stderr:  # else nobody might get to know it
+            if process == "supervisor" and not config.stdout_stderr:  # the warning may reach no other destination
                 sys.stderr.write(f"bruce: {text}\n")
 
 
 def renew_logging(before: Logging, after: Logging, process: str) -> None:
-    """Go over to another configuration, if it is one.  Raises StartError, as `set_up_logging` does."""
+    """Apply a reloaded config if it differs. Raise StartError as `set_up_logging` does."""
     if after != before:
         set_up_logging(after, process)
 
 
 def is_on_stderr(config: Logging) -> bool:
-    """Whether warnings and worse go to standard error, among other places."""
+    """Return True if warnings and errors go to standard error, among other destinations."""
     return config.stdout_stderr or not (config.file.enable or config.syslog or config.journald)
 
 
@@ -110,7 +110,10 @@ def _stream(stream: TextIO, line: logging.Formatter, *, lowest: int = 0, highest
 
 
 class _LogFile(WatchedFileHandler):
-    """The file.  While it cannot be written (full disk, no directory) lines are lost, and nothing else."""
+    """Log file handler.
+
+    While the file cannot be written (full disk, no directory), lines are lost without other effects.
+    """
 
     def __init__(self, config: LogFile) -> None:
         self._mode = config.mode
@@ -124,18 +127,18 @@ class _LogFile(WatchedFileHandler):
             0o666 if self._mode is None else self._mode,
         )
         if self._mode is not None:
-            os.fchmod(descriptor, self._mode)  # the bits that the umask took
+            os.fchmod(descriptor, self._mode)  # restore the bits that the umask removed
         return os.fdopen(descriptor, "a", encoding=self.encoding, errors=self.errors)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, into a new file if somebody moved the old one away."""
+        """Write a record, into a new file if the old one was moved."""
         try:
             super().emit(record)
-        except OSError:  # there is no new file to be had
+        except OSError:  # a new file cannot be opened
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
-        """Say why on standard error, once in 30 s."""
+        """Report the error on standard error, once in 30 s."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)
@@ -146,7 +149,7 @@ class _LogFile(WatchedFileHandler):
                 sys.stderr.write(f"{text} Lines are lost until it can.\n")
 
     def close(self) -> None:
-        """Close it; what could not be written is lost."""
+        """Close the file; unwritten lines are lost."""
         with suppress(OSError):
             super().close()
 
@@ -167,7 +170,7 @@ class _SysLog(SysLogHandler):
     priority_map = {name: name.lower() for name in _LEVELS}  # noqa: RUF012 - as the base class has it
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
-        """Lose the line: syslog may be back for the next one."""
+        """Drop the line: syslog may be back for the next one."""
 
 
 def _syslog(process: str) -> logging.Handler:
@@ -183,14 +186,17 @@ def _journal(process: str) -> logging.Handler:
 
 
 class RepeatFilter(logging.Filter):
-    """Passes one record in 30 s of those from one source line (about one thing); `record.more` counts the others."""
+    """Rate limiter: passes one record in 30 s for each source line and `about` key.
+
+    `record.more` counts the suppressed records.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._places: dict[tuple[str, int, object], _Place] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is to be written."""
+        """Return True if the record is to be written."""
         key = (record.pathname, record.lineno, getattr(record, "about", None))
         place = self._places.get(key)
         if place is None:

@@ -1,4 +1,4 @@
-"""What is known of each discard reason: which lists of the report it is in, and what to do about it."""
+"""Properties of discard reasons: the report lists that show them, and the remedy for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["ABOUT_UNDERSTOOD", "BY_CLIENTS", "BY_FAULT", "BY_TOPIC", "EXPLAINED", "SAMPLED", "were_discarded"]
 
 SAMPLED: Final = frozenset({DiscardReason.MALFORMED, DiscardReason.UNCLEAN_DISCONNECT, DiscardReason.LONG_MSG})
-"""Reasons whose messages are shown: the others say all by topic or version."""
+"""Reasons for which reports show message samples. For the others, the topic or version is enough."""
 
 ABOUT_UNDERSTOOD: Final = frozenset(DiscardReason) - {
     DiscardReason.MALFORMED,
@@ -21,45 +21,44 @@ ABOUT_UNDERSTOOD: Final = frozenset(DiscardReason) - {
     DiscardReason.UNCLEAN_DISCONNECT,
     DiscardReason.SENDER_NOT_ALLOWED,
 }
-"""Reasons of messages that were understood, so that their topics, keys and values are known."""
+"""Reasons of messages that were parsed, so that topic, key and value are known."""
 
 BY_TOPIC: Final = ABOUT_UNDERSTOOD - {DiscardReason.BAD_TOPIC}
-"""Reasons that the report lists by topic: there was nothing wrong with the topic."""
+"""Reasons that reports list by topic: the topic itself was valid."""
 
 BY_CLIENTS: Final = frozenset(DiscardReason) - ABOUT_UNDERSTOOD | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
-"""Reasons that clients can mend."""
+"""Reasons that clients can correct."""
 
 _WANTED: Final = frozenset({DiscardReason.RATE_LIMIT, DiscardReason.ABANDONED_ATTEMPT, DiscardReason.OVER_QUOTA})
 
 BY_FAULT: Final = frozenset(DiscardReason) - BY_CLIENTS - _WANTED
-"""Reasons that lie with the daemon or the cluster.  A rate limit is neither, nor are a quota and a fence: they are
-wanted."""
+"""Reasons caused by the daemon or the cluster. Rate limits, quotas and fences discard messages deliberately."""
 
 EXPLAINED: Final[Mapping[DiscardReason, str]] = {
-    DiscardReason.MALFORMED: "a client sends what is no message; /discards shows the bytes",
-    DiscardReason.UNSUPPORTED_API_KEY: "a client sends messages of a kind that this daemon does not know",
-    DiscardReason.UNSUPPORTED_VERSION: "a client sends messages of a version that this daemon does not know",
-    DiscardReason.NO_MEM: "the slab is full; see whether the brokers keep up, or raise slab.size",
+    DiscardReason.MALFORMED: "a client sends malformed messages; /discards shows the bytes",
+    DiscardReason.UNSUPPORTED_API_KEY: "a client sends messages of a kind that this daemon does not support",
+    DiscardReason.UNSUPPORTED_VERSION: "a client sends messages of a version that this daemon does not support",
+    DiscardReason.NO_MEM: "the slab is full; check that the brokers keep up, or raise slab.size",
     DiscardReason.BAD_TOPIC: "the brokers have no such topic; create it, or correct its sender",
     DiscardReason.LONG_MSG: "a message is larger than batching.message_max_bytes allows",
-    DiscardReason.RATE_LIMIT: "more came than rate_limit allows the topic",
+    DiscardReason.RATE_LIMIT: "the topic exceeded its rate_limit",
     DiscardReason.TOPIC_AUTOCREATE_FAIL: "the brokers refused to create the topic; create it by hand",
     DiscardReason.NO_AVAILABLE_PARTITIONS: "the slab has no room for more partitions; start on a new slab",
     DiscardReason.KAFKA_ERROR_ACK: "the broker refused them; the log names its answer",
     DiscardReason.DELIVERY_ATTEMPT_LIMIT: "the broker refused them too often; the log names its answers",
     DiscardReason.SERVER_SHUTDOWN: "they were not delivered before the daemon ended",
-    DiscardReason.UNCLEAN_DISCONNECT: "a client went away inside a message",
+    DiscardReason.UNCLEAN_DISCONNECT: "a client disconnected inside a message",
     DiscardReason.ABANDONED_ATTEMPT: "a fenced attempt was not completed, or was too large; its client sends it again",
     DiscardReason.SENDER_NOT_ALLOWED: "the socket's allow_users and allow_groups do not name the sender; the log does",
-    DiscardReason.OVER_QUOTA: "a user sent more than input.quota allows; /senders says who",
+    DiscardReason.OVER_QUOTA: "a user sent more than input.quota allows; /senders names the user",
     DiscardReason.TOPIC_OVER_SHARE: "the topic's undelivered messages take all that topic_share.alpha allows "
     "of the slab; see why the brokers do not take them",
     DiscardReason.BUG: "an error of the daemon; please report it with the log",
 }
-"""What happened and where the remedy is, in words that go on a sentence."""
+"""Cause and remedy of each reason, as the second half of a sentence."""
 
 
 def were_discarded(count: int, topic: str = "") -> str:
-    """The subject and verb of a sentence about discards."""
+    """Return subject and verb of a sentence about discards."""
     what = "1 message" if count == 1 else f"{count} messages"
     return f"{what}{f' of topic {topic}' if topic else ''} {'was' if count == 1 else 'were'} discarded"

@@ -1,4 +1,7 @@
-"""What a stream input that died had appended and not counted yet, counted by whoever comes after it."""
+"""Recovery of a dead stream worker's row by its successor or the supervisor.
+
+A stream worker can die after it appended messages and before it counted them.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ __all__ = ["finish_stream_input"]
 
 
 def finish_stream_input(slab: Slab, row: Row, index: int) -> None:
-    """Close the runs that the dead process of row `index` left open, and count what it had not.  May be done twice.
+    """Close the runs that the dead process of row `index` left open, and count its uncounted messages.
 
-    Of fenced attempts the one that was being handed over is; the others are discarded."""
+    Repeating this is harmless. A fenced attempt in the middle of its release is released; the others are discarded.
+    """
     close_open_runs(slab, index)
     finish_release(slab, index)
     found = uncounted(slab, index, row.counted)

@@ -1,8 +1,8 @@
-"""Event, as an operator reads them: reports of periods.
+"""Discard reports by period, as operators read them.
 
-It lives in status and is pure: time comes as an argument.  A report covers one period; period n begins n intervals
-after `epoch`.  A report is finished by whatever happens first after its period, be it an event, a reader or a timer,
-and nothing that was recorded gets lost by that, however many periods have passed.
+Reports live in the status process and are pure: the caller passes the time. Period n begins n intervals after `epoch`.
+The first event, reader or timer after the end of a period finishes its report. No recorded event is lost by that, for
+any number of elapsed periods.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FINISHED_KEPT: Final = 4
 
 
 class TopicDiscards(Span):
-    """The discards of one topic; `reasons` says how many for which reason."""
+    """Discards of one topic; `reasons` counts them by reason."""
 
     __slots__ = ("reasons",)
 
@@ -36,12 +36,12 @@ class TopicDiscards(Span):
 
 
 class DiscardReport:
-    """What was discarded in one period.
+    """Discards of one period.
 
-    `counts` has all reasons.  `tcp_disconnects` and `recent_tcp` are UNCLEAN_DISCONNECT over TCP, which is in neither
-    `counts` nor `recent`.  `recent` has the samples by reason, and for BAD_TOPIC the names.  `topics` has the
-    reasons of BY_TOPIC; topic b"" stands for all those beyond MAX_TOPICS.  `culprits`: who
-    sent bad messages, the latest last.  `was_read`: somebody asked for it while its period ran.
+    `counts` has all reasons. `tcp_disconnects` and `recent_tcp` hold UNCLEAN_DISCONNECT over TCP, which `counts` and
+    `recent` exclude. `recent` has the samples by reason, and for BAD_TOPIC the names. `topics` has the reasons of
+    BY_TOPIC; topic b"" sums the topics beyond MAX_TOPICS. `culprits` lists senders of bad messages, the latest last.
+    `was_read` is True if a client read the report during its period.
     """
 
     def __init__(self, number: int, start_time: int) -> None:
@@ -59,7 +59,6 @@ class DiscardReport:
         self.culprits: dict[tuple[DiscardReason, int, int], CulpritEvent] = {}
 
     def add(self, event: Event) -> None:
-        """Take an event in."""
         if isinstance(event, DuplicateEvent):
             span = entry(self.duplicates, event.topic, b"", Span)
             span.add(event.count, event.min_timestamp, event.max_timestamp)
@@ -103,9 +102,9 @@ class DiscardReport:
 
 
 class ReportBook:
-    """The report in progress and the last few finished ones.  Times are seconds since the epoch.
+    """The unfinished report and the last few finished ones. Times are in seconds since the epoch.
 
-    Period n is from epoch + n * interval to epoch + (n + 1) * interval.  A clock that was set back ends a period too.
+    Period n lasts from epoch + n * interval to epoch + (n + 1) * interval. A clock that is set back also ends a period.
     """
 
     def __init__(self, interval: int, epoch: int, now: float) -> None:
@@ -120,16 +119,16 @@ class ReportBook:
 
     @property
     def finished(self) -> tuple[DiscardReport, ...]:
-        """The last finished reports, the newest first."""
+        """Return the last finished reports, the newest first."""
         return tuple(reversed(self._finished))
 
     def record(self, event: Event, now: float) -> None:
-        """Put an event into the report of the present period."""
+        """Add an event to the report of the current period."""
         self.rotate(now)
         self.unfinished.add(event)
 
     def rotate(self, now: float) -> DiscardReport | None:
-        """Finish the report in progress if its period is over; the report that was finished."""
+        """Finish the current report if its period is over. Return the finished report or None."""
         start = self.unfinished.start_time
         if start <= now < start + self.interval:
             return None

@@ -1,4 +1,7 @@
-"""Sums and samples that do not grow with what clients make up: shared by who notes discards and who reports them."""
+"""Sums and samples of bounded size for arbitrary client input.
+
+The sources of discard events and the reports share them.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 MAX_TOPICS: Final = 1000
-"""Kinds of discards in one flush, and topics in one report."""
+"""Limit of discard kinds in one flush, and of topics in one report."""
 RECENT: Final = 25
-"""Samples of a kind."""
+"""Limit of samples of one kind."""
 
 
 class Recent:
-    """The most recently seen distinct entries, at most `limit`."""
+    """The last distinct entries, at most `limit`."""
 
     __slots__ = ("_entries", "_limit")
 
@@ -28,7 +31,7 @@ class Recent:
         self._limit = limit
 
     def see(self, entry: bytes) -> None:
-        """Note an entry as the newest."""
+        """Add an entry as the newest."""
         self._entries.pop(entry, None)
         self._entries[entry] = None
         if len(self._entries) > self._limit:
@@ -44,7 +47,7 @@ class Recent:
 
 
 class Span:
-    """How many messages, and the range of their client timestamps in ms."""
+    """Number of messages, and the range of their client timestamps in ms."""
 
     __slots__ = ("count", "max_timestamp", "min_timestamp")
 
@@ -61,7 +64,7 @@ class Span:
 
 
 def entry(table: dict[_Key, _Value], key: _Key, rest: _Key, make: Callable[[], _Value]) -> _Value:
-    """The value of `key`, which becomes the newest; in a table that is full a new key shares that of `rest`."""
+    """Return the value of `key` and make it the newest. In a full table, a new key shares the value of `rest`."""
     value = table.pop(key, None)
     if value is None and len(table) >= MAX_TOPICS:
         key = rest

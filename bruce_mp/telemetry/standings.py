@@ -1,9 +1,10 @@
-"""What dispatchers and the router tell status about brokers, once a second: connections, pauses, and why.
+"""Broker status that dispatchers and router report to the status process once a second.
 
-How many messages wait is not in it: status counts them in the slab.  Times are ms since the epoch.
+It covers connections, pauses and their reasons, but no counts of waiting messages: the status process takes these from
+the slab. Times are in ms since the epoch.
 """
 
-# No `from __future__ import annotations` here: what the annotations name is used at run time.
+# No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
 from typing import Final
 
@@ -23,21 +24,21 @@ __all__ = [
 ]
 
 IDLE: Final = "not connected"
-"""There was nothing to send since the last connection was closed, or ever."""
+"""No connection: there was nothing to send since the last one was closed, or since the start."""
 CONNECTING: Final = "connecting"
 CONNECTED: Final = "connected"
 FAILED: Final = "failed"
 
 NO_LEADER: Final = "no leader"
-"""Of a pause: the cluster names no leader that is in service."""
+"""State of a pause: the cluster names no leader that is in service."""
 ALL_PARTITIONS: Final = -1
-"""In place of a partition's number."""
+"""Partition number that stands for the whole topic."""
 
 MOST_LISTED: Final = 100
 
 
 class PartitionTrouble(msgspec.Struct, frozen=True):
-    """A partition whose last answer was an error that is tried again: its name and since when."""
+    """A partition whose last response was a retriable error: the error's name and its first time."""
 
     topic: bytes
     partition: int
@@ -46,11 +47,12 @@ class PartitionTrouble(msgspec.Struct, frozen=True):
 
 
 class BrokerStanding(msgspec.Struct, frozen=True, tag=True):
-    """A dispatcher about its broker.
+    """A dispatcher's report about its broker.
 
-    `connection` is one of the words above, since `since_ms`.  `last_error` is empty if there was none.  `exactly_once`:
-    the broker recognises what it has already; None before the first connection.  `needs_operator`: its connections
-    fail, and will until somebody changes the set-up.  `certificate_ends_s`: when the broker's certificate expires (s).
+    `connection` is one of the constants above, since `since_ms`. `last_error` is empty without an error. `exactly_once`
+    is True if the broker detects duplicates, None before the first connection. `needs_operator` is True if connections
+    fail until an operator corrects the set-up. `certificate_ends_s` is the expiry of the broker's certificate, in
+    seconds since the epoch.
     """
 
     slot: int
@@ -69,9 +71,9 @@ class BrokerStanding(msgspec.Struct, frozen=True, tag=True):
 
 
 class PausedScope(msgspec.Struct, frozen=True):
-    """A pause: of the dispatcher of `slot`, or of a partition or all of a topic, whose name is not empty then.
+    """A paused scope: the dispatcher of `slot`, or a partition or all partitions of `topic`.
 
-    `state` is the router's, or `NO_LEADER`.
+    `topic` is empty for a dispatcher. `state` is the router's state of the scope, or `NO_LEADER`.
     """
 
     slot: int | None
@@ -82,13 +84,14 @@ class PausedScope(msgspec.Struct, frozen=True):
 
 
 class RouterStanding(msgspec.Struct, frozen=True, tag=True):
-    """The router about the cluster.
+    """The router's report about the cluster.
 
-    `brokers` are (node, host, port) as the metadata has them.  `failing_since_ms` is None if the last fetch of the
-    metadata worked, else `error` says why it did not; `needs_operator`, as above.  `paused` lists some of the
-    `paused_count` pauses.  `producer_error` is the error code for which we have no producer id, 0 if there is none.
-    `forbidden` are topics whose messages wait because brokers hide them from our user.  `asking` is the broker that is
-    asked for metadata now, and `asked_in_vain` why the one before it gave none; both empty while none is asked.
+    `brokers` lists (node, host, port) from the metadata. `failing_since_ms` is None if the last metadata fetch
+    succeeded; otherwise `error` is the reason, and `needs_operator` is as above. `paused` lists some of the
+    `paused_count` pauses. `producer_error` is the error code of a refused producer id, or 0. `forbidden` lists topics
+    with waiting messages that the brokers hide from the daemon's user. `asking` is the broker of the metadata request
+    in progress, and `asked_in_vain` is the reason why the previous broker's request failed. Both are empty without a
+    request.
     """
 
     brokers: tuple[tuple[int, str, int], ...]

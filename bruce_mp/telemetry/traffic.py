@@ -1,7 +1,7 @@
-"""What became of the messages of each topic, added up in a dispatcher until it tells status, once a second.
+"""Traffic by topic, summed in a dispatcher between its reports to the status process, once a second.
 
-The exact sums over all topics are in the counters of the slab; this says which topic they belong to, and may get lost.
-It is bounded: of too many topics the rest goes under no topic.
+The slab's counters have the exact totals over all topics; these sums split them by topic, and a report may be lost. The
+table is bounded: the empty topic name collects the topics beyond the bound.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Sums:
 
 
 class TrafficSums:
-    """Sums by topic, of what came since the last `clear`."""
+    """Sums by topic since the last `clear`."""
 
     def __init__(self) -> None:
         self._topics: dict[bytes, _Sums] = {}
@@ -46,7 +46,7 @@ class TrafficSums:
         return sums
 
     def delivered(self, topic: bytes, messages: int, size: int, delays: Mapping[int, int]) -> None:
-        """Batches were acknowledged; `delays` are their messages by bucket, see `delays.BOUNDS_MS`."""
+        """Add acknowledged batches; `delays` counts their messages by latency bucket, see `delays.BOUNDS_MS`."""
         sums = self._topics.get(topic) or self._of(topic)
         sums.messages += messages
         sums.size += size
@@ -54,18 +54,16 @@ class TrafficSums:
             sums.delays[bucket] += count
 
     def refused(self, topic: bytes, error: str) -> None:
-        """A broker answered with an error."""
+        """Count an error response of a broker."""
         sums = self._of(topic)
         sums.errors += 1
         sums.last_error = error
 
     def events(self) -> list[TrafficEvent]:
-        """The sums."""
         return [
             TrafficEvent(topic, sums.messages, sums.size, dict(sums.delays), sums.errors, sums.last_error)
             for topic, sums in self._topics.items()
         ]
 
     def clear(self) -> None:
-        """Begin anew."""
         self._topics.clear()
