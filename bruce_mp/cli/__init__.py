@@ -1,9 +1,9 @@
 """The command `bruce`.
 
-Each subcommand is a module with `main(argv) -> int`, imported when it is asked for: `bruce send` in a loop must not
-pay for Flask, and the daemon's supervisor should not carry what it never uses.
+Each subcommand is a module with `main(argv) -> int`, imported on demand: `bruce send` in a loop must not import Flask,
+and the daemon's supervisor should not hold unused modules.
 
-Errors that we raise on purpose end here: their sentence goes to standard error, their code is the exit status.
+Errors of class `BruceError` end here: their text goes to standard error, their code is the exit status.
 """
 
 from bruce_mp.cli.commands import main

@@ -1,6 +1,6 @@
-"""`bruce check`: whether every message that a daemon received is accounted for.
+"""`bruce check`: verify that a daemon accounts for every message that it received.
 
-Exit status: 0 if the books balance, 3 if they do not, 4 if they could not be read, or only while they were moving.
+Exit status: 0 if the books balance, 3 if they do not, 4 if no consistent reading of the books succeeded.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ RETRY_S: Final = 0.1
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read the books, and print the balance."""
-    statuses = "Exit status: 0 if they do, 3 if they do not, 4 if they could not be read, or moved too fast for that."
+    """Read the books and print the balance."""
+    statuses = "Exit status: 0 if they do, 3 if they do not, 4 if no consistent reading succeeded."
     description = "Check that a daemon's books balance."
     parser = ArgumentParser(prog="bruce check", description=description, epilog=statuses)
     add_address(parser)
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _read_consistent(pages: Pages) -> Books:
-    """The books at a moment when nobody wrote them.  Raises UnreadableError when there is none for 5 s."""
+    """Read the books until a reading is consistent. Raise UnreadableError after 5 s."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -51,6 +51,6 @@ def _read(pages: Pages) -> Books:
     books = pages.get("books", Books)
     if not books.consistent:
         raise UnreadableError(
-            f"The books moved whenever they were read; try again with less traffic. Last seen: {balance_line(books)}"
+            f"The books changed during each reading; try again with less traffic. Last seen: {balance_line(books)}"
         )
     return books

@@ -1,6 +1,6 @@
-"""`bruce check-config`: whether a configuration is right, and what the daemon would do with it.
+"""`bruce check-config`: validate a configuration file and summarize its effect.
 
-Exit status: 0 if the configuration is right, 1 if it is not.
+Exit status: 0 for a valid configuration, 1 for an invalid one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Check, and print a summary."""
+    """Validate the file and print a summary."""
     parser = ArgumentParser(prog="bruce check-config", description="Check a configuration file.")
     parser.add_argument("file", type=Path, metavar="FILE", help="the configuration")
     add_overrides(parser)
@@ -61,12 +61,12 @@ def _security(kafka: Kafka) -> str:
 
 
 def _file_mib(config: Config) -> int:
-    """MiB of the slab file, tables and landing zone included."""
+    """Return the size of the slab file in MiB, including tables and landing zone."""
     return -(-Geometry.for_size(config.slab.size, config.input.max_datagram_size).file_size // MIB)
 
 
 def _inputs(config: Config) -> dict[str, str]:
-    """The inputs that are on."""
+    """Describe the enabled inputs."""
     found = {}
     settings = config.input
     if settings.unix_datagram.enable:

@@ -1,4 +1,4 @@
-"""Which subcommands there are, and the way into them."""
+"""Table of subcommands, and their entry point."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["COMMANDS", "main"]
 
 
 class Command(NamedTuple):
-    """A module with `main(argv) -> int`, and what it does in a few words."""
+    """A module with `main(argv) -> int`, and its summary for the help."""
 
     module: str
     summary: str
@@ -27,34 +27,34 @@ class Command(NamedTuple):
 
 COMMANDS: Final = {
     "run": Command("bruce_mp.cli.run", "run the daemon"),
-    "reload": Command("bruce_mp.cli.reload", "have a daemon read its configuration anew"),
+    "reload": Command("bruce_mp.cli.reload", "reload the configuration of a running daemon"),
     "check-config": Command("bruce_mp.cli.check_config", "check a configuration file"),
     "import-config": Command("bruce_mp.cli.import_config", "convert a configuration of Dory or Bruce"),
     "send": Command("bruce_mp.cli.send", "send messages to a daemon"),
-    "upgrade": Command("bruce_mp.cli.upgrade", "let a daemon go on with the code that is installed now"),
-    "status": Command("bruce_mp.cli.status", "show what a daemon does"),
+    "upgrade": Command("bruce_mp.cli.upgrade", "upgrade a running daemon to the installed code"),
+    "status": Command("bruce_mp.cli.status", "show the state of a daemon"),
     "check": Command("bruce_mp.cli.check", "check that a daemon's books balance"),
     "monitor": Command("bruce_mp.cli.monitor", "check a daemon for Nagios: exit status 0, 1, 2 or 3"),
-    "slab": Command("bruce_mp.cli.slab", "look into a slab file, and get messages out of it"),
+    "slab": Command("bruce_mp.cli.slab", "inspect a slab file, and export its messages"),
     "dev-broker": Command("bruce_mp.devbroker.process", "run an embedded Kafka broker for demos and tests"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand; its exit status."""
+    """Run a subcommand and return its exit status."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     return while_read(lambda: _run(arguments))
 
 
 def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] not in COMMANDS:
-        importlib.import_module("bruce_mp.cli.usage").parser().parse_args(arguments)  # it exits
+        importlib.import_module("bruce_mp.cli.usage").parser().parse_args(arguments)  # parse_args exits
     with held_back() if _is_start(arguments) else nullcontext():
         return _obey(arguments)
 
 
 def _is_start(arguments: Sequence[str]) -> bool:
-    """Whether a daemon is to be started, and not only looked at."""
+    """Return True if the command starts a daemon; `bruce run --check` does not."""
     return arguments[0] == "run" and "--check" not in arguments
 
 

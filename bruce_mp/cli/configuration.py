@@ -1,4 +1,4 @@
-"""The option with which subcommands take settings that are laid over the configuration file."""
+"""Command-line option for settings that override the configuration file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["add_overrides"]
 
 
 def add_overrides(parser: ArgumentParser) -> None:
-    """The option `--set`."""
+    """Add the option `--set`."""
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         dest="overrides",
-        help="a setting laid over the file, as slab.size=64m; repeatable",
+        help="a setting that overrides the file, as slab.size=64m; repeatable",
     )

@@ -1,9 +1,9 @@
-"""Signals that come before the daemon listens for them wait: what each does by default is to end it.
+"""Blocking of signals until the daemon handles them. Their default action would end the process.
 
-A service manager or a rotation of logs sends them whenever it likes, also right after a start.  They are held back
-before the supervisor's code is loaded, and its `SignalPipe` takes them when it is there.  SIGTERM and SIGINT are not
-among them: a daemon that only begins, or waits for a lock, ends at once.  What comes before the interpreter itself is
-there, in the first few hundredths of a second, nobody can hold back.
+A service manager or a log rotation may send signals right after a start. The command blocks them before it imports the
+supervisor, and the supervisor's `SignalPipe` receives them later. SIGTERM and SIGINT are not blocked: they end a
+starting daemon, or one that waits for a lock, at once. Signals that arrive before the interpreter runs, in the first
+few hundredths of a second, cannot be blocked.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ HELD_BACK: Final = (Signals.SIGHUP, Signals.SIGUSR1, Signals.SIGUSR2)
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Hold them back until somebody lets them through; at the end everything is as before.
+    """Block the signals during the block, and restore the signal mask at its end.
 
-    Those that came and that nobody has taken by then are void: the start has failed, and has its own exit status.
+    Pending signals are discarded at the end: the start has failed by then, and its exit status reports the failure.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
     try:

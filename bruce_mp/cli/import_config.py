@@ -1,8 +1,8 @@
-"""`bruce import-config`: turns the configuration of a Dory or Bruce daemon into ours.
+"""`bruce import-config`: convert the configuration of a Dory or Bruce daemon to TOML.
 
-The result goes to standard output, with a comment for each thing that changed or has no counterpart.
+The result goes to standard output, with a comment for each difference and for each option without a counterpart.
 
-Exit status: 0, or 1 if the old configuration is wrong; then nothing is written but what is wrong with it.
+Exit status: 0, or 1 if the old configuration is invalid. An invalid one produces error messages and no output.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Convert."""
     parser = ArgumentParser(prog="bruce import-config", description="Convert a configuration of Dory or Bruce.")
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help="the XML file")
     parser.add_argument(

@@ -1,8 +1,8 @@
-"""`bruce monitor`: a check for Nagios and whatever understands its checks.
+"""`bruce monitor`: a check for Nagios and compatible monitors.
 
-Exit status: 0 OK, 1 warning, 2 critical (also a daemon that does not answer), 3 unknown (also wrong options).  The
-first line says it in short; behind `|` stand the values with their limits.  What counts since the last check is
-compared with the state file; the first check has nothing to compare with, and says so.
+Exit status: 0 OK, 1 warning, 2 critical (also for a daemon that does not answer), 3 unknown (also for invalid options).
+The first line is the summary, followed by `|` and the values with their limits. Checks of counters compare with the
+state file of the last run; the first run has no such values and says so.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["main"]
 
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """For a monitor, wrong options are 3: 2 would be an alarm."""
+        """Exit with 3 for invalid options, because 2 would raise an alarm."""
         self.print_usage(sys.stderr)
         self.exit(_report(Severity.UNKNOWN, message))
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read the daemon's pages, judge, and print one line for the monitor and one for each thing that is wrong."""
+    """Read the daemon's pages, evaluate the checks, and print the summary and one line for each further fault."""
     args = _options().parse_args(argv)
     try:
         return _check(args)
@@ -49,7 +49,7 @@ def _options() -> ArgumentParser:
     parser = _Parser(prog="bruce monitor", description="Check a daemon, for Nagios: exit status 0, 1, 2 or 3.")
     add_address(parser)
     parser.add_argument(
-        "--state", type=Path, required=True, metavar="FILE", help="what was seen last; one file for each daemon"
+        "--state", type=Path, required=True, metavar="FILE", help="counters of the last check; one file for each daemon"
     )
     for check in CHECKS:
         for level, default in (("warning", check.warning), ("critical", check.critical)):
@@ -82,7 +82,7 @@ def _limits(args: Namespace, option: str) -> tuple[float | None, float | None]:
 
 
 def _weight(severity: Severity) -> int:
-    """A fault that is known is worse than one that is not."""
+    """Rank a known fault above an unknown state."""
     return (Severity.OK, Severity.UNKNOWN, Severity.WARNING, Severity.CRITICAL).index(severity)
 
 

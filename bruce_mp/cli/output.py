@@ -1,7 +1,7 @@
-"""What a command does when nobody reads its output any more, as in `bruce status | head -1`: it ends quietly.
+"""Handling of a closed standard output, as in `bruce status | head -1`: the command ends quietly.
 
-Its exit status is that of a program that SIGPIPE ended.  The signal itself stays ignored, as the interpreter has it: a
-connection that breaks must not end a daemon, or a client that would connect again.
+The exit status is that of a program ended by SIGPIPE. The signal itself stays ignored, as the interpreter sets it: a
+broken connection must not end a daemon, or a client that would reconnect.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 __all__ = ["UNREAD", "while_read"]
 
 UNREAD: Final = 128 + SIGPIPE
-"""What a shell makes of SIGPIPE."""
+"""Exit status that a shell reports for SIGPIPE."""
 
 
 def while_read(command: Callable[[], int]) -> int:
-    """The exit status of a command whose output has been written to the last byte; UNREAD if its reader has gone.
+    """Run a command, flush its output, and return its exit status, or UNREAD if the reader of the output is gone.
 
-    Any other connection that breaks is none of our business: its BrokenPipeError goes on.
+    A BrokenPipeError of another connection propagates.
     """
     try:
         try:
             return command()
         finally:
-            if sys.stdout is not None:  # as it is if the descriptor was closed
+            if sys.stdout is not None:  # None if the descriptor is closed
                 sys.stdout.flush()
     except BrokenPipeError:
         unread = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _has_lost_reader(stream)]
@@ -48,7 +48,7 @@ def _has_lost_reader(stream: TextIO) -> bool:
 
 
 def _forget(streams: list[TextIO]) -> None:
-    """The interpreter writes what is left when it ends: nowhere, lest it meets the same error."""
+    """Redirect the streams to /dev/null, because the interpreter flushes them at exit and would fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
         os.dup2(nowhere, stream.fileno())

@@ -1,8 +1,8 @@
-"""A daemon's status pages, as the commands read them.
+"""Client of a daemon's status pages, for the subcommands.
 
-Where they are is said by `--url`, or by the configuration that the daemon runs with: it has written the address into
-its run directory, where it stays true if somebody edits the configuration meanwhile.  Proxies of the environment are
-not asked: the daemon is on this host.
+`--url` or the daemon's configuration gives the address. With a configuration, the address comes from the daemon's run
+directory, where it stays valid after edits of the configuration. The client ignores proxies of the environment, because
+the daemon runs on this host.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _Page = TypeVar("_Page")
 
 TIMEOUT_S: Final = 5.0
 POST_TIMEOUT_S: Final = 45.0
-"""A daemon answers only when it has done what it was asked to."""
-_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to connect if the daemon listens there
+"""A daemon responds to POST only after the requested action has finished."""
+_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - local address of a daemon that listens on all
 
 
 class UnreadableError(BruceError):
-    """The daemon does not answer, or not as it should."""
+    """Missing or invalid response of a daemon."""
 
     exit_code = ExitCode.UNREADABLE
 
 
 def add_address(parser: ArgumentParser) -> None:
-    """The options that say which daemon is meant."""
+    """Add the options that select a daemon."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--url",
@@ -65,20 +65,20 @@ def _address(text: str) -> HostPort | UnixPath:
 
 
 def add_token(parser: ArgumentParser) -> None:
-    """The option with which a daemon is asked to change something."""
-    text = "file with the token that the daemon wants, if --config does not say where it is"
+    """Add the option for the token of state-changing requests."""
+    text = "file with the daemon's token, if --config does not name it"
     parser.add_argument("--token-file", metavar="FILE", help=text)
 
 
 def pages_of(args: Namespace) -> Pages:
-    """The pages of the daemon that the options mean.  Raises ConfigError, or UnreadableError when it cannot be told."""
+    """Return the pages of the selected daemon. Raise ConfigError, or UnreadableError for an unknown address."""
     config = None if args.config is None else load_config(args.config)
     address = (args.url or Http().address) if config is None else _address_in(config)
     return Pages(address, lambda: _token(getattr(args, "token_file", None), Http() if config is None else config.http))
 
 
 def _token(file: str | None, http: Http) -> str | None:
-    """Raises ConfigError when it cannot be read."""
+    """Return the token or None. Raise ConfigError for an unreadable file."""
     if file is not None:
         return read_secret(file, None, "The token")
     return read_secret(http.token_file, http.token_env, "The token of the daemon")
@@ -93,29 +93,29 @@ def _address_in(config: Config) -> HostPort | UnixPath:
         if isinstance(address, UnixPath) or address.port:
             return address
         raise UnreadableError(
-            f"http.listen has port 0, and {place}, where a running daemon notes the port that it got, cannot be read: "
+            f"http.listen has port 0, and {place}, where a running daemon stores its port, cannot be read: "
             f"{error.strerror}. Start the daemon, or give --url."
         ) from error
 
 
 class Pages:
-    """The pages at an address.  `token` is asked for when something is to be changed; it may raise ConfigError."""
+    """Pages at an address. Only state-changing requests call `token`, which may raise ConfigError."""
 
     def __init__(self, address: HostPort | UnixPath, token: Callable[[], str | None] = lambda: None) -> None:
         self._address = address
         self._token = token
 
     def get(self, page: str, shape: type[_Page]) -> _Page:
-        """The JSON page `/page/json` as a `shape`.  Raises UnreadableError."""
+        """Read the JSON page `/page/json` as a `shape`. Raise UnreadableError."""
         try:
             return msgspec.json.decode(self._fetch(f"/{page}/json"), type=shape)
         except msgspec.DecodeError as error:
             raise UnreadableError(
-                f"What answers at {self._address} is not a bruce daemon of this version: /{page}/json: {error}."
+                f"The server at {self._address} is not a bruce daemon of this version: /{page}/json: {error}."
             ) from error
 
     def post(self, path: str) -> tuple[int, str]:
-        """Have the daemon do something; the status and the text of its answer.  Raises UnreadableError."""
+        """Send a POST request and return status and text of the response. Raise UnreadableError."""
         token = self._token()
         headers = {} if token is None else {"Authorization": b"Bearer " + token.encode()}
         status, body = self._ask("POST", path, POST_TIMEOUT_S, headers)
@@ -138,11 +138,11 @@ class Pages:
             return answer.status, answer.read()
         except OSError as error:
             raise UnreadableError(
-                f"No daemon answers at {self._address}: {error.strerror or error}. Start it, or say with --url or "
-                "--config where it is."
+                f"No daemon answers at {self._address}: {error.strerror or error}. Start it, or give its address with "
+                "--url or --config."
             ) from error
         except HTTPException as error:
-            raise UnreadableError(f"What answers at {self._address} does not speak HTTP: {error!r}.") from error
+            raise UnreadableError(f"The server at {self._address} does not speak HTTP: {error!r}.") from error
         finally:
             connection.close()
 

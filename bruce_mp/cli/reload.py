@@ -1,7 +1,7 @@
-"""`bruce reload`: have a running daemon read its configuration anew, and say what came of it.
+"""`bruce reload`: make a running daemon reload its configuration, and print the outcome.
 
-Exit status: 0 if it was applied, 1 if it was refused, 4 if no daemon answered.  With `--check` nothing is applied, and
-the status is what it would be.
+Exit status: 0 if the reload was applied, 1 if it was refused, 4 if no daemon answered. With `--check` the daemon
+applies nothing, and the status is that of a real reload.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _WHICH_ONE: Final = (
-    "It goes by the configuration that is in force: give the file with its token as --token-file, or send it SIGHUP."
+    "The configuration in force names the token: give its file as --token-file, or send the daemon SIGHUP."
 )
 
 
 def main(argv: Sequence[str]) -> int:
-    """Ask the daemon, and print what it says."""
-    description = "Have a daemon read its configuration anew, as SIGHUP does, and say what came of it."
-    statuses = "Exit status: 0 if it was applied, 1 if it was refused, 4 if no daemon answered."
+    """Request the reload and print the response."""
+    description = "Reload the configuration of a running daemon, as SIGHUP does, and print the outcome."
+    statuses = "Exit status: 0 if the reload was applied, 1 if it was refused, 4 if no daemon answered."
     parser = ArgumentParser(prog="bruce reload", description=description, epilog=statuses)
     add_address(parser)
     add_token(parser)
-    parser.add_argument("--check", action="store_true", help="only say what would change, and what needs a restart")
+    parser.add_argument("--check", action="store_true", help="only list the changes, and those that need a restart")
     args = parser.parse_args(argv)
     path = "/reload?check=1" if args.check else "/reload"
     status, text = pages_of(args).post(path)

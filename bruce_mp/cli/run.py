@@ -1,6 +1,6 @@
-"""`bruce run`: the daemon, until SIGTERM.
+"""`bruce run`: run the daemon until SIGTERM.
 
-Exit status: 0 after a shutdown, 1 if it could not start, 70 if one of its processes failed at boot again and again.
+Exit status: 0 after a shutdown, 1 after a failed start, 70 after repeated boot failures of a process.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Be the daemon."""
+    """Run the daemon, or only its preflight check."""
     parser = ArgumentParser(prog="bruce run", description="Run the daemon in the foreground.")
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the configuration")
     add_overrides(parser)
-    parser.add_argument(CHECK, action="store_true", help="only say, as JSON, whether the daemon's code would start")
+    parser.add_argument(CHECK, action="store_true", help="only run the preflight check, and print its result as JSON")
     args = parser.parse_args(argv)
     if args.check:
         print(msgspec.json.encode(examine(load_config(args.config, args.overrides), PROGRAMS)).decode())

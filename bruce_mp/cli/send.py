@@ -14,7 +14,6 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Send."""
     parser = ArgumentParser(prog="bruce send", description="Send messages to a daemon.")
     add_arguments(parser)
     return run(parser.parse_args(argv))

@@ -1,8 +1,8 @@
-"""`bruce slab`: what is in a slab file, and the way out of it by hand.
+"""`bruce slab`: inspect a slab file and export its messages.
 
-Neither subcommand writes to the file.  Both read what they can of a damaged one, and say what they could not.
+Neither subcommand writes to the file. Both read the intact parts of a damaged file and report the damage.
 
-Exit status: 0, or 1 if the file could not be read or not all of it.
+Exit status: 0, or 1 if a part of the file could not be read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Inspect or export."""
+    """Run `inspect` or `export`."""
     args = _parser().parse_args(argv)
     path: Path = args.file
     if path.exists() and not path.is_file():
@@ -37,9 +37,9 @@ def _export(args: Namespace) -> int:
 
 
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser(prog="bruce slab", description="Look into a slab file, and get messages out of it.")
+    parser = ArgumentParser(prog="bruce slab", description="Inspect a slab file, and export its messages.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_inspect(commands.add_parser("inspect", help="what is in a slab", description="Show what is in a slab file."))
+    _add_inspect(commands.add_parser("inspect", help="summarize a slab", description="Summarize a slab file."))
     _add_export(
         commands.add_parser(
             "export",
@@ -60,5 +60,5 @@ def _add_export(parser: ArgumentParser) -> None:
     add("file", type=Path, metavar="FILE", help="the slab")
     add("--output", default="-", metavar="OUT", help="a new file, or - for standard output (default)")
     add("--topic", action="append", default=[], metavar="TOPIC", help="only messages of this topic; repeatable")
-    add("--all", action="store_true", help="also delivered and discarded ones, as far as their bytes are there still")
-    add("--force", action="store_true", help="also of a slab that a living daemon has")
+    add("--all", action="store_true", help="also delivered and discarded messages whose bytes are still present")
+    add("--force", action="store_true", help="also export the slab of a running daemon")

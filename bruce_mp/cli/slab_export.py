@@ -1,13 +1,13 @@
-"""`bruce slab export`: the messages of a slab as lines of a discard file, in order of arrival.
+"""`bruce slab export`: write the messages of a slab as lines of a discard file, in order of arrival.
 
-The info of a line says how far the message had come:
+The info of a line gives the state of the message:
 
     SLAB            held, never sent
-    SLAB_SENT       held, part of a record batch that was built: it may be in Kafka
+    SLAB_SENT       held, part of a built record batch: Kafka may have it
     SLAB_DELIVERED  (--all) acknowledged
-    any other       the reason: of a message that was discarded (--all), or of a datagram that would have been
+    any other       discard reason, of a discarded message (--all) or of an invalid datagram in the landing zone
 
-While an export runs no daemon can take the slab: else it would deliver what is being written.
+An export locks the slab, because a daemon would deliver the messages that are being exported.
 """
 
 from __future__ import annotations
@@ -41,12 +41,15 @@ STANDARD_OUTPUT: Final = "-"
 
 
 class OutputError(BruceError):
-    """The messages could not be written; the text says where and why."""
+    """Failure to write the messages; the text names the place and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What to write where.  No `topics` means all; `settled` adds what is held no more; `force` disregards the lock."""
+    """Options of an export.
+
+    Empty `topics` means all; `settled` adds settled messages; `force` ignores the lock.
+    """
 
     file: Path
     output: str
@@ -56,12 +59,12 @@ class Export:
 
 
 def export(wanted: Export) -> int:
-    """Write the lines, then say how many and what is missing on standard error; the exit status."""
+    """Write the lines, report the count and the damage on standard error, and return the exit status."""
     descriptor = keep_off(wanted.file)
     if descriptor is None and not wanted.force:
         raise SlabError(
-            f"The slab {wanted.file} belongs to a daemon that is running and delivers what is in it: sent again from "
-            "an export, messages would be in Kafka twice. Stop the daemon, or say --force for a copy to look at."
+            f"The slab {wanted.file} belongs to a daemon that is running and delivers its messages: sent again from "
+            "an export, they would be in Kafka twice. Stop the daemon, or use --force for a copy to inspect."
         )
     try:
         salvage = Salvage(wanted.file, is_live=descriptor is None)
@@ -83,7 +86,7 @@ def _write(wanted: Export, salvage: Salvage, *, is_live: bool) -> int:
     damage = [*salvage.damage, *([] if is_live else missing(salvage, lines.held))]
     for text in damage:
         sys.stderr.write(f"bruce: {text}\n")
-    skipped = f"; {len(damage)} places of the slab were passed over or do not agree" if damage else ""
+    skipped = f"; {len(damage)} places of the slab were skipped or do not agree" if damage else ""
     sys.stderr.write(
         f"bruce: {lines.written:,} of {lines.found:,} messages were written to {_name(wanted.output)}{skipped}.\n"
     )
@@ -91,7 +94,7 @@ def _write(wanted: Export, salvage: Salvage, *, is_live: bool) -> int:
 
 
 def missing(salvage: Salvage, held: int) -> list[str]:
-    """Whether the records that are held are as many as the books say; a sentence if not.  Not for a living daemon."""
+    """Compare the held records with the books; return a sentence if they differ. Not valid for a running daemon."""
     books = read_books(salvage.slab)
     zone = salvage.landing_zone()
     uncounted = zone.landed - len(zone.pending)
@@ -102,9 +105,9 @@ def missing(salvage: Salvage, held: int) -> list[str]:
 
 
 class _Lines:
-    """The lines, one after the other.
+    """Iterator over the lines.
 
-    Counted meanwhile: messages `found`, those of them that were `written`, and records that are `held`.
+    It counts messages `found`, messages `written`, and records `held`.
     """
 
     def __init__(self, salvage: Salvage, wanted: Export, now_ms: int) -> None:
@@ -136,7 +139,7 @@ class _Lines:
             return None
         headers = decode_headers(body.headers)
         if headers is None:
-            self._salvage.damage.append(f"Headers of a record of chunk {kept.chunk} are damaged and left out.")
+            self._salvage.damage.append(f"Headers of a record of chunk {kept.chunk} are damaged and omitted.")
         message = Message(kept.topic, body.value, body.key, kept.timestamp, kept.partition_key, headers or ())
         return self._line(_info(kept), message)
 
@@ -144,7 +147,7 @@ class _Lines:
         slab = self._salvage.slab
         there = min(landed.length, slab.geometry.landing_slot_size)
         data = bytes(slab.view[landed.at : landed.at + there])
-        # The kernel has cut what is longer than a slot: the daemon would call that malformed.
+        # The kernel truncates datagrams larger than a slot; the daemon would reject them as malformed.
         message = parse_message(data) if there == landed.length else Rejection(DiscardReason.MALFORMED)
         if isinstance(message, Rejection):
             return self._line(_why(message), Message(b"", data, b"", self._now_ms, None))
@@ -180,7 +183,7 @@ def _why(rejection: Rejection) -> str:
 
 @contextmanager
 def _output(where: str) -> Iterator[BinaryIO]:
-    """Where the lines go: a new file of mode 0600, safe on the disk when the block ends, or standard output."""
+    """Open the destination: standard output, or a new file of mode 0600 that is synced at the end of the block."""
     try:
         if where == STANDARD_OUTPUT:
             with open(sys.stdout.fileno(), "wb", closefd=False) as stream:

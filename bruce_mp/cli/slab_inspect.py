@@ -1,6 +1,6 @@
-"""`bruce slab inspect`: what is in a slab, as a report for people or as JSON.
+"""`bruce slab inspect`: summarize a slab as text or JSON.
 
-A slab that a living daemon has is read as it is at the moment; the figures may not fit one another then.
+A running daemon changes its slab during the inspection, so the figures may be inconsistent.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ IDEMPOTENCE: Final = {0: "not known yet", 1: "the brokers can", 2: "the brokers 
 
 
 class TopicHeld(msgspec.Struct):
-    """What is held of a topic.  Bytes of keys and values; timestamps of the clients in ms.
+    """Held messages of a topic. `bytes` counts keys and values; timestamps are the clients', in ms.
 
-    `sent`: messages that are part of a record batch that was built, and that Kafka may have.  `attempts`: the most
-    error answers that one of them got.
+    `sent` messages are part of a built record batch, and Kafka may have them. `attempts` is the highest number of error
+    responses that a message received.
     """
 
     topic: str
@@ -53,7 +53,7 @@ class TopicHeld(msgspec.Struct):
 
 
 class ProcessFound(msgspec.Struct, frozen=True):
-    """A process that had the slab last; pid 0 after an orderly end.  The times are those of its row, in ms."""
+    """A process that used the slab last; pid 0 after an orderly end. Times come from its row, in ms."""
 
     name: str
     pid: int
@@ -63,7 +63,7 @@ class ProcessFound(msgspec.Struct, frozen=True):
 
 
 class Landing(msgspec.Struct, frozen=True):
-    """What is in the landing zone.  `pending`: not in a record yet; `bytes` are theirs."""
+    """State of the landing zone. `pending` datagrams are not in a record yet, and `bytes` counts these."""
 
     datagrams: int
     pending: int
@@ -71,7 +71,7 @@ class Landing(msgspec.Struct, frozen=True):
 
 
 class Chunks(msgspec.Struct, frozen=True):
-    """Chunks by what their headers say."""
+    """Number of chunks by state of their headers."""
 
     bytes_each: int
     free: int
@@ -80,7 +80,7 @@ class Chunks(msgspec.Struct, frozen=True):
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON of `bruce slab inspect`.  `in_use`: a living daemon has the slab, and the figures move."""
+    """JSON of `bruce slab inspect`. `in_use` marks the slab of a running daemon, whose figures change."""
 
     file: str
     bytes: int
@@ -103,7 +103,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inspect(path: Path, *, as_json: bool) -> int:
-    """Print what is in the slab at `path`; the exit status, 1 if not all of it could be read."""
+    """Print a summary of the slab at `path`. Return the exit status, 1 if a part is unreadable."""
     found = _inspect(path)
     print(msgspec.json.format(msgspec.json.encode(found)).decode() if as_json else "\n".join(_report(found)))
     return ExitCode.SETUP if found.damage else ExitCode.OK
@@ -122,7 +122,7 @@ def _inspect(path: Path) -> Inspection:
 
 
 def _is_in_use(path: Path) -> bool:
-    """The lock is given back at once: a daemon that wants to start must not wait for a look."""
+    """Test the lock, and release it at once: an inspection must not delay the start of a daemon."""
     descriptor = keep_off(path)
     if descriptor is None:
         return True
@@ -197,7 +197,7 @@ def _landing(salvage: Salvage) -> Landing:
 def _report(found: Inspection) -> Iterator[str]:
     yield f"{found.file}: slab of {format_size(found.bytes)}, layout version {found.layout_version}"
     yield f"made {_time(found.created_ms)}, {found.age_ms // 1000:,} s ago"
-    yield "A living daemon has it: the figures move." if found.in_use else "No daemon has it."
+    yield "A running daemon uses it: the figures change." if found.in_use else "No daemon uses it."
     yield from _geometry(found)
     yield f"producer id {found.producer_id}; idempotence: {found.idempotence}"
     yield balance_line(found.books)
@@ -237,7 +237,7 @@ def _topic(topic: TopicHeld) -> str:
 
 
 def _time(ms: int) -> str:
-    """A time for people; what no calendar has, as a number."""
+    """Format a time, or the number if it is out of range."""
     try:
         return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):

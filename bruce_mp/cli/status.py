@@ -1,4 +1,4 @@
-"""`bruce status`: what a daemon does, as tables for people or as JSON.
+"""`bruce status`: summarize a daemon as tables or JSON.
 
 Exit status: 0, or 4 if the daemon does not answer.
 """
@@ -32,8 +32,8 @@ PAGES = ("server_info", "books", "processes", "brokers", "queues")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read the pages, and print them."""
-    parser = ArgumentParser(prog="bruce status", description="Show what a daemon does.")
+    """Read the pages and print them."""
+    parser = ArgumentParser(prog="bruce status", description="Show the state of a daemon.")
     add_address(parser)
     parser.add_argument("--json", action="store_true", help="print the JSON of the pages, by page")
     args = parser.parse_args(argv)
@@ -65,7 +65,7 @@ def _tables(pages: Pages) -> Iterator[str]:
     if brokers.paused_count:
         yield f"\nPaused: {', '.join(each.scope for each in brokers.paused)}"
     if queues.new:
-        yield f"\nNot yet taken by the router: {queues.new}"
+        yield f"\nNot yet claimed by the router: {queues.new}"
     if queues.sending:
         yield ""
         rows = ((item.topic, str(item.batch), str(item.send_wait), str(item.ack_wait)) for item in queues.sending)
@@ -88,7 +88,7 @@ def _broker(line: BrokerLine) -> tuple[str, ...]:
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    """Lines with the columns aligned: the first to the left, the others to the right."""
+    """Yield lines with aligned columns: the first left-aligned, the others right-aligned."""
     lines = [head, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     for first, *others in lines:

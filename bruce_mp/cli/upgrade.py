@@ -1,6 +1,6 @@
-"""`bruce upgrade`: let a running daemon go on with the code that is installed now, and with the configuration of now.
+"""`bruce upgrade`: upgrade a running daemon to the installed code without stopping it, and reload its configuration.
 
-Exit status: 0 if the new code receives, 1 if the daemon goes on with the old one, or has ended.
+Exit status: 0 if the new code receives messages, 1 if the daemon continues with the old code or has ended.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ _LOOK_EVERY_S: Final = 0.02
 
 
 class UpgradeError(BruceError):
-    """The upgrade did not come about."""
+    """Failure of an upgrade; the daemon may have ended."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Ask for it, and wait until it is done."""
-    parser = ArgumentParser(
-        prog="bruce upgrade", description="Let a running daemon go on with the code that is installed now."
-    )
+    """Request the upgrade and wait for its outcome."""
+    parser = ArgumentParser(prog="bruce upgrade", description="Upgrade a running daemon to the installed code.")
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="its configuration")
     parser.add_argument(
-        "--timeout", type=float, default=_TIMEOUT_S, metavar="S", help=f"wait so long (default {_TIMEOUT_S:g} s)"
+        "--timeout", type=float, default=_TIMEOUT_S, metavar="S", help=f"longest wait (default {_TIMEOUT_S:g} s)"
     )
     args = parser.parse_args(argv)
     note = _upgrade(Path(load_config(args.config).daemon.run_dir), args.timeout)
-    print(f"bruce {note.old} -> {note.new}: nothing was received for {note.waited_ms} ms; what came waited.")
+    print(
+        f"bruce {note.old} -> {note.new}: nothing was received for {note.waited_ms} ms; messages waited in the sockets."
+    )
     return ExitCode.OK
 
 
 def _upgrade(run_dir: Path, timeout: float) -> UpgradeNote:
-    """Have the daemon of a run directory do it.  Raises UpgradeError."""
+    """Signal the daemon of a run directory and wait for the outcome. Raise UpgradeError."""
     pid = daemon_of(run_dir)
     if pid is None:
-        raise UpgradeError(f"No daemon runs with the run directory {run_dir}. Start it; it is then of the new version.")
+        raise UpgradeError(f"No daemon runs with the run directory {run_dir}. Start it; it then has the new version.")
     before = read_note(run_dir)
     try:
         os.kill(pid, signal.SIGUSR2)
@@ -61,11 +61,11 @@ def _upgrade(run_dir: Path, timeout: float) -> UpgradeNote:
     for note in _notes(run_dir, pid, time.monotonic() + timeout):
         if note.number > (before.number if before else 0) and _is_over(note):
             return note
-    raise UpgradeError("The daemon has not said in time how the upgrade went; look into its log.")
+    raise UpgradeError("The daemon has not reported the outcome of the upgrade in time; see its log.")
 
 
 def _notes(run_dir: Path, pid: int, deadline: float) -> Iterator[UpgradeNote]:
-    """What the supervisor notes, each note once, until it ends or the time is over."""
+    """Yield each note of the supervisor once, until it ends or the deadline passes."""
     last = None
     while time.monotonic() < deadline:
         is_there = _is_alive(pid)
@@ -74,7 +74,7 @@ def _notes(run_dir: Path, pid: int, deadline: float) -> Iterator[UpgradeNote]:
             yield note
         if not is_there:
             raise UpgradeError(
-                "The daemon has ended meanwhile; its log says why. What it had not delivered is in its slab."
+                "The daemon ended during the upgrade; its log says why. Undelivered messages are in its slab."
             )
         last = note
         time.sleep(_LOOK_EVERY_S)
@@ -90,7 +90,7 @@ def _is_alive(pid: int) -> bool:
 
 def _is_over(note: UpgradeNote) -> bool:
     if note.stage is Stage.REFUSED:
-        raise UpgradeError(f"bruce {note.old} goes on: {note.reason}")
+        raise UpgradeError(f"bruce {note.old} keeps running: {note.reason}")
     if note.stage is Stage.DRAINING:
-        sys.stderr.write("The new version cannot go on with this slab: the daemon delivers first what it has.\n")
+        sys.stderr.write("The new version cannot adopt this slab: the daemon first delivers the held messages.\n")
     return note.stage is Stage.DONE

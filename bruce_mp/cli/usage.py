@@ -1,7 +1,6 @@
-"""What `bruce` says where no subcommand is named: help, version, or what is wrong.
+"""Help, version and usage errors of `bruce` without a subcommand.
 
-It is apart from `commands`, which each process of the daemon loads when the daemon was started as `bruce`:
-`multiprocessing` imports the program of the parent in the child.
+This is separate from `commands`, which `multiprocessing` imports in each child process as the parent's program.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ __all__ = ["parser"]
 
 
 class _Version(Action):
-    """Prints the version.  It looks for the kernels only when it is asked: the help has no use for them."""
+    """Action that prints the version. It imports the kernels on demand, because the help does not need them."""
 
     def __call__(self, parser: ArgumentParser, *_: object) -> None:
         choice = importlib.import_module("bruce_mp.kernels").CHOICE

@@ -258,7 +258,7 @@ def test_what_dory_did_by_default_is_said_outright() -> None:
     assert made["logging"] == {"stdout_stderr": False, "syslog": True}
     assert "# NOTE: k had no port; the old daemon took 9002 then." in text
     assert "# NOTE: The old daemon served its pages on all addresses" in text
-    assert "max_failed_attempts = 5 would be as before" in " ".join(text.split()).replace("# ", "")
+    assert "max_failed_attempts = 5 restores the old limit" in " ".join(text.split()).replace("# ", "")
 
 
 def test_an_input_that_is_not_enabled_stays_so() -> None:

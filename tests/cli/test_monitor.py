@@ -173,8 +173,8 @@ def test_several_faults_are_all_told_the_worst_decides(state: Path, capsys: pyte
         code, text = monitor(capsys, pages.url, state)
     assert code == 2
     assert [line.partition(" | ")[0] for line in text.splitlines()] == [
-        "BRUCE CRITICAL: 1 processes are dead or stalled; /processes says which, and the log why.",
-        "The oldest message has waited for 70s; /brokers says for what.",
+        "BRUCE CRITICAL: 1 processes are dead or stalled; /processes lists them, and the log says why.",
+        "The oldest message has waited for 70s; /brokers gives the reason.",
     ]
 
 
@@ -183,7 +183,7 @@ def test_a_daemon_that_does_not_answer_is_critical(state: Path, capsys: pytest.C
     code, text = monitor(capsys, f"http://127.0.0.1:{port.number}", state)
     port.release()
     assert code == 2
-    assert re.fullmatch(r"BRUCE CRITICAL: No daemon answers at .*: Connection refused\. Start it, or say .*\n", text)
+    assert re.fullmatch(r"BRUCE CRITICAL: No daemon answers at .*: Connection refused\. Start it, or give .*\n", text)
     assert not state.exists()
 
 

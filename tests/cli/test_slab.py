@@ -194,7 +194,7 @@ def test_what_is_damaged_is_passed_over_and_told(path: Path, capsys: pytest.Capt
         "bruce: Chunk 0 has no sound header; it was passed over.",
         "bruce: The books say that 3 messages are held, and 2 were found.",
     ]
-    assert end.endswith("; 2 places of the slab were passed over or do not agree.")
+    assert end.endswith("; 2 places of the slab were skipped or do not agree.")
 
 
 def test_memory_that_was_zeroed_is_missed_by_the_books(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,7 +225,7 @@ def test_what_cannot_be_read_at_all(path: Path, command: str, capsys: pytest.Cap
 
 REPORT = """\
 made 2023-11-14 22:13:20 UTC, AGE s ago
-No daemon has it.
+No daemon uses it.
 chunks of 8k: 5 in use, 11 free, 0 damaged
 tables for 16 topics and 16 partitions
 landing zone of 16 slots of 4k: 3 datagrams, 3 of them (4,143 bytes) not examined yet
@@ -273,7 +273,7 @@ def test_the_json_has_the_same_and_more(path: Path, capsys: pytest.CaptureFixtur
 def test_inspect_says_that_a_daemon_moves_the_figures(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     held = lock(path)
     assert main(["slab", "inspect", str(path)]) == 0
-    assert "A living daemon has it: the figures move." in capsys.readouterr().out
+    assert "A running daemon uses it: the figures change." in capsys.readouterr().out
     os.close(held)
 
 

@@ -73,7 +73,7 @@ BROKER      ADDRESS  CONNECTION  QUEUED  IN FLIGHT
 
 Paused: broker 1
 
-Not yet taken by the router: 4
+Not yet claimed by the router: 4
 
 TOPIC   BATCH  SEND WAIT  ACK WAIT
 clicks      1         20         3
@@ -109,5 +109,5 @@ def test_a_real_status_process_is_understood(tmp_path: Path, capsys: pytest.Capt
         assert main(["status", "--config", str(daemon.config)]) == 0
         out = capsys.readouterr().out
         assert "supervisor" in out
-        assert "Not yet taken by the router: 3" in out
+        assert "Not yet claimed by the router: 3" in out
         assert daemon.end() == 0

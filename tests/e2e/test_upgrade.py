@@ -164,7 +164,7 @@ def test_what_would_not_start_is_refused(daemon: Daemon, installed: Installation
     installed.break_module("router/fetch.py")
     done = upgrade(daemon)
     assert done.returncode == 1
-    assert "goes on: it would not start: " in done.stderr
+    assert "keeps running: it would not start: " in done.stderr
     assert "ImportError: half installed" in done.stderr
 
     with DatagramClient(daemon.socket_path) as client:
@@ -188,7 +188,7 @@ def test_another_layout_empties_the_slab_first(daemon: Daemon, broker: DevBroker
     installed.set_layout(LAYOUT_VERSION + 1)
     done = upgrade(daemon)
     assert done.returncode == 0, done.stderr + daemon.log()
-    assert "delivers first what it has" in done.stderr
+    assert "first delivers the held messages" in done.stderr
     load = sender.stop()
     assert sender.refusal is None
     daemon.wait_for(lambda: sum(map(len, read_back(broker, TOPICS).values())) >= load.total, "all messages", 60)

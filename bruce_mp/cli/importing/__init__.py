@@ -1,5 +1,5 @@
-"""`bruce import-config`: the configuration of a Dory or Bruce daemon, as ours.
+"""Conversion of a Dory or Bruce configuration.
 
-`old_xml` reads the XML file, `flags` the command line; `settings` is the table of everything that maps one to one,
-`sections` does the rest; `draft` gathers it, with notes, checks it and writes TOML.
+`old_xml` reads the XML file, `flags` the command line. `settings` is the table of all settings that map one to one, and
+`sections` converts the others. `draft` collects settings and notes, validates them and writes TOML.
 """

@@ -1,4 +1,4 @@
-"""An old configuration, as ours: file and command line together."""
+"""Conversion of an old configuration file together with its command line."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ STATUS_PORT: Final = 9090
 INPUTS: Final = ("unix_datagram", "unix_stream", "tcp")
 
 ALL_ADDRESSES: Final = (
-    "The old daemon served its pages on all addresses, as this does. They have no password: use 127.0.0.1 unless a "
+    "The old daemon served its pages on all addresses, as this does. They need no password: use 127.0.0.1 unless a "
     "monitor on another host needs them."
 )
 ATTEMPTS: Final = (
-    "The old daemon gave a message up after 5 error answers unless told otherwise. Ours goes on as long as the cluster "
-    "is the cause; max_failed_attempts = 5 would be as before."
+    "The old daemon discarded a message after 5 error responses by default. Ours keeps retrying while the cluster "
+    "is the cause; max_failed_attempts = 5 restores the old limit."
 )
 PAUSES: Final = (
-    "The old daemon paused everything for at least 5 s after an error. Ours pauses only what is concerned, and for "
-    "less time: min_pause_delay_ms and pause_rate_limit_initial_ms."
+    "The old daemon paused everything for at least 5 s after an error. Ours pauses only the partitions concerned, and "
+    "for less time: min_pause_delay_ms and pause_rate_limit_initial_ms."
 )
 TIMESTAMPS: Final = (
     "The old daemon sent no timestamps to Kafka, so it did not matter what its clients wrote there. Every message gets "
@@ -45,9 +45,9 @@ LOGGING_FLAGS: Final = "As the old daemon did: to syslog always, and to standard
 
 
 def convert(data: bytes, file: str, options: Options | None) -> str:
-    """Our TOML for an old file, and the old command line if there was one.
+    """Convert an old file, and the old command line if there was one, to TOML.
 
-    Raises ConfigError, a line for each fault with its place, for what cannot be taken over.
+    Raise ConfigError with one line, including the place, for each value that cannot be converted.
     """
     root = parse_xml(data, file)
     if root.tag not in BROKER_PORTS:
@@ -78,7 +78,7 @@ def _take(reader: Reader, root: Element, place: str, setting: Setting) -> None:
 
 
 def _fill_in(draft: Draft, root: Element, *, from_options: bool) -> None:
-    """Say outright what the old daemon did by default and ours would not."""
+    """Set values explicitly where the old daemon's default differs from ours."""
     origin = "the old configuration"
     for name in INPUTS:
         key = ("input", name, "enable")
@@ -108,7 +108,7 @@ def _no_input(from_options: bool) -> str:
 
 
 def _status_pages(draft: Draft, origin: str) -> None:
-    host = "127.0.0.1" if draft.loopback_only else "0.0.0.0"  # noqa: S104  # what the old daemon did
+    host = "127.0.0.1" if draft.loopback_only else "0.0.0.0"  # noqa: S104 # the old daemon's default
     draft.set(("http", "listen"), f"{host}:{draft.status_port or STATUS_PORT}", origin)
     if not draft.loopback_only:
         draft.note(ALL_ADDRESSES, ("http", "listen"))

@@ -1,4 +1,4 @@
-"""The configuration that is being made: settings, where each came from, what there is to say about it."""
+"""Draft of the converted configuration: settings, the origin of each, and notes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Draft:
-    """Collects; `render()` gives TOML, or raises ConfigError with a line for everything that is wrong."""
+    """Collector of settings, notes and errors.
+
+    `render()` returns TOML, or raises ConfigError with a line for each error.
+    """
 
     def __init__(self) -> None:
         self._tree: dict[str, Any] = {}
@@ -41,7 +44,7 @@ class Draft:
         self.loopback_only = False
 
     def set(self, key: Key, value: object, origin: str) -> None:
-        """A setting; `origin` is the place in the old configuration, as `file:line`."""
+        """Set a value; `origin` is the place in the old configuration, as `file:line`."""
         table = self._tree
         for part in key[:-1]:
             table = table.setdefault(part, {})
@@ -49,28 +52,28 @@ class Draft:
         self._origins[key] = origin
 
     def get(self, key: Key) -> Any:
-        """A setting made so far; None if it is not there."""
+        """Return a setting, or None."""
         table: Any = self._tree
         for part in key:
             table = table.get(part) if isinstance(table, dict) else None
         return table
 
     def note(self, text: str, key: Key = ()) -> None:
-        """Something to know: above the setting or the section, without a key at the top."""
+        """Add a note above the setting or section of `key`; without a key, at the top."""
         notes = self._notes.setdefault(key, [])
         if text not in notes:
             notes.append(text)
 
     def wrong(self, origin: str, text: str) -> None:
-        """Something that cannot be taken over."""
+        """Add an error for a value that cannot be converted."""
         self._errors.append(f"{origin}: {text}")
 
     def give_up(self, key: Key) -> None:
-        """A setting for which the old configuration has nothing that is right: that has been told, or will be."""
+        """Suppress validation errors for a setting whose error is reported elsewhere."""
         self._given_up.add(key)
 
     def render(self, title: str) -> str:
-        """The whole as TOML."""
+        """Validate the draft and return it as TOML."""
         self._check()
         lines = [*_comment(title), *(line for note in self._notes.get((), ()) for line in _comment(f"NOTE: {note}"))]
         order = [name for name in Config.__struct_fields__ if name in self._tree]
@@ -91,7 +94,7 @@ class Draft:
             raise ConfigError("\n".join(errors))
 
     def _origin(self, problem: Problem) -> str:
-        """Where what the problem speaks of came from; else the nearest thing to it."""
+        """Return the origin of the setting with the problem, or of its nearest parent."""
         near = [key for key in self._origins if all(a == b for a, b in zip(key, problem.path, strict=False))]
         return self._origins[max(near, key=len)] if near else "the old configuration"
 

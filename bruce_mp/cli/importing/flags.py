@@ -1,4 +1,4 @@
-"""The command line of Bruce, and of Dory before it put everything into its file (2019)."""
+"""Command line of Bruce, and of Dory until 2019, when Dory moved all options into its file."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _ENABLES: Final = {
     "discard_log_path": "discard_log.enable",
     "debug_dir": "msg_debug.enable",
 }
-"""What an option with a path or a port switched on."""
+"""Setting that an option with a path or a port enables."""
 
 
 def parse_options(line: str) -> Options:
-    """The options of a command line, by name with underscores; None is the value of a switch.
+    """Return the options of a command line by name, with underscores; a switch has the value None.
 
-    The first word may be the program.  Raises ConfigError for a line that the old daemon would not have taken.
+    The first word may be the program. Raise ConfigError for a line that the old daemon would reject.
     """
     try:
         words = shlex.split(line)
@@ -76,7 +76,7 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def apply_options(options: Options, draft: Draft) -> None:
-    """Take the options over."""
+    """Add the options to the draft."""
     for name, value in options.items():
         if name in _BY_FLAG:
             _apply(name, value, draft)

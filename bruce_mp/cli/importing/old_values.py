@@ -1,4 +1,7 @@
-"""How the old daemons wrote values.  Each reader raises ValueError with the words for what is allowed."""
+"""Readers of values as the old daemons wrote them.
+
+A reader raises ValueError with a description of the allowed values.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,12 @@ _MOST_BITS: Final = 0o777
 
 
 def text(raw: str) -> str:
-    """As it is."""
+    """Return the text unchanged."""
     return raw
 
 
 def switch(raw: str) -> bool:
-    """True or false, in any case."""
+    """Parse true or false in any case."""
     word = raw.strip().lower()
     if word not in {"true", "false"}:
         raise ValueError("true or false")
@@ -40,14 +43,14 @@ def switch(raw: str) -> bool:
 
 
 def integer(raw: str) -> int:
-    """Digits, perhaps with a sign."""
+    """Parse digits with an optional sign."""
     if not re.fullmatch(r"-?[0-9]+", raw.strip()):
         raise ValueError("an integer")
     return int(raw)
 
 
 def count_k(raw: str) -> int:
-    """A number, with k for 1024."""
+    """Parse a number; `k` multiplies it by 1024."""
     match = _NUMBER.fullmatch(raw.strip())
     if match is None:
         raise ValueError("an integer, perhaps with k or m behind it")
@@ -55,12 +58,12 @@ def count_k(raw: str) -> int:
 
 
 def size(raw: str) -> int | str:
-    """Bytes, with k or m for powers of 1024; as we write sizes."""
+    """Convert a size in bytes, with k or m for powers of 1024, to our notation."""
     return _written(count_k(raw))
 
 
 def kibibytes(raw: str) -> int | str:
-    """A number of KiB, as we write sizes."""
+    """Convert a number of KiB to our notation."""
     return _written(integer(raw) * KIB)
 
 
@@ -70,7 +73,7 @@ def _written(size: int) -> int | str:
 
 
 def mode(raw: str) -> str | None:
-    """Permission bits: octal, binary, or `unspecified`."""
+    """Convert permission bits: octal, binary, or `unspecified`."""
     word = raw.strip()
     if word == "unspecified":
         return None
@@ -82,7 +85,7 @@ def mode(raw: str) -> str | None:
 
 
 def flag_mode(raw: str) -> str:
-    """Permission bits as C writes numbers: 0222, 0x92 or 146."""
+    """Convert permission bits in the notation of C: 0222, 0x92 or 146."""
     word = raw.strip()
     try:
         return _mode(int(word, 8) if _OCTAL.fullmatch(word) else int(word, 0))
@@ -97,5 +100,5 @@ def _mode(bits: int) -> str:
 
 
 def log_level(raw: str) -> str:
-    """A level of syslog, with or without LOG_ before it."""
+    """Convert a syslog level, with or without the prefix LOG_."""
     return raw.strip().upper().removeprefix("LOG_")

@@ -1,7 +1,7 @@
-"""The XML file of Dory and Bruce as a tree that knows its lines.
+"""XML file of Dory and Bruce as a tree with line numbers.
 
-Expat does the parsing.  A document type is refused, and with it all entities: these files never had one, and a few
-lines of it can fill a machine's memory.
+Expat parses the file. The parser rejects a document type and thus all entities: these files never had any, and nested
+entities in a few lines can exhaust the memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Element", "parse_xml"]
 
 @dataclass(slots=True)
 class Element:
-    """An element with its attributes; `text` is what stands between its tags."""
+    """An element with its attributes; `text` is the character data between its tags."""
 
     tag: str
     attributes: dict[str, str]
@@ -29,19 +29,19 @@ class Element:
     text: str = ""
 
     def all(self, path: str) -> Iterator[Element]:
-        """The elements at a path such as `namedConfigs/config` below this one."""
+        """Yield the elements at a path such as `namedConfigs/config` below this one."""
         tag, _, rest = path.partition("/")
         for child in self.children:
             if child.tag == tag:
                 yield from child.all(rest) if rest else [child]
 
     def first(self, path: str) -> Element | None:
-        """The first of `all(path)`."""
+        """Return the first element of `all(path)`, or None."""
         return next(self.all(path), None)
 
 
 def parse_xml(data: bytes, name: str) -> Element:
-    """The root element.  Raises ConfigError, with the line, for what is no XML and for a document type."""
+    """Return the root element. Raise ConfigError, with the line, for invalid XML and for a document type."""
     parser = expat.ParserCreate()
     stack = [Element("", {}, 0)]
 
@@ -67,6 +67,6 @@ def parse_xml(data: bytes, name: str) -> Element:
     except expat.ExpatError as error:
         what = expat.ErrorString(error.code)
         raise ConfigError(f"{name}:{error.lineno}: this is not XML: {what} (column {error.offset}).") from error
-    except (LookupError, ValueError) as error:  # an encoding that does not exist, or that Python cannot help expat with
+    except (LookupError, ValueError) as error:  # an unknown encoding, or one that Python cannot supply to expat
         raise ConfigError(f"{name}: cannot read it: {error}. Say US-ASCII or UTF-8 in the first line.") from error
     return stack[0].children[0]

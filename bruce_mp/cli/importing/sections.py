@@ -1,4 +1,4 @@
-"""What the XML file has that is more than a setting: named configs, topics, brokers."""
+"""Conversion of the XML sections that are more than one setting: named configs, topics, brokers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SECTION_ATTRIBUTES: Final = {
     "initialBrokers": (),
     "initialBrokers/broker": ("host", "port"),
 }
-"""Elements that are read here, and their attributes."""
+"""Elements that this module reads, with their attributes."""
 
 Value = TypeVar("Value")
 
@@ -59,24 +59,24 @@ ARRIVAL: Final = "The age of a batch counts from the arrival of its first messag
 
 
 class Reader:
-    """Takes attributes from elements; what is wrong with them is told to the draft, and reads as None."""
+    """Reader of attributes. It reports invalid values to the draft and returns None for them."""
 
     def __init__(self, draft: Draft, file: str) -> None:
         self.draft = draft
         self._file = file
 
     def origin(self, element: Element) -> str:
-        """Where an element stands."""
+        """Return the place of an element."""
         return f"{self._file}:{element.line}"
 
     def text(self, element: Element, attribute: str) -> str | None:
-        """An attribute that has to be there."""
+        """Return a required attribute as text."""
         if attribute not in element.attributes:
             self.draft.wrong(self.origin(element), f'<{element.tag}> needs an attribute {attribute}="...".')
         return element.attributes.get(attribute)
 
     def read(self, element: Element, attribute: str, how: Callable[[str], Value]) -> Value | None:
-        """An attribute that has to be there, and its value."""
+        """Return the parsed value of a required attribute."""
         raw = self.text(element, attribute)
         try:
             return None if raw is None else how(raw)
@@ -86,20 +86,20 @@ class Reader:
             return None
 
     def set(self, key: tuple[str, ...], element: Element, attribute: str, how: Callable[[str], object]) -> None:
-        """Take a value over, if it is there and not one that stands for none."""
+        """Copy a value to the draft unless it is missing, invalid, or stands for none."""
         value = self.read(element, attribute, how)
         if value is not None:
             self.draft.set(key, value, self.origin(element))
 
 
 def read_sections(reader: Reader, root: Element, broker_port: int) -> None:
-    """Everything of the file that is in `SECTION_ATTRIBUTES`; `broker_port` is what the old daemon took by default."""
+    """Convert all sections of `SECTION_ATTRIBUTES`; `broker_port` is the old daemon's default port."""
     for tag, read in _SECTIONS.items():
         section = root.first(tag)
         if section is not None:
             read(reader, section)
         elif tag == "batching":
-            reader.draft.note("There was no <batching>: what follows has our default, 100 ms or 256k.")
+            reader.draft.note("There was no <batching>: our defaults apply, 100 ms or 256k.")
     _brokers(reader, root, broker_port)
 
 

@@ -1,7 +1,7 @@
-"""Every setting of the old daemons that is one setting here: where it stood, where it goes, how it is written.
+"""Table of the old settings that map to one setting: old place, new key, and notation of the value.
 
-An old setting that is not in this table is in `sections.py` (batching, compression, rate limits, brokers, the address
-of the status pages) or in `WITHOUT_COUNTERPART`.
+`sections.py` converts the others (batching, compression, rate limits, brokers, the address of the status pages).
+`WITHOUT_COUNTERPART` lists options that have no equivalent.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ __all__ = ["SETTINGS", "WITHOUT_COUNTERPART", "Setting"]
 
 
 class Setting(NamedTuple):
-    """`place` is element and attribute below the root; `flag` the option of the old command line, without dashes.
+    """Mapping of one setting.
 
-    `flag_read` is None for a switch, which stands for `flag_value`.  A value that reads as None is left out.
+    `place` is element and attribute below the root; `flag` is the option of the old command line, without dashes.
+    `flag_read` is None for a switch, which stands for `flag_value`. A value that reads as None is omitted.
     """
 
     key: str
@@ -263,4 +264,4 @@ WITHOUT_COUNTERPART: Final = {
     "version": (False, "it printed the version; `bruce --version` does so now."),
     "help": (False, "it printed the usage; `bruce --help` does so now."),
 }
-"""Options without a setting here: whether they have a value, and what to know."""
+"""Options without an equivalent: a flag for options with a value, and a note."""

@@ -1,4 +1,4 @@
-"""Which elements and attributes the old XML files may have; the old daemons were strict about it, and so are we."""
+"""Structure check of the old XML files: allowed elements and attributes. It is as strict as the old daemons."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KNOWN: Final = _known()
 
 
 def check_structure(root: Element, file: str, draft: Draft) -> None:
-    """Tell the draft what the file must not have; an attribute that is not known is only worth a note."""
+    """Report unknown elements to the draft as errors, and unknown attributes as notes."""
     for where, text in _faults(root, ""):
         draft.wrong(f"{file}:{where.line}", text)
     for element, name in _unknown_attributes(root, ""):

@@ -1,1 +1,1 @@
-"""The parts of `bruce monitor`: what is read, how it is judged, what is remembered."""
+"""The parts of `bruce monitor`: readings, checks, and the state file."""

@@ -1,7 +1,7 @@
-"""What `bruce monitor` looks at: a table of checks, each a number with two limits.
+"""Table of the checks of `bruce monitor`; each compares a number with two limits.
 
-They cover what the monitoring scripts of the old daemons watch, and what those could not see: ages, the balance, and
-the processes.
+The checks cover all values that monitoring scripts of the old daemons watch. They add ages, the balance, and the
+processes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Severity(IntEnum):
 
 
 class Result(NamedTuple):
-    """A judged check; `performance` is its part of what stands behind the `|`."""
+    """Outcome of a check; `performance` is its part of the performance data behind the `|`."""
 
     severity: Severity
     text: str
@@ -43,10 +43,11 @@ Unit = Literal["", "s", "%"]
 
 
 class Check(NamedTuple):
-    """A number, and from where on it is bad.
+    """A number with its limits.
 
-    The number is what `value` makes of what was read, or else the rise of `counters` since the last check.  None: it
-    cannot be told now.  `text` has `{}` for the number, and says what to do.  A limit of None never alarms.
+    `value` computes the number from the readings; without it, the number is the increase of `counters` since the last
+    run. None means that the number is unknown now. `text` has `{}` for the number, and names the remedy. A limit of
+    None never alarms.
     """
 
     option: str
@@ -59,7 +60,7 @@ class Check(NamedTuple):
     unit: Unit = ""
 
     def judge(self, readings: Readings, before: State | None, warning: float | None, critical: float | None) -> Result:
-        """The result with these limits."""
+        """Compare the number with these limits."""
         value = self._number(readings, before)
         severity = _judge(value, warning, critical)
         limits = ";".join("" if limit is None else f"{limit:g}" for limit in (warning, critical))
@@ -81,7 +82,7 @@ def _judge(value: float | None, warning: float | None, critical: float | None) -
     return Severity.WARNING if warning is not None and value > warning else Severity.OK
 
 
-# --- what is read -----------------------------------------------------------------------------------------------------
+# --- values of the checks ---------------------------------------------------------------------------------------------
 
 
 def _discards(reasons: Iterable[DiscardReason]) -> tuple[str, ...]:
@@ -100,7 +101,7 @@ def _processes(readings: Readings) -> float:
 
 
 def _metadata_age(readings: Readings) -> float:
-    """In seconds; of a daemon that never had any, since its start."""
+    """Return the age in seconds; without any metadata, the time since the daemon's start."""
     page = readings.metadata
     return max(0.0, page.now / 1000 - (page.last_updated / 1000 or page.since))
 
@@ -138,10 +139,10 @@ CHECKS: Final = (
     ),
     Check(
         "client-discards",
-        "messages discarded by mistakes of clients since the last check are",
+        "messages discarded through client errors since the last check are",
         None,
         _discards(BY_CLIENTS),
-        "{} messages that clients sent were of no use since the last check; /discards shows them.",
+        "{} invalid messages came from clients since the last check; /discards shows them.",
         0,
         None,
     ),
@@ -150,7 +151,7 @@ CHECKS: Final = (
         "dead or stalled processes are",
         _processes,
         (),
-        "{} processes are dead or stalled; /processes says which, and the log why.",
+        "{} processes are dead or stalled; /processes lists them, and the log says why.",
         None,
         0,
     ),
@@ -159,7 +160,7 @@ CHECKS: Final = (
         "processes that died since the last check are",
         None,
         ("ProcessRestarted",),
-        "{} processes died since the last check and were started again; the log says why.",
+        "{} processes died since the last check and were restarted; the log says why.",
         0,
         None,
     ),
@@ -168,7 +169,7 @@ CHECKS: Final = (
         "the oldest held message's age in seconds is",
         lambda readings: readings.held.oldest_ms / 1000,
         (),
-        "The oldest message has waited for {}; /brokers says for what.",
+        "The oldest message has waited for {}; /brokers gives the reason.",
         60,
         300,
         "s",
@@ -178,7 +179,7 @@ CHECKS: Final = (
         "messages held are",
         lambda readings: readings.held.messages,
         (),
-        "{} messages are held; /brokers says what they wait for.",
+        "{} messages are held; /brokers gives the reason.",
         None,
         None,
     ),
@@ -187,7 +188,7 @@ CHECKS: Final = (
         "the share of the slab in use, in percent, is",
         lambda readings: readings.held.slab_in_use * 100,
         (),
-        "{} of the slab are in use; see whether the brokers keep up (/brokers), or raise slab.size.",
+        "{} of the slab are in use; check that the brokers keep up (/brokers), or raise slab.size.",
         75,
         90,
         "%",
@@ -197,17 +198,17 @@ CHECKS: Final = (
         "the age of the metadata in seconds is",
         _metadata_age,
         (),
-        "The metadata are {} old; the log names the brokers that were asked.",
+        "The metadata are {} old; the log names the brokers that failed.",
         1800,
         3600,
         "s",
     ),
     Check(
         "metadata-failures",
-        "fetches of the metadata that failed since the last check are",
+        "metadata fetches that failed since the last check are",
         None,
         _METADATA_TROUBLE,
-        "{} fetches of the metadata failed since the last check; the log names the brokers and what they said.",
+        "{} metadata fetches failed since the last check; the log names the brokers and the errors.",
         None,
         0,
     ),
@@ -222,10 +223,10 @@ CHECKS: Final = (
     ),
     Check(
         "bad-answers",
-        "answers that cannot be understood, and other errors, since the last check are",
+        "unparsable responses and other internal errors since the last check are",
         None,
         _BAD_ANSWERS,
-        "{} errors that should not happen since the last check, in answers or in batches; the log has them.",
+        "{} internal errors since the last check, in responses or batches; the log has them.",
         0,
         None,
     ),
@@ -234,7 +235,7 @@ CHECKS: Final = (
         "failures of stream clients since the last check are",
         None,
         _CLIENT_FAILURES,
-        "{} stream clients failed or went away inside a message since the last check; /discards shows what they sent.",
+        "{} stream clients failed or disconnected inside a message since the last check; /discards shows the data.",
         10,
         None,
     ),
@@ -249,12 +250,12 @@ CHECKS: Final = (
     ),
     Check(
         "unread-reports",
-        "periods in which nobody read /discards since the last check are",
+        "discard report periods without a reader since the last check are",
         None,
         ("NoDiscardQuery",),
-        "For {} periods nobody has read /discards since the last check.",
+        "{} discard report periods had no reader since the last check.",
         None,
         None,
     ),
 )
-"""In the order in which they are told: the worst first."""
+"""Checks in order of output: the most severe first."""

@@ -1,4 +1,4 @@
-"""What `bruce monitor` knows of a daemon at one moment."""
+"""Readings of a daemon's status pages for `bruce monitor`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAUSE_S: Final = 0.1
 
 
 class Readings(msgspec.Struct, frozen=True):
-    """All pages that count, and the counters by name."""
+    """The pages that checks need, and the counters by name."""
 
     books: Books
     held: HeldPage
@@ -45,7 +45,7 @@ class _Counters(msgspec.Struct):
 
 
 def read_daemon(pages: Pages) -> Readings:
-    """Read everything.  Raises UnreadableError."""
+    """Read all pages. Raise UnreadableError."""
     read: dict[str, Any] = {
         "processes": pages.get("processes", ProcessesPage),
         "metadata": pages.get("metadata_fetch_time", MetadataPage),
@@ -57,7 +57,7 @@ def read_daemon(pages: Pages) -> Readings:
 
 
 def _books(pages: Pages) -> Books:
-    """The books, consistent if a few tries bring them."""
+    """Read the books, and retry a few times for a consistent reading."""
     for _ in range(TRIES - 1):
         books = pages.get("books", Books)
         if books.consistent:

@@ -1,6 +1,6 @@
-"""What the last check saw, in a file: the counters of one daemon, and the life of the daemon that they are from.
+"""State file of `bruce monitor`: the counters that the last run read.
 
-The file is replaced as a whole: a check that is killed leaves the one before it.
+The file is replaced atomically: a killed run leaves the previous file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["State", "StateError", "load_state", "save_state"]
 
 
 class StateError(BruceError):
-    """The state file cannot be used."""
+    """Failure to read or write the state file."""
 
 
 class State(msgspec.Struct, frozen=True):
@@ -30,13 +30,16 @@ class State(msgspec.Struct, frozen=True):
     counters: dict[str, int]
 
     def rise(self, counters: dict[str, int], name: str) -> int:
-        """By how much a counter rose.  One that fell began anew with a new slab: then all of it is new."""
+        """Return the increase of a counter.
+
+        A decreased counter restarted from 0 with a new slab, so all of it counts.
+        """
         value, before = counters.get(name, 0), self.counters.get(name, 0)
         return value if value < before else value - before
 
 
 def load_state(path: Path) -> State | None:
-    """What the last check saw; None if there was none.  Raises StateError for a file that is something else."""
+    """Read the state file; return None without one. Raise StateError for an unreadable file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=State)
     except FileNotFoundError:
@@ -53,7 +56,7 @@ def load_state(path: Path) -> State | None:
 
 
 def save_state(path: Path, readings: Readings) -> None:
-    """Replace what the last check saw.  Raises StateError."""
+    """Replace the state file. Raise StateError."""
     state = State(readings.held.now, readings.counters)
     new = Path(f"{path}.{os.getpid()}")
     try:
