@@ -1,4 +1,4 @@
-"""Sending to the daemon from Python.  Needs the standard library only, and nothing of the daemon's dependencies.
+"""Python clients of the daemon. They need the standard library only, not the daemon's dependencies.
 
 with DatagramClient("/run/bruce.dgram") as client:
     client.send("clicks", b"value", key=b"key")

@@ -1,8 +1,8 @@
-"""What all clients have in common: sending a message, counting, and what happens after a `fork()`.
+"""Base of all clients: sending, counting, and recovery after a `fork()`.
 
-After a fork the child's clients begin anew, with sockets, locks and counts of their own; the parent's go on untouched.
-The hook of the interpreter does it, before the child runs anything else, so that no lock of a thread that is not there
-can hold anybody up.
+After a fork, the child's clients restart with their own sockets, locks and counts; the parent's continue unchanged. The
+interpreter's fork hook restarts them before the child runs other code. Locks of threads that do not exist in the child
+therefore never block it.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ _SOCKET_PATH_MAX: Final = 107
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What became of the messages of a client in this process: offered = sent + waiting + all that were dropped."""
+    """Counts of a client's messages in this process: offered = sent + waiting + all dropped."""
 
     sent: int
-    """Messages that the kernel has, whole."""
+    """Messages that the kernel accepted whole."""
     sent_bytes: int
     waiting: int
     """Messages in the client's own buffer."""
     dropped: Mapping[str, int]
-    """Messages that were not taken, by the reason of their `SendError`."""
+    """Rejected messages, by the reason of their `SendError`."""
     connections: int
-    """How often a stream client has connected; 0 for datagrams."""
+    """Number of connections that a stream client made; 0 for datagrams."""
 
 
 class Client(ABC):
-    """Sends messages to a daemon.  Threads may share it, and it may cross a `fork()`.
+    """Sender of messages to a daemon. Threads may share it, and it may cross a `fork()`.
 
-    `errors` says what `send()` does with a message that cannot be sent: "raise" raises the `SendError` that fits,
-    "count" returns False.  Either way `stats()` counts it.
+    `errors` selects the behaviour of `send()` for a message that cannot be sent: "raise" raises the `SendError` that
+    fits, "count" returns False. `stats()` counts the message in both cases.
     """
 
     timeout: float | None
-    """Seconds that `send()` may wait; `None`: without end."""
+    """Longest wait of `send()` in seconds; `None` waits without limit."""
 
     def __init__(self, place: str, errors: Errors, max_message: int, limit_advice: str) -> None:
         self._place = place
@@ -93,11 +93,11 @@ class Client(ABC):
         *,
         headers: Sequence[WrittenHeader] = (),
     ) -> bool:
-        """Send one message; with a `partition_key` it chooses the partition, else the daemon does.
+        """Send one message; `partition_key` chooses the partition, otherwise the daemon does.
 
-        Without `timestamp_ms` the message bears the current time.  `headers` are the Kafka record's, pairs of key and
-        value; a value may be None.  True if the message was taken; see `errors` for what
-        happens if not.  Raises `LocalProtocolError` for what the format does not allow.
+        Without `timestamp_ms` the message has the current time. `headers` are the Kafka record's, pairs of key and
+        value; a value may be None. Return True if the message was accepted; `errors` selects the behaviour otherwise.
+        Raise `LocalProtocolError` for arguments that the format does not allow.
         """
         now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         if partition_key is None:
@@ -107,11 +107,11 @@ class Client(ABC):
         )
 
     def send_encoded(self, message: Buffer) -> bool:
-        """Send a message that is encoded already, as it is."""
+        """Send an encoded message unchanged."""
         try:
             if len(message) > self._max_message:
                 raise MessageTooLargeError(
-                    f"{self._place}: a message of {len(message)} bytes is too large, the daemon takes at most "
+                    f"{self._place}: a message of {len(message)} bytes is too large, the daemon accepts at most "
                     f"{self._max_message}. {self._limit_advice}"
                 )
             self._hand_over(message)
@@ -124,20 +124,20 @@ class Client(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the socket; what was sent stays sent."""
+        """Close the socket. Messages that were sent stay sent."""
 
     @abstractmethod
     def _hand_over(self, message: Buffer) -> None:
-        """Take one message, or raise the SendError that fits."""
+        """Accept one message, or raise the SendError that fits."""
 
     def stats(self) -> Stats:
-        """What became of the messages so far."""
+        """Return the counts of messages so far."""
         with self._counting:
             dropped = MappingProxyType(dict(self._dropped))
             return Stats(self._sent, self._sent_bytes, self._waiting(), dropped, self._connections())
 
     def _leave(self) -> None:  # noqa: B027  # most clients have nothing to do
-        """The interpreter ends, and nobody has closed the client."""
+        """Handle the end of the interpreter for a client that was not closed."""
 
     def _waiting(self) -> int:
         return 0
@@ -155,14 +155,14 @@ class Client(ABC):
             self._dropped[error.reason] += messages
 
     def _renew(self) -> None:
-        """Begin at the beginning: at first, and in the child after a fork."""
-        self._counting = threading.RLock()  # a signal handler may send, too
+        """Reset the state: in the constructor, and in the child after a fork."""
+        self._counting = threading.RLock()  # reentrant, because a signal handler may send as well
         self._sent = self._sent_bytes = 0
         self._dropped: Counter[str] = Counter()
 
 
 def check_path(path: str | os.PathLike[str]) -> str:
-    """The path as text; SendError if no socket can have it."""
+    """Return the path as text. Raise SendError if it is too long for a socket."""
     name = os.fspath(path)
     length = len(os.fsencode(name))
     if not 0 < length <= _SOCKET_PATH_MAX:
@@ -171,7 +171,7 @@ def check_path(path: str | os.PathLike[str]) -> str:
 
 
 def new_socket(family: int, kind: int, send_buffer: int | None) -> socket.socket:
-    """A blocking socket, whatever socket.setdefaulttimeout() says."""
+    """Create a blocking socket; `socket.setdefaulttimeout()` does not apply."""
     made = socket.socket(family, kind)
     made.settimeout(None)
     if send_buffer is not None:
@@ -179,7 +179,7 @@ def new_socket(family: int, kind: int, send_buffer: int | None) -> socket.socket
     return made
 
 
-# --- forks and ends --------------------------------------------------------------------------------------------------
+# --- fork and exit ---------------------------------------------------------------------------------------------------
 
 _living: Final[WeakSet[Client]] = WeakSet()
 

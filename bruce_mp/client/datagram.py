@@ -1,10 +1,10 @@
-"""A client of the daemon's datagram socket: one message, one `sendto()`, no thread and no reply.
+"""Client of the daemon's datagram socket: one `sendto()` for each message, no thread and no reply.
 
-* The socket has no name and is not connected: each datagram goes to whoever is bound to the path now, so that a client
-  lives through restarts of the daemon.
-* When the daemon's queue is full, the message waits in a second socket, a connected one: poll() calls a socket that is
-  not connected always writable, and Python would spin.  The first one never blocks, so that it can be locked.
-* A datagram that was sent has reached the daemon's queue in the kernel; whether the daemon found it good, nobody says.
+* The socket has no name and is not connected. Each datagram goes to the current owner of the path, so a client survives
+  restarts of the daemon.
+* When the daemon's queue is full, the message waits in a second, connected socket: poll() reports an unconnected socket
+  as always writable, and Python would spin. The first socket never blocks, so a lock can guard it.
+* A sent datagram has reached the daemon's queue in the kernel. The client cannot learn the daemon's verdict on it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 __all__ = ["MAX_DATAGRAM", "DatagramClient"]
 
 MAX_DATAGRAM: Final = 64 * 1024
-"""What a daemon takes unless `input.max_datagram_size` says otherwise."""
+"""Largest datagram that a daemon accepts by default (`input.max_datagram_size`)."""
 _KERNEL_OVERHEAD: Final = 32
-"""An AF_UNIX datagram may have this much less than SO_SNDBUF (Linux, unix_dgram_sendmsg)."""
+"""Difference between SO_SNDBUF and the largest AF_UNIX datagram (Linux, unix_dgram_sendmsg)."""
 
 
 class DatagramClient(Client):
-    """Sends messages to the daemon that is bound to `path`.
+    """Sender of messages to the daemon that is bound to `path`.
 
     Args:
         path: the daemon's `input.unix_datagram.path`; at most 107 bytes.
-        timeout: seconds that `send()` may wait while the daemon's queue is full; `None`: without end, 0: not at all.
+        timeout: seconds that `send()` waits while the daemon's queue is full; `None`: without limit, 0: not at all.
         errors: "raise" or "count", see `Client`.
-        max_message: the daemon's `input.max_datagram_size`. It would cut a longer one, and call it malformed.
+        max_message: the daemon's `input.max_datagram_size`. The daemon discards a longer one as malformed.
         send_buffer: SO_SNDBUF in bytes, for messages beyond the system's default (`net.core.wmem_default`).
     """
 
@@ -54,13 +54,13 @@ class DatagramClient(Client):
         self._send_buffer = send_buffer
         self._socket = new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, send_buffer)
         advice = (
-            "Send less at once, or by a stream. If the daemon's input.max_datagram_size is larger, tell the client "
-            "with max_message."
+            "Send less at once, or by a stream. If the daemon's input.max_datagram_size is larger, set the "
+            "client's max_message."
         )
         super().__init__(place, errors, max_message, advice)
 
     def close(self) -> None:
-        """Close the socket; what was sent stays sent."""
+        """Close the socket. Messages that were sent stay sent."""
         with self._counting:
             self._socket.close()
 
@@ -88,7 +88,7 @@ class DatagramClient(Client):
     def _renew(self) -> None:
         super()._renew()
         closed = self._socket.fileno() == -1
-        self._socket.close()  # only our copy of the parent's
+        self._socket.close()  # closes the child's copy of the parent's socket only
         if not closed:
             self._socket = new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, self._send_buffer)
 
@@ -102,7 +102,7 @@ class DatagramClient(Client):
     def _too_large(self, size: int) -> str:
         limit = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - _KERNEL_OVERHEAD
         return (
-            f"{self._place}: a message of {size} bytes is too large, the kernel takes at most {limit} from this "
+            f"{self._place}: a message of {size} bytes is too large, the kernel accepts at most {limit} from this "
             "socket. Send less at once, or give the client a larger send_buffer (up to net.core.wmem_max); the "
-            "daemon's input.max_datagram_size has to allow it, too."
+            "daemon's input.max_datagram_size must allow it, too."
         )

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and the daemon.  Each error has a word, under which a client counts it."""
+"""Errors between a client and the daemon. Each has a reason under which clients count it."""
 
 from __future__ import annotations
 
@@ -21,43 +21,46 @@ __all__ = [
 
 
 class SendError(BruceError):
-    """A message was not taken; the daemon gets nothing of it."""
+    """A message was not accepted, and the daemon receives nothing of it."""
 
     reason: ClassVar[str] = "error"
 
 
 class DaemonUnreachableError(SendError):
-    """Nobody receives there, or we may not send there.  Sending again later may work."""
+    """No process receives at the address, or the client lacks permission. A later attempt may succeed."""
 
     reason = "unreachable"
 
 
 class MessageTooLargeError(SendError):
-    """The message is larger than the daemon or the kernel allows.  It will not work later."""
+    """The message is larger than the daemon or the kernel allows. A later attempt fails as well."""
 
     reason = "too_large"
 
 
 class MessageRefusedError(SendError):
-    """The daemon closes the connection whenever it gets this message."""
+    """The daemon closes the connection each time it receives this message."""
 
     reason = "refused"
 
 
 class AttemptLostError(SendError):
-    """The connection broke within an attempt: the daemon discards it, unless it had the end already.  Begin anew."""
+    """The connection broke within an attempt.
+
+    The daemon discards the attempt unless it received its end. The caller repeats the attempt.
+    """
 
     reason = "attempt"
 
 
 class SendTimeoutError(SendError):
-    """The daemon did not read for the whole time limit.  Sending again may work."""
+    """The daemon did not read within the time limit. A later attempt may succeed."""
 
     reason = "timeout"
 
 
 class ClientClosedError(SendError):
-    """The client was closed before the message was on its way."""
+    """The client was closed before the message was sent."""
 
     reason = "closed"
 
@@ -68,18 +71,18 @@ _NO_PERMISSION: Final = (
 )
 _UNREACHABLE: Final = {
     errno.ENOENT: "there is no such socket. Start the daemon, or give the path that its configuration names.",
-    errno.ECONNREFUSED: "nobody receives there. Start the daemon, or give the place that its configuration names.",
+    errno.ECONNREFUSED: "no process receives there. Start the daemon, or give the address in its configuration.",
     errno.ECONNRESET: "the daemon closed the connection.",
-    errno.EPIPE: "the daemon is shutting down and takes nothing more. Send again when it is back.",
+    errno.EPIPE: "the daemon is shutting down and accepts no more messages. Send again when it is back.",
     errno.EACCES: _NO_PERMISSION,
     errno.EPERM: _NO_PERMISSION,
 }
 
 
 def explain(place: str, error: OSError) -> SendError:
-    """The error that says for a person what the kernel's error means at `place`."""
+    """Return the error that describes the kernel's error at `place`."""
     if error.errno == errno.EBADF:
-        return ClientClosedError(f"{place}: the client is closed. Make a new one.")
+        return ClientClosedError(f"{place}: the client is closed. Create a new one.")
     if error.errno in _UNREACHABLE:
         return DaemonUnreachableError(f"{place}: {_UNREACHABLE[error.errno]}")
     return SendError(f"{place}: cannot send: {os.strerror(error.errno or 0)}.")

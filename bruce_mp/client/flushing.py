@@ -1,6 +1,6 @@
-"""`flush()`: what is asked of the daemon, what it answers, and what a broken connection leaves uncertain.
+"""`flush()`: the barrier request, the daemon's answer, and the messages that a broken connection leaves uncertain.
 
-The daemon counts from a connection's first message on; an `Outcome` counts from the last flush on.
+The daemon counts from the first message of a connection; an `Outcome` counts from the last flush.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ LevelName = Literal["received", "delivered"]
 READ_SIZE: Final = 1 << 16
 LONGEST_MS: Final = 2**31 - 1
 SHARE_FOR_THE_DAEMON: Final = 0.9
-"""Of the time; the rest is for its answer to arrive."""
+"""Share of the time limit for the daemon; the rest is for the transfer of its answer."""
 
 NOTHING_YET: Final = BarrierAnswer(b"", BarrierStatus.DONE, 0, 0, 0)
 
 _WHY: Final = {
-    BarrierStatus.TIMED_OUT: "the time was up. What is left is delivered all the same; flush again to see.",
-    BarrierStatus.SHUTTING_DOWN: "the daemon ends. It keeps what is left, and delivers it when it is started again.",
-    BarrierStatus.MALFORMED: "the daemon did not understand the question. Are client and daemon of one version?",
-    BarrierStatus.UNSUPPORTED_VERSION: "the daemon is too old for this client's question. Update it.",
-    BarrierStatus.FENCED: "an attempt is open, and nothing of it is delivered before it ends. Flush behind it.",
+    BarrierStatus.TIMED_OUT: "the time limit passed. The daemon still delivers the rest; flush again for the outcome.",
+    BarrierStatus.SHUTTING_DOWN: "the daemon is shutting down. It keeps the rest, and delivers it after a restart.",
+    BarrierStatus.MALFORMED: "the daemon did not understand the request. Are client and daemon of one version?",
+    BarrierStatus.UNSUPPORTED_VERSION: "the daemon is too old for this client's request. Update it.",
+    BarrierStatus.FENCED: "an attempt is open, and none of it is delivered before it ends. Flush after it.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the messages since the last flush, or since the connection was made."""
+    """Counts of the messages since the last flush or since the connection was made."""
 
     received: int
     """Messages that reached the daemon."""
     delivered: int
-    """Messages that Kafka has acknowledged."""
+    """Messages that Kafka acknowledged."""
     discarded: int
-    """Messages that the daemon gave up."""
+    """Messages that the daemon discarded."""
     reasons: Mapping[str, int] = field(default_factory=dict)
-    """The discarded ones by reason, such as BAD_TOPIC."""
+    """Discarded messages by reason, such as BAD_TOPIC."""
 
 
 class FlushError(SendError):
-    """Not every message has an outcome, as far as we know; each may be delivered or not.
+    """Some messages have no known outcome; each of them may be delivered or not.
 
-    `outcome` is what the daemon knew when it answered; `None` if it did not.
+    `outcome` holds the daemon's counts from its answer; `None` without an answer.
     """
 
     reason = "flush"
@@ -75,8 +75,6 @@ class FlushError(SendError):
 
 
 class Question:
-    """One barrier."""
-
     def __init__(self, level: LevelName, deadline: Deadline) -> None:
         self._token = os.urandom(TOKEN_BYTES)
         self._level = Level[level.upper()]
@@ -84,23 +82,26 @@ class Question:
         self._limit_ms = LONGEST_MS if left is None else min(int(left * 1000 * SHARE_FOR_THE_DAEMON), LONGEST_MS)
 
     def encode(self) -> bytes:
-        """The bytes of the request."""
+        """Return the bytes of the barrier request."""
         return encode_barrier(self._token, self._level, self._limit_ms)
 
     def is_answered_by(self, answer: BarrierAnswer) -> bool:
-        """Whether the answer is to this one, and not to an earlier one that nobody waits for any more."""
+        """Return True if the answer has this request's token.
+
+        Answers to earlier, abandoned requests may still arrive.
+        """
         return answer.token == self._token
 
 
 def read_answer(
     connection: socket.socket, reader: AnswerReader, question: Question, deadline: Deadline
 ) -> BarrierAnswer:
-    """The answer to a question.  Raises FlushError if the time is up, OSError if the connection ends."""
+    """Read the answer to a request. Raise FlushError on timeout, OSError if the connection ends."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     while True:
         if not poll.poll(deadline.poll_ms()):
-            raise FlushError("the daemon did not answer in time. What was sent is delivered all the same, if it lives.")
+            raise FlushError("the daemon did not answer in time. If it runs, it still delivers the messages.")
         data = connection.recv(READ_SIZE)
         if not data:
             raise ConnectionResetError
@@ -117,14 +118,14 @@ def _feed(reader: AnswerReader, data: bytes) -> list[BarrierAnswer]:
 
 
 class Mark(NamedTuple):
-    """Where the ledger stood when a question was asked."""
+    """State of the ledger at the time of a flush request."""
 
     connection: int
     written: int
 
 
 class Ledger:
-    """What is known of the messages that were written and not yet flushed; its owner holds a lock."""
+    """Account of the messages written since the last flush; its owner holds a lock."""
 
     def __init__(self) -> None:
         self._connection = 0
@@ -133,27 +134,31 @@ class Ledger:
         self._flushed = NOTHING_YET
 
     def wrote(self, messages: int) -> None:
-        """So many more are on the connection."""
+        """Add messages written to the connection."""
         self._written += messages
 
     def connection_ended(self) -> None:
-        """Nobody will ever tell what became of the messages on it."""
+        """Mark all messages of the connection as uncertain: no later connection reports their outcome."""
         self._lost_sight_of += self._written
         self._connection += 1
         self._written = 0
         self._flushed = NOTHING_YET
 
     def mark(self) -> Mark:
-        """What a question that is asked now covers.  Raises FlushError if a connection broke since the last flush."""
+        """Return the state that a request sent now covers.
+
+        Raise FlushError if a connection broke since the last flush.
+        """
         if self._lost_sight_of:
             lost, self._lost_sight_of = self._lost_sight_of, 0
-            raise FlushError(
-                f"the connection broke. {lost} messages were written to it, and nobody knows how many came."
-            )
+            raise FlushError(f"the connection broke. Of the {lost} messages written to it, an unknown number arrived.")
         return Mark(self._connection, self._written)
 
     def settle(self, mark: Mark, answer: BarrierAnswer) -> Outcome:
-        """The outcome that an answer tells.  Raises FlushError if it is not final, or if the connection broke."""
+        """Return the outcome that an answer reports.
+
+        Raise FlushError if the answer is not final, or if the connection broke.
+        """
         if mark.connection != self._connection:
             self.mark()
         outcome = _difference(answer, self._flushed)

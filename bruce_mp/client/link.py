@@ -1,7 +1,7 @@
-"""A stream connection to the daemon that is made again when it breaks, with growing pauses in between.
+"""Stream connection to the daemon that reconnects after a break, with growing back-off.
 
-Its owner holds a lock around every method but `interrupt`.  One thread may read the connection without it: while
-it does, the socket is only shut down, and closed when it has ended.
+The owner holds a lock around every method except `interrupt`. One thread may read from the connection without the lock;
+until it ends, other threads only shut the socket down and leave closing it to the reader.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ LONGEST_PAUSE_S: Final = 5.0
 READ_SIZE: Final = 1 << 16
 LONGEST_CONNECT_S: Final = 5.0
 LEAST_CONNECT_S: Final = 0.001
-"""Without any time connect() over TCP always fails; over loopback it needs none to speak of."""
+"""connect() over TCP fails with a timeout of 0; over loopback it takes almost no time."""
 
 Address = str | tuple[str, int]
 
 
 class BrokenError(Exception):
-    """The connection is gone; the next write makes another one."""
+    """The connection ended. The next write opens another one."""
 
 
 class Link:
-    """The connection to `address`: a path, or host and port.  Nothing happens before the first write."""
+    """Connection to `address`, a path or (host, port). The first write opens it."""
 
     def __init__(self, place: str, address: Address, send_buffer: int | None) -> None:
         self._place = place
@@ -55,10 +55,10 @@ class Link:
     # --- connecting --------------------------------------------------------------------------------------------------
 
     def connect(self, deadline: Deadline) -> None:
-        """See to it that there is a connection; SendError if there is none in time."""
+        """Ensure that a connection exists. Raise SendError if none succeeds in time."""
         while self._socket is None:
             if self._closed.is_set():
-                raise ClientClosedError(f"{self._place}: the client is closed. Make a new one.")
+                raise ClientClosedError(f"{self._place}: the client is closed. Create a new one.")
             wait = self._next_attempt - time.monotonic()
             if wait <= 0:
                 self._try(deadline)
@@ -102,13 +102,13 @@ class Link:
         self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
 
     def went_well(self) -> None:
-        """The connection took a whole message: the next break is a new story."""
+        """Reset the back-off after the connection took a whole message."""
         self._pause = FIRST_PAUSE_S
 
     # --- traffic -----------------------------------------------------------------------------------------------------
 
     def write(self, data: memoryview, deadline: Deadline) -> int:
-        """Write some of the data, at least one byte; SendTimeoutError if nothing can be written in time."""
+        """Write some of the data, at least one byte. Raise SendTimeoutError on timeout."""
         assert self._socket is not None
         try:
             if self._is_over(self._socket):
@@ -129,20 +129,20 @@ class Link:
             raise SendTimeoutError(f"{self._place}: the daemon did not read in time.")
 
     def _is_over(self, connection: socket.socket) -> bool:
-        """Whether the other side has closed: over TCP the first write after that would be lost."""
+        """Return True if the daemon has closed the connection: over TCP the first write after that would be lost."""
         try:
             return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
 
     def begin_reading(self) -> tuple[socket.socket, AnswerReader]:
-        """The connection, to be read without the lock; `end_reading` gives it back."""
+        """Return the connection for reading without the lock; `end_reading` releases it."""
         assert self._socket is not None
         self._read_from = self._socket
         return self._socket, self._answers
 
     def end_reading(self) -> None:
-        """Nobody reads any more."""
+        """Release the connection after reading."""
         if self._read_from is not None and self._read_from is not self._socket:
             self._read_from.close()
         self._read_from = None
@@ -150,46 +150,46 @@ class Link:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def drop(self) -> bool:
-        """The connection is of no use any more; whether there was one."""
+        """Drop the connection. Return True if one existed."""
         gone, self._socket = self._socket, None
         if gone is None:
             return False
         if gone is self._read_from:
-            _shut(gone, socket.SHUT_RDWR)  # its reader wakes up, and closes it
+            _shut(gone, socket.SHUT_RDWR)  # its reader wakes up and closes it
         else:
             gone.close()
         return True
 
     def drop_this(self, connection: socket.socket) -> bool:
-        """Drop the connection if it is still this one; whether it was."""
+        """Drop the connection if it is still this one, and return True if so."""
         return connection is self._socket and self.drop()
 
     def interrupt(self) -> None:
-        """Whoever waits with the lock held gives up; the one method for which the lock is not needed."""
+        """Wake the thread that waits while it holds the lock. This method alone needs no lock."""
         self._closed.set()
         if (connection := self._socket) is not None:
             _shut(connection, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Drop the connection, and make none any more."""
+        """Drop the connection for good."""
         self._closed.set()
         if self._socket is not None and self._socket is not self._read_from:
             _shut(self._socket, socket.SHUT_WR)
-            with suppress(OSError):  # over TCP, answers that nobody has read would take back what was sent
+            with suppress(OSError):  # over TCP, unread answers would reset the connection and discard sent data
                 self._socket.recv(READ_SIZE, socket.MSG_DONTWAIT)
         self.drop()
 
     def sleep(self, seconds: float) -> None:
-        """Wait, but not beyond the end."""
+        """Wait, but return early when the link is closed."""
         self._closed.wait(seconds)
 
     def forget(self) -> None:
-        """Close our copies of what belongs to another process."""
+        """Close the child's copies of the parent's sockets."""
         for inherited in (self._socket, self._read_from):
             if inherited is not None:
                 inherited.close()
 
 
 def _shut(connection: socket.socket, how: int) -> None:
-    with suppress(OSError):  # it may be over already
+    with suppress(OSError):  # the connection may have ended already
         connection.shutdown(how)

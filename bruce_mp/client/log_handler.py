@@ -1,6 +1,7 @@
-"""A handler for Python's `logging` that sends records to Kafka, and never gets in the way of the program that logs.
+"""Handler of Python's `logging` that sends records to Kafka without disturbing the logging program.
 
-It does not wait, it does not raise, and it counts what it could not send.  Like its client it may cross a `fork()`.
+The handler never waits and never raises, and it counts records that it could not send. It may cross a `fork()`, as its
+client does.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ Text = str | bytes
 
 
 class BruceHandler(logging.Handler):
-    """Sends each record, as the formatter renders it, as a message with the record's time.
+    """Handler that sends each formatted record as a message with the record's time.
 
     Args:
         topic: topic of the messages.
         path: the daemon's `input.unix_datagram.path`.
-        key: Kafka key of the messages, or what makes one of a record.
-        client: another client than one of datagrams. It must not wait (`timeout=0`); the handler closes it.
+        key: Kafka key of the messages, or a function that returns the key of a record.
+        client: a client to use instead of a `DatagramClient`. It must not wait (`timeout=0`); the handler closes it.
         level: as in `logging`.
 
     Raises ValueError for a client that waits.
@@ -47,13 +48,13 @@ class BruceHandler(logging.Handler):
     ) -> None:
         super().__init__(level)
         if client is not None and client.timeout != 0:
-            raise ValueError("A log handler must not wait: make its client with timeout=0.")
+            raise ValueError("A log handler must not wait: create its client with timeout=0.")
         self._client = DatagramClient(path, timeout=0, errors="count") if client is None else client
         self._topic = topic
         self._key = key
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send a record; what goes wrong is counted, or handled as `logging` handles errors of handlers."""
+        """Send a record. Count send errors, and pass other errors to `handleError`."""
         try:
             key = self._key(record) if callable(self._key) else self._key
             self._client.send(
@@ -61,15 +62,15 @@ class BruceHandler(logging.Handler):
             )
         except SendError:
             pass  # the client has counted it
-        except Exception:  # noqa: BLE001  # whatever it is, it is not for the program that logs
+        except Exception:  # noqa: BLE001  # no error may reach the logging program
             self.handleError(record)
 
     def stats(self) -> Stats:
-        """What became of the records."""
+        """Return the counts of records."""
         return self._client.stats()
 
     def close(self) -> None:
-        """Close the client; what it could not send it has counted."""
+        """Close the client. It has counted the records that it could not send."""
         with suppress(SendError):
             self._client.close()
         super().close()

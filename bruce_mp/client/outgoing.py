@@ -1,7 +1,7 @@
-"""What a stream client still has to write: messages back to back, and how far the first ones are written.
+"""Send buffer of a stream client: messages back to back, and the number of written bytes.
 
-Writing stops anywhere, a message is only worth something whole: when a connection breaks, the message that was being
-written begins anew on the next one (`rewind`).  No sockets here.
+A write may stop at any byte, but the daemon needs whole messages. After a break, the partly written message is sent
+again from its start (`rewind`). This module uses no sockets.
 """
 
 from __future__ import annotations
@@ -19,40 +19,39 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Done(NamedTuple):
-    """What a write completed."""
+    """Messages that a write completed."""
 
     messages: int
     bytes: int
 
 
 class Outgoing:
-    """A queue of bytes that knows its messages.  `len()` is in bytes; a message counts until it is written whole."""
+    """Byte queue with message boundaries. `len()` is in bytes; a message counts until it is written whole."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
         self._sizes: deque[tuple[int, bool]] = deque()
-        """Size of each message, and whether it counts as one: a barrier does not."""
+        """Size of each message, and a flag: barriers do not count as messages."""
         self._written = 0
-        """Bytes at the front that this connection has taken; always less than the first message."""
+        """Bytes at the front written to this connection; always less than the first message."""
         self.messages = 0
 
     def __len__(self) -> int:
         return len(self._bytes)
 
     def append(self, message: Buffer, *, counts: bool = True) -> None:
-        """Put a message at the end."""
         self._bytes += message
         self._sizes.append((len(message), counts))
         self.messages += counts
 
     @contextmanager
     def unwritten(self) -> Iterator[memoryview]:
-        """What is to be written next; valid inside the `with` block."""
+        """Yield the bytes to write next; the view is valid inside the `with` block only."""
         with memoryview(self._bytes) as whole, whole[self._written :] as rest:
             yield rest
 
     def wrote(self, size: int) -> Done:
-        """The next `size` bytes are written; what that completed leaves the queue."""
+        """Record `size` written bytes, and remove and return the completed messages."""
         self._written += size
         messages = done = 0
         while self._sizes and self._written - done >= self._sizes[0][0]:
@@ -65,12 +64,12 @@ class Outgoing:
         return Done(messages, done)
 
     def rewind(self) -> bool:
-        """The connection broke; whether it did so within a message, which now begins anew."""
+        """Restart the first message after a break. Return True if it was partly written."""
         was_within, self._written = self._written > 0, 0
         return was_within
 
     def take_back(self) -> bool:
-        """Remove the last message if nothing of it is written; whether it was removed."""
+        """Remove the last message if none of it is written, and return True if it was removed."""
         if not self._sizes or (len(self._sizes) == 1 and self._written):
             return False
         size, counts = self._sizes.pop()
@@ -79,7 +78,7 @@ class Outgoing:
         return True
 
     def drop_first(self) -> int:
-        """Remove what is first, only after `rewind`; how many messages that is: 1, or 0 for a barrier."""
+        """Remove the first message after a `rewind`. Return the number of messages: 1, or 0 for a barrier."""
         assert not self._written
         size, counts = self._sizes.popleft()
         del self._bytes[:size]
@@ -87,7 +86,7 @@ class Outgoing:
         return int(counts)
 
     def clear(self) -> int:
-        """Remove everything; the number of messages."""
+        """Remove all messages and return their number."""
         lost = self.messages
         self.__init__()  # type: ignore[misc]
         return lost

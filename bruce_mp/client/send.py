@@ -1,7 +1,7 @@
-"""`bruce send`: messages from the command line, a file or standard input to the daemon.
+"""`bruce send`: send messages from the command line, a file or standard input to the daemon.
 
-Exit status: 0 if the kernel took every message, 1 if it did not, 2 for options that do not go together.  How many were
-sent goes to standard error at the end, also after an error.
+Exit status: 0 if the kernel accepted every message, 1 if not, 2 for conflicting options. The number of sent messages
+goes to standard error at the end, also after an error.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _LIMITS: Final = {
     True: ("input.max_datagram_size", MAX_DATAGRAM),
     False: ("input.max_stream_size", MAX_STREAM_MESSAGE),
 }
-"""The daemon's limit and its default, by whether the message goes as a datagram."""
+"""The daemon's limit and its default, for datagrams (True) and streams (False)."""
 LINGER_S: Final = 0.01
 PATIENCE_S: Final = 60.0
-"""For a daemon that does not read; a person should not wonder for longer."""
+"""Time limit for a daemon that does not read, short enough for an interactive user."""
 CONNECT_S: Final = 2.0
-"""For a daemon that is not there, on a stream.  It may be just about to start."""
+"""Time limit for connecting to a stream socket; the daemon may be starting."""
 
 
 class UsageError(BruceError):
-    """Options that do not go together, or a value that no message can have."""
+    """Conflicting options, or a value that no message can have."""
 
     exit_code = ExitCode.USAGE
 
@@ -71,7 +71,7 @@ def _header(text: str) -> Header:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The options of `bruce send`."""
+    """Add the options of `bruce send`."""
     natural = _integer(0, 2**31 - 1)
     parser.add_argument("--version", action="version", version=f"bruce {__version__}")
     way = parser.add_mutually_exclusive_group(required=True)
@@ -84,7 +84,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--partition-key",
         metavar="N",
         type=_integer(-1, 2**32 - 1),
-        help="choose the partition by N, modulo their number",
+        help="choose the partition by N modulo the number of partitions",
     )
     parser.add_argument(
         "--header",
@@ -93,7 +93,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         type=_header,
-        help="a record header of the messages; NAME alone has a null value; more than once: that many headers",
+        help="a record header of the messages; NAME alone has a null value; repeatable",
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--value", metavar="TEXT", type=os.fsencode, help="value of the message; empty by default")
@@ -113,18 +113,18 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--max-size",
         metavar="BYTES",
         type=natural,
-        help=f"largest message that the daemon takes (default {MAX_DATAGRAM}, and {MAX_STREAM_MESSAGE} on streams)",
+        help=f"largest message that the daemon accepts (default {MAX_DATAGRAM}, and {MAX_STREAM_MESSAGE} on streams)",
     )
     parser.add_argument(
         "--flush",
         metavar="SECONDS",
         type=natural,
-        help="on streams: wait so long until Kafka has all messages, and say what became of them",
+        help="on streams: wait until Kafka has all messages, and print the outcome",
     )
 
 
 def run(args: Namespace) -> int:
-    """Send as the options say; the exit status.  Errors are told on standard error."""
+    """Send as the options request, report errors on standard error, and return the exit status."""
     try:
         _check(args)
     except UsageError as error:
@@ -167,7 +167,7 @@ def _send_all(client: Client, args: Namespace) -> None:
         reasons = "".join(f", {name} {count}" for name, count in outcome.reasons.items())
         print(f"{outcome.delivered} messages delivered, {outcome.discarded} discarded{reasons}", flush=True)
         if outcome.discarded:
-            raise BruceError("The daemon discarded messages; its /discards page and its log say more.")
+            raise BruceError("The daemon discarded messages; its /discards page and its log give details.")
 
 
 def _check_size(message: bytes, args: Namespace) -> None:
@@ -175,18 +175,18 @@ def _check_size(message: bytes, args: Namespace) -> None:
     limit = default if args.max_size is None else args.max_size
     if len(message) > limit:
         raise MessageTooLargeError(
-            f"A message of {len(message)} bytes is too large: the daemon takes {limit}. Send less at once; or raise "
-            f"{setting} in the daemon's configuration, and tell me with --max-size."
+            f"A message of {len(message)} bytes is too large: the daemon accepts {limit}. Send less at once; or raise "
+            f"{setting} in the daemon's configuration, and give --max-size."
         )
 
 
 def _check(args: Namespace) -> None:
     if args.lines is not None and args.count is not None:
-        raise UsageError("--count repeats one value: it does not go with --lines.")
+        raise UsageError("--count repeats one value: it cannot be combined with --lines.")
     if args.lines and args.lines.count(_STANDARD_INPUT) > 1:
         raise UsageError("--lines reads standard input (-) only once.")
     if args.flush is not None and args.socket_path is not None:
-        raise UsageError("--flush needs an answer, which datagrams do not have: use --stream-socket-path or --port.")
+        raise UsageError("--flush needs an answer, which datagrams cannot carry: use --stream-socket-path or --port.")
     if not 0 < len(args.topic) <= MAX_TOPIC:
         raise UsageError(f"--topic has {len(args.topic)} bytes: give 1 to {MAX_TOPIC}.")
     try:

@@ -1,12 +1,13 @@
-"""Clients of the daemon's stream inputs: back-pressure instead of discards, many messages a write, and `flush()`.
+"""Clients of the daemon's stream inputs: back-pressure instead of discards, several messages per write, and `flush()`.
 
-* The connection is made at the first message, and again after a break, with growing pauses.  A message that was partly
-  written is sent again whole.
-* Without `linger` a message is written when it is sent.  With it, messages gather in a buffer, and a thread, started
-  when it is first wanted, writes them when they have waited that long.
-* What was written before a connection broke may have reached the daemon or not.  `flush()` tells: it succeeds only if
-  no connection broke since the last one.
-* One lock guards all; who cannot have it in time gives up.  Only reading the answer to a flush happens without it.
+* The first message opens the connection, and the client reopens it after a break, with growing back-off. It resends a
+  partly written message whole.
+* Without `linger` each message is written at once. With it, messages gather in a buffer; a thread, started on demand,
+  writes them after that time.
+* Messages written before a connection broke may or may not have reached the daemon. `flush()` succeeds only if no
+  connection broke since the last one.
+* One lock guards the state; a thread that cannot acquire it in time gives up. Only reading the answer to a flush
+  happens without it.
 """
 
 from __future__ import annotations
@@ -43,32 +44,32 @@ if TYPE_CHECKING:
 __all__ = ["MAX_STREAM_MESSAGE", "StreamClient", "TcpClient"]
 
 MAX_STREAM_MESSAGE: Final = 2 * 1024 * 1024 + 4
-"""What a daemon takes unless `input.max_stream_size` says otherwise, the 4 bytes of Size included."""
+"""Largest message that a daemon accepts by default (`input.max_stream_size`), including the 4 bytes of Size."""
 DEFAULT_BUFFER: Final = 1024 * 1024
 FULL_WRITE: Final = 64 * 1024
-"""So many bytes are written without waiting for the linger."""
+"""Buffer size that triggers a write before the linger ends."""
 STUCK_RETRY_S: Final = 0.05
 LEAST_LOCK_S: Final = 0.02
-"""Even a client that must not wait gives other threads the time for calls that do not wait."""
+"""Shortest lock wait: a client with `timeout=0` still lets other threads finish calls that do not wait."""
 LAST_WRITE_S: Final = 1.0
-"""For what still waits when the interpreter ends without a `close()`."""
+"""Time limit for the last write when the interpreter ends without a `close()`."""
 LOOPBACK: Final = "127.0.0.1"
 BREAKS_OF_ONE_MESSAGE: Final = 5
-"""A message within which so many connections in a row broke is given up."""
+"""Consecutive connections that may break within the same message before it is dropped."""
 
 
 @unique
 class _Fence(Enum):
-    """Whether an attempt is open."""
+    """State of the attempt."""
 
     NONE = 0
     OPEN = 1
     LOST = 2
-    """The connection broke within it; nothing more can be sent before its `with` block ends."""
+    """The connection broke within the attempt. Sending fails until its `with` block ends."""
 
 
 class _Connected(Client):
-    """What both kinds of streams do."""
+    """Base of the stream clients."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class _Connected(Client):
         self._buffer = buffer
         self._send_buffer = send_buffer
         self._closed = False
-        advice = "Send less at once. If the daemon's input.max_stream_size is larger, tell the client with max_message."
+        advice = "Send less at once. If the daemon's input.max_stream_size is larger, set the client's max_message."
         self._place = place
         self._begin()
         super().__init__(place, errors, max_message, advice)
@@ -112,9 +113,9 @@ class _Connected(Client):
     # --- connecting --------------------------------------------------------------------------------------------------
 
     def connect(self, timeout: float | None = None) -> None:
-        """Make the connection now, and not at the first message: for a program that wants to know at once.
+        """Connect now instead of at the first message, so that errors show early.
 
-        Tries for `timeout` seconds, then raises the SendError that says what is wrong.
+        Try for `timeout` seconds, then raise the SendError that describes the failure.
         """
         deadline = Deadline(timeout)
         with self._locked(self._lock, deadline):
@@ -134,7 +135,7 @@ class _Connected(Client):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosedError(f"{self._place}: the client is closed. Make a new one.")
+            raise ClientClosedError(f"{self._place}: the client is closed. Create a new one.")
         if self._attempt is _Fence.LOST:
             raise self._attempt_lost()
 
@@ -142,12 +143,12 @@ class _Connected(Client):
 
     @contextmanager
     def attempt(self, name: str = "", *, keep_timestamps: bool = False) -> Iterator[None]:
-        """What is sent in the `with` block is delivered when it ends well, all of it, or not at all.
+        """Deliver all messages of the `with` block together when it succeeds, or none.
 
-        If the block raises, or the connection breaks, the daemon discards what came.  `flush()` behind the block tells
-        what became of it.  `name` says in the daemon's log whose it was.  With `keep_timestamps` the daemon keeps the
-        timestamps of messages, however old they are, up to the next attempt on this client.  Raises `AttemptLostError`
-        when the connection broke, and `LocalProtocolError` for an attempt within an attempt.
+        If the block raises, or the connection breaks, the daemon discards its messages. A `flush()` after the block
+        reports the outcome. `name` identifies the sender in the daemon's log. With `keep_timestamps` the daemon keeps
+        the timestamps of messages, however old they are, up to the next attempt on this client. Raise
+        `AttemptLostError` if the connection broke, and `LocalProtocolError` for an attempt within an attempt.
         """
         self._begin_attempt(encode_begin(name, keeps_timestamps=keep_timestamps))
         try:
@@ -162,8 +163,8 @@ class _Connected(Client):
         with self._locked(self._lock, deadline):
             self._check_open()
             if self._attempt is not _Fence.NONE:
-                raise LocalProtocolError("An attempt is open on this client: end it first, or make another client.")
-            self._write(deadline)  # a break from here on is the attempt's
+                raise LocalProtocolError("An attempt is open on this client: end it first, or create another client.")
+            self._write(deadline)  # flushed first: a later break belongs to the attempt
             self._link.connect(deadline)
             self._attempt = _Fence.OPEN
             self._outgoing.append(frame, counts=False)
@@ -182,7 +183,7 @@ class _Connected(Client):
             raise
 
     def _give_up_attempt(self) -> None:
-        """Let the daemon discard it: the end of the connection tells it."""
+        """Close the connection, so that the daemon discards the attempt."""
         with self._lock:
             self._lose_attempt()
             self._attempt = _Fence.NONE
@@ -193,18 +194,18 @@ class _Connected(Client):
             if self._link.drop():
                 self._ledger.connection_ended()
             lost = self._outgoing.clear()
-            if self._linger:  # else it is the one that is being sent, which its sender counts
+            if self._linger:  # without linger, the sender counts its own message
                 self._count_dropped(self._attempt_lost(), lost)
 
     def _attempt_lost(self) -> AttemptLostError:
-        return AttemptLostError(f"{self._place}: the connection broke within an attempt. Begin the attempt anew.")
+        return AttemptLostError(f"{self._place}: the connection broke within an attempt. Repeat the attempt.")
 
     def _keep(self, message: Buffer, deadline: Deadline) -> None:
         if self._outgoing and len(self._outgoing) + len(message) > self._buffer:
             self._write(deadline)
         self._outgoing.append(message)
         if len(self._outgoing) >= FULL_WRITE:
-            with suppress(SendError):  # it is in the buffer: the thread goes on trying
+            with suppress(SendError):  # the message is in the buffer, and the thread keeps trying
                 self._write(Deadline(0))
         self._see_to_the_thread()
 
@@ -219,7 +220,7 @@ class _Connected(Client):
                 raise
 
     def _write(self, deadline: Deadline) -> None:
-        """Write everything that waits; SendError if that cannot be done in time."""
+        """Write all buffered messages. Raise SendError on timeout."""
         while self._outgoing:
             self._link.connect(deadline)
             try:
@@ -251,7 +252,7 @@ class _Connected(Client):
     @contextmanager
     def _locked(self, lock: threading.Lock, deadline: Deadline) -> Iterator[None]:
         if not lock.acquire(timeout=deadline.lock_s(LEAST_LOCK_S)):
-            raise SendTimeoutError(f"{self._place}: other threads waited for the daemon all the time.")
+            raise SendTimeoutError(f"{self._place}: other threads held the connection for the whole time limit.")
         try:
             yield
         finally:
@@ -282,11 +283,11 @@ class _Connected(Client):
     # --- flushing ----------------------------------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None, level: LevelName = "delivered") -> Outcome:
-        """Wait until every message sent before has its outcome: Kafka acknowledged it, or the daemon gave it up.
+        """Wait until every earlier message has its outcome: Kafka acknowledged it, or the daemon discarded it.
 
-        With the level "received" it is enough that the daemon has them.  Waits at most `timeout` seconds.  Raises
-        `FlushError` if that was not long enough, or if the connection broke since the last flush; nothing is sent again
-        by itself then.
+        With the level "received", wait only until the daemon has received them. Wait at most `timeout` seconds. Raise
+        `FlushError` on timeout, or if the connection broke since the last flush; the client then does not resend
+        messages by itself.
         """
         deadline = Deadline(timeout)
         try:
@@ -330,12 +331,12 @@ class _Connected(Client):
             self._outgoing.rewind()
             self._ledger.connection_ended()
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    # --- closing -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Write what still waits, for at most `timeout`, and close the connection.
+        """Write the buffered messages within `timeout`, and close the connection.
 
-        Raises SendError if something could not be written, unless `errors` is "count".
+        Raise SendError if some were not written, unless `errors` is "count".
         """
         failure = self._write_the_rest(Deadline(self.timeout))
         self._closed = True
@@ -370,16 +371,15 @@ class _Connected(Client):
 
 
 class StreamClient(_Connected):
-    """Sends messages to the daemon over its UNIX stream socket.
+    """Sender of messages over the daemon's UNIX stream socket.
 
     Args:
         path: the daemon's `input.unix_stream.path`; at most 107 bytes.
-        timeout: seconds that `send()` and `close()` may wait for a daemon that is slow or not there; `None`: without
-            end, 0: not at all.
-        linger: seconds that messages may gather before they are written together; 0: each is written at once.
+        timeout: seconds that `send()` and `close()` wait for a slow or absent daemon; `None`: no limit, 0: not at all.
+        linger: seconds that messages gather before they are written together; 0: each is written at once.
         buffer: bytes that may gather; then `send()` waits.
         errors: "raise" or "count", see `Client`.
-        max_message: the daemon's `input.max_stream_size` + 4. It would close the connection at a longer one.
+        max_message: the daemon's `input.max_stream_size` + 4. The daemon closes the connection at a longer one.
         send_buffer: SO_SNDBUF in bytes; absent: the system's default.
     """
 
@@ -408,7 +408,10 @@ class StreamClient(_Connected):
 
 
 class TcpClient(_Connected):
-    """Sends messages over TCP on this host; `port` is the daemon's `input.tcp.port`, all else as for `StreamClient`."""
+    """Sender of messages over TCP on this host.
+
+    `port` is the daemon's `input.tcp.port`; the other arguments are as for `StreamClient`.
+    """
 
     def __init__(
         self,

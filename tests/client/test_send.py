@@ -237,7 +237,7 @@ def test_a_message_over_the_daemons_limit_is_not_sent(
     stdin(bytes(65536 - 28))
     assert send("--stdin") == 1
     said = capsys.readouterr().err
-    assert "A message of 65537 bytes is too large: the daemon takes 65536" in said
+    assert "A message of 65537 bytes is too large: the daemon accepts 65536" in said
     assert "input.max_datagram_size" in said
     assert "--max-size" in said
     stdin(bytes(300_000))
@@ -251,7 +251,7 @@ def test_a_message_too_large_for_the_kernel_ends_with_1(
 ) -> None:
     stdin(bytes(16 << 20))
     assert send("--stdin", "--max-size", str(32 << 20)) == 1
-    assert "too large, the kernel takes" in capsys.readouterr().err
+    assert "too large, the kernel accepts" in capsys.readouterr().err
 
 
 # --- streams ---------------------------------------------------------------------------------------------------------
