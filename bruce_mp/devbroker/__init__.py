@@ -1,16 +1,16 @@
-"""An embedded Kafka broker that keeps its records in memory and misbehaves on command.
+"""Embedded Kafka broker that keeps its records in memory and injects faults on command.
 
-It serves `bruce dev-broker`, the demo, and the tests as their fault injector.  The parts, from the inside out:
+It serves `bruce dev-broker`, the demo, and the tests as their fault injector. The parts, from the inside out:
 
-    codes, batch, producers     what a broker checks before it appends a record batch
+    codes, batch, producers     checks of a record batch before the append
     log, retention, cluster     partitions, topics, brokers, leaders: all state, no input or output
-    faults, statistics          scripted misbehaviour and counters, as data
+    faults, statistics          scripted faults and counters, as data
     apis/                       one file per Kafka API: a request in, a response out
     wire                        frames to requests, responses to frames (kafka-python's schemas)
-    commands                    what can be asked for over the control channel, and doing it
+    commands                    commands of the control channel, and their execution
     server, process             the only files that touch the operating system
-    control, records            the client for tests: starts the process, injects faults, reads back what was stored
+    control, records            the client for tests: starts the process, injects faults, reads back stored records
 
-Where it is in doubt it does what Kafka 4.x does, with two deliberate exceptions: it refuses any bytes behind the one
-record batch of a partition, and a partition has one log that every broker can lead, so nothing is lost in an election.
+In doubt the broker does what Kafka 4.x does, with two deliberate exceptions. It refuses any bytes behind the one record
+batch of a partition. A partition has one log that every broker can lead, so an election loses nothing.
 """

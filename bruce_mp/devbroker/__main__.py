@@ -1,4 +1,4 @@
-"""`python -m bruce_mp.devbroker`: the embedded broker as a process of its own."""
+"""`python -m bruce_mp.devbroker`: run the embedded broker as a separate process."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Record batch v2 as a broker sees it: a header of 61 bytes, and a body that stays closed.
+"""Record batch v2 as a broker handles it: a header of 61 bytes, and an opaque body.
 
-The body is covered by the CRC and is stored as it came, compressed or not; a broker rewrites only the base offset and
-the leader epoch, which lie outside the CRC for that very reason.  `CHECKS` lists, in Kafka's order, what is wrong with
-a batch and what the client is told.  The records inside are walked only on demand (`check_records`): in Python that
-costs more than all the rest.
+The CRC covers the body, which the broker stores unchanged, compressed or not. It rewrites only base offset and leader
+epoch, which lie outside the CRC for this purpose. `CHECKS` lists the faults of a batch in Kafka's order, with the error
+code of each. `check_records` parses the records only on demand, because that costs more in Python than all other
+checks.
 
 Layout: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["HEADER", "BatchHead", "Limits", "check_records", "read_batch", "rebase", "records_of"]
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
-LENGTH_OVERHEAD: Final = 12  # base offset and length, which the length field does not count
+LENGTH_OVERHEAD: Final = 12  # base offset and length, which the length field excludes
 MAGIC_AT: Final = 16
 CRC_COVERS_FROM: Final = 21
 REBASE: Final = Struct(">qii")  # base offset, length, leader epoch
@@ -39,16 +39,16 @@ ZSTD: Final = 4
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 ZSTD_SINCE_PRODUCE: Final = 7  # KIP-110
-SEQUENCE_MASK: Final = 0x7FFFFFFF  # sequence numbers go round from 2^31-1 to 0
+SEQUENCE_MASK: Final = 0x7FFFFFFF  # sequence numbers wrap from 2^31-1 to 0
 UNREADABLE: Final = (
     *(KafkaError, struct.error, ValueError, IndexError),  # the records
     *(EOFError, OSError, zlib.error, snappy.UncompressError, RuntimeError, zstandard.ZstdError),  # the codecs
 )
-"""What kafka-python's decoder and the codecs under it raise on a body that is damaged."""
+"""Exceptions of kafka-python's decoder and of the codecs on a damaged body."""
 
 
 class BatchHead(NamedTuple):
-    """The header's fields in wire order.  Times are milliseconds, -1 as id, epoch or sequence means none."""
+    """Header fields in wire order. Times are in ms; -1 as id, epoch or sequence means none."""
 
     base_offset: int
     length: int
@@ -66,7 +66,7 @@ class BatchHead(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """Return the size of the whole batch in bytes."""
         return self.length + LENGTH_OVERHEAD
 
     @property
@@ -79,14 +79,14 @@ class BatchHead(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What a batch is checked against; `strict` also walks every record."""
+    """Limits for checks; `strict` also parses every record."""
 
     message_max_bytes: int = 1_048_588
     strict: bool = False
 
 
 class Check(NamedTuple):
-    """One thing that can be wrong with a batch whose header could be read."""
+    """Check of a batch with a readable header: condition, error code, and text."""
 
     wrong: Callable[[BatchHead, bytes, int, Limits], bool]
     code: Code
@@ -118,7 +118,7 @@ CHECKS: Final = (
     Check(
         lambda h, *_: h.records <= 0 or h.last_offset_delta != h.records - 1,
         Code.INVALID_RECORD,
-        "The last offset delta does not go with the number of records.",
+        "The last offset delta does not match the number of records.",
     ),
     Check(lambda h, *_: bool(h.attributes & CONTROL), Code.INVALID_RECORD, "Clients must not write control batches."),
     Check(
@@ -135,10 +135,10 @@ CHECKS: Final = (
 
 
 def read_batch(raw: bytes | None, version: int, limits: Limits) -> BatchHead:
-    """The header of the one record batch in `raw`, the records field of a Produce request of `version`.
+    """Return the header of the one record batch in `raw`, the records field of a Produce request of `version`.
 
     Raises:
-        RefusedError: with the code that a real broker answers.
+        RefusedError: with the error code that a real broker returns.
     """
     if raw is None or len(raw) <= MAGIC_AT:
         raise RefusedError(Code.INVALID_RECORD, "There must be one record batch per partition.")
@@ -154,15 +154,15 @@ def read_batch(raw: bytes | None, version: int, limits: Limits) -> BatchHead:
 
 
 def rebase(raw: bytes, base_offset: int, leader_epoch: int) -> bytes:
-    """The batch as it is stored: with the offset and the leader epoch that the broker gave it."""
+    """Return the stored form of a batch, with the broker's offset and leader epoch."""
     return b"".join((REBASE.pack(base_offset, len(raw) - LENGTH_OVERHEAD, leader_epoch), raw[REBASE.size :]))
 
 
 def records_of(raw: bytes) -> list[Any]:
-    """The records of one batch, decompressed, as kafka-python's `DefaultRecord`.
+    """Return the decompressed records of one batch, as kafka-python's `DefaultRecord`.
 
     Raises:
-        RefusedError: the body is not what the header promises.
+        RefusedError: the body does not match the header.
     """
     try:
         return list(DefaultRecordBatch(raw))
@@ -171,10 +171,10 @@ def records_of(raw: bytes) -> list[Any]:
 
 
 def check_records(raw: bytes) -> None:
-    """Walk the records: each must be whole, and their offsets must count up by one.
+    """Parse the records: each must be complete, and their offset deltas must count up by one.
 
     Raises:
-        RefusedError: one is not.
+        RefusedError: a record fails the check.
     """
     base = HEADER.unpack_from(raw)[0]
     offsets = [record.offset - base for record in records_of(raw)]

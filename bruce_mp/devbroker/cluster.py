@@ -1,11 +1,10 @@
-"""The cluster: brokers, topics, leaders, and what Metadata says about them.
+"""Cluster state: brokers, topics, leaders, and the metadata about them.
 
-All brokers share the logs, so a leader can be moved, or a broker taken down, without losing anything; what a client
-sees is a cluster whose followers were all in sync.  A partition whose leader is down has no leader until it is moved,
-or until the broker is back.
+All brokers share the logs, so moving a leader or stopping a broker loses nothing. To clients, all followers were in
+sync. A partition whose leader is down has no leader until a move or until the broker returns.
 
-Metadata is answered from a `View`, a frozen picture.  A fault may hold on to an old picture for a number of requests
-(`freeze`): that is a broker that has not heard of the change yet.
+Metadata responses come from a `View`, an immutable snapshot. A fault may keep an old snapshot for a number of responses
+(`freeze`), which simulates a broker that has not learned of the change.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = ["NO_LEADER", "Cluster", "Node", "Partition", "PartitionView", "Topic"
 
 NO_LEADER: Final = -1
 ANY_EPOCH: Final = -1
-FIRST_PRODUCER_ID: Final = 1000  # not 0, so that a test sees whether a client used what it was given
+FIRST_PRODUCER_ID: Final = 1000  # not 0, so that a test can tell a granted id from a default
 TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
@@ -41,14 +40,14 @@ class Node(NamedTuple):
 
 
 class PartitionView(NamedTuple):
-    """What Metadata says of a partition; `leader` may be `NO_LEADER`."""
+    """Metadata of a partition; `leader` may be `NO_LEADER`."""
 
     leader: int
     epoch: int
 
 
 class TopicView(NamedTuple):
-    """What Metadata says of a topic; partitions by number."""
+    """Metadata of a topic; partitions by number."""
 
     name: str
     id: UUID
@@ -56,7 +55,7 @@ class TopicView(NamedTuple):
 
 
 class View(NamedTuple):
-    """What Metadata says: a picture of the cluster at one moment."""
+    """Metadata of the cluster at one moment."""
 
     nodes: tuple[Node, ...]
     topics: Mapping[str, TopicView]
@@ -67,7 +66,7 @@ class View(NamedTuple):
 
 @dataclass(slots=True)
 class Partition:
-    """A log and who leads it; the epoch goes up with each change of leader."""
+    """A log and its leader; each change of leader increments the epoch."""
 
     log: PartitionLog
     leader: int
@@ -76,7 +75,7 @@ class Partition:
 
 @dataclass(slots=True)
 class Topic:
-    """A name, Kafka's id for it, and its partitions by number."""
+    """A topic: its name, Kafka's id, and its partitions by number."""
 
     name: str
     id: UUID
@@ -84,7 +83,7 @@ class Topic:
 
 
 class Cluster:
-    """All state of the embedded brokers.  Broker ids are 1 to `brokers`; a broker is down until `set_up`."""
+    """State of the embedded brokers. Broker ids are 1 to `brokers`; a broker is down until `set_up`."""
 
     def __init__(self, brokers: int, *, max_bytes: int, auto_create: int = 0, limits: Limits | None = None) -> None:
         self.ids = range(1, brokers + 1)
@@ -103,10 +102,10 @@ class Cluster:
     # --- topics
 
     def add_topic(self, name: str, partitions: int) -> Topic:
-        """Make a topic; leaders go round-robin over the brokers, going on where the last topic stopped.
+        """Create a topic; leaders are assigned round-robin over the brokers, across topics.
 
         Raises:
-            RefusedError: the name or the number of partitions is not allowed, or the topic exists.
+            RefusedError: the name or the number of partitions is invalid, or the topic exists.
         """
         check_topic_name(name)
         if name in self.topics:
@@ -140,28 +139,28 @@ class Cluster:
         return found
 
     def delete_topic(self, name: str) -> None:
-        """Forget a topic and its records."""
+        """Remove a topic and its records."""
         for partition in self.topic(name).partitions:
             partition.log.clear()
         del self.topics[name]
         self._changed()
 
     def topic(self, name: str) -> Topic:
-        """Raises RefusedError (3) if there is none of that name."""
+        """Return a topic. Raise RefusedError (3) for an unknown name."""
         try:
             return self.topics[name]
         except KeyError:
             raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name!r}.") from None
 
     def partition(self, name: str, index: int) -> Partition:
-        """Raises RefusedError (3) if there is none."""
+        """Return a partition. Raise RefusedError (3) for an unknown one."""
         partitions = self.topic(name).partitions
         if not 0 <= index < len(partitions):
             raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} has no partition {index}.")
         return partitions[index]
 
     def led_by(self, broker: int, name: str, index: int, epoch: int = ANY_EPOCH) -> Partition:
-        """The partition, if `broker` leads it and the client's leader epoch, where it sent one, is the current one.
+        """Return the partition if `broker` leads it and the client's leader epoch, if sent, is current.
 
         Raises:
             RefusedError: 3, 6, 74 (the client's epoch is old) or 75 (it is newer than ours).
@@ -181,12 +180,12 @@ class Cluster:
     # --- brokers and leaders
 
     def set_up(self, broker: int, host: str, port: int) -> None:
-        """`broker` listens there from now on."""
+        """Register the address of `broker`."""
         self._nodes[self.known(broker)] = Node(broker, host, port)
         self._changed()
 
     def set_down(self, broker: int, *, elect: bool = False) -> None:
-        """`broker` is gone; with `elect` the partitions that it led get living leaders, round-robin."""
+        """Unregister `broker`. With `elect`, its partitions get live leaders, round-robin."""
         self._nodes.pop(self.known(broker), None)
         for topic in self.topics.values() if elect else ():
             for partition in topic.partitions:
@@ -195,12 +194,12 @@ class Cluster:
         self._changed()
 
     def move_leader(self, name: str, index: int, broker: int) -> None:
-        """`broker` leads the partition from now on, in a new leader epoch."""
+        """Make `broker` the leader of the partition, in a new leader epoch."""
         self._lead(self.partition(name, index), self.known(broker))
         self._changed()
 
     def known(self, broker: int) -> int:
-        """`broker`, if it is one of ours; raises RefusedError (42) if not."""
+        """Return `broker` if it exists. Raise RefusedError (42) otherwise."""
         if broker not in self.ids:
             raise RefusedError(Code.INVALID_REQUEST, f"There is no broker {broker}; there are 1 to {len(self.ids)}.")
         return broker
@@ -211,18 +210,18 @@ class Cluster:
     # --- metadata
 
     def view(self) -> View:
-        """The picture of this moment."""
+        """Return the current snapshot."""
         if self._view is None:
             nodes = tuple(self._nodes[broker] for broker in sorted(self._nodes))
             self._view = View(nodes, {topic.name: self._view_of(topic) for topic in self.topics.values()})
         return self._view
 
     def freeze(self, answers: int) -> None:
-        """The next `answers` of `answer_view` are the picture of this moment, whatever changes after it."""
+        """Use the current snapshot for the next `answers` calls of `answer_view`, regardless of later changes."""
         self._frozen, self._frozen_answers = self.view(), answers
 
     def answer_view(self) -> View:
-        """The picture for one Metadata answer."""
+        """Return the snapshot for one Metadata response."""
         if self._frozen is None or self._frozen_answers == 0:
             return self.view()
         self._frozen_answers -= 1
@@ -249,7 +248,7 @@ class Cluster:
 
 
 def check_topic_name(name: str) -> None:
-    """Raises RefusedError (17) if Kafka would not take the name."""
+    """Raise RefusedError (17) for a name that Kafka refuses."""
     if not TOPIC_NAME.fullmatch(name):
         text = f"{name!r} is not a topic name: 1 to 249 of the letters a-z, A-Z, digits, '.', '_' and '-'."
         raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, text)

@@ -1,4 +1,4 @@
-"""The numbers of the Kafka protocol that the broker uses by name: API keys and error codes.
+"""Numbers of the Kafka protocol that the broker uses by name: API keys and error codes.
 
 Source: https://kafka.apache.org/protocol, sections "Api Keys" and "Error Codes".
 """
@@ -14,7 +14,7 @@ __all__ = ["ApiKey", "Code", "RefusedError"]
 
 @unique
 class ApiKey(IntEnum):
-    """The APIs that the embedded broker serves."""
+    """APIs that the embedded broker serves."""
 
     PRODUCE = 0
     FETCH = 1
@@ -29,7 +29,7 @@ class ApiKey(IntEnum):
 
 @unique
 class Code(IntEnum):
-    """The error codes that the embedded broker answers by itself; a scripted fault may answer any number."""
+    """Error codes that the embedded broker returns itself; a scripted fault may return any number."""
 
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
@@ -57,9 +57,9 @@ class Code(IntEnum):
 
 
 class RefusedError(BruceError):
-    """A part of a request cannot be done; `code` is what the client is told, the text is for its error message.
+    """Refusal of a part of a request: `code` goes to the client, the text into its error message.
 
-    The code is one of `Code`, or any number that a scripted fault wants.
+    The code is one of `Code`, or any number of a scripted fault.
     """
 
     def __init__(self, code: int, text: str) -> None:

@@ -1,8 +1,8 @@
-"""What can be asked for over the control channel, and doing it.
+"""Commands of the control channel, and their execution.
 
-The channel is TCP on the loopback interface: one JSON object a line, `{"do": "move_leader", "topic": ...}`, one line
-back, `{"ok": true, "result": ...}` or `{"ok": false, "error": "a sentence"}`.  Each command is a record whose fields
-are its arguments, and knows how to carry itself out on a `DevServer`.
+The channel is TCP on the loopback interface. A request is one line of JSON, `{"do": "move_leader", "topic": ...}`. The
+response is one line, `{"ok": true, "result": ...}` or `{"ok": false, "error": "a sentence"}`. Each command is a struct
+whose fields are its arguments; its `run` method executes it on a `DevServer`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def tag_of(name: str) -> str:
-    """`MoveLeader` is `move_leader` on the wire."""
+    """Return the tag of a command: `MoveLeader` is `move_leader` on the wire."""
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).removeprefix("_")
 
 
@@ -55,12 +55,12 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Base of all commands."""
 
     async def run(self, server: DevServer) -> Any:
-        """Do it; returns what goes into `result`."""
+        """Execute the command and return the `result`."""
         raise NotImplementedError
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line back."""
+    """Response to a command, one line."""
 
     ok: bool
     result: Any = None
@@ -68,7 +68,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of a partition's batches as they are stored; on the wire base64."""
+    """Stored batches of a partition; base64 on the wire."""
 
     start: int
     end: int
@@ -76,15 +76,13 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True):
-    """A stored batch and when it was appended, in ns of the host's steady clock."""
+    """A stored batch with the time of its append, in ns of the host's monotonic clock."""
 
     appended_ns: int
     batch: bytes
 
 
 class Inject(Command, frozen=True):
-    """Arm a fault."""
-
     fault: Fault
 
     async def run(self, server: DevServer) -> None:
@@ -92,14 +90,12 @@ class Inject(Command, frozen=True):
 
 
 class ClearFaults(Command, frozen=True):
-    """Disarm all faults."""
-
     async def run(self, server: DevServer) -> None:
         server.faults.clear()
 
 
 class MoveLeader(Command, frozen=True):
-    """Give a partition to another broker; the next `stale` Metadata answers do not know it yet."""
+    """Make `broker` the leader of a partition; the next `stale` Metadata responses still name the old leader."""
 
     topic: str
     partition: int
@@ -112,7 +108,10 @@ class MoveLeader(Command, frozen=True):
 
 
 class BrokerDown(Command, frozen=True):
-    """Close a broker; with `elect` others lead its partitions; the next `stale` Metadata answers do not know it yet."""
+    """Close a broker.
+
+    With `elect`, other brokers lead its partitions. The next `stale` Metadata responses still list it.
+    """
 
     broker: int
     elect: bool = False
@@ -124,7 +123,7 @@ class BrokerDown(Command, frozen=True):
 
 
 class BrokerUp(Command, frozen=True):
-    """Open a broker again, on its old port unless `port` names another (0: any); returns the port."""
+    """Reopen a broker on its old port, or on `port` (0: any). Return the port."""
 
     broker: int
     port: int | None = None
@@ -134,8 +133,6 @@ class BrokerUp(Command, frozen=True):
 
 
 class AddTopic(Command, frozen=True):
-    """Make a topic."""
-
     topic: str
     partitions: int
 
@@ -154,7 +151,7 @@ class AddPartitions(Command, frozen=True):
 
 
 class DeleteTopic(Command, frozen=True):
-    """Forget a topic and its records."""
+    """Remove a topic and its records."""
 
     topic: str
 
@@ -174,28 +171,28 @@ class OnPartition(Command, frozen=True):
 
 
 class DropBatch(OnPartition, frozen=True):
-    """Damage the log: the batch that holds the offset vanishes."""
+    """Damage the log: remove the batch that holds the offset."""
 
     async def run(self, server: DevServer) -> None:
         self.find(server).log.remove(self.offset)
 
 
 class DoubleBatch(OnPartition, frozen=True):
-    """Damage the log: the batch that holds the offset comes again at the end."""
+    """Damage the log: append the batch that holds the offset again."""
 
     async def run(self, server: DevServer) -> None:
         self.find(server).log.double(self.offset)
 
 
 class SwapBatches(OnPartition, frozen=True):
-    """Damage the log: the batch that holds the offset changes places with the next one."""
+    """Damage the log: swap the batch that holds the offset with the next one."""
 
     async def run(self, server: DevServer) -> None:
         self.find(server).log.swap(self.offset)
 
 
 class Batches(OnPartition, frozen=True):
-    """Read stored batches from the offset, or from the start where that is higher; returns a `Chunk`."""
+    """Read stored batches from the offset, or from a higher start of the log. Return a `Chunk`."""
 
     max_bytes: int = 1 << 20
 
@@ -206,7 +203,7 @@ class Batches(OnPartition, frozen=True):
 
 
 class AppendedSince(Command, frozen=True):
-    """All batches that were appended at that moment or later; returns a list of `Appended`."""
+    """List all batches appended at that moment or later. Return a list of `Appended`."""
 
     moment_ns: int
 
@@ -217,7 +214,7 @@ class AppendedSince(Command, frozen=True):
 
 
 class PartitionCount(Command, frozen=True):
-    """How many partitions a topic has."""
+    """Return the number of partitions of a topic."""
 
     topic: str
 
@@ -226,14 +223,14 @@ class PartitionCount(Command, frozen=True):
 
 
 class GetStatistics(Command, frozen=True):
-    """Returns `Statistics`."""
+    """Return `Statistics`."""
 
     async def run(self, server: DevServer) -> Statistics:
         return server.statistics
 
 
 class WaitUntil(Command, frozen=True):
-    """Wait until all of these counters have been reached, or `seconds` are over; returns `Statistics` either way."""
+    """Wait until all of these counters are reached, or for `seconds`. Return `Statistics` in both cases."""
 
     records: int = 0
     duplicates: int = 0
@@ -250,7 +247,7 @@ class WaitUntil(Command, frozen=True):
         return server.statistics
 
     def reached(self, now: Statistics) -> bool:
-        """Do the counters say so?"""
+        """Return True if all counters are reached."""
         return (
             now.records >= self.records
             and now.duplicates >= self.duplicates
@@ -282,10 +279,10 @@ DECODER: Final = msgspec.json.Decoder(ANY_COMMAND)
 
 
 async def carry_out(line: bytes, server: DevServer) -> bytes:
-    """Answer one line of the control channel; whatever is wrong with it becomes the answer's error."""
+    """Execute one line of the control channel; an invalid line or a failed command yields an error response."""
     try:
         answer = Answer(ok=True, result=await DECODER.decode(line).run(server))
     except (msgspec.DecodeError, RefusedError, OSError) as error:
         answer = Answer(ok=False, error=str(error))
-    server.pulse.beat()  # a command may be what a Fetch waits for: a new leader, a doubled batch
+    server.pulse.beat()  # a Fetch may wait for the effect of a command: a new leader, a doubled batch
     return msgspec.json.encode(answer) + b"\n"

@@ -1,4 +1,4 @@
-"""The embedded broker for tests and the demo: starts the process, and tells it what to do.
+"""Client of the embedded broker for tests and the demo: starts the process and sends it commands.
 
     with DevBroker(brokers=3, topics={"hits": 4}) as broker:
         broker.inject(Fault(action=Action.ERROR_APPENDED, code=7, topic="hits", times=3))
@@ -6,8 +6,8 @@
         broker.wait_until(records=1000)
         assert [len(partition) for partition in broker.fetch("hits")] == [250] * 4
 
-One object serves one thread at a time.  The process ends with `close`, and also when this one dies: it watches its
-standard input, which is a pipe from here.
+One object serves one thread at a time. The process ends with `close`, or with the parent process: it watches its
+standard input, a pipe from the parent.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
 
 __all__ = ["CommandError", "DevBroker"]
 
-ANSWER_WITHIN: Final = 30.0  # seconds; longer than any command but the wait takes on a busy machine
+ANSWER_WITHIN: Final = 30.0  # seconds; on a busy machine longer than any command except the wait takes
 STOP_WITHIN: Final = 10.0
 
 Result = TypeVar("Result")
 
 
 class CommandError(BruceError):
-    """The broker could not do what it was told; the text is its own."""
+    """Failure of a command; the text is the broker's."""
 
 
 class DevBroker:
     """A running embedded broker.
 
     Args:
-        brokers: how many, with ids from 1 up.
+        brokers: number of brokers, with ids from 1 up.
         topics: partitions by name.
-        auto_create: partitions of topics that are made when a client asks about them; 0 is off.
+        auto_create: partitions of topics that a client's metadata request creates; 0 disables it.
         max_bytes: memory for all records.
-        ack_delay_ms: each Produce request is answered so much later.
-        message_max_bytes: the largest record batch taken.
-        strict: look at every record of every batch.
+        ack_delay_ms: delay of each Produce response.
+        message_max_bytes: largest accepted record batch.
+        strict: check every record of every batch.
         start_within: seconds.
 
     Raises:
@@ -98,15 +98,13 @@ class DevBroker:
         return self._process.pid
 
     def inject(self, fault: Fault) -> None:
-        """Arm a fault."""
         self._do(commands.Inject(fault=fault))
 
     def clear_faults(self) -> None:
-        """Disarm all faults."""
         self._do(commands.ClearFaults())
 
     def move_leader(self, topic: str, partition: int, broker: int, *, stale: int = 0) -> None:
-        """Make `broker` the leader; the next `stale` Metadata answers still name the old one."""
+        """Make `broker` the leader; the next `stale` Metadata responses still name the old one."""
         self._do(commands.MoveLeader(topic=topic, partition=partition, broker=broker, stale=stale))
 
     def broker_down(self, broker: int, *, elect: bool = False, stale: int = 0) -> None:
@@ -114,17 +112,16 @@ class DevBroker:
 
         Args:
             broker: its id.
-            elect: its partitions get other leaders; otherwise they have none until it is back.
-            stale: so many Metadata answers still list it.
+            elect: give its partitions other leaders; otherwise they have none until it returns.
+            stale: number of Metadata responses that still list it.
         """
         self._do(commands.BrokerDown(broker=broker, elect=elect, stale=stale))
 
     def broker_up(self, broker: int, *, port: int | None = None) -> int:
-        """Open a broker again, on its old port unless `port` names another (0: any); returns the port."""
+        """Reopen a broker on its old port, or on `port` (0: any). Return the port."""
         return self._ask(commands.BrokerUp(broker=broker, port=port), int)
 
     def add_topic(self, topic: str, partitions: int) -> None:
-        """Make a topic."""
         self._do(commands.AddTopic(topic=topic, partitions=partitions))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
@@ -132,33 +129,33 @@ class DevBroker:
         self._do(commands.AddPartitions(topic=topic, partitions=partitions))
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic and its records."""
+        """Remove a topic and its records."""
         self._do(commands.DeleteTopic(topic=topic))
 
     def drop_batch(self, topic: str, partition: int, offset: int) -> None:
-        """Damage the log: the batch that holds the offset vanishes."""
+        """Damage the log: remove the batch that holds the offset."""
         self._do(commands.DropBatch(topic=topic, partition=partition, offset=offset))
 
     def double_batch(self, topic: str, partition: int, offset: int) -> None:
-        """Damage the log: the batch that holds the offset comes again at the end."""
+        """Damage the log: append the batch that holds the offset again."""
         self._do(commands.DoubleBatch(topic=topic, partition=partition, offset=offset))
 
     def swap_batches(self, topic: str, partition: int, offset: int) -> None:
-        """Damage the log: the batch that holds the offset changes places with the next one."""
+        """Damage the log: swap the batch that holds the offset with the next one."""
         self._do(commands.SwapBatches(topic=topic, partition=partition, offset=offset))
 
     def fetch(self, topic: str) -> list[list[StoredRecord]]:
-        """All stored records of a topic by partition, in the order of their offsets."""
+        """Return all stored records of a topic by partition, in offset order."""
         partitions = self._ask(commands.PartitionCount(topic=topic), int)
         return [list(self._records(topic, partition)) for partition in range(partitions)]
 
     def appended_since(self, moment_ns: int) -> list[tuple[int, list[StoredRecord]]]:
-        """The records of each batch appended since that moment, and when it was, in ns of `time.monotonic_ns()`."""
+        """Return the records of each batch appended since that moment, with its time in ns of `time.monotonic_ns()`."""
         found = self._ask(commands.AppendedSince(moment_ns=moment_ns), list[commands.Appended])
         return [(some.appended_ns, list(decode_batches(some.batch))) for some in found]
 
     def statistics(self) -> Statistics:
-        """What the broker counted since its start."""
+        """Return the broker's counters since its start."""
         return self._ask(commands.GetStatistics(), Statistics)
 
     def wait_until(
@@ -171,10 +168,10 @@ class DevBroker:
         errors: Mapping[int, int] | None = None,
         within: float = 10.0,
     ) -> Statistics:
-        """Wait until all of these counters of `Statistics` have been reached.
+        """Wait until all of these counters of `Statistics` are reached.
 
         Raises:
-            TimeoutError: they were not, `within` seconds.
+            TimeoutError: the counters were not reached `within` seconds.
         """
         wanted = commands.WaitUntil(
             records=records,
@@ -187,11 +184,11 @@ class DevBroker:
         self._socket.settimeout(within + ANSWER_WITHIN)
         statistics = self._ask(wanted, Statistics)
         if not wanted.reached(statistics):
-            raise TimeoutError(f"The broker did not get to {wanted} within {within} s; it counted {statistics}.")
+            raise TimeoutError(f"The broker did not reach {wanted} within {within} s; it counted {statistics}.")
         return statistics
 
     def close(self) -> None:
-        """End the process; may be called again."""
+        """End the process. Repeated calls are harmless."""
         self._lines.close()
         self._socket.close()
         end(self._process)
@@ -230,10 +227,10 @@ class DevBroker:
 
 
 def read_ready(process: subprocess.Popen[bytes], within: float) -> dict[str, str]:
-    """What the process prints once it is ready, by its first word.
+    """Return the lines that the process prints when it is ready, by their first word.
 
     Raises:
-        StartError: it ended, or did not print it within so many seconds.
+        StartError: the process ended, or did not print the lines in time.
     """
     assert process.stdout is not None
     deadline = time.monotonic() + within
@@ -248,12 +245,12 @@ def next_line(stream: IO[bytes], deadline: float) -> str:
     readable, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
     line = stream.readline() if readable else b""
     if not line:
-        raise StartError("The embedded broker did not start; its own words are on standard error.")
+        raise StartError("The embedded broker did not start; standard error has its message.")
     return line.decode()
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """SIGTERM, then SIGKILL; leaves no pipe open."""
+    """Send SIGTERM, then SIGKILL, and close all pipes."""
     process.terminate()
     try:
         process.wait(STOP_WITHIN)

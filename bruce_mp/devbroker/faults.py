@@ -1,8 +1,8 @@
-"""Scripted misbehaviour, as data: which request a fault meets, and what it does to it.
+"""Scripted faults as data: the requests that a fault matches, and its effect on them.
 
-A fault says *match* (API, broker, topic, partition), *when* (the nth match, then every mth, so many times) and
-*action*.  `EFFECTS` says what each action means for the three steps of a request: is it carried out, what happens to
-the bytes of the answer, does the connection live on.  Several faults may strike one request; their effects add up.
+A fault has a *match* (API, broker, topic, partition), a *time* (the nth match, then every mth, a number of times) and
+an *action*. `EFFECTS` defines each action for the three steps of a request: execution, response bytes, and connection.
+Several faults may strike one request; their effects add up.
 """
 
 from __future__ import annotations
@@ -20,46 +20,49 @@ if TYPE_CHECKING:
 __all__ = ["EFFECTS", "NO_FAULTS", "Action", "Effect", "Fault", "FaultBook", "Struck", "Target"]
 
 Target = tuple[str, int]
-"""(topic, partition) that a request is about; partition -1 where it names only the topic."""
+"""(topic, partition) of a request; partition -1 if the request names only the topic."""
 
 CORRELATION_AT: Final = 4
 GARBAGE_FRAME: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
-"""What a web server says to a Kafka client; read as a frame length its first bytes are 1.2 GB."""
+"""Response of a web server to a Kafka client. As a frame length, its first bytes mean 1.2 GB."""
 
 
 @unique
 class Action(StrEnum):
-    """What a fault does."""
+    """Effect of a fault."""
 
     ERROR = "error"
-    """Answer `code`, for the matching partitions only; nothing is appended for them."""
+    """Return `code` for the matching partitions only, and append nothing for them."""
     ERROR_APPENDED = "error_appended"
-    """Append, and answer `code` all the same."""
+    """Append, but return `code`."""
     ACK_LOST = "ack_lost"
-    """Carry the request out, then close without answering."""
+    """Execute the request, then close without a response."""
     CLOSE = "close"
-    """Close; the request is not carried out."""
+    """Close without executing the request."""
     HALF_FRAME = "half_frame"
-    """Carry the request out, send half of the answer, close."""
+    """Execute the request, send half of the response, close."""
     WRONG_CORRELATION = "wrong_correlation"
-    """Answer with a correlation id that nobody is waiting for."""
+    """Respond with a correlation id that no request in flight has."""
     GARBAGE_BODY = "garbage_body"
-    """Answer with the right length and correlation id, and a body of noise."""
+    """Respond with the right length and correlation id, and a body of noise."""
     GARBAGE_FRAME = "garbage_frame"
-    """Answer with bytes that are no Kafka frame at all."""
+    """Respond with bytes that are not a Kafka frame."""
     DELAY = "delay"
-    """Carry the request out at once, answer it `ms` later."""
+    """Execute the request at once, and respond `ms` later."""
     SILENCE = "silence"
-    """The whole broker stops for `ms`, as on SIGSTOP, neither reads nor answers, then goes on with this request."""
+    """Stop the whole broker for `ms`, as on SIGSTOP, without reads or responses; then continue with this request."""
     THROTTLE = "throttle"
-    """Answer with a throttle time of `ms`."""
+    """Respond with a throttle time of `ms`."""
 
 
 Natural = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One scripted fault.  None matches everything; it strikes matches nth, nth + every, nth + 2 every ..."""
+    """One scripted fault. A field that is None matches any value.
+
+    The fault strikes the matches nth, nth + every, nth + 2 every and so on.
+    """
 
     action: Action
     api: ApiKey | None = ApiKey.PRODUCE
@@ -69,18 +72,18 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     nth: Natural = 1
     every: Natural = 1
     times: Natural | None = 1
-    """None: for ever."""
+    """None means without limit."""
     code: int = 0
-    """The error code of ERROR and ERROR_APPENDED."""
+    """Error code of ERROR and ERROR_APPENDED."""
     ms: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Milliseconds of DELAY, SILENCE and THROTTLE."""
 
     def meets(self, topic: str | None, partition: int | None) -> bool:
-        """Is this part of a request one that the fault is about?"""
+        """Return True if the fault concerns this part of a request."""
         return self.topic in (None, topic) and self.partition in (None, partition)
 
     def matches(self, api: ApiKey, broker: int, targets: Collection[Target]) -> bool:
-        """Is this request one that the fault is about?"""
+        """Return True if the fault concerns this request."""
         if self.api not in (None, api) or self.broker not in (None, broker):
             return False
         anywhere = self.topic is None and self.partition is None
@@ -100,12 +103,12 @@ def half(frame: bytes) -> bytes:
 
 
 def other_correlation(frame: bytes) -> bytes:
-    """Flip a high bit of the correlation id: never that of another request in flight."""
+    """Flip a high bit of the correlation id, which then matches no other request in flight."""
     return frame[:CORRELATION_AT] + bytes((frame[CORRELATION_AT] ^ 0x40,)) + frame[CORRELATION_AT + 1 :]
 
 
 def noise_body(frame: bytes) -> bytes:
-    """0xFF all over: negative lengths and counts, over-long varints, whatever the version."""
+    """Fill the body with 0xFF: in any version these are negative lengths and counts, or over-long varints."""
     return frame[: CORRELATION_AT + 4] + b"\xff" * (len(frame) - CORRELATION_AT - 4)
 
 
@@ -114,7 +117,7 @@ def no_frame(_: bytes) -> bytes:
 
 
 class Effect(NamedTuple):
-    """What an action means: is the request carried out, what becomes of the answer's bytes, is there a close after."""
+    """Effect of an action: execution of the request, change of the response bytes, and close afterwards."""
 
     handled: bool = True
     mangle: Callable[[bytes], bytes] = whole
@@ -137,7 +140,7 @@ EFFECTS: Final = {
 
 
 class Struck(NamedTuple):
-    """The faults that strike one request, and what they add up to."""
+    """Faults that strike one request, with their combined effect."""
 
     faults: tuple[Fault, ...] = ()
 
@@ -150,7 +153,7 @@ class Struck(NamedTuple):
         return any(EFFECTS[fault.action].closes for fault in self.faults)
 
     def mangle(self, frame: bytes) -> bytes:
-        """The bytes that go out instead of `frame`."""
+        """Return the bytes to send instead of `frame`."""
         for fault in self.faults:
             frame = EFFECTS[fault.action].mangle(frame)
         return frame
@@ -159,7 +162,7 @@ class Struck(NamedTuple):
         return sum(fault.ms for fault in self.faults if fault.action is action)
 
     def error(self, action: Action, topic: str | None = None, partition: int | None = None) -> int:
-        """The code that a fault of `action` wants for this part of the request; 0 if none does."""
+        """Return the code that a fault of `action` sets for this part of the request, or 0."""
         wanted = (f.code for f in self.faults if f.action is action and f.meets(topic, partition))
         return next(wanted, 0)
 
@@ -168,7 +171,7 @@ NO_FAULTS: Final = Struck()
 
 
 class Armed:
-    """A fault in the book, with its counts."""
+    """An injected fault with its counts."""
 
     __slots__ = ("fault", "matched", "struck")
 
@@ -182,7 +185,7 @@ class Armed:
         return self.fault.times is not None and self.struck >= self.fault.times
 
     def strikes(self) -> bool:
-        """Count one match; is it one to strike?"""
+        """Count one match, and return True if the fault strikes it."""
         self.matched += 1
         past = self.matched - self.fault.nth
         strikes = not self.spent and past >= 0 and past % self.fault.every == 0
@@ -191,21 +194,19 @@ class Armed:
 
 
 class FaultBook:
-    """The faults of all brokers, in the order of their injection."""
+    """Faults of all brokers, in order of injection."""
 
     def __init__(self) -> None:
         self._armed: list[Armed] = []
 
     def inject(self, fault: Fault) -> None:
-        """Arm a fault."""
         self._armed.append(Armed(fault))
 
     def clear(self) -> None:
-        """Disarm all."""
         self._armed.clear()
 
     def strike(self, api: ApiKey, broker: int, targets: Callable[[], Iterable[Target]]) -> Struck:
-        """The faults that strike this request; counts it as a match of all that are about it."""
+        """Return the faults that strike this request, and count a match for all faults that concern it."""
         if not self._armed:
             return NO_FAULTS
         about = tuple(targets())

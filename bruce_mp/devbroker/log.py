@@ -1,8 +1,8 @@
-"""The log of one partition: record batches in memory, by offset.
+"""Log of one partition: record batches in memory, by offset.
 
-Invariants: offsets never go down and are never given twice; `start` <= every stored offset < `end`; `start` goes up
-when retention takes the head away.  The surgery at the end damages the log on purpose, so that an audit has something
-to find; it keeps these invariants, so that consumers go on reading.
+Invariants: offsets never decrease and are never reused; `start` <= every stored offset < `end`; `start` increases when
+retention removes the head. The damage methods at the end corrupt the log deliberately, as test data for an audit. They
+keep these invariants, so consumers continue to read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["PartitionLog", "Placed", "Stored"]
 
 
 class Stored(NamedTuple):
-    """A batch in the log; `appended_ns` is on the host's steady clock."""
+    """A stored batch; `appended_ns` is on the host's monotonic clock."""
 
     base_offset: int
     last_offset: int
@@ -35,7 +35,7 @@ class Stored(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Where a produced batch is: newly appended, or already there."""
+    """Position of a produced batch, which was appended or already present."""
 
     base_offset: int
     log_append_time: int
@@ -43,7 +43,7 @@ class Placed(NamedTuple):
 
 
 class PartitionLog:
-    """Appends, reads and searches; knows nothing of leaders, topics or requests."""
+    """Batch storage with append, read and search. It knows no leaders, topics or requests."""
 
     __slots__ = ("_batches", "_retention", "end", "producers", "start")
 
@@ -55,7 +55,7 @@ class PartitionLog:
         self._batches: list[Stored] = []
 
     def append(self, head: BatchHead, raw: bytes, leader_epoch: int) -> Placed:
-        """Store a batch that was checked, unless it repeats one.
+        """Store a checked batch unless it is a duplicate.
 
         Raises:
             RefusedError: the producer's epoch is old or its sequence number does not follow.
@@ -69,7 +69,7 @@ class PartitionLog:
         return Placed(base, -1, duplicate=False)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from the one that holds `offset` on: at least one if there is any, else up to `max_bytes`.
+        """Return whole batches starting with the one that holds `offset`: at least one, up to `max_bytes`.
 
         Raises:
             RefusedError: the offset is below `start` or above `end`.
@@ -87,51 +87,49 @@ class PartitionLog:
         return b"".join(found)
 
     def appended_since(self, moment_ns: int) -> Iterator[Stored]:
-        """Batches that were appended at that moment of the steady clock or later."""
+        """Return the batches appended at that moment of the monotonic clock or later."""
         return (batch for batch in self._batches if batch.appended_ns >= moment_ns)
 
     def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record that is not older than `timestamp`, in milliseconds."""
+        """Return (offset, timestamp) of the first record that is not older than `timestamp`, in ms."""
         candidates = (batch for batch in self._batches if batch.max_timestamp >= timestamp)
         records = chain.from_iterable(records_of(batch.raw) for batch in candidates)
         return next(((r.offset, r.timestamp) for r in records if r.timestamp >= timestamp), None)
 
     def find_latest(self) -> tuple[int, int] | None:
-        """(offset, timestamp) of the record with the greatest timestamp."""
+        """Return (offset, timestamp) of the record with the greatest timestamp."""
         if not self._batches:
             return None
         batch = max(self._batches, key=lambda b: b.max_timestamp)
         return max(((r.offset, r.timestamp) for r in records_of(batch.raw)), key=lambda found: found[1])
 
     def drop_oldest(self, count: int) -> int:
-        """Retention: forget the first `count` batches, or all; `start` goes up.  Returns how many there were."""
+        """Remove the first `count` batches, or all, and advance `start`. Return the number removed."""
         before = len(self._batches)
         self._forget(slice(0, count))
         self.start = self._batches[0].base_offset if self._batches else self.end
         return before - len(self._batches)
 
     def clear(self) -> None:
-        """Give all memory back."""
+        """Remove all batches."""
         self._forget(slice(None))
 
     def remove(self, offset: int) -> None:
-        """Surgery: the batch that holds `offset` vanishes; its offsets stay empty."""
+        """Remove the batch that holds `offset`, and leave a gap in the offsets."""
         at = self._index_of_existing(offset)
         self._forget(slice(at, at + 1))
 
     def double(self, offset: int) -> None:
-        """Surgery: the batch that holds `offset` comes again at the end, as from a producer without idempotence."""
+        """Append the batch that holds `offset` again, as a producer without idempotence might."""
         batch = self._batches[self._index_of_existing(offset)]
         head = BatchHead._make(HEADER.unpack_from(batch.raw))
         self._store(batch.raw, head.records, head.max_timestamp, head.leader_epoch)
 
     def swap(self, offset: int) -> None:
-        """Surgery: the batch that holds `offset` changes places with the next one."""
+        """Swap the batch that holds `offset` with the next one."""
         at = self._index_of_existing(offset)
         if at + 1 == len(self._batches):
-            raise RefusedError(
-                Code.OFFSET_OUT_OF_RANGE, f"There is no batch behind the one that holds offset {offset}."
-            )
+            raise RefusedError(Code.OFFSET_OUT_OF_RANGE, f"No batch follows the one with offset {offset}.")
         first, second = self._batches[at : at + 2]
         middle = first.base_offset + second.last_offset - second.base_offset + 1
         self._batches[at] = moved(second, first.base_offset)
@@ -161,7 +159,7 @@ class PartitionLog:
 
 
 def moved(batch: Stored, base_offset: int) -> Stored:
-    """The same records at another offset."""
+    """Return the batch with another base offset."""
     epoch = HEADER.unpack_from(batch.raw)[2]
     last = base_offset + batch.last_offset - batch.base_offset
     raw = rebase(batch.raw, base_offset, epoch)

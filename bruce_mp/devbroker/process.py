@@ -1,7 +1,7 @@
-"""`bruce dev-broker`: the embedded broker as a process.
+"""`bruce dev-broker`: run the embedded broker.
 
-It prints `BOOTSTRAP host:port[,host:port...]` and `CONTROL host:port`, each on a line of its own, once it can be used,
-and runs until SIGTERM or SIGINT.
+When it is ready it prints the lines `BOOTSTRAP host:port[,host:port...]` and `CONTROL host:port`. It runs until SIGTERM
+or SIGINT.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STDIN_CHUNK: Final = 4096
 
 
 def size(text: str) -> int:
-    """Bytes from "1000", "64k", "256m" or "1g"."""
+    """Parse a size in bytes from "1000", "64k", "256m" or "1g"."""
     match = re.fullmatch(r"([0-9]+)([kmg]?)", text.lower())
     if match is None or int(match[1]) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; write bytes or a number with k, m or g.")
@@ -41,7 +41,7 @@ def size(text: str) -> int:
 
 
 def topic(text: str) -> tuple[str, int]:
-    """(name, partitions) from "NAME:PARTITIONS"."""
+    """Parse (name, partitions) from "NAME:PARTITIONS"."""
     name, colon, partitions = text.rpartition(":")
     if not colon or not partitions.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME:PARTITIONS.")
@@ -49,7 +49,7 @@ def topic(text: str) -> tuple[str, int]:
 
 
 def natural(text: str) -> int:
-    """A number from 1 up."""
+    """Parse a number from 1 up."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up.")
     return int(text)
@@ -61,22 +61,28 @@ def parser() -> argparse.ArgumentParser:
         description="An embedded Kafka broker that keeps its records in memory, for demos and tests.",
     )
     add = options.add_argument
-    add("--brokers", type=natural, default=1, metavar="N", help="how many brokers (default 1)")
-    add("--topic", type=topic, action="append", default=[], metavar="NAME:PARTITIONS", help="make a topic; repeatable")
+    add("--brokers", type=natural, default=1, metavar="N", help="number of brokers (default 1)")
     add(
-        "--auto-create", type=natural, default=0, metavar="PARTITIONS", help="make unknown topics when asked about them"
+        "--topic", type=topic, action="append", default=[], metavar="NAME:PARTITIONS", help="create a topic; repeatable"
+    )
+    add(
+        "--auto-create",
+        type=natural,
+        default=0,
+        metavar="PARTITIONS",
+        help="create unknown topics on metadata requests",
     )
     add("--max-bytes", type=size, default="256m", metavar="SIZE", help="memory for all records (default 256m)")
-    add("--message-max-bytes", type=size, default="1048588", metavar="SIZE", help="largest record batch taken")
-    add("--ack-delay-ms", type=int, default=0, metavar="N", help="answer each Produce request so much later")
+    add("--message-max-bytes", type=size, default="1048588", metavar="SIZE", help="largest accepted record batch")
+    add("--ack-delay-ms", type=int, default=0, metavar="N", help="delay of each Produce response")
     add("--port", type=int, default=0, metavar="PORT", help="port of the first broker (default: any)")
-    add("--strict", action="store_true", help="look at every record of every batch, not only at the batch")
-    add("--until-eof", action="store_true", help="end also when standard input is closed")
+    add("--strict", action="store_true", help="check every record of every batch, not only the batch")
+    add("--until-eof", action="store_true", help="end also when standard input closes")
     return options
 
 
 def make_server(options: argparse.Namespace) -> DevServer:
-    """Raises RefusedError if a topic cannot be made."""
+    """Create the server with its topics. Raise RefusedError for an invalid topic."""
     limits = Limits(options.message_max_bytes, options.strict)
     cluster = Cluster(options.brokers, max_bytes=options.max_bytes, auto_create=options.auto_create, limits=limits)
     for name, partitions in options.topic:
@@ -85,7 +91,7 @@ def make_server(options: argparse.Namespace) -> DevServer:
 
 
 def stop_event(*, until_eof: bool) -> asyncio.Event:
-    """Set by SIGTERM and SIGINT, and by the end of standard input where that is asked for."""
+    """Return an event that SIGTERM, SIGINT and, with `until_eof`, the end of standard input set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -96,13 +102,13 @@ def stop_event(*, until_eof: bool) -> asyncio.Event:
 
 
 def read_stdin(stop: asyncio.Event) -> None:
-    """What comes is ignored; the end of it is the news."""
+    """Discard the input, and stop at its end."""
     if not os.read(sys.stdin.fileno(), STDIN_CHUNK):
         stop.set()
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """Raises RefusedError or OSError if it cannot start."""
+    """Run the brokers and the control channel. Raise RefusedError or OSError if the start fails."""
     stop = stop_event(until_eof=options.until_eof)
     server = make_server(options)
     await server.start(options.port)
@@ -122,7 +128,7 @@ async def start_control(server: DevServer) -> asyncio.Server:
                 writer.write(await carry_out(line, server))
                 await writer.drain()
         except (ConnectionError, asyncio.CancelledError):
-            pass  # the client is gone, or we are
+            pass  # the client is gone, or the broker ends
         finally:
             writer.close()
 
@@ -130,7 +136,7 @@ async def start_control(server: DevServer) -> asyncio.Server:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the broker until a signal; returns the exit status."""
+    """Run the broker until a signal, and return the exit status."""
     options = parser().parse_args(argv)
     try:
         asyncio.run(serve(options))

@@ -1,13 +1,13 @@
-"""The idempotence checks of a partition: which producer wrote what last.
+"""Idempotence checks of a partition, from the last batches of each producer.
 
-Per (partition, producer id) a broker remembers the epoch and the last five batches.  In this order, as in Kafka:
+For each (partition, producer id) a broker remembers the epoch and the last five batches. In this order, as in Kafka:
 
 1. a batch with the epoch, first and last sequence of a remembered one is a *duplicate*: it is acknowledged with the
    offset of the original and not appended;
 2. an epoch older than the last seen is refused (47);
 3. a newer epoch must start at sequence 0 (else 45);
 4. within an epoch the first sequence must follow the last one (else 45), 0 follows 2^31-1;
-5. a producer never seen here may start anywhere: its state may have been lost with old records (KIP-360).
+5. an unknown producer may start anywhere: its state may have been lost with old records (KIP-360).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from bruce_mp.devbroker.codes import Code, RefusedError
 
 __all__ = ["REMEMBERED", "Appended", "ProducerStates"]
 
-REMEMBERED: Final = 5  # Kafka's number; it is why a producer may have at most five requests in flight
+REMEMBERED: Final = 5  # Kafka's number, which limits an idempotent producer to five requests in flight
 
 
 class Appended(NamedTuple):
-    """A batch that is in the log."""
+    """An appended batch."""
 
     first_sequence: int
     last_sequence: int
@@ -33,7 +33,7 @@ class Appended(NamedTuple):
 
 
 class Producer:
-    """One producer's last batches in one partition; never empty once it is in the table."""
+    """Last batches of one producer in one partition; never empty in the table."""
 
     __slots__ = ("epoch", "recent")
 
@@ -43,13 +43,13 @@ class Producer:
 
 
 class ProducerStates:
-    """All producers of one partition.  Batches without a producer id pass by untouched."""
+    """State of all producers of one partition. Batches without a producer id are not checked."""
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
 
     def original_of(self, head: BatchHead) -> Appended | None:
-        """The remembered batch that `head` repeats, if there is one."""
+        """Return the remembered batch that `head` repeats, or None."""
         producer = self._producers.get(head.producer_id)
         if producer is None or producer.epoch != head.producer_epoch:
             return None
@@ -57,7 +57,7 @@ class ProducerStates:
         return next((a for a in producer.recent if (a.first_sequence, a.last_sequence) == wanted), None)
 
     def check(self, head: BatchHead) -> None:
-        """Refuse a batch that must not follow what is in the log.
+        """Refuse a batch that does not follow the log.
 
         Raises:
             RefusedError: 47 for an old epoch, 45 for a gap or a repetition too old to be remembered.
@@ -74,7 +74,7 @@ class ProducerStates:
             raise RefusedError(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
 
     def remember(self, head: BatchHead, base_offset: int) -> None:
-        """Note that `head` was appended at `base_offset`."""
+        """Remember `head`, which was appended at `base_offset`."""
         if head.producer_id < 0:
             return
         producer = self._producers.get(head.producer_id)

@@ -1,4 +1,4 @@
-"""Stored batches, decoded for comparison: what a test wants to know of each record."""
+"""Decoded records of stored batches, for comparison in tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["StoredRecord", "decode_batches"]
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record as it lies in the log.  `timestamp` in milliseconds; producer fields are -1 without idempotence."""
+    """A stored record. `timestamp` is in ms; producer fields are -1 without idempotence."""
 
     offset: int
     timestamp: int
@@ -28,7 +28,7 @@ class StoredRecord:
 
 
 def decode_batches(batches: bytes) -> Iterator[StoredRecord]:
-    """The records of stored batches that lie one behind the other; any of Kafka's codecs.
+    """Yield the records of consecutive stored batches, with any of Kafka's codecs.
 
     Raises:
         RefusedError: a batch cannot be read.

@@ -1,9 +1,9 @@
-"""The bound on memory: all partitions together hold so many bytes, and the oldest batches go first.
+"""Memory limit over all partitions: the oldest batches are removed first.
 
-A batch is charged with its bytes and with what the objects around it cost, so that a million tiny batches are bounded
-too.  Trimming frees a sixteenth of the limit at once: a log pays for the removal of its head once per trim instead of
-once per batch.  A log that was operated upon (a batch dropped on command, the topic deleted) may have fewer batches
-than this order believes; it then has nothing to give, and the next in the order is asked.
+A batch is charged with its bytes and the cost of its Python objects, so the limit also holds for a million tiny
+batches. A trim frees a sixteenth of the limit, so a log removes its head once per trim instead of once per batch. A log
+damaged on command (a dropped batch, a deleted topic) may have fewer batches than this queue lists; the trim then
+continues with the next entries.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final, Protocol
 
 __all__ = ["Retained", "Retention"]
 
-OVERHEAD: Final = 320  # the objects around a batch: measured 250 to 310 bytes on CPython 3.11
+OVERHEAD: Final = 320  # cost of the objects of a batch: measured 250 to 310 bytes on CPython 3.11
 TRIM_SHARE: Final = 16
 
 
 class Retained(Protocol):
-    """A log that can give up its oldest batches."""
+    """Log that can remove its oldest batches."""
 
     def drop_oldest(self, count: int) -> int:
-        """Forget up to `count` batches, tell `Retention.release` of each; returns how many there were."""
+        """Remove up to `count` batches, call `Retention.release` for each, and return the number removed."""
 
 
 class Retention:
-    """The order of all batches over all partitions, and the sum of what they cost."""
+    """Queue of all batches over all partitions, with their total cost."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -34,14 +34,17 @@ class Retention:
         self._order: deque[tuple[Retained, int]] = deque()
 
     def charge(self, log: Retained, size: int) -> None:
-        """`log` appended a batch of `size` bytes; may call `drop_oldest` of any log, this one included."""
+        """Charge a batch of `size` bytes that `log` appended.
+
+        This may call `drop_oldest` of any log, including `log`.
+        """
         self.held += size + OVERHEAD
         self._order.append((log, size + OVERHEAD))
         if self.held > self.limit:
             self._trim()
 
     def release(self, size: int) -> None:
-        """A batch of `size` bytes is gone, for whatever reason."""
+        """Release the charge of a removed batch of `size` bytes."""
         self.held -= size + OVERHEAD
 
     def _trim(self) -> None:
@@ -51,7 +54,7 @@ class Retention:
                 self.dropped += log.drop_oldest(count)
 
     def _take(self, wanted: int) -> Counter[Retained]:
-        """How many batches each log should give up so that `wanted` bytes are freed."""
+        """Return the number of batches that each log must remove to free `wanted` bytes."""
         victims: Counter[Retained] = Counter()
         while wanted > 0 and self._order:
             log, cost = self._order.popleft()

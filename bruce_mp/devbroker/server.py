@@ -1,7 +1,7 @@
-"""The embedded brokers on the event loop: listening sockets, connections, waiting, and faults carried out.
+"""The embedded brokers on the event loop: listening sockets, connections, waits, and fault execution.
 
-Every connection is served one request at a time, as a real broker does: a slow answer holds up what comes behind it on
-the same connection.  All state is in the pure modules; what lives here is sockets, tasks and time.
+Every connection serves one request at a time, as a real broker does: a slow response delays later requests on the same
+connection. The pure modules hold all state; this one holds sockets, tasks and time.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 __all__ = ["HOST", "DevServer", "Pulse"]
 
 HOST: Final = "127.0.0.1"
-READ_AHEAD: Final = 1 << 20  # bytes of a connection that wait in memory before the client is held up
+READ_AHEAD: Final = 1 << 20  # buffered bytes of a connection before the client is blocked
 
 log = logging.getLogger(__name__)
 
 
 def bound(port: int) -> socket.socket:
-    """A socket on the port.  One that never listens keeps the port ours while the broker is down.
+    """Bind a socket to the port. A bound socket that never listens reserves the port while the broker is down.
 
-    Otherwise the kernel could lend it to anybody, even to the client that tries to connect to it.
+    Otherwise the kernel could assign the port to any process, even to the client that connects to it.
 
     Raises:
-        OSError: somebody has the port.
+        OSError: the port is in use.
     """
     made = socket.socket()
     try:
@@ -52,13 +52,13 @@ def bound(port: int) -> socket.socket:
 
 
 class Pulse:
-    """Wakes all who wait for something to change; whoever wakes looks for himself whether it was for him."""
+    """Wake-up of all tasks that wait for a change. Each task checks its own condition."""
 
     def __init__(self) -> None:
         self._next: asyncio.Future[None] | None = None
 
     def beat(self) -> None:
-        """Something changed."""
+        """Wake all waiting tasks."""
         if self._next is not None:
             self._next.set_result(None)
             self._next = None
@@ -72,7 +72,7 @@ class Pulse:
 
 
 class DevServer:
-    """All brokers of the cluster, each with a port of its own on the loopback interface."""
+    """All brokers of the cluster, each with its own port on the loopback interface."""
 
     def __init__(self, cluster: Cluster, *, ack_delay_ms: int = 0) -> None:
         self.cluster = cluster
@@ -83,25 +83,25 @@ class DevServer:
         self._listeners = {broker: Listener(broker, self) for broker in cluster.ids}
 
     async def start(self, first_port: int = 0) -> None:
-        """Bring all brokers up, the first on `first_port`; 0 lets the system choose.
+        """Start all brokers, the first on `first_port`; 0 lets the system choose.
 
         Raises:
-            OSError: the port is not to be had.
+            OSError: the port is in use.
         """
         for broker in self.cluster.ids:
             await self.broker_up(broker, first_port if broker == self.cluster.ids[0] else 0)
 
     async def close(self) -> None:
-        """Close all brokers and give their ports back."""
+        """Close all brokers and release their ports."""
         for listener in self._listeners.values():
             await listener.close()
             listener.release_port()
 
     async def broker_up(self, broker: int, port: int | None = None) -> int:
-        """Listen again, on the port of before unless `port` names another (0: any); returns the port.
+        """Listen again on the old port, or on `port` (0: any). Return the port.
 
         Raises:
-            OSError: the port is not to be had.
+            OSError: the port is in use.
         """
         listener = self._listeners[self.cluster.known(broker)]
         await listener.close()
@@ -110,7 +110,7 @@ class DevServer:
         return got
 
     async def broker_down(self, broker: int, *, elect: bool = False) -> None:
-        """Close the broker's listening socket and all its connections, in the middle of whatever they do."""
+        """Close the broker's listening socket and all its connections immediately."""
         self.cluster.set_down(broker, elect=elect)
         await self._listeners[broker].close()
 
@@ -121,7 +121,7 @@ class DevServer:
         return self._statistics
 
     def count_request(self, incoming: Incoming, struck: Struck) -> None:
-        """Note a request and the faults that strike it."""
+        """Count a request and the faults that strike it."""
         requests, faults = self._statistics.requests, self._statistics.faults
         requests[incoming.api.name] = requests.get(incoming.api.name, 0) + 1
         for fault in struck.faults:
@@ -134,8 +134,8 @@ class DevServer:
 class Listener:
     """One broker: its listening socket, its connections, and its silence.
 
-    It accepts by itself: a connection that `asyncio.Server` has accepted but not yet handed out when it is closed
-    stays open for ever, and its client with it.
+    It accepts connections itself. `asyncio.Server` leaks a connection that it has accepted but not yet handed out when
+    it is closed; the client then waits without end.
     """
 
     def __init__(self, broker: int, server: DevServer) -> None:
@@ -147,7 +147,7 @@ class Listener:
         self._silent_until = 0.0
 
     def open(self, port: int | None) -> int:
-        """Listen on `port` (0: any, None: that of before); returns the port.  Raises OSError if it is taken."""
+        """Listen on `port` (0: any, None: the old one) and return the port. Raise OSError if it is in use."""
         if self._reserved is None or port is not None:
             reserved = bound(port or 0)
             self.release_port()
@@ -156,17 +156,17 @@ class Listener:
         self._socket = bound(number)
         self._socket.listen()
         asyncio.get_running_loop().add_reader(self._socket, self._accept, self._socket)
-        self._silent_until = 0.0  # a broker that was started anew has nothing to be silent about
+        self._silent_until = 0.0  # a restarted broker is not silent
         return number
 
     def release_port(self) -> None:
-        """Anybody may have the port from now on."""
+        """Release the reserved port."""
         if self._reserved is not None:
             self._reserved.close()
             self._reserved = None
 
     async def close(self) -> None:
-        """Stop listening and drop all connections; may be called again and again."""
+        """Stop listening and drop all connections. Repeated calls are harmless."""
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
@@ -176,13 +176,13 @@ class Listener:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
         for connection in connections.values():
-            connection.close()  # where the task was cancelled before its first line, nobody else does it
+            connection.close()  # a task that was cancelled before its first line does not close it
 
     def _accept(self, listening: socket.socket) -> None:
         try:
             connection, _ = listening.accept()
         except (BlockingIOError, ConnectionError):
-            return  # the client was gone before we looked
+            return  # the client left before the accept
         connection.setblocking(False)
         self._server.count_connection()
         task = asyncio.get_running_loop().create_task(self._serve(connection))
@@ -198,7 +198,7 @@ class Listener:
         except RemoteProtocolError as error:
             log.warning("Broker %d closes a connection: %s", self._broker, error)
         except asyncio.CancelledError:
-            writer.transport.abort()  # the broker goes down: what waits to be sent is not sent
+            writer.transport.abort()  # the broker goes down: unsent data is discarded
             raise
         finally:
             writer.close()
@@ -218,7 +218,7 @@ class Listener:
                 await writer.drain()
 
     async def _answer(self, incoming: Incoming, struck: Struck) -> bytes:
-        """The bytes that go back, which may be none; takes the time that delays and silence ask for."""
+        """Return the response bytes, possibly none, after the delays and silences of faults."""
         server = self._server
         server.count_request(incoming, struck)
         self._hush(struck.milliseconds(Action.SILENCE))
@@ -234,7 +234,7 @@ class Listener:
         return struck.mangle(frame)
 
     async def _respond(self, incoming: Incoming, struck: Struck) -> Any:
-        """The response, at the latest when the request's patience is over."""
+        """Return the response, at the latest when the wait of the request ends."""
         if incoming.request is None:
             return api_versions.unsupported()
         server, api = self._server, incoming.api

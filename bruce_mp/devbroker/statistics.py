@@ -1,4 +1,4 @@
-"""What the broker counted: the ground truth that a test compares a producer's own books with."""
+"""Counters of the broker: the ground truth for a producer's own counters in tests."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ __all__ = ["Statistics"]
 
 
 class Statistics(msgspec.Struct, kw_only=True):
-    """Counters since the start.  `records` and `bytes` count what was appended, duplicates not included."""
+    """Counters since the start. `records` and `bytes` count appended data without duplicates."""
 
     connections: int = 0
     requests: dict[str, int] = {}
-    """By name of the API, faults or not."""
+    """Requests by name of the API, with or without faults."""
     batches: int = 0
     records: int = 0
     bytes: int = 0
     duplicates: int = 0
-    """Batches that repeated a remembered one: acknowledged, not appended."""
+    """Duplicate batches: acknowledged, not appended."""
     sequence_errors: int = 0
     """Batches refused with 45 or 47."""
     errors: dict[int, int] = {}
-    """By error code: partitions of Produce requests that were answered with it, scripted or not."""
+    """Produce responses of partitions by error code, scripted or not."""
     faults: dict[str, int] = {}
-    """By action: how often a scripted fault struck."""
+    """Scripted faults that struck, by action."""
     dropped_batches: int = 0
-    """Batches that retention took away."""
+    """Batches that retention removed."""
     held_bytes: int = 0
-    """What all logs hold now, the objects around the batches included."""
+    """Current size of all logs, including the cost of the batch objects."""

@@ -1,8 +1,8 @@
-"""Frames to requests, responses to frames: the only place that decodes what a client sent.
+"""Conversion of frames to requests and of responses to frames. Only this module decodes client data.
 
-A frame (without its length) opens with API key, version and correlation id in every version of the protocol; the rest
-is kafka-python's schemas.  What they raise on malformed input becomes `RemoteProtocolError`, upon which the connection
-is closed, as a real broker does it.
+A frame (without its length) begins with API key, version and correlation id in every version of the protocol.
+kafka-python's schemas define the rest. Their exceptions on malformed input become `RemoteProtocolError`, which closes
+the connection, as with a real broker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MALFORMED: Final = (struct.error, ValueError, IndexError, OverflowError)  # Unic
 
 
 class Incoming(NamedTuple):
-    """A request.  `request` is None for a version of ApiVersions that is not known; `version` is then 0."""
+    """A request. For an unknown version of ApiVersions, `request` is None and `version` is 0."""
 
     api: Api
     version: int
@@ -36,10 +36,10 @@ class Incoming(NamedTuple):
 
 
 def frame_length(prefix: bytes) -> int:
-    """The length that the first four bytes of a frame tell.
+    """Return the frame length from the first four bytes of a frame.
 
     Raises:
-        RemoteProtocolError: no Kafka client would send such a frame.
+        RemoteProtocolError: no Kafka client sends a frame of this length.
     """
     length = int(FRAME_LENGTH.unpack(prefix)[0])
     if not PREFIX.size <= length <= FRAME_MAX:
@@ -48,7 +48,7 @@ def frame_length(prefix: bytes) -> int:
 
 
 def decode(frame: bytes, apis: Mapping[int, Api] = APIS) -> Incoming:
-    """The request in a frame without its length.
+    """Decode the request in a frame without its length.
 
     Raises:
         RemoteProtocolError: the API or its version is not served, or the frame is malformed.
@@ -67,7 +67,7 @@ def decode(frame: bytes, apis: Mapping[int, Api] = APIS) -> Incoming:
 
 
 def encode(response: Any, correlation_id: int, throttle_ms: int = 0) -> bytes:
-    """The whole frame, length included, of a response that knows its version."""
+    """Encode a response that knows its version as a whole frame with its length."""
     if throttle_ms and "throttle_time_ms" in response.fields:
         response.throttle_time_ms = throttle_ms
     response.with_header(correlation_id)

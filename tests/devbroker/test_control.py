@@ -80,7 +80,7 @@ def test_waiting_for_what_is_there_and_for_what_never_comes(broker: DevBroker) -
     before = broker.statistics().records
     send(broker, "hits", 0, make_batch(3))
     assert broker.wait_until(records=before + 3).records == before + 3
-    with pytest.raises(TimeoutError, match="did not get to"):
+    with pytest.raises(TimeoutError, match="did not reach"):
         broker.wait_until(records=before + 4, within=0.05)
 
 

@@ -1,7 +1,7 @@
-"""The APIs that the embedded broker serves, one file each, pure: a request in, a response out.
+"""APIs that the embedded broker serves, one file each, pure: a request in, a response out.
 
-The table is what ApiVersions advertises and what `wire` decodes by; an API that is not in it closes the connection, as
-a real broker does.
+ApiVersions advertises this table, and `wire` decodes with it. A request for any other API closes the connection, as
+with a real broker.
 """
 
 from __future__ import annotations

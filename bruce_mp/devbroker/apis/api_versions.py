@@ -1,7 +1,7 @@
-"""ApiVersions (18): what this broker can.
+"""ApiVersions (18): the APIs and versions that this broker serves.
 
-A version of ApiVersions itself that is not known is answered in the shape of version 0 with error 35 and the versions
-that are (KIP-511); that is the one request for which a broker does not close the connection.
+An unknown version of ApiVersions itself gets a response in the shape of version 0, with error 35 and the known versions
+(KIP-511). It is the only unknown version for which a broker keeps the connection open.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def handle(_request: Any, context: Context) -> Any:
 
 
 def unsupported() -> Any:
-    """The answer to a version that is not known."""
+    """Return the response to an unknown version."""
     return response(Code.UNSUPPORTED_VERSION, (API,), 0)
 
 

@@ -1,4 +1,4 @@
-"""What the handlers have in common: the record that describes an API, and the context of one request."""
+"""Base of the handlers: the description of an API, and the context of one request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Api", "Context", "always_enough", "no_patience", "no_targets"]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where a request arrived and what is to be done to it."""
+    """Broker and state that serve a request, and the faults that strike it."""
 
     apis: Mapping[int, Api]
     cluster: Cluster
@@ -29,10 +29,10 @@ class Context:
     struck: Struck = NO_FAULTS
 
     def check_fault(self, topic: str | None = None, partition: int | None = None) -> None:
-        """Raises RefusedError with the code that a scripted fault wants for this part of the request, if one does."""
+        """Raise RefusedError if a scripted fault sets an error code for this part of the request."""
         code = self.struck.error(Action.ERROR, topic, partition)
         if code:
-            raise RefusedError(code, "A scripted fault wants this error.")
+            raise RefusedError(code, "A scripted fault sets this error.")
 
 
 def no_targets(_: Any) -> Iterable[Target]:
@@ -53,24 +53,24 @@ class Api:
 
     key: ApiKey
     advertised: tuple[int, int]
-    """Lowest and highest version that ApiVersions tells."""
+    """Lowest and highest version that ApiVersions advertises."""
     request: Any
     """kafka-python's request class."""
     handle: Callable[[Any, Context], Any]
-    """Returns kafka-python's response, or None where the protocol knows no answer (Produce with acks 0)."""
+    """Returns kafka-python's response, or None if the protocol has no response (Produce with acks 0)."""
     served_from: int = 0
     """Advertised versions below it close the connection."""
     targets: Callable[[Any], Iterable[Target]] = no_targets
-    """The topics and partitions that a request is about."""
+    """Topics and partitions of a request."""
     patience: Callable[[Any], float] = no_patience
-    """Seconds that the request may wait until its response is enough."""
+    """Longest wait for a sufficient response, in seconds."""
     enough: Callable[[Any, Any], bool] = always_enough
-    """Is this response worth sending before the patience is over?"""
+    """Returns True if a response may be sent before the wait ends."""
 
     def serves(self, version: int) -> bool:
         return max(self.served_from, self.advertised[0]) <= version <= self.advertised[1]
 
     @property
     def name(self) -> str:
-        """As in the protocol's documentation, "Produce"."""
+        """Return the name as in the protocol's documentation, for example "Produce"."""
         return str(self.request.__name__).removesuffix("Request")

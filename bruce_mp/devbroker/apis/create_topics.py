@@ -1,4 +1,4 @@
-"""CreateTopics (19): names and numbers of partitions; replicas and configs are forgotten.  Versions 2 to 7."""
+"""CreateTopics (19), versions 2 to 7: names and partition counts. Replicas and configs are ignored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["API"]
 
 Outcome: Final = CreateTopicsResponse.CreatableTopicResult
 NO_ID: Final = UUID(int=0)
-DEFAULT_PARTITIONS: Final = -1  # the client leaves it to the broker
+DEFAULT_PARTITIONS: Final = -1  # the broker chooses the number
 
 
 def handle(request: Any, context: Context) -> Any:
@@ -47,7 +47,7 @@ def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
 
 
 def count_of(wanted: Any, cluster: Cluster) -> int:
-    """How many partitions the topic gets; raises RefusedError where `Cluster.add_topic` would because of the name."""
+    """Return the number of partitions. Raise RefusedError for a name that `Cluster.add_topic` would refuse."""
     check_topic_name(wanted.name)
     if wanted.assignments:
         return len(wanted.assignments)

@@ -1,7 +1,7 @@
-"""Fetch (1): read whole batches, wait for more where the client allows it.
+"""Fetch (1), versions 4 to 12: read whole batches, and wait for more if the client allows it.
 
-Versions 4 to 12 name topics; 13 and later name them by id and are left out.  Fetch sessions (KIP-227) are declined, as
-a broker may: the session id of every answer is 0, so that each request names all its partitions.
+Versions 13 and later name topics by id; the broker does not serve them. It declines fetch sessions (KIP-227), as a
+broker may: the session id of every response is 0, so each request names all its partitions.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ UNKNOWN: Final = -1
 
 
 class Budget:
-    """Bytes that the answer may still hold.  Its first batch is free, whatever its size (KIP-74)."""
+    """Byte limit of a response. The first batch does not count, for any size (KIP-74)."""
 
     def __init__(self, left: int) -> None:
         self.left = left
         self.empty = True
 
     def take(self, partition_max: int, read: Any) -> bytes:
-        """What `read` gives for what is left; nothing once something is there and the budget is used up."""
+        """Read within the remaining limit. After the first batch, an exhausted limit yields no bytes."""
         allowed = min(partition_max, self.left)
         if not self.empty and allowed <= 0:
             return b""
@@ -94,7 +94,7 @@ def patience(request: Any) -> float:
 
 
 def enough(request: Any, response: Any) -> bool:
-    """An error goes out at once, and so does an answer with `min_bytes` in it, or to a question for nothing."""
+    """Return True for an error, for `min_bytes` of records, or for a request without partitions."""
     partitions = [part for topic in response.responses for part in topic.partitions]
     if response.error_code or not partitions or any(part.error_code for part in partitions):
         return True

@@ -1,7 +1,7 @@
-"""FindCoordinator (10): there is none, for there are no consumer groups here; consumers use assign().
+"""FindCoordinator (10): always refused, because the broker has no consumer groups; consumers use assign().
 
-The API exists because consumers ask all the same, even if they never join a group, and take the refusal with patience;
-they take a closed connection for a broken broker.
+Consumers send this request even without a group and accept the refusal. They would treat a closed connection as a
+broken broker.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""InitProducerId (22): a fresh producer id with epoch 0, whatever the client had before.
+"""InitProducerId (22): a fresh producer id with epoch 0 for each request.
 
-That is what a real broker does for producers without a transactional id; those with one are refused.
+A real broker does the same for producers without a transactional id. This one refuses transactional ids.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def handle(request: Any, context: Context) -> Any:
 
 
 def refusal_of(request: Any) -> int:
-    """This broker has no transactions."""
+    """Refuse transactional ids: this broker has no transactions."""
     return Code.NONE if request.transactional_id is None else Code.INVALID_REQUEST
 
 

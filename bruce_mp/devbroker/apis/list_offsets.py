@@ -1,4 +1,4 @@
-"""ListOffsets (2): the first, the last, or the first offset at a time.  Versions 1 to 7."""
+"""ListOffsets (2), versions 1 to 7: the earliest, the latest, or the first offset at a time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def answer(topic: str, part: Any, context: Context) -> Any:
 
 
 def find(log: PartitionLog, timestamp: int) -> tuple[int, int]:
-    """(offset, timestamp) of what a client asks for with `timestamp`: milliseconds, or one of the negative marks."""
+    """Return (offset, timestamp) for `timestamp`, in ms or one of the negative constants."""
     if timestamp == LATEST:
         return log.end, -1
     if timestamp == EARLIEST:

@@ -1,6 +1,6 @@
-"""Metadata (3): brokers, topics, leaders; makes topics on the fly where that is allowed.
+"""Metadata (3): brokers, topics and leaders. It creates topics on demand if that is enabled.
 
-A topic that was just made is answered with LEADER_NOT_AVAILABLE once, as by a real cluster: the client asks again.
+The first response for a topic created on demand is LEADER_NOT_AVAILABLE, as from a real cluster; the client retries.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def handle(request: Any, context: Context) -> Any:
 
 
 def asked(request: Any, view: View, version: int) -> list[Any]:
-    """The topics that the client asks for, as the request names them."""
+    """Return the requested topics, as the request names them."""
     everything = request.topics is None or (not request.topics and version == EMPTY_MEANS_ALL_UNTIL)
     if not everything:
         return list(request.topics)
@@ -68,9 +68,9 @@ def find(wanted: Any, request: Any, view: View, context: Context) -> TopicView:
         return topic
     check_topic_name(wanted.name)
     if context.cluster.auto_create and (request.allow_auto_topic_creation or context.version < AUTO_CREATE_ASKED_SINCE):
-        with suppress(RefusedError):  # it exists, but the picture is older
+        with suppress(RefusedError):  # the topic may be newer than the view
             context.cluster.add_topic(wanted.name, context.cluster.auto_create)
-        raise RefusedError(Code.LEADER_NOT_AVAILABLE, f"Topic {wanted.name!r} was made just now.")
+        raise RefusedError(Code.LEADER_NOT_AVAILABLE, f"Topic {wanted.name!r} has just been created.")
     raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {wanted.name!r}.")
 
 
@@ -82,7 +82,7 @@ def find_by_id(topic_id: UUID, view: View) -> TopicView:
 
 
 def describe(number: int, partition: PartitionView, view: View) -> Any:
-    """Every broker is a replica that is in sync, the leader first."""
+    """Describe a partition with every broker as an in-sync replica, the leader first."""
     others = [node.id for node in view.nodes if node.id != partition.leader]
     replicas = others if partition.leader == NO_LEADER else [partition.leader, *others]
     return Partition(

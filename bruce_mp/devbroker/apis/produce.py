@@ -1,9 +1,9 @@
-"""Produce (0): check, append, answer per partition.
+"""Produce (0): check, append, and respond for each partition.
 
-Version 0 is advertised and versions 0 to 2 close the connection, exactly as Kafka 4 does it: old clients look at the
-advertised minimum to learn about codecs.  Version 13, which names topics by id, is left out.
+Version 0 is advertised, but versions 0 to 2 close the connection, as with Kafka 4: old clients derive the codecs from
+the advertised minimum. Version 13, which names topics by id, is not served.
 
-acks 0 has no answer; an error can then only be told by closing the connection, so that is what a broker does.
+acks 0 has no response, so the broker reports an error by closing the connection.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def no_answer(partitions: Iterable[Any]) -> None:
     failed = next((partition for partition in partitions if partition.error_code), None)
     if failed is not None:
         raise RemoteProtocolError(
-            f"Produce with acks 0 failed with error {failed.error_code}; closing tells the client."
+            f"Produce with acks 0 failed with error {failed.error_code}; closing reports it to the client."
         )
 
 
@@ -64,7 +64,7 @@ def answer(topic: str, part: Any, acks: int, context: Context) -> Any:
         return refused(topic, part.index, refusal.code, str(refusal), context)
     code = context.struck.error(Action.ERROR_APPENDED, topic, part.index)
     if code:
-        return refused(topic, part.index, code, "A scripted fault wants this error; the batch was appended.", context)
+        return refused(topic, part.index, code, "A scripted fault sets this error; the batch was appended.", context)
     start = context.cluster.partition(topic, part.index).log.start
     return PartitionResponse(
         index=part.index,
@@ -101,7 +101,7 @@ def refused(topic: str, index: int, code: int, text: str, context: Context) -> A
 
 
 def leader_of(topic: str, index: int, cluster: Cluster) -> Any:
-    """Who leads the partition, for the client to go there at once (KIP-951); nobody if there is no such partition."""
+    """Return the leader of a partition for the client's redirect (KIP-951), or no leader for an unknown partition."""
     try:
         partition = cluster.partition(topic, index)
     except RefusedError:
@@ -127,7 +127,10 @@ def count_error(code: int, context: Context) -> None:
 
 
 def leader_endpoints(partitions: Iterable[Any], cluster: Cluster) -> list[Any]:
-    """Where the leaders are that the partitions name (KIP-951), so that a client need not ask for metadata first."""
+    """Return the addresses of the leaders that the response names (KIP-951).
+
+    They save the client a metadata request.
+    """
     leaders = {p.current_leader.leader_id for p in partitions if p.error_code == Code.NOT_LEADER_OR_FOLLOWER}
     nodes = [node for node in cluster.view().nodes if node.id in leaders]
     return [ProduceResponse.NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=None) for node in nodes]
