@@ -1,11 +1,13 @@
-"""The first steps of a process of the daemon, and its last.
+"""Entry point of each process of the daemon: set-up before its program runs, and exit handling.
 
-What it needs is loaded before it is told to begin: it may have a predecessor that has to end first.
+A process imports its program before it sends Loaded, and runs it only after Begin, because a predecessor may have to
+end first.
 
-It must not outlive the supervisor, who alone watches it: the kernel kills it when the supervisor dies.  Signals of the
-terminal are the supervisor's business; a SIGTERM that a service manager sends to all of them is its business, too.
+It must not outlive the supervisor, which alone restarts it: the kernel kills it when the supervisor dies. It ignores
+signals of the terminal and of a service manager; the supervisor handles them for all processes.
 
-What it fails of it tells the log, and a note in the run directory that the supervisor quotes if it has to give up.
+On failure it writes the reason to the log and to a note in the run directory, which the supervisor quotes if it gives
+up.
 """
 
 from __future__ import annotations
@@ -38,13 +40,13 @@ __all__ = ["Inherited", "note_of", "run_child"]
 
 _PR_SET_PDEATHSIG: Final = 1
 _NOT_OURS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Service managers send them to the whole group; the supervisor says what follows from them."""
+"""Service managers send these signals to the whole process group; only the supervisor handles them."""
 
 log = logging.getLogger(__name__)
 
 
 class Inherited:
-    """A descriptor of which a process that is being spawned gets a copy, open as long as the process lives."""
+    """Descriptor that a spawned process inherits as a copy. The copy stays open for the life of the process."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -57,12 +59,12 @@ class Inherited:
 
 
 def note_of(start: Start) -> Path:
-    """Where a process leaves the reason of its failure."""
+    """Return the file in which a process leaves the reason of its failure."""
     return start.run_dir / f"{start.name}.failed"
 
 
 def run_child(program: str, start: Start, connection: Connection, _locks: Sequence[Inherited]) -> None:
-    """Run `program.main`.  Exits with the code of a BruceError, 70 for any other exception."""
+    """Run `program.main`. Exit with the code of a BruceError, or 70 for any other exception."""
     _tie_to_parent()
     for number in _NOT_OURS:
         signal.signal(number, signal.SIG_IGN)
@@ -79,17 +81,17 @@ def run_child(program: str, start: Start, connection: Connection, _locks: Sequen
             setproctitle(f"bruce: {start.name}")
             module.main(start, slab, control)
     except BruceError as error:
-        log.error("%s", error)  # noqa: TRY400 - we foresaw it: a traceback would only hide the sentence
+        log.error("%s", error)  # noqa: TRY400 - a traceback would hide the sentence of an expected error
         _fail(start, str(error), error.exit_code)
     except Exception as error:
-        log.critical("An error that nobody foresaw; this is a bug.", exc_info=True)
+        log.critical("Unexpected error; this is a bug.", exc_info=True)
         _fail(start, f"{type(error).__name__}: {error}", os.EX_SOFTWARE)
 
 
 def _tie_to_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parent = parent_process()
-    if parent is None or os.getppid() != parent.pid:  # it died before we asked
+    if parent is None or os.getppid() != parent.pid:  # the parent died before the prctl call
         os._exit(os.EX_SOFTWARE)
 
 

@@ -1,6 +1,6 @@
-"""One process of the daemon: spawned, told, watched, ended.
+"""Handle of one process of the daemon: spawn, messages, and end.
 
-What may happen when is in `lifecycle.py`, when it is started again in `policy.py`; this module does it.
+`lifecycle.py` has the state table, `policy.py` the restart delays; this module executes both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["PROPER_END", "Child"]
 
 STOP_PATIENCE_S: Final = 2.0
-"""So long may a process take to end when it is told to."""
+"""Time limit for a process to end after a stop request."""
 
 PROPER_END: Final = "exit code 0"
 DRAIN: Final = Drain()
@@ -36,9 +36,9 @@ _SPAWN: Final = multiprocessing.get_context("spawn")
 
 
 class Child:
-    """A process that is wanted, or was.  Times are `time.monotonic()` in seconds.
+    """A process with its restarts. Times are `time.monotonic()` in seconds.
 
-    `due` is when `act` has something to do.  `ends_when_drained`: an exit with 0 after Drain is its proper end.
+    `act` has work at the time `due`. With `ends_when_drained`, an exit with 0 after Drain is a regular end.
     """
 
     def __init__(
@@ -64,56 +64,59 @@ class Child:
 
     @property
     def about(self) -> dict[str, object]:
-        """For the log: each life is worth a line of its own."""
+        """Return the log key: each life of the process has its own log lines."""
         return {"about": (self.name, self._lives)}
 
     @property
     def life(self) -> tuple[str, int]:
-        """Its present life, told apart from others."""
+        """Return the identity of the current life."""
         return self.name, self._lives
 
     @property
     def has_lived(self) -> bool:
-        """Whether it was started before."""
+        """Return True if the process was started before."""
         return self._lives > 0
 
     @property
     def is_wanted(self) -> bool:
-        """Whether its present life should go on."""
+        """Return True if the current life should continue."""
         return self.state in {State.BOOTING, State.RUNNING}
 
     def send(self, word: Word) -> None:
-        """Say a word; nothing when there is no process, or one that waits for Begin: it would take that for its end."""
+        """Send a control message if the process has a control pipe.
+
+        A process that waits for Begin receives only Stop, because it takes any other message for a request to end.
+        """
         if self.connection is not None and (self.may_begin or isinstance(word, Stop)):
             Control(self.connection).send(word)
 
     def hold(self) -> None:
-        """Let the life that comes load what it needs, and then wait for `begin`."""
+        """Let the next life load its program and then wait for `begin`."""
         self.may_begin = False
 
     def begin(self) -> None:
-        """Let it begin."""
+        """Let the process begin its work."""
         if not self.may_begin:
             self.may_begin = True
             self._open()
 
     def _open(self) -> None:
-        """What a life begins with."""
+        """Send the first messages of a life."""
         self.send(Begin())
         if self._drain is not None:
             self.send(self._drain)
 
     def drain(self, word: Drain = DRAIN) -> None:
-        """Say Drain to this life, and to each one that may follow."""
+        """Send Drain to the current life, and to each later one."""
         self._drain = word
         self.send(word)
 
     def stop(self, now: float) -> None:
-        """Let it end, by force if it does not."""
+        """Request the end of the process; `act` kills it after a time limit."""
         self._end(Event.STOP, now)
 
     def replace(self, broker: Broker, now: float) -> None:
-        """Let it end, and begin anew as the dispatcher of `broker`."""
+        """Request the end of the process and a restart as the dispatcher of `broker`."""
         self.start = replace(self.start, broker=broker)
         self._end(Event.REPLACE, now)
 
@@ -129,12 +132,12 @@ class Child:
             self.due = now
 
     def is_ready(self) -> None:
-        """It said so."""
+        """Record that the process is ready."""
         self.state = advance(self.state, Event.READY)
         self.restarts.ready()
 
     def act(self, now: float) -> bool:
-        """What is due: begin a life (True), or end one by force.  OSError when no process can be spawned."""
+        """Spawn the process (and return True) or kill it, if that is due. Raise OSError if the spawn fails."""
         if self.due is None or now < self.due:
             return False
         self.due = None
@@ -151,7 +154,7 @@ class Child:
         self._killed_for = ""
         self.connection, theirs = _SPAWN.Pipe()
         arguments = (self._program, self.start, theirs, self._locks)
-        # daemon: should the supervisor fail, its interpreter ends them and does not wait for them
+        # daemon: if the supervisor fails, its interpreter ends the children instead of waiting for them
         process = _SPAWN.Process(target=run_child, args=arguments, name=self.name, daemon=True)
         try:
             process.start()
@@ -165,13 +168,13 @@ class Child:
         self._open()
 
     def kill(self, reason: str) -> None:
-        """End it by force; a process that is stopped dies of it, too."""
+        """Kill the process. SIGKILL also ends a process that is stopped."""
         if self.process is not None:
             self._killed_for = reason
             self.process.kill()
 
     def hung_up(self, now: float) -> None:
-        """It closed its end of the control pipe: it is dying; if not, it cannot be led any more."""
+        """Handle the end of the control pipe: the process is dying, or it has no control any more."""
         self._close()
         if self.due is None:
             self.due = now + STOP_PATIENCE_S
@@ -182,7 +185,7 @@ class Child:
             self.connection = None
 
     def bury(self) -> str:
-        """The process has ended: take note, and say how in words for a person."""
+        """Reap the ended process, and return how it ended as text for the log."""
         assert self.process is not None
         self.process.join()
         code = self.process.exitcode or 0

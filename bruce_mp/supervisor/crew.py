@@ -1,10 +1,10 @@
-"""All processes of the daemon together: who there is, who is to be told what, who is started again.
+"""All processes of the daemon: restarts, messages to them, and the current set of dispatchers.
 
-Input, router and status are always there.  Dispatchers come and go as the router says: a dispatcher is a *slot*, and a
-slot whose broker has another address gets a new process.
+Input, router and status always run. The router requests dispatchers: a dispatcher has a *slot*, and a slot whose broker
+changes its address gets a new process.
 
-When a process died, its transaction is finished first (its row in the slab says how far it was), then it is started
-again, then the router hears of it, who looks what it left.  The router looks by itself when it starts.
+After a death, the supervisor finishes the transaction in the process's row, restarts the process, and then sends
+PeerDied to the router, which claims the runs that the process left. A starting router needs no such message.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ __all__ = ["HEAD_START_S", "Crew", "Equipment"]
 log = logging.getLogger(__name__)
 
 HEAD_START_S: Final = 1.0
-"""So long at the most have the inputs the machine to themselves at the start: clients wait for them."""
+"""Longest time at the start in which only the inputs boot, because clients wait for them."""
 
 
 class Equipment(NamedTuple):
-    """What the supervisor got hold of before it starts a process; `locks` live as long as any process."""
+    """Resources that the supervisor acquires before it starts a process; `locks` last as long as any process."""
 
     config: Config
     run_dir: Path
@@ -76,7 +76,7 @@ class Equipment(NamedTuple):
 
 
 class Crew:
-    """The processes.  `failure` says why the daemon cannot go on, once it cannot."""
+    """The process group. `failure` is the reason why the daemon cannot continue, or None."""
 
     def __init__(self, programs: Programs, equipment: Equipment, row: Row) -> None:
         self._programs = programs
@@ -85,7 +85,7 @@ class Crew:
         self._config_number = 0
         self._in_force: InForce | None = None
         self.late: set[tuple[str, int]] = set()
-        """The lives that have not said yet that they took the configuration in force."""
+        """Lives that have not confirmed the configuration in force."""
         self.on_reload_request: Callable[[ReloadRequest], None] = lambda _: None
         self._row = row
         self._bereft: set[Child] = set()
@@ -122,7 +122,7 @@ class Crew:
         return Child(program, start, equipment.locks, time.monotonic(), ends_when_drained=ends_when_drained)
 
     def _input(self, row: int) -> Child:
-        """The process of an input; if there is no socket for datagrams, one on which none will come."""
+        """Create the process of an input. Without a datagram socket, the datagram input gets an unconnected one."""
         intake, number = self._equipment.intake, row - lay.ROW_FIRST_INPUT
         if number:
             child = self._child(self._programs.stream, f"input-{number}", row, ends_when_drained=True)
@@ -136,7 +136,7 @@ class Crew:
         return child
 
     def load(self, until: float) -> None:
-        """Start everybody, and wait until they could begin, or until a time of the monotonic clock."""
+        """Start all processes, and wait until each has loaded its program or the monotonic time `until` is reached."""
         for child in self.members:
             child.hold()
             child.due = time.monotonic()
@@ -144,49 +144,49 @@ class Crew:
         loading = [child.connection for child in self.members if child.connection is not None]
         while loading and time.monotonic() < until:
             for connection in cast("list[Connection]", wait(loading, until - time.monotonic())):
-                Control(connection).receive()  # Loaded, or the end of one that died: that is found later
+                Control(connection).receive()  # Loaded, or the end of a dead process, which is handled later
                 loading.remove(connection)
 
     def let_inputs_begin(self) -> None:
-        """Whoever had the inputs' places is gone."""
+        """Let the inputs begin after their predecessors have ended."""
         for child in self.inputs:
             child.begin()
 
     def let_all_begin(self) -> None:
-        """The same of everybody."""
+        """Let all processes begin after their predecessors have ended."""
         for child in self.members:
             child.begin()
 
     def as_left(self) -> tuple[Member, ...]:
-        """Those that live, as new code is told of them."""
+        """List the live processes for the handover to new code."""
         return tuple(
             Member(child.name, child.process.pid or 0, child.connection.fileno() if child.connection else None)
             for child in self.members
-            if child.process is not None and child.process.is_alive()  # else its number may be another's by then
+            if child.process is not None and child.process.is_alive()  # the pid of a dead one may be reused
         )
 
     @property
     def members(self) -> list[Child]:
-        """Everyone, those that ended included."""
+        """Return all processes, including ended ones."""
         return [*self.inputs, self._router, self._status, *self._dispatchers.values()]
 
     @property
     def is_complete(self) -> bool:
-        """Whether all run that are always there: messages are taken in, and the pages answer."""
+        """Return True if all permanent processes run: the inputs receive and the pages answer."""
         return all(child.state is State.RUNNING for child in (*self.inputs, self._router, self._status))
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody lives, or will."""
+        """Return True if all processes have ended for good."""
         return all(child.state is State.ENDED for child in self.members)
 
     @property
     def due(self) -> float | None:
-        """When `act` has something to do."""
+        """Return the next time at which `act` has work."""
         return min((child.due for child in self.members if child.due is not None), default=None)
 
     def act(self) -> None:
-        """Start and end processes whose time has come."""
+        """Start and kill the processes that are due."""
         for child in self.members:
             try:
                 if child.act(time.monotonic()):
@@ -195,7 +195,7 @@ class Crew:
                 self._mourn(child, f"it could not be started: {error.strerror}")
 
     def watch_over(self) -> None:
-        """Kill who hangs; it is started again as whoever dies."""
+        """Kill hung processes; they restart like dead ones."""
         for state, watcher in self._watches.items():
             watched = {child.life: child for child in self.members if child.state is state}
             beats = {life: self._heartbeat(child) for life, child in watched.items()}
@@ -215,7 +215,7 @@ class Crew:
                 self._router.send(PeerDied(child.name))
 
     def sources(self) -> dict[int, Callable[[], None]]:
-        """The descriptors to wait for, and what to do then."""
+        """Return the descriptors to poll, with the handler of each."""
         found: dict[int, Callable[[], None]] = {}
         for child in self.members:
             if child.connection is not None:
@@ -253,7 +253,7 @@ class Crew:
                 for each in (self._router, *self._dispatchers.values()):
                     each.send(word)
             case _:
-                log.warning("Process %s said %s, which only the supervisor says.", child.name, type(word).__name__)
+                log.warning("Process %s sent %s, which only the supervisor sends.", child.name, type(word).__name__)
 
     def _on_ready(self, child: Child) -> None:
         child.is_ready()
@@ -270,15 +270,15 @@ class Crew:
             if child.state is State.WAITING and not child.has_lived:
                 child.due = time.monotonic()
 
-    # --- a new configuration -----------------------------------------------------------------------------------------
+    # --- reload ------------------------------------------------------------------------------------------------------
 
     @property
     def have_begun(self) -> bool:
-        """Whether nobody is held back."""
+        """Return True if every process may begin its work."""
         return all(child.may_begin for child in self.members)
 
     def take_config(self, word: NewConfig) -> None:
-        """From now on everybody goes by this configuration: those that run are told, others begin with it."""
+        """Apply a reloaded config: send it to running processes, and start others with it."""
         self._config, self._config_number = word.config, word.number
         for child in self.members:
             child.start = replace(child.start, config=word.config)
@@ -286,21 +286,21 @@ class Crew:
         self.late = {child.life for child in self.members if child.state is State.RUNNING}
 
     def kill_late(self, reason: str) -> None:
-        """Kill who has not taken the configuration; its successor begins with it."""
+        """Kill the processes that have not confirmed the configuration; their successors start with it."""
         for child in self.members:
             if child.life in self.late:
                 child.kill(reason)
 
     def announce(self, in_force: InForce) -> None:
-        """Let the pages tell of the configuration in force."""
+        """Send the status of the configuration to the status process, now and after its restarts."""
         self._in_force = in_force
         self.tell_status(in_force)
 
     def tell_status(self, word: Word) -> None:
-        """Say a word to the status process."""
+        """Send a control message to the status process."""
         self._status.send(word)
 
-    # --- dispatchers, and ends ---------------------------------------------------------------------------------------
+    # --- dispatchers and shutdown ------------------------------------------------------------------------------------
 
     def _arrange_dispatchers(self, wanted: dict[int, Broker]) -> None:
         if self._stopping:
@@ -353,27 +353,30 @@ class Crew:
 
     @property
     def inputs_have_ended(self) -> bool:
-        """Whether nothing more comes in."""
+        """Return True if all inputs have ended, so that no more messages arrive."""
         return all(child.state is State.ENDED for child in self.inputs)
 
     @property
     def inputs_run(self) -> bool:
-        """Whether every input that has not ended runs: then none of them will begin anew and bring more."""
+        """Return True if every input runs or has ended, so that none will restart and receive more."""
         return all(child.state in {State.RUNNING, State.ENDED} for child in self.inputs)
 
     def drain_inputs(self, *, goes_on: bool) -> None:
-        """Let the inputs hand on what they have, and end, also if more comes (`goes_on`)."""
+        """Let the inputs hand over their messages and end; with `goes_on`, even if more arrive."""
         for child in self.inputs:
             child.drain(Drain(goes_on))
 
     def drain_others(self) -> None:
-        """Let everyone behind the input send what they have."""
+        """Let router and dispatchers send their messages."""
         self._draining = True
         for child in (self._router, *self._dispatchers.values()):
             child.drain()
 
     def stop(self) -> None:
-        """Let everyone end, by force if need be; status last, for it writes down what the others say at their end."""
+        """Let all processes end, by force after a time limit.
+
+        Status ends last, because it records the others' last reports.
+        """
         self._stopping = True
         for child in self._others:
             child.stop(time.monotonic())

@@ -1,7 +1,8 @@
-"""What the kernel lets a client send in one datagram, and how many may wait.
+"""Kernel limits for datagrams: the largest size that clients can send, and the queue length of a socket.
 
-A UNIX datagram must fit into its sender's send buffer, so `input.max_datagram_size` may promise more than a client can
-have.  The kernel is asked at the start, by sending one of that size, rather than a client at noon.
+A UNIX datagram must fit into its sender's send buffer, so clients may be unable to send `input.max_datagram_size`
+bytes. The daemon tests the limit at the start by sending a datagram of that size, so that clients do not discover it
+later.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ log = logging.getLogger(__name__)
 
 
 def check_datagram_size(size: int, *, allow_large: bool) -> None:
-    """Raises StartError when clients cannot send datagrams of `size` bytes, or only with a raised SO_SNDBUF and that
-    is not allowed.
+    """Raise StartError if clients cannot send datagrams of `size` bytes.
+
+    A size that needs a raised SO_SNDBUF is an error too, unless `allow_large` is set.
     """
     if _goes_through(size, raise_buffer=False):
         return
     if not _goes_through(size, raise_buffer=True):
         raise StartError(
-            f"input.max_datagram_size = {size} is too large: the kernel lets no datagram of that size through. Make it "
+            f"input.max_datagram_size = {size} is too large: the kernel transfers no datagram of that size. Make it "
             "smaller, or raise the sysctl net.core.wmem_max."
         )
     if not allow_large:
@@ -57,7 +59,7 @@ def _goes_through(size: int, *, raise_buffer: bool) -> bool:
 
 
 def queue_length() -> int | None:
-    """How many datagrams may wait at a socket that is made now; None: the kernel does not say."""
+    """Return the queue length of a new socket, or None if the kernel does not report it."""
     try:
         return int(QUEUE_LENGTH.read_text("ascii"))
     except (OSError, ValueError):
@@ -65,7 +67,7 @@ def queue_length() -> int | None:
 
 
 def warn_of_short_queue() -> None:
-    """Log a warning when so few datagrams may wait that a burst blocks its sender."""
+    """Log a warning if the queue is so short that a burst blocks its sender."""
     length = queue_length()
     if length is not None and length < QUEUE_ENOUGH:
         log.warning(

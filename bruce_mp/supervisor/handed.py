@@ -1,11 +1,11 @@
-"""Sockets that were open before we began: those of a service manager, and those of the daemon that we replace.
+"""Inherited sockets: from a service manager, or from the daemon that this code replaces.
 
-A service manager says by three variables of the environment which descriptors it hands over, and what it calls them:
-https://www.freedesktop.org/software/systemd/man/sd_listen_fds.html.  A daemon that is upgraded hands its own over to
-the code that takes its place (`handover.py`); these stay ours, files included.
+A service manager passes descriptors and their names in three environment variables:
+https://www.freedesktop.org/software/systemd/man/sd_listen_fds.html. A daemon under upgrade passes its own sockets to
+the new code (`handover.py`); these stay ours, including their files.
 
-Each is given to the setting that asks for its address, or that it is named after.  A service manager's socket that no
-setting asks for is an error: its clients would wait for ever.  One of our own that nobody wants any more is closed.
+Each socket goes to the setting with its address or its name. A service manager's socket without a setting is an error,
+because its clients would wait without end. An own socket without a setting is closed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class HandedSocket:
-    """An open socket; `name` is what its owner calls it.  `is_ours`: we opened it ourselves, in an earlier life.
+    """An open socket with the name that its owner gave it.
 
-    `queue` is what we knew of it then: how many datagrams may wait at it.
+    `is_ours` is True if this daemon opened it before an upgrade. `queue` is its queue length at that time.
     """
 
     socket: socket.socket
@@ -48,7 +48,7 @@ class HandedSocket:
 
     @property
     def bound(self) -> Bound:
-        """The socket, and its file if that is ours to remove."""
+        """Return the socket, with its file if the daemon may remove it."""
         address = _address_of(self.socket)
         if not self.is_ours or not isinstance(address, UnixPath):
             return Bound(self.socket, is_ours=self.is_ours, queue=self.queue)
@@ -57,7 +57,7 @@ class HandedSocket:
         return bound._replace(queue=self.queue)
 
     def serves(self, setting: str, address: HostPort | UnixPath) -> bool:
-        """Whether it is the one that a setting asks for."""
+        """Return True if a setting refers to this socket."""
         if self.name == setting and not self.is_ours:
             return True
         mine = _address_of(self.socket)
@@ -68,23 +68,23 @@ class HandedSocket:
         return tuple(mine) == _resolved(address)
 
     def check(self, setting: str, kind: SocketKind) -> None:
-        """Raises StartError when it is of another kind than the setting wants."""
+        """Raise StartError if the setting needs another kind of socket."""
         listens = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         if self.socket.type != kind or bool(listens) != (kind == socket.SOCK_STREAM):
             raise StartError(
-                f"{setting}: what the service manager hands over at {_place_of(self.socket)} cannot be used; it has to "
-                f"be {_KINDS[kind]}."
+                f"{setting}: the socket that the service manager hands over at {_place_of(self.socket)} is unusable; "
+                f"it must be {_KINDS[kind]}."
             )
 
 
 class Handed:
-    """The sockets that were handed over, as long as nobody has taken them."""
+    """Inherited sockets that no setting has taken yet."""
 
     def __init__(self, sockets: Iterable[HandedSocket] = ()) -> None:
         self._sockets = list(sockets)
 
     def take(self, setting: str, kind: SocketKind, address: HostPort | UnixPath) -> Bound | None:
-        """The socket for a setting, None when there is none.  Raises StartError when it is of the wrong kind."""
+        """Return the socket for a setting, or None. Raise StartError if it is of the wrong kind."""
         for handed in self._sockets:
             if handed.serves(setting, address):
                 handed.check(setting, kind)
@@ -93,7 +93,7 @@ class Handed:
         return None
 
     def refuse_others(self) -> None:
-        """Nobody takes the others.  Raises StartError when the service manager believes that somebody does."""
+        """Close the remaining sockets. Raise StartError if one of them belongs to the service manager."""
         for handed in self._sockets:
             if not handed.is_ours:
                 raise StartError(
@@ -104,7 +104,7 @@ class Handed:
         self.forget()
 
     def forget(self) -> None:
-        """Close what nobody has taken."""
+        """Close the remaining sockets."""
         for handed in self._sockets:
             handed.bound.remove_file()
             handed.socket.close()
@@ -112,7 +112,7 @@ class Handed:
 
 
 def sockets_of_manager() -> Handed:
-    """What the service manager hands over to this process; whoever we start does not inherit it."""
+    """Return the sockets from the service manager. Child processes do not inherit them."""
     variables = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
     if variables["LISTEN_PID"] != str(os.getpid()) or not variables["LISTEN_FDS"].isdecimal():
         return Handed()
@@ -136,7 +136,7 @@ def _opened(descriptor: int, name: str) -> HandedSocket:
 
 
 def _address_of(handed: socket.socket) -> HostPort | UnixPath | None:
-    """Where it is bound; None for a place that no setting can name."""
+    """Return the bound address, or None for an address that no setting can have."""
     place = handed.getsockname()
     if handed.family == socket.AF_UNIX:
         return UnixPath(place) if isinstance(place, str) and place else None
@@ -151,7 +151,7 @@ def _place_of(handed: socket.socket) -> str:
 
 
 def _resolved(address: HostPort) -> tuple[str, int] | None:
-    """The numbers that a setting's address is bound to; None when it has none."""
+    """Return the numeric address of a setting, or None if it does not resolve."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:

@@ -1,11 +1,11 @@
-"""What the code of a daemon leaves to the code that takes its place in the same process.
+"""State that a daemon passes to new code in the same process, for an upgrade.
 
-The supervisor executes itself anew: its process stays, with its number, its children and the descriptors that are
-named here, and all that it knew is gone.  So nobody else can take the locks meanwhile, the sockets stay open, and the
-processes of the old code go on until those of the new one are there to follow them.
+The supervisor executes itself again. Its process keeps its pid, its children and the descriptors listed here, and loses
+all other state. So no other daemon can take the locks, the sockets stay open, and the old processes keep working until
+the new ones are ready to follow them.
 
-Signals are held back from before the `execve` until the new supervisor listens for them (`signals.py`); those that
-came before and were not read yet come again.
+Signals are blocked from before the `execve` until the new supervisor listens for them (`signals.py`). Earlier unread
+signals are raised again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VARIABLE: Final = "BRUCE_HANDOVER"
 
 
 class PassedSocket(msgspec.Struct, frozen=True):
-    """A socket by the setting that it was opened for; `queue` datagrams may wait at it, 0: not known."""
+    """A socket with its setting; `queue` is its queue length, 0 if unknown."""
 
     setting: str
     descriptor: int
@@ -41,7 +41,7 @@ class PassedSocket(msgspec.Struct, frozen=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A process of the old code, and our end of its control pipe: it ends when that is closed, if it is not yet."""
+    """A process of the old code with the supervisor's end of its control pipe. Closing the pipe ends the process."""
 
     name: str
     pid: int
@@ -49,9 +49,9 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Handover(msgspec.Struct, frozen=True):
-    """Everything.  `locks`, of the run directory and the slab, and `crew` are empty when the old daemon has ended.
+    """Data for the new code. `locks` (run directory and slab) and `crew` are empty if the old daemon has ended.
 
-    `since` is when the old code set about it, by the monotonic clock in seconds.
+    `since` is the start of the handover, in seconds of the monotonic clock.
     """
 
     version: str
@@ -62,7 +62,7 @@ class Handover(msgspec.Struct, frozen=True):
 
     @property
     def handed(self) -> Handed:
-        """The sockets, to be taken by those who want them."""
+        """Return the inherited sockets."""
         return Handed(
             HandedSocket(socket.socket(fileno=each.descriptor), each.setting, is_ours=each.is_ours, queue=each.queue)
             for each in self.sockets
@@ -70,37 +70,37 @@ class Handover(msgspec.Struct, frozen=True):
 
     @property
     def had_datagrams(self) -> bool:
-        """Whether there is an input for datagrams: some may lie in the landing zone when it has ended."""
+        """Return True if a datagram input runs: its end may leave datagrams in the landing zone."""
         return any(member.name == "input" for member in self.crew)
 
     def descriptors(self) -> Iterator[int]:
-        """All that must stay open."""
+        """Yield all descriptors that must stay open."""
         yield from (each.descriptor for each in self.sockets)
         yield from self.locks
         yield from (member.control for member in self.crew if member.control is not None)
 
 
 def execute(handover: Handover, variables: Mapping[str, str], unread: Callable[[], Iterable[Signals]]) -> NoReturn:
-    """Become the new code, started as we were; `variables` are added to its environment.
+    """Execute the new code with our command line; `variables` are added to its environment.
 
-    `unread` are signals that came and that nobody has obeyed: they come again, to the new code.
+    `unread` are signals that arrived without being handled; the new code receives them again.
 
-    Raises OSError, with everything as before, when it cannot be executed.
+    Raise OSError, with the old state restored, if the execution fails.
     """
     environment = {**os.environ, **variables, _VARIABLE: msgspec.json.encode(handover).decode()}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     try:
         for number in unread():
-            signal.raise_signal(number)  # for this thread, which holds it back; another one would hear it at once
+            signal.raise_signal(number)  # for this thread, which blocks it; another thread would handle it at once
         _set_inheritable(handover, inheritable=True)
-        os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - what runs now is executed again
+        os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - executes the running program again
     finally:
         _set_inheritable(handover, inheritable=False)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def take_handover() -> Handover | None:
-    """What the old code left to us; None when this is an ordinary start."""
+    """Return the state that old code passed, or None at an ordinary start."""
     text = os.environ.pop(_VARIABLE, None)
     if text is None:
         return None

@@ -1,7 +1,7 @@
-"""The sockets on which messages come, and the processes that serve them.
+"""Input sockets, and the processes that serve them.
 
-Which inputs there are follows from the configuration, and from what the slab holds: datagrams that a predecessor had
-received are taken in even if the datagram socket is switched off now.
+The set of inputs follows from the configuration and from the slab: the datagram input also runs when it is disabled but
+the landing zone still has datagrams.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Intake", "input_rows", "take_intake"]
 
 
 class Intake(NamedTuple):
-    """The bound sockets; None: not configured."""
+    """Bound sockets; None if not configured."""
 
     datagrams: Bound | None
     unix_stream: Bound | None
@@ -46,36 +46,35 @@ class Intake(NamedTuple):
 
     @property
     def goes_on(self) -> bool:
-        """Whether datagrams may come after the end of the daemon: a service manager keeps them for the next one."""
+        """Return True if datagrams may arrive after the end of the daemon: a service manager keeps the socket."""
         return self.datagrams is not None and not self.datagrams.is_ours
 
     def close(self) -> None:
-        """Let senders know that nobody receives any more; what the kernel has already can still be read.
+        """Shut the sockets down for senders. The daemon can still read the data in the kernel.
 
-        A service manager's sockets stay as they are: their senders wait for the next daemon.
+        A service manager's sockets stay open: their senders wait for the next daemon.
         """
         self.remove_files()
         for bound in self._all():
             if bound.is_ours:
-                with suppress(OSError):  # somebody was faster, or never was connected
+                with suppress(OSError):  # already shut down, or never connected
                     bound.socket.shutdown(socket.SHUT_RD)
 
     def remove_files(self) -> None:
-        """Remove the socket files."""
         for bound in self._all():
             bound.remove_file()
 
     def forget(self) -> None:
-        """Close the sockets: the daemon does not start after all."""
+        """Close the sockets after a failed start."""
         self.remove_files()
         for bound in self._all():
             bound.socket.close()
 
 
 def take_intake(config: Input, handed: Handed) -> Intake:
-    """What is configured, from what was handed over or bound anew.
+    """Take or bind the configured sockets.
 
-    Raises StartError, and leaves nothing of its own behind, when a place is taken or unusable.
+    Raise StartError if an address is in use or unusable; sockets of this daemon are closed then.
     """
     found: dict[str, Bound] = {}
     try:
@@ -116,9 +115,9 @@ def _take_tcp(config: Tcp, handed: Handed) -> Bound:
 
 
 def input_rows(config: Input, slab: Slab, *, had_datagrams: bool = False) -> tuple[int, ...]:
-    """The rows of the inputs that there should be: that of the datagram input, then those of the stream workers.
+    """Return the rows of the inputs: that of the datagram input, then those of the stream workers.
 
-    `had_datagrams`: a daemon before us is still receiving some.
+    `had_datagrams` is True while an old datagram input still receives.
     """
     has_datagrams = config.unix_datagram.enable or had_datagrams or bool(landed_lengths(slab))
     has_streams = config.unix_stream.enable or config.tcp.enable

@@ -1,7 +1,7 @@
-"""The life of a process as the supervisor sees it: a table of states and events, and nothing else.
+"""Lifecycle of a process in the supervisor: a table of states and events.
 
-A process that is wanted is BOOTING or RUNNING, or WAITING for its next life.  A dispatcher whose broker moved to
-another address is REPLACING: its old life ends, then a new one begins.  STOPPING and ENDED are what nobody wants.
+A wanted process is BOOTING or RUNNING, or WAITING for its next life. A dispatcher is REPLACING if its broker moved to
+another address: the old life ends, then a new one begins. A process that is STOPPING or ENDED is not wanted.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ __all__ = ["ALIVE", "TRANSITIONS", "UNWANTED", "Event", "State", "advance"]
 @unique
 class State(Enum):
     WAITING = auto()
-    """No process; there will be one when its time has come."""
+    """No process, but one is due to start."""
     BOOTING = auto()
     RUNNING = auto()
     REPLACING = auto()
-    """Told to end, to begin anew with other particulars."""
+    """Requested to end, and to restart with another configuration."""
     STOPPING = auto()
-    """Told to end."""
+    """Requested to end."""
     ENDED = auto()
-    """No process."""
+    """No process, and none is due."""
 
 
 @unique
@@ -31,9 +31,9 @@ class Event(Enum):
     SPAWNED = auto()
     READY = auto()
     FINISHED = auto()
-    """It ended as it was meant to."""
+    """Regular end."""
     CRASHED = auto()
-    """It ended in any other way."""
+    """Any other end."""
     STOP = auto()
     REPLACE = auto()
 
@@ -44,7 +44,7 @@ UNWANTED: Final = frozenset({State.STOPPING, State.ENDED})
 TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
     State.WAITING: {
         Event.SPAWNED: State.BOOTING,
-        Event.CRASHED: State.WAITING,  # it could not even be spawned
+        Event.CRASHED: State.WAITING,  # the spawn itself failed
         Event.STOP: State.ENDED,
         Event.REPLACE: State.WAITING,
     },
@@ -74,7 +74,7 @@ TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
         Event.FINISHED: State.ENDED,
         Event.CRASHED: State.ENDED,
         Event.STOP: State.STOPPING,
-        Event.REPLACE: State.REPLACING,  # a slot that is wanted again before it was empty
+        Event.REPLACE: State.REPLACING,  # a slot is wanted again before its process ended
     },
     State.ENDED: {
         Event.STOP: State.ENDED,
@@ -84,5 +84,5 @@ TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
 
 
 def advance(state: State, event: Event) -> State:
-    """The state after an event.  KeyError for an event that cannot happen in this state: a bug of the supervisor."""
+    """Return the state after an event. KeyError for an impossible event means a bug of the supervisor."""
     return TRANSITIONS[state][event]

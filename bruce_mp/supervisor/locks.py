@@ -1,7 +1,7 @@
-"""Locks that a daemon before us may hold for a moment more.
+"""Waiting for locks that a previous daemon still holds.
 
-A lock lasts as long as any process of its daemon lives.  Those of a supervisor that was killed die within
-milliseconds; a daemon that is shutting down takes longer.
+A lock lasts until the last process of its daemon ends. Processes of a killed supervisor end within milliseconds; a
+daemon that shuts down takes longer.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ RETRY_S: Final = 0.05
 
 
 def patiently(take: Callable[[], _Lock]) -> _Lock:
-    """What `take` returns, as soon as it does not raise a BruceError any more; its last one after 5 s.
+    """Call `take` until it succeeds, for at most 5 s, and return its result. Raise its last BruceError after that.
 
-    The first one is told at once: nobody should sit before a silent program.
+    The first error is logged at once, so that an interactive user sees the reason of the delay.
     """
     deadline = time.monotonic() + PATIENCE_S
     is_told = False

@@ -1,8 +1,8 @@
-"""When a process that died is started again, and when that has no sense any more.
+"""Restart policy of a process: delay between restarts, and the limit of failed boots.
 
-Pure: the clock is an argument.  The first restart is immediate, because most deaths are single ones; a process that
-dies again soon waits, twice as long each time.  A *failed boot* is a life that ended before the process said that it
-is ready; so many of them in a row mean that the cause will not go away by itself.
+The policy is pure: the caller passes the time. The first restart is immediate, because most deaths are single ones.
+Each further death after a short life doubles the delay. A *failed boot* is a life that ends before the process is
+ready. After a number of failed boots in a row the policy gives up, because the cause is permanent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LONG_LIFE_S: Final = 10.0
 
 
 class Restarts:
-    """The lives of one process.  Times in seconds of a monotonic clock."""
+    """Restart state of one process. Times are in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._started = 0.0
@@ -27,17 +27,15 @@ class Restarts:
         self.failed_boots = 0
 
     def started(self, now: float) -> None:
-        """A life begins."""
         self._started = now
         self._is_ready = False
 
     def ready(self) -> None:
-        """The process does its work."""
         self._is_ready = True
         self.failed_boots = 0
 
     def died(self, now: float) -> float | None:
-        """A life ended: seconds until the next one begins, None when there should be none."""
+        """Record a death. Return the seconds until the restart, or None if there is none."""
         if not self._is_ready:
             self.failed_boots += 1
         if self.failed_boots >= BOOTS_MAX:
@@ -50,7 +48,7 @@ class Restarts:
 
 
 def _delay(short_lives: int) -> float:
-    """0 s, then doubling."""
+    """Return 0 for the first short life, then doubling delays."""
     if not short_lives:
         return 0.0
     return min(DELAY_MAX_S, DELAY_FIRST_S * 2.0 ** min(short_lives - 1, 16))

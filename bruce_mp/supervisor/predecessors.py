@@ -1,7 +1,7 @@
-"""The processes of the code that we replaced: our children, of whom we know no more than number and control pipe.
+"""Processes of the replaced code: children of which only pid and control pipe are known.
 
-They end when their pipe is closed, or by force.  The inputs are the last of those that work on messages: what comes
-waits from their end on, and no longer than it must.  Status is the very last, because it hears the others' last words.
+They end when the supervisor closes their pipe, or are killed. The inputs end last of the message path, because messages
+wait in the sockets from then on. Status ends after all others, because it receives their last reports.
 """
 
 from __future__ import annotations
@@ -26,26 +26,25 @@ _STATUS: Final = "status"
 
 
 class Predecessors:
-    """The old crew, and the helpers that the interpreter had started for itself."""
+    """The old processes, and the helper processes of the interpreter."""
 
     def __init__(self, crew: Sequence[Member]) -> None:
         self._crew = crew
         self._helpers = _children() - {member.pid for member in crew}
 
     def end_senders(self) -> None:
-        """Let router and dispatchers end; what they hold is in the slab."""
+        """End router and dispatchers. The slab keeps their messages."""
         _end([member for member in self._crew if not member.name.startswith((_INPUT, _STATUS))])
 
     def end_inputs(self) -> None:
-        """Let the inputs end; what comes from now on waits."""
+        """End the inputs. New messages then wait in the sockets."""
         _end([member for member in self._crew if member.name.startswith(_INPUT)])
 
     def end_status(self) -> None:
-        """Let the status process end."""
         _end([member for member in self._crew if member.name == _STATUS])
 
     def bury_helpers(self) -> None:
-        """Take note of the end of those that have ended, so that they do not stay as zombies."""
+        """Reap helper processes that have ended."""
         self._helpers = {pid for pid in self._helpers if not _is_buried(pid)}
 
 
@@ -59,7 +58,7 @@ def _end(members: Sequence[Member]) -> None:
 
 
 def _await(pid: int, deadline: float) -> None:
-    """Wait for the end of a child, and end it by force if it comes too late."""
+    """Wait for the end of a child, and kill it at the deadline."""
     descriptor = os.pidfd_open(pid)
     try:
         if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -77,9 +76,9 @@ def _is_buried(pid: int) -> bool:
 
 
 def _children() -> set[int]:
-    """Our children, as the kernel knows them."""
+    """Return the pids of our children from /proc."""
     task = Path("/proc/self/task") / str(os.getpid()) / "children"
     try:
         return set(map(int, task.read_text("ascii").split()))
-    except OSError:  # a kernel without CONFIG_PROC_CHILDREN: zombies stay, which harm nobody
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN: zombies stay, without harm
         return set()

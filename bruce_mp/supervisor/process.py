@@ -1,11 +1,11 @@
-"""The supervisor: gets hold of everything that the daemon needs, starts its processes, keeps them alive, ends them.
+"""The supervisor: acquires all resources of the daemon, starts its processes, restarts and ends them.
 
-Everything that can be refused is refused before the first process is started.  The order matters: the locks come
-first, so that two daemons never touch the same things; the datagram socket comes last, so that no client finds it
-before somebody is about to read.
+It checks everything that can be refused before it starts the first process. The order matters: the locks come first, so
+that two daemons never use the same resources. The datagram socket comes last, so that clients find it only when an
+input is about to read.
 
-The loop waits for ends of processes, their words and signals; without any of these it wakes once a second, to leave
-its sign of life in the slab as all processes do.
+The event loop waits for process ends, control messages and signals. Without any it wakes once a second to store its
+heartbeat in the slab, as all processes do.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ log = logging.getLogger(__name__)
 
 
 def run(config: Config, config_path: Path, overrides: Sequence[str] = (), programs: Programs = PROGRAMS) -> int:
-    """Be the daemon until a signal ends it; the exit code.
+    """Run the daemon until a signal ends it, and return the exit code.
 
-    `config` is what is in the file at `config_path`, with the overrides; a reload reads it again.  When it cannot start
-    it raises BruceError, unless the log has told it on standard error already.  Must be called in the main thread: the
-    processes die with it.
+    `config` is the content of the file at `config_path` with the overrides; a reload reads the file again. Raise
+    BruceError if the start fails, unless the log already wrote the error to standard error. Call this in the main
+    thread: the processes die with it.
     """
     setproctitle("bruce: supervisor")
     set_up_logging(config.logging, "supervisor")
@@ -86,7 +86,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     try:
         equipment = _take_over(config, handover) if handover and handover.crew else _equip(config, _handed(handover))
     except BruceError as error:
-        log.error("%s", error)  # noqa: TRY400 - we foresaw it: a traceback would only hide the sentence
+        log.error("%s", error)  # noqa: TRY400 - a traceback would hide the sentence of an expected error
         if is_on_stderr(config.logging):
             return error.exit_code
         raise
@@ -99,19 +99,19 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
         supervisor.make_way()
         equipment.intake.remove_files()
         equipment.http.remove_file()
-        return ExitCode.SETUP  # so that a service manager starts it again
+        return ExitCode.SETUP  # a failure status makes a service manager restart the daemon
     return ExitCode.BOOT_LOOP if failure else ExitCode.OK
 
 
 def _handed(handover: Handover | None) -> Handed:
-    """The sockets that were open before we began."""
+    """Return the inherited sockets."""
     return handover.handed if handover else sockets_of_manager()
 
 
 def _equip(config: Config, handed: Handed) -> Equipment:
-    """Get hold of everything; sockets that were handed over are not bound anew.
+    """Acquire all resources at an ordinary start. Inherited sockets are not bound again.
 
-    Raises BruceError when something is not to be had.
+    Raise BruceError if a resource is not available.
     """
     if config.input.unix_datagram.enable:
         check_datagram_size(config.input.max_datagram_size, allow_large=config.input.allow_large_datagrams)
@@ -134,7 +134,7 @@ def _equip(config: Config, handed: Handed) -> Equipment:
 
 
 def _take_over(config: Config, handover: Handover) -> Equipment:
-    """What the code that we replace had; its processes are still at work.  Raises BruceError as `_equip`."""
+    """Take over the resources of the replaced code, whose processes still work. Raise BruceError as `_equip` does."""
     run_dir, slab = Path(config.daemon.run_dir), Slab(Path(config.slab_path))
     warn_of_size(slab, config.slab.size, config.input.max_datagram_size)
     handed = handover.handed
@@ -147,7 +147,7 @@ def _take_over(config: Config, handover: Handover) -> Equipment:
 
 
 def _publish(run_dir: Path, http: Bound, address: HostPort | UnixPath) -> None:
-    """Write down where the status pages are: with port 0 only the kernel knows."""
+    """Store the address of the status pages: with port 0 only the kernel knows it."""
     if isinstance(address, HostPort):
         address = HostPort(address.host, http.socket.getsockname()[1])
     (run_dir / HTTP_ADDRESS).write_text(str(address), "utf-8")
@@ -155,7 +155,7 @@ def _publish(run_dir: Path, http: Bound, address: HostPort | UnixPath) -> None:
 
 
 def _publish_tcp(run_dir: Path, tcp: Bound | None) -> None:
-    """The same for TCP connections; no file where none are accepted."""
+    """Store the address of the TCP input, or remove the file without one."""
     place = run_dir / TCP_ADDRESS
     place.unlink(missing_ok=True)
     if tcp is not None:
@@ -188,7 +188,6 @@ class _Supervisor:
 
     @property
     def config(self) -> Config:
-        """The configuration in force."""
         return self._reloads.config
 
     @property
@@ -202,7 +201,10 @@ class _Supervisor:
         self._beat_due, self._beat = time.monotonic() + seconds, beat
 
     def serve(self) -> str | None:
-        """Until the end; why the daemon could not go on, None when it was asked to end, or to make way for new code."""
+        """Run the event loop.
+
+        Return the reason why the daemon cannot continue, or None after a shutdown or for new code.
+        """
         if self._takeover:
             self._manager.alive(time.monotonic())
             self._takeover.carry_out(self._crew, self._equipment.slab, self._equipment.inputs)
@@ -230,11 +232,11 @@ class _Supervisor:
 
     @property
     def has_to_make_way(self) -> bool:
-        """Whether new code is to be executed when all processes have ended."""
+        """Return True if the supervisor executes new code after all processes have ended."""
         return self._upgrade.state is State.DRAINING
 
     def make_way(self) -> None:
-        """Execute the code that is installed now; returns only if that cannot be done."""
+        """Execute the installed code. This returns only if the execution fails."""
         equipment = self._equipment
         crew = self._crew.as_left()
         locks = tuple(lock.descriptor for lock in equipment.locks) if crew else ()
@@ -276,7 +278,7 @@ class _Supervisor:
                 case Signals.SIGTERM | Signals.SIGINT:
                     self._row.add(Counter.GotShutdownRequest)
                     self._end(number)
-                case Signals.SIGUSR1:  # the log file is opened anew whenever it was moved away
+                case Signals.SIGUSR1:  # nothing to do: each write of the log reopens a moved file
                     self._row.add(Counter.GotLogfileReopenRequest)
                 case Signals.SIGUSR2:
                     self._request_upgrade()
@@ -284,9 +286,12 @@ class _Supervisor:
                     self._reloads.request()
 
     def _end(self, number: Signals) -> None:
-        """End the daemon.  While we drain for new code its sockets take messages, which that has to take in first."""
+        """Shut down, or leave the shutdown to new code.
+
+        During a drain for new code the sockets hold messages, which the new code must receive before it shuts down.
+        """
         if self.has_to_make_way and not self._left_to_new_code:
-            log.log(NOTICE, "Asked to shut down: the new code does it, with what waits at the sockets.")
+            log.log(NOTICE, "Shutdown requested: the new code receives the messages at the sockets, then shuts down.")
             self._left_to_new_code.append(number)
             return
         if not self.has_to_make_way:
@@ -304,7 +309,7 @@ def _max_delay_s(config: Config) -> float:
 
 
 def _passed(equipment: Equipment) -> Iterator[PassedSocket]:
-    """The sockets that the code that takes our place goes on with, by setting."""
+    """Yield the sockets for the new code, by setting."""
     intake = equipment.intake
     bound = {
         DATAGRAM_SETTING: intake.datagrams,
@@ -318,7 +323,7 @@ def _passed(equipment: Equipment) -> Iterator[PassedSocket]:
 
 
 def _finish(equipment: Equipment, failure: str | None, *, keeps_sockets: bool) -> None:
-    """All processes are gone: clean up, and say what is left."""
+    """Clean up after the end of all processes, and report the remaining messages."""
     if not keeps_sockets:
         equipment.intake.remove_files()
         equipment.http.remove_file()
@@ -335,7 +340,7 @@ def _finish(equipment: Equipment, failure: str | None, *, keeps_sockets: bool) -
 
 
 def _report(held: dict[str, int], slab: Slab) -> list[str]:
-    """One line for all, and one for each topic."""
+    """Return one line for the total, and one for each topic."""
     return [
         f"{plural(sum(held.values()), 'message')} could not be delivered.",
         f"The slab {slab.path} keeps them, and the next start delivers them. By topic:",
@@ -344,7 +349,7 @@ def _report(held: dict[str, int], slab: Slab) -> list[str]:
 
 
 def _tell(equipment: Equipment, text: str) -> None:
-    """What whoever ended the daemon should see, whether the log goes to standard error or not."""
+    """Write an error to the log, and to standard error if the log does not go there."""
     log.error("%s", text, extra={"about": text})
     if not equipment.config.logging.stdout_stderr:
         sys.stderr.write(f"bruce: {text}\n")

@@ -1,7 +1,7 @@
-"""The programs that the daemon's processes run.
+"""Programs of the daemon's processes.
 
-They are named by dotted string and imported in the new process only, so that the supervisor stays small and nothing
-of Kafka or Flask is loaded into it.
+They are dotted module names, imported in the new process only. The supervisor thus stays small and loads no Kafka or
+Flask code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["PROGRAMS", "Programs"]
 class Programs(NamedTuple):
     """Modules with `main(start: Start, slab: Slab, control: Control) -> None`.
 
-    One that has something to do before its place is free has `prepare(slab: Slab) -> None` as well.
+    A module may also have `prepare(slab: Slab) -> None`, which runs before its predecessor has ended.
     """
 
     input: str

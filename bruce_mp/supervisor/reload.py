@@ -1,13 +1,13 @@
-"""A reload: read the configuration anew, refuse it as a whole or have every process take it.
+"""Reload: read the configuration again, and either refuse it as a whole or apply it in every process.
 
-    asked ──▶ read and checked ──▶ handed over ──everybody said so, or died──▶ in force
-                   └─ wrong, or a restart is needed: refused, the old one stays in force
+    requested ──▶ read and checked ──▶ sent to processes ──all confirmed or died──▶ in force
+                       └─ invalid, or needs a restart: refused, the old one stays in force
 
-What is accepted is what every process has from then on: those that run are told, whoever starts is given it.  One that
-does not say in time that it took it is killed, and its successor begins with it.  What is asked for meanwhile is done
-afterwards, once, because the file may have changed again.
+Running processes receive an accepted configuration; others start with it. The supervisor kills a process that does not
+confirm in time, and its successor starts with the new configuration. Requests during a reload are served together
+afterwards, because the file may have changed again.
 
-`step` is called after every event and when `due` has come; it never waits.
+`step` runs after every event and at the time `due`; it never waits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Origin", "Reloads"]
 
 PATIENCE_S: float = 10.0
-"""So long may a process take to say that it took a configuration."""
+"""Time limit for a process to confirm a configuration."""
 NOTHING: Final = "nothing has changed"
 
 log = logging.getLogger(__name__)
@@ -50,13 +50,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the configuration comes from: a file, and the settings laid over it."""
+    """Source of the configuration: a file, and the settings that override it."""
 
     path: Path
     overrides: Sequence[str] = ()
 
     def read(self) -> Config:
-        """The configuration as it is there now.  Raises ConfigError, or StartError, as a start would."""
+        """Read and check the file, as a start does. Raise ConfigError or StartError."""
         config = load_config(self.path, self.overrides)
         if config.input.unix_datagram.enable:
             check_datagram_size(config.input.max_datagram_size, allow_large=config.input.allow_large_datagrams)
@@ -65,9 +65,9 @@ class Origin:
 
 
 class Reloads:
-    """Reloads, one after the other.  `config` is the one in force.
+    """Reloads, one at a time. `config` is the configuration in force.
 
-    `is_ending` says whether the daemon ends; `apply` lets the supervisor itself go by a configuration.
+    `is_ending` returns True while the daemon ends; `apply` applies a configuration to the supervisor itself.
     """
 
     def __init__(
@@ -89,18 +89,18 @@ class Reloads:
 
     @property
     def is_busy(self) -> bool:
-        """Whether processes are still to say that they took a configuration."""
+        """Return True while processes have yet to confirm a configuration."""
         return bool(self._answered)
 
     def request(self, request: ReloadRequest | None = None) -> None:
-        """Somebody asks for one; None: a signal."""
+        """Request a reload; None stands for a signal."""
         if request is not None and request.only_check:
             self._crew.tell_status(self._foretell(request))
         else:
             self._asked.append(request)
 
     def step(self) -> None:
-        """Go on as far as it goes."""
+        """Advance the reload as far as possible."""
         if self.is_busy:
             self._wait()
         if self._asked and not self.is_busy and self._crew.have_begun:
@@ -111,7 +111,7 @@ class Reloads:
                 self._refuse(str(error))
 
     def _foretell(self, request: ReloadRequest) -> ReloadOutcome:
-        """What a reload would do."""
+        """Return the outcome that a reload would have."""
         try:
             found = self._examine()[1]
         except BruceError as error:
@@ -122,7 +122,7 @@ class Reloads:
         )
 
     def _examine(self) -> tuple[Config, list[Change]]:
-        """The configuration in the file, and what it changes.  Raises BruceError if it cannot be applied."""
+        """Read the file, and return the configuration with its changes. Raise BruceError if it cannot be applied."""
         if self._is_ending():
             raise ConfigError("the daemon is shutting down.")
         config = self._origin.read()
@@ -131,7 +131,7 @@ class Reloads:
         if refused:
             raise ConfigError(f"{'; '.join(map(str, refused))}.")
         if len(msgspec.msgpack.encode(NewConfig(self._number, config))) > MOST_BYTES:
-            raise ConfigError("it is too long to be handed over to processes that run; restart to apply.")
+            raise ConfigError("it is too long to send to running processes; restart to apply.")
         return config, found
 
     def _begin(self) -> None:
@@ -144,7 +144,7 @@ class Reloads:
         self._wait()
 
     def _take(self, config: Config) -> None:
-        """Go by it ourselves.  Raises StartError if the log cannot be written as it says."""
+        """Apply the configuration to the supervisor. Raise StartError if the new log cannot be opened."""
         if config.logging != self.config.logging:
             try:
                 set_up_logging(config.logging, "supervisor")
@@ -155,7 +155,7 @@ class Reloads:
         self._apply(config)
 
     def _wait(self) -> None:
-        """Finish once everybody has it; be hard on those who do not take it."""
+        """Finish when all processes have confirmed, or kill the late ones at the time limit."""
         if not self._crew.late:
             self._finish()
         elif self.due is not None and time.monotonic() >= self.due:

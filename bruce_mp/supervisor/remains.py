@@ -1,4 +1,4 @@
-"""What the slab holds: the question of every start and every end."""
+"""Messages in the slab, counted at every start and end of the daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LANDED: Final = "(not yet examined)"
 
 
 def held_messages(slab: Slab) -> dict[str, int]:
-    """How many messages the slab holds, by topic; those that no topic is known of are `LANDED`.  {} = it is empty."""
+    """Count the messages in the slab by topic; those without a known topic count as `LANDED`. {} means empty."""
     table = TopicTable(slab)
     held: dict[str, int] = {}
     for topic, stages in held_by_topic(slab).items():
@@ -37,5 +37,5 @@ def _name(table: TopicTable, topic: bytes | int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """ "1 message", "2 messages"."""
+    """Return for example "1 message" or "2 messages"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,7 +1,7 @@
-"""The run directory: where the daemon's processes meet, closed to everybody else, and for one daemon at a time.
+"""The run directory: sockets between the daemon's processes, for one daemon, and closed to other users.
 
-Whoever can connect to a socket in it can make the daemon settle messages that were never delivered, so it is refused
-when others can enter it.
+A process that can connect to a socket in it could make the daemon settle undelivered messages. The daemon therefore
+refuses a directory that other users can enter.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["HTTP_ADDRESS", "TCP_ADDRESS", "daemon_of", "take_run_dir"]
 
 HTTP_ADDRESS: Final = "http.address"
-"""The file that says where the status pages are served, as `http.listen` does."""
+"""File with the address of the status pages, in the form of `http.listen`."""
 TCP_ADDRESS: Final = "input.tcp.address"
-"""The file that says where TCP connections are accepted, if they are."""
+"""File with the address of the TCP input, if there is one."""
 
 _PID: Final = "supervisor.pid"
 
 
 def daemon_of(path: Path) -> int | None:
-    """The process number of the supervisor that has this run directory; None when none has.
+    """Return the pid of the supervisor that uses this run directory, or None.
 
-    Raises StartError when we are not allowed to look.
+    Raise StartError without permission to read the directory.
     """
     try:
         pid = int((path / _PID).read_text("ascii"))
@@ -39,7 +39,7 @@ def daemon_of(path: Path) -> int | None:
         return pid
     except PermissionError as error:
         raise StartError(
-            f"The run directory {path} cannot be looked into: {error.strerror}. Do it as the daemon's user, or as root."
+            f"The run directory {path} cannot be read: {error.strerror}. Run this as the daemon's user, or as root."
         ) from error
     except (OSError, ValueError):
         return None
@@ -47,9 +47,9 @@ def daemon_of(path: Path) -> int | None:
 
 
 def take_run_dir(path: Path) -> int:
-    """Make the directory if there is none, and lock it; the descriptor that holds the lock.
+    """Create the directory if necessary, lock it, and return the descriptor that holds the lock.
 
-    Raises StartError when it cannot be made, is not ours alone, or belongs to a living daemon.
+    Raise StartError if it cannot be created, is open to others, or belongs to a running daemon.
     """
     try:
         path.mkdir(mode=0o700, exist_ok=True)

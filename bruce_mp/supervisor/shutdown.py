@@ -1,12 +1,12 @@
-"""The end of the daemon, in phases: take in no more, deliver what there is, stop.
+"""Shutdown of the daemon in phases: stop receiving, deliver the rest, stop the processes.
 
-    RUNNING ──SIGTERM──▶ INTAKE ──input is done──▶ DELIVERY ──slab is empty──▶ STOPPING ──all are gone──▶ OVER
-       └──────────── the daemon cannot go on, or the time is over: straight to ────────▲
+    RUNNING ──SIGTERM──▶ INTAKE ──inputs have ended──▶ DELIVERY ──slab is empty──▶ STOPPING ──all have ended──▶ OVER
+       └──────────── the daemon cannot continue, or the time limit passed ────────────▲
 
-First the datagram socket takes no new messages; those that the kernel has already are still received.  A service
-manager's socket goes on taking some, which wait for the next daemon.  Whether
-everything is delivered is counted in the slab, not asked of the processes: they may die meanwhile, and are started
-again as ever.  `step` is called after every event and when `due` has come; it never waits.
+First the datagram socket refuses new messages; the input still receives those in the kernel. A service manager's socket
+keeps accepting messages, which wait for the next daemon. The supervisor counts undelivered messages in the slab instead
+of asking the processes, which may die and restart during the shutdown. `step` runs after every event and at the time
+`due`; it never waits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Phase", "Shutdown"]
 INTAKE_PATIENCE_S: Final = 2.0
 LOOK_EVERY_S: Final = 0.05
 LOOK_SHARE: Final = 4
-"""A look may take 1 of so many parts of the time: a large slab takes long to count."""
+"""Divisor for the share of time spent on counts, because a large slab takes long to count."""
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Phase(Enum):
 
 
 class Shutdown:
-    """Leads the crew through the phases."""
+    """State machine that shuts the process group down."""
 
     def __init__(self, crew: Crew, slab: Slab, max_delay_s: float, intake: Intake) -> None:
         self._crew = crew
@@ -57,10 +57,13 @@ class Shutdown:
         self.due: float | None = None
 
     def request(self, *, keeps_sockets: bool = False) -> None:
-        """Begin; or, when it was requested before, hurry.  `keeps_sockets`: others will receive there."""
+        """Begin the shutdown, or stop waiting for deliveries at a second request.
+
+        With `keeps_sockets`, new code continues to receive on the sockets.
+        """
         now = time.monotonic()
         if self.phase is Phase.RUNNING:
-            log.log(NOTICE, "Shutting down; delivery of what is left may take %g s.", self.max_delay_s)
+            log.log(NOTICE, "Shutting down; delivery of the remaining messages may take %g s.", self.max_delay_s)
             self._deadline = now + self.max_delay_s
             self._intake_until = min(now + INTAKE_PATIENCE_S, self._deadline)
             if not keeps_sockets:
@@ -68,11 +71,11 @@ class Shutdown:
             self._crew.drain_inputs(goes_on=keeps_sockets or self._intake.goes_on)
             self.phase = Phase.INTAKE
         elif self.phase in {Phase.INTAKE, Phase.DELIVERY}:
-            log.log(NOTICE, "Asked again to shut down: not waiting for deliveries any longer.")
+            log.log(NOTICE, "Asked again to shut down: no longer waiting for deliveries.")
             self._deadline = now
 
     def step(self) -> None:
-        """Do what the phase has to do now."""
+        """Do the work of the current phase."""
         if self._crew.failure and self.phase in {Phase.RUNNING, Phase.INTAKE, Phase.DELIVERY}:
             log.critical("%s.", self._crew.failure)
             self._stop()
@@ -97,7 +100,10 @@ class Shutdown:
 
     @property
     def _more_may_come(self) -> bool:
-        """Whether an input may bring more.  One that runs and did not end in time hangs: nobody waits for it."""
+        """Return True if an input may still hand over messages.
+
+        A running input past its time limit is hung and does not count.
+        """
         hang = self._crew.inputs_run and self._is_late
         return not self._crew.inputs_have_ended and not hang
 

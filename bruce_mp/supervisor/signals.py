@@ -1,7 +1,7 @@
-"""Signals as bytes in a pipe: the handlers do nothing, the main loop reads which signals came.
+"""Signals as bytes in a socket pair: the handlers do nothing, and the event loop reads the signal numbers.
 
-A handler that logs or takes a lock can come at any instruction; this one cannot do harm.  `signal.set_wakeup_fd` has
-the interpreter's C handler write the number of each signal into a socket, which wakes the loop.
+A Python handler runs between any two instructions, so logging or locking in it is unsafe. `signal.set_wakeup_fd` makes
+the interpreter's C handler write each signal number into a socket, which wakes the loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WATCHED: Final = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGUS
 
 
 class SignalPipe:
-    """Collects the supervisor's signals from its construction on."""
+    """Collector of the supervisor's signals from its construction on."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -26,14 +26,14 @@ class SignalPipe:
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in WATCHED:
             signal.signal(number, _nothing)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # they were held back for us
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # the command or the old code blocked them
 
     def fileno(self) -> int:
-        """The descriptor to poll."""
+        """Return the descriptor to poll."""
         return self._reader.fileno()
 
     def read(self) -> list[Signals]:
-        """The watched signals that came since the last call, in order."""
+        """Return the watched signals since the last call, in order of arrival."""
         try:
             numbers = self._reader.recv(4096)
         except BlockingIOError:
@@ -42,4 +42,4 @@ class SignalPipe:
 
 
 def _nothing(_number: int, _frame: object) -> None:
-    """Without a handler in Python the interpreter's own would not be installed."""
+    """Do nothing. Without a Python handler, the interpreter would not install its C handler."""

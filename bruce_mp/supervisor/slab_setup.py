@@ -1,8 +1,8 @@
-"""The slab at the start: made new, or adopted from the daemon before us, or moved out of the way.
+"""The slab at the start: created, adopted from the previous daemon, or moved aside.
 
-What a slab holds was accepted and is owed.  So a slab is only replaced when it holds nothing; one that we cannot read
-keeps its bytes under another name; one that another daemon writes is left alone.  Under the lock nobody else writes,
-and what a killed process left half done in its row is finished before anybody looks.
+The daemon owes delivery of the messages in a slab. So it replaces a slab only if it is empty. It renames an unreadable
+slab and leaves one in use by another daemon alone. Under the lock no other daemon writes, and unfinished transactions
+of killed processes are finished before any read.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ log = logging.getLogger(__name__)
 
 
 class OwnSlab(NamedTuple):
-    """A slab that is ours as long as a copy of the descriptor `lock` is open."""
+    """A locked slab. The lock lasts while a copy of the descriptor `lock` is open."""
 
     slab: Slab
     lock: int
 
 
 def take_slab(path: Path, size: int, largest_datagram: int) -> OwnSlab:
-    """Lock and map the slab at `path`, one with `size` bytes for messages if it has to be made.
+    """Lock and map the slab at `path`; a new one has `size` bytes for messages.
 
-    Raises SlabError when a living daemon has it or there is no room for it, StartError when it is not ours to use.
+    Raise SlabError if a running daemon uses it or there is no room for it, StartError if the daemon may not use the
+    file.
     """
     wanted = Geometry.for_size(size, largest_datagram)
     while True:
@@ -68,7 +69,7 @@ def _create(path: Path, geometry: Geometry) -> None:
     try:
         create(path, geometry, wall_ms())
     except SlabError:
-        if not path.exists():  # else somebody was faster
+        if not path.exists():  # another daemon may have created it first
             raise
 
 
@@ -80,7 +81,7 @@ def _check_owner(path: Path) -> None:
     except OSError as error:
         raise StartError(f"The slab {path} cannot be reached: {error.strerror}. Set another slab.path.") from error
     if not stat.S_ISREG(found.st_mode):
-        raise StartError(f"The slab {path} is not a file; set slab.path to the place of one.")
+        raise StartError(f"The slab {path} is not a file; set slab.path to a file.")
     if found.st_uid != os.geteuid():
         raise StartError(
             f"The slab {path} belongs to user {found.st_uid}, and the daemon runs as user {os.geteuid()}; start "
@@ -89,7 +90,7 @@ def _check_owner(path: Path) -> None:
 
 
 def _open_locked(path: Path) -> int | None:
-    """The descriptor that holds the lock; None when there is no file, or no longer."""
+    """Return the descriptor that holds the lock, or None without a file."""
     try:
         return lock(path)
     except FileNotFoundError:
@@ -99,7 +100,7 @@ def _open_locked(path: Path) -> int | None:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether the file is still the one of that name: the daemon that we waited for may have removed it."""
+    """Return True if the path still names this file: the previous daemon may have removed it."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -107,7 +108,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _adopt(path: Path, wanted: Geometry) -> Slab | None:
-    """The slab, in a state to work with; None when there is none any more."""
+    """Return the slab after recovery, or None if a new one must be created."""
     _check_kind(path)
     try:
         slab = Slab(path)
@@ -119,7 +120,7 @@ def _adopt(path: Path, wanted: Geometry) -> Slab | None:
     except (SlabError, ValueError, IndexError, struct.error) as error:
         _move_aside(path, str(error))
         return None
-    slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)  # what the last daemon knew of the cluster is nobody's any more
+    slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)  # the previous daemon's metadata does not count
     if held:
         log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held, "message"))
     if slab.geometry != wanted and not held:
@@ -130,7 +131,7 @@ def _adopt(path: Path, wanted: Geometry) -> Slab | None:
 
 
 def warn_of_size(slab: Slab, size: int, largest_datagram: int) -> None:
-    """Say so when a slab that is in use has another size than the configured one."""
+    """Log a warning if a slab in use has another size than configured."""
     _warn_of_size(slab, Geometry.for_size(size, largest_datagram))
 
 
@@ -144,26 +145,26 @@ def _warn_of_size(slab: Slab, wanted: Geometry) -> None:
 
 
 def _check_kind(path: Path) -> None:
-    """StartError for a file that never was a slab: a typo in slab.path must not move anybody's file away."""
+    """Raise StartError for a file that never was a slab: a typo in slab.path must not move an unrelated file."""
     with path.open("rb") as file:
         beginning = file.read(len(lay.SUPER_MAGIC))
     if beginning and beginning != lay.SUPER_MAGIC:
         raise StartError(
-            f"{path} is not a slab and was left alone. Set another slab.path, or, if it is a slab whose beginning was "
-            "damaged, move it away."
+            f"{path} is not a slab and was left alone. Set another slab.path, or, if it is a slab with a damaged "
+            "beginning, move it away."
         )
 
 
 def retire_row(slab: Slab, row: int) -> None:
-    """Nobody has the row any more: finish the transaction of whoever had it; no process is to be there."""
+    """Finish the transaction in a row, and clear its pid. No process may use the row."""
     Row(slab, row)
     slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_PID) >> 2] = 0
 
 
 def inherit_slab(slab: Slab, inputs: Sequence[int]) -> None:
-    """Put a slab in order whose processes have just ended for the sake of ours.
+    """Recover a slab after the old processes ended for an upgrade.
 
-    It is believed to be sound: it was in use a moment ago.  The supervisor's own row is in use still.
+    The slab was in use a moment ago, so its chunks are not validated. The supervisor's own row stays in use.
     """
     for row in range(lay.ROW_COUNT):
         if row != lay.ROW_SUPERVISOR:
@@ -174,9 +175,9 @@ def inherit_slab(slab: Slab, inputs: Sequence[int]) -> None:
 
 
 def join_inputs(slab: Slab, rows: Sequence[int]) -> None:
-    """Let the inputs with these rows have what is in the slab, whoever had it: there may be fewer of them than before.
+    """Assign the chunks of all inputs to the inputs with these rows; there may be fewer than before.
 
-    Before any process is started.  What inputs without a successor left half done is finished first.
+    Call this before any process starts. Stream workers without a successor are recovered first.
     """
     heads = [(chunk, span) for chunk, _, span, _ in used_heads(slab)]
     owners = {slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] for chunk, _ in heads}
@@ -196,7 +197,8 @@ _STREAM_ROWS: Final = range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER)
 def _bequeath(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
     """Give the chunks of all other inputs to the first of these rows.
 
-    Its tickets and its arrivals go on behind those of all whom it succeeds: theirs are handed over and counted.
+    Its tickets and arrival counts advance beyond those of the other inputs, whose runs are handed over and whose
+    messages are counted already.
     """
     heir, tickets = rows[0], last_tickets(slab)
     for owner_at in (slab.chunk_at(chunk) + lay.CHUNK_OWNER for chunk in chunks):
@@ -208,7 +210,7 @@ def _bequeath(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
 
 
 def _check_chunks(slab: Slab) -> None:
-    """Walk everything that the processes will walk.  SlabError or ValueError where they would fail."""
+    """Walk all structures that the processes walk. Raise SlabError or ValueError where they would fail."""
     for chunk, _, _, _ in used_heads(slab):
         for offset, run in runs_of(slab, chunk):
             if run.state in {State.SPLIT, State.OPEN}:
@@ -221,11 +223,13 @@ def _move_aside(path: Path, reason: str) -> None:
     label = "damaged" if version in {None, lay.LAYOUT_VERSION} else f"version-{version}"
     aside = path.with_name(f"{path.name}.{label}-{wall_ms()}")
     path.rename(aside)
-    log.error("%s It was moved to %s, and a new slab is made; what is in the old one is not delivered.", reason, aside)
+    log.error(
+        "%s It was moved to %s, and a new slab is created; messages in the old one are not delivered.", reason, aside
+    )
 
 
 def _version_of(path: Path) -> int | None:
-    """The layout version that the file claims; None when it is no slab."""
+    """Return the layout version in the file, or None if it is not a slab."""
     with path.open("rb") as file:
         head = file.read(len(lay.SUPER_MAGIC) + 4)
     magic, version = head[: len(lay.SUPER_MAGIC)], head[len(lay.SUPER_MAGIC) :]

@@ -1,9 +1,8 @@
-"""The sockets that the daemon serves.  The supervisor binds them and keeps them open over restarts of its processes,
-so that what waits in the kernel survives.
+"""Sockets that the daemon serves.
 
-A socket file that nobody serves any more is replaced; one that a living process serves is not.  The permission bits are
-right from the first moment, because the umask is set around the bind; a file that is to have another owner can be used
-by nobody before it has him.
+The supervisor binds them and keeps them open over restarts of its processes, so data in the kernel survives. It
+replaces a stale socket file, but not one that a live process serves. The permission bits are correct from the start,
+because the umask is set around the bind. A file for another owner is unusable until its owner is set.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ DATAGRAM_SETTING: Final = "input.unix_datagram.path"
 STREAM_SETTING: Final = "input.unix_stream.path"
 TCP_SETTING: Final = "input.tcp"
 _MANY: Final = 4096
-"""Connections that may wait to be accepted; the kernel takes no more than net.core.somaxconn."""
+"""Backlog of the inputs; the kernel limits it to net.core.somaxconn."""
 _BACKLOG: Final = 64
 
 
 class Bound(NamedTuple):
-    """A socket and, if it has one that is ours to remove, its file.
+    """A socket, and the socket file that the daemon may remove.
 
-    One that is not ours belongs to a service manager, who keeps it open when the daemon ends.  `queue` datagrams may
-    wait at it; 0: not known, or none at all.
+    A socket that is not ours belongs to a service manager, which keeps it open after the end of the daemon. `queue` is
+    the queue length for datagrams, 0 if unknown or none.
     """
 
     socket: socket.socket
@@ -63,7 +62,7 @@ class Bound(NamedTuple):
     queue: int = 0
 
     def remove_file(self) -> None:
-        """Remove the socket file, unless somebody else has put his own there meanwhile."""
+        """Remove the socket file, unless another program has replaced it."""
         if self.path is None or self.file is None:
             return
         with suppress(FileNotFoundError):
@@ -72,26 +71,26 @@ class Bound(NamedTuple):
 
 
 def bind_datagrams(config: UnixDatagram) -> Bound:
-    """The datagram socket.  Raises StartError when its place is taken or cannot be used."""
-    queue = queue_length() or 0  # as it is when the socket is made
+    """Bind the datagram socket. Raise StartError if its path is in use or unusable."""
+    queue = queue_length() or 0  # the length at the time of the bind
     bound = _bind_unix(Path(config.path), socket.SOCK_DGRAM, Access.of(config), DATAGRAM_SETTING)
     return bound._replace(queue=queue)
 
 
 def bind_unix_stream(config: UnixStream) -> Bound:
-    """The listening UNIX stream socket.  Raises StartError when its place is taken or cannot be used."""
+    """Bind the listening UNIX stream socket. Raise StartError if its path is in use or unusable."""
     bound = _bind_unix(Path(config.path), socket.SOCK_STREAM, Access.of(config), STREAM_SETTING)
     bound.socket.listen(_MANY)
     return bound
 
 
 def bind_tcp(config: Tcp) -> Bound:
-    """The listening TCP socket.  Raises StartError when the address is taken or cannot be used."""
+    """Bind the listening TCP socket. Raise StartError if the address is in use or unusable."""
     return Bound(_listen_tcp(HostPort(config.host, config.port), TCP_SETTING, _MANY))
 
 
 def bind_http(config: Http) -> Bound:
-    """The listening socket of the status pages.  Raises StartError when the address is taken or cannot be used."""
+    """Bind the listening socket of the status pages. Raise StartError if the address is in use or unusable."""
     address = config.address
     if isinstance(address, HostPort):
         return Bound(_listen_tcp(address, HTTP_SETTING, _BACKLOG))
@@ -112,14 +111,14 @@ def _listen_tcp(address: HostPort, setting: str, backlog: int) -> socket.socket:
 def _tcp_remedy(error: OSError) -> str:
     remedies = {
         errno.EADDRINUSE: "another program listens there; stop it or choose another port.",
-        errno.EADDRNOTAVAIL: "this host has no such address; choose one that it has, as 127.0.0.1.",
+        errno.EADDRNOTAVAIL: "this host has no such address; choose an address of this host, as 127.0.0.1.",
         errno.EACCES: "a port below 1024 needs a privilege; choose a higher one.",
     }
     return remedies.get(error.errno or 0, f"{error.strerror}.")
 
 
 class Access(NamedTuple):
-    """Who may send to a socket file: permission bits, owner and group; None: as a file that is made there."""
+    """Permissions of a socket file: mode, owner and group; None keeps the default."""
 
     mode: int | None = None
     user: str | None = None
@@ -135,7 +134,7 @@ def _bind_unix(path: Path, kind: SocketKind, access: Access, setting: str) -> Bo
     _clear(path, kind, setting)
     bound = socket.socket(socket.AF_UNIX, kind)
     if kind is socket.SOCK_DGRAM:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # who sends is known from the first datagram on
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # credentials come with every datagram
     try:
         with _umask(access.mode if owner is None else 0):
             bound.bind(str(path))
@@ -149,7 +148,7 @@ def _bind_unix(path: Path, kind: SocketKind, access: Access, setting: str) -> Bo
 
 
 def _owner_of(access: Access, setting: str) -> tuple[int, int] | None:
-    """The numbers of the configured user and group, -1 = as it is; None when neither is configured."""
+    """Return uid and gid of the configured owner, -1 for unchanged, or None if neither is configured."""
     if access.user is None and access.group is None:
         return None
     try:
@@ -158,15 +157,15 @@ def _owner_of(access: Access, setting: str) -> tuple[int, int] | None:
     except KeyError as error:
         place = setting.rpartition(".")[0]
         raise StartError(
-            f"{place}: there is no such user or group: {error.args[0]}; make it or name another."
+            f"{place}: there is no such user or group: {error.args[0]}; create it or name another."
         ) from error
     return user, group
 
 
 def _hand_over(path: Path, owner: tuple[int, int], mode: int | None) -> None:
-    """Give the file, which nobody may use yet, to its owner, and only then let him use it.
+    """Give the file, which is still unusable, to its owner, and then set its mode.
 
-    By way of a descriptor: the path may name something else from one call to the next.
+    The calls use a descriptor, because the path may name another file from one call to the next.
     """
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -179,7 +178,7 @@ def _hand_over(path: Path, owner: tuple[int, int], mode: int | None) -> None:
 
 @contextmanager
 def _removed_on_failure(path: Path) -> Iterator[None]:
-    """A socket file that nobody may use is of no use to anybody."""
+    """Remove the socket file on failure, because its mode makes it unusable."""
     try:
         yield
     except OSError:
@@ -206,13 +205,11 @@ def _umask(mode: int | None) -> Iterator[None]:
 
 
 def _clear(path: Path, kind: SocketKind, setting: str) -> None:
-    """Remove the socket file that a dead process left."""
+    """Remove the stale socket file of a dead process."""
     try:
         found = path.lstat()
         if not stat.S_ISSOCK(found.st_mode):
-            raise StartError(
-                f'{setting} = "{path}": there is something that is no socket; remove it or choose another path.'
-            )
+            raise StartError(f'{setting} = "{path}": the file is not a socket; remove it or choose another path.')
         if _is_served(path, kind):
             raise StartError(f'{setting} = "{path}": another program receives there; stop it or choose another path.')
         path.unlink()
@@ -230,17 +227,17 @@ def _is_served(path: Path, kind: SocketKind) -> bool:
         except ConnectionRefusedError:
             return False
         except OSError as error:
-            if error.errno not in {errno.EPROTOTYPE, errno.EAGAIN}:  # served, in another way or by somebody busy
+            if error.errno not in {errno.EPROTOTYPE, errno.EAGAIN}:  # served: another kind of socket, or a busy process
                 raise
         return True
 
 
 def _place_trouble(path: Path, setting: str, error: OSError) -> str:
     remedies = {
-        errno.ENOENT: f"there is no directory {path.parent}; make it or choose another path.",
+        errno.ENOENT: f"there is no directory {path.parent}; create it or choose another path.",
         errno.ENOTDIR: f"{path.parent} is not a directory; choose another path.",
         errno.EACCES: f"the daemon's user must be allowed to write to {path.parent} and to the socket there.",
-        errno.EADDRINUSE: "another program took the place just now; stop it or choose another path.",
-        errno.EPERM: "only root may give a file to another user, or to a group that he is not in.",
+        errno.EADDRINUSE: "another program has just taken the path; stop it or choose another path.",
+        errno.EPERM: "only root may give a file to another user, or to a group without the daemon's user.",
     }
     return f'{setting} = "{path}" cannot be used: {remedies.get(error.errno or 0, f"{error.strerror}.")}'

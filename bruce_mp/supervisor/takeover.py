@@ -1,8 +1,7 @@
-"""How the new code takes over from the old one's processes.
+"""Takeover from the processes of the old code.
 
-Its own processes are started first, and load all that they need; then the old ones end, the slab is put in order, and
-the new ones may begin, inputs first.  Only between the end of the old inputs and the beginning of the new ones nobody
-receives.
+The new processes start first and load their programs. Then the old ones end, the slab is recovered, and the new ones
+begin, inputs first. Messages wait in the sockets only between the end of the old inputs and the start of the new ones.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ if TYPE_CHECKING:
 __all__ = ["Takeover"]
 
 _LOADING_S: Final = 10.0
-"""So long may our processes take to load; who takes longer does it while messages wait."""
+"""Time limit for our processes to load; later ones load while messages wait."""
 
 log = logging.getLogger(__name__)
 
 
 class Takeover:
-    """From `before` to `crew`.  Times in seconds of the monotonic clock."""
+    """Takeover from the old processes (`before`) to `crew`. Times are in seconds of the monotonic clock."""
 
     def __init__(self, handover: Handover, run_dir: Path) -> None:
         self._old_version = handover.version
@@ -48,11 +47,11 @@ class Takeover:
         self._is_told = False
 
     def carry_out(self, crew: Crew, slab: Slab, inputs: tuple[int, ...]) -> None:
-        """End the old processes, and let ours begin.  Raises SlabError for a slab that is damaged."""
+        """End the old processes and let ours begin. Raise SlabError for a damaged slab."""
         if not self._has_slab:
-            return  # they have ended: the slab was taken, and ours are started, as at every start
+            return  # the old daemon has ended, and this is an ordinary start
         crew.load(time.monotonic() + _LOADING_S)
-        for _ in used_heads(slab):  # so that the kernel has mapped what is walked below
+        for _ in used_heads(slab):  # touches the pages that are walked below, so that the kernel has mapped them
             pass
         self._before.end_senders()
         self._deaf_since = time.monotonic()
@@ -63,7 +62,7 @@ class Takeover:
         self._others_begin = time.monotonic() + HEAD_START_S
 
     def look(self, crew: Crew) -> None:
-        """Say once that it is done, and how long messages waited."""
+        """Let the other processes begin, and report once that the takeover is complete."""
         self._before.bury_helpers()
         if crew.inputs_run or time.monotonic() >= self._others_begin:
             crew.let_all_begin()
@@ -76,7 +75,7 @@ class Takeover:
     def _tell(self, waited_ms: int) -> None:
         log.log(
             NOTICE,
-            "bruce %s has taken over from %s. Nothing was received for %d ms; what came waited.",
+            "bruce %s has taken over from %s. Nothing was received for %d ms; messages waited in the sockets.",
             __version__,
             self._old_version,
             waited_ms,

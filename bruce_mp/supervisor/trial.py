@@ -1,7 +1,7 @@
-"""Whether the code that is installed now would start: it is asked, in a process of its own.
+"""Preflight check of the installed code, in a separate process, before an upgrade.
 
-The process is started as we were, with `--check` behind: it reads the configuration, loads all programs, and says who
-it is and where it would work.
+The process has our command line plus `--check`. It reads the configuration, imports all programs, and reports its
+version, slab and run directory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TrialError(BruceError):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What the code that is installed now says of itself: its version, and whether it can go on with our slab."""
+    """Report of the installed code: its version, and the slab and run directory that it would use."""
 
     version: str
     layout: int
@@ -44,38 +44,38 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def examine(config: Config, programs: Programs) -> Verdict:
-    """Of the code that runs: load everything that the daemon needs.  Raises what the loading raises."""
+    """Load all programs of the running code, and return its report. Errors of the imports propagate."""
     for program in programs:
         importlib.import_module(program)
     return Verdict(__version__, LAYOUT_VERSION, config.slab_path, config.daemon.run_dir)
 
 
 class Trial:
-    """A process that examines the code that is installed now.  `due`: when it is given up, by the monotonic clock."""
+    """Process that checks the installed code. `due` is its deadline on the monotonic clock."""
 
     def __init__(self) -> None:
         self._said = open(os.memfd_create("said"), "w+b")  # noqa: PTH123, SIM115 - no path; `close` closes it
         self._complaints = open(os.memfd_create("complaints"), "w+b")  # noqa: PTH123, SIM115
         command = [sys.executable, *sys.orig_argv[1:], CHECK]
-        self._process = subprocess.Popen(  # noqa: S603 - what runs now is asked
+        self._process = subprocess.Popen(  # noqa: S603 - executes the running program
             command, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._complaints
         )
         self._end = os.pidfd_open(self._process.pid)
         self.due = time.monotonic() + PATIENCE_S
 
     def fileno(self) -> int:
-        """The descriptor that is readable when the process has ended."""
+        """Return the descriptor that becomes readable when the process ends."""
         return self._end
 
     @property
     def is_over(self) -> bool:
-        """Whether there is a verdict, or none in time."""
+        """Return True if the process has ended or its deadline has passed."""
         return self._process.poll() is not None or time.monotonic() >= self.due
 
     def verdict(self) -> Verdict:
-        """What came of it; TrialError when the code would not start, or did not say in time."""
+        """Return the report. Raise TrialError if the code would not start, or without a report in time."""
         if self._process.poll() is None:
-            raise TrialError(f"it did not say within {PATIENCE_S:g} s whether it would start")
+            raise TrialError(f"its check took longer than {PATIENCE_S:g} s")
         if self._process.returncode:
             raise TrialError(
                 f"it would not start: {_read(self._complaints) or f'exit code {self._process.returncode}'}"
@@ -83,10 +83,10 @@ class Trial:
         try:
             return msgspec.json.decode(_read(self._said), type=Verdict)
         except msgspec.DecodeError as error:
-            raise TrialError(f"it does not say what it is: {error}") from error
+            raise TrialError(f"its report cannot be read: {error}") from error
 
     def close(self) -> None:
-        """End it, if it has not ended."""
+        """Kill the process if it runs, and release its resources."""
         self._process.kill()
         self._process.wait()
         os.close(self._end)

@@ -1,10 +1,10 @@
-"""The way to the code that is installed now, without an end of the daemon.
+"""Upgrade to the installed code without stopping the daemon.
 
-    IDLE ──SIGUSR2──▶ CHECKING ──it would start, and can go on with our slab──▶ ready: execute it
-                         │  └─────it would start, with another kind of slab──▶ DRAINING ──all have ended──▶ execute it
+    IDLE ──SIGUSR2──▶ CHECKING ──it would start, and can adopt our slab──▶ READY: execute it
+                         │  └─────it would start, with another slab──▶ DRAINING ──all have ended──▶ execute it
                          └────────it would not start──▶ IDLE
 
-While the new code is checked everything goes on.  `step` never waits.
+The daemon works as usual during the check. `step` never waits.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class State(Enum):
     IDLE = auto()
     CHECKING = auto()
     READY = auto()
-    """The new code is to be executed now; our processes go on meanwhile."""
+    """The new code is to be executed now, while our processes continue."""
     DRAINING = auto()
-    """It is to be executed when our processes have delivered all and ended."""
+    """The new code is to be executed after our processes have delivered all messages and ended."""
 
 
 class Upgrade:
-    """`run_dir` and `slab` are the places where this daemon works.
+    """State machine of an upgrade. `run_dir` and `slab` are the paths that this daemon uses.
 
-    `since`: when the way was free, by the monotonic clock in seconds.
+    `since` is the time of the last successful check, in seconds of the monotonic clock.
     """
 
     def __init__(self, run_dir: Path, slab: Path) -> None:
@@ -55,18 +55,18 @@ class Upgrade:
 
     @property
     def due(self) -> float | None:
-        """When `step` has something to do."""
+        """Return the deadline of the check."""
         return self._trial.due if self._trial else None
 
     def sources(self) -> dict[int, Callable[[], None]]:
-        """The descriptor to wait for."""
+        """Return the descriptor to poll."""
         return {self._trial.fileno(): self.step} if self._trial else {}
 
     def request(self) -> None:
-        """Begin, unless we are at it already."""
+        """Begin an upgrade, unless one is in progress."""
         if self.state is not State.IDLE:
             return
-        log.log(NOTICE, "An upgrade is asked for: the code that is installed now is checked.")
+        log.log(NOTICE, "Upgrade requested: checking the installed code.")
         before = read_note(self._run_dir)
         self._note = UpgradeNote(before.number + 1 if before else 1, Stage.CHECKING, __version__)
         write_note(self._run_dir, self._note)
@@ -78,7 +78,7 @@ class Upgrade:
             self.state = State.CHECKING
 
     def step(self) -> None:
-        """Look what came of the check."""
+        """Act on the result of the check, if it has ended."""
         if self._trial is None or not self._trial.is_over:
             return
         try:
@@ -96,7 +96,7 @@ class Upgrade:
         self._advance(State.DRAINING, Stage.DRAINING, verdict)
         log.log(
             NOTICE,
-            "bruce %s makes way for %s, which has its slab at %s, with layout %d: this one is emptied first.",
+            "bruce %s makes way for %s, with its slab at %s and layout %d: the present slab is emptied first.",
             __version__,
             verdict.version,
             verdict.slab,
@@ -109,15 +109,15 @@ class Upgrade:
         write_note(self._run_dir, self._note)
 
     def refuse(self, reason: str) -> None:
-        """Stay as we are."""
-        log.error("There is no upgrade from bruce %s to the code that is installed now: %s", __version__, reason)
+        """Log and record the failure, and stay with the running code."""
+        log.error("No upgrade from bruce %s to the installed code: %s", __version__, reason)
         write_note(self._run_dir, UpgradeNote(self._note.number, Stage.REFUSED, __version__, self._note.new, reason))
         self.state = State.IDLE
 
     def cancel(self) -> None:
-        """The daemon is to end."""
+        """Cancel the upgrade because the daemon ends."""
         if self.state is not State.IDLE:
-            self.refuse("the daemon was told to end")
+            self.refuse("the daemon is shutting down")
             self._end_trial()
 
     def _end_trial(self) -> None:

@@ -1,6 +1,6 @@
-"""How an upgrade goes, in a file of the run directory: written by the supervisor, read by `bruce upgrade`.
+"""Progress of an upgrade in a file of the run directory: the supervisor writes it, `bruce upgrade` reads it.
 
-The code that begins an upgrade is not the one that ends it, so that no connection could tell.
+A file serves because no connection survives from the old code to the new.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _NAME: Final = "upgrade"
 class Stage(StrEnum):
     CHECKING = "checking"
     DRAINING = "draining"
-    """The new code cannot go on with this slab: it is emptied first."""
+    """The new code cannot adopt this slab, so the daemon empties it first."""
     TAKING_OVER = "taking over"
     REFUSED = "refused"
     DONE = "done"
 
 
 class UpgradeNote(msgspec.Struct, frozen=True):
-    """How far the upgrade with this number is.  `waited_ms`: how long nothing was received, once it is DONE."""
+    """Stage of the upgrade with this number. `waited_ms` is the time without receiving, set once it is DONE."""
 
     number: int
     stage: Stage
@@ -40,7 +40,7 @@ class UpgradeNote(msgspec.Struct, frozen=True):
 
 
 def read_note(run_dir: Path) -> UpgradeNote | None:
-    """The last upgrade's note; None when there was none, or none that we understand."""
+    """Return the note of the last upgrade, or None without a readable one."""
     try:
         return msgspec.json.decode((run_dir / _NAME).read_bytes(), type=UpgradeNote)
     except (OSError, msgspec.DecodeError):
@@ -48,7 +48,7 @@ def read_note(run_dir: Path) -> UpgradeNote | None:
 
 
 def write_note(run_dir: Path, note: UpgradeNote) -> None:
-    """Replace the note, whole or not at all."""
+    """Replace the note atomically."""
     draft = run_dir / f"{_NAME}.new"
     draft.write_bytes(msgspec.json.encode(note))
     draft.rename(run_dir / _NAME)

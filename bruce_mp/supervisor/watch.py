@@ -1,9 +1,9 @@
-"""Who hangs: lives, and has given no sign of life for long.
+"""Watchdog: detects live processes without a heartbeat.
 
-Nothing is lost by killing a process, and a broker's partitions, or all messages, wait as long as it hangs.  But a
-process is not blamed for a pause of the whole machine: if we were not there ourselves, the time begins anew.
+Killing a process loses nothing, while a hung one blocks a broker's partitions or all messages. A pause of the whole
+machine must not count: if the supervisor itself was stopped, the measurement starts again.
 
-Times in seconds of a monotonic clock.
+Times are in seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["HUNG_BOOT_S", "HUNG_S", "Watch"]
 
 HUNG_S: float = 60.0
-"""Signs of life come every second, and the longest piece of work that we know takes two."""
+"""Limit for running processes. Heartbeats come every second, and the longest known piece of work takes two."""
 HUNG_BOOT_S: float = 600.0
-"""Who boots gives no sign of life until it is ready, and may have a large slab to walk first."""
+"""Limit for booting processes: they have no heartbeat until they are ready, and may walk a large slab first."""
 AWAY_S: Final = 5.0
-"""We look once a second; after a longer time we were stopped as well."""
+"""Gap between two checks that shows a stopped supervisor; it checks once a second."""
 
 Life = TypeVar("Life", bound="Hashable")
 
 
 class Watch(Generic[Life]):
-    """Remembers the last signs of life."""
+    """Last heartbeats of all processes, with the time of their last change."""
 
     def __init__(self, hung_s: float) -> None:
         self._hung_s = hung_s
@@ -34,7 +34,7 @@ class Watch(Generic[Life]):
         self._looked_at = 0.0
 
     def hung(self, beats: Mapping[Life, int], now: float) -> list[Life]:
-        """Those of the processes that hang; `beats` has the last sign of life of each, whatever its unit."""
+        """Return the hung processes. `beats` has the last heartbeat of each, in any unit."""
         before = self._seen if now - self._looked_at <= AWAY_S else {}
         self._looked_at = now
         self._seen = {life: _since(before.get(life), beat, now) for life, beat in beats.items()}

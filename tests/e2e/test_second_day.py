@@ -134,7 +134,7 @@ def test_a_directory_of_the_socket_that_is_not_there(daemon: Daemon) -> None:
     place = daemon.directory / "no" / "in.dgram"
     text = refused(daemon, input__unix_datagram__path=place)
     assert f'input.unix_datagram.path = "{place}" cannot be used: there is no directory {place.parent}; ' in text
-    assert "make it or choose another path" in text
+    assert "create it or choose another path" in text
     assert not daemon.slab_path.exists()
 
 
@@ -165,7 +165,7 @@ def test_a_run_directory_that_cannot_be_made(daemon: Daemon) -> None:
 def test_something_else_is_in_the_place_of_the_socket(daemon: Daemon) -> None:
     daemon.socket_path.write_text("precious")
     text = refused(daemon)
-    assert f'"{daemon.socket_path}": there is something that is no socket; remove it or choose another path' in text
+    assert f'"{daemon.socket_path}": the file is not a socket; remove it or choose another path' in text
     assert daemon.socket_path.read_text() == "precious"
 
 

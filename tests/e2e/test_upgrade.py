@@ -215,7 +215,9 @@ def test_an_end_while_the_slab_is_emptied_takes_in_what_waits(
         for number in range(5, 8):
             client.send("red", b"%d" % number)
     os.kill(daemon.pid, signal.SIGTERM)
-    daemon.wait_for(lambda: "the new code does it" in daemon.log(), "the supervisor to hear of it", WITHIN_S)
+    daemon.wait_for(
+        lambda: "the new code receives the messages" in daemon.log(), "the supervisor to hear of it", WITHIN_S
+    )
     broker.broker_up(1)
     assert supervisor.wait(WITHIN_S) in {0, None}
     arrived = read_back(broker, TOPICS)["red"]

@@ -84,14 +84,14 @@ def test_a_socket_of_another_kind_is_refused(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unix:
         unix.bind(str(tmp_path / "in"))
         unix.listen()
-        with pytest.raises(StartError, match=r"^input\.unix_datagram\.path: .* has to be a datagram socket"):
+        with pytest.raises(StartError, match=r"^input\.unix_datagram\.path: .* must be a datagram socket"):
             take_intake(configured(str(tmp_path / "in")), Handed([HandedSocket(unix, "")]))
 
 
 def test_a_stream_socket_that_does_not_listen_is_refused(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unix:
         unix.bind(str(tmp_path / "http"))
-        with pytest.raises(StartError, match="has to be a listening stream socket"):
+        with pytest.raises(StartError, match="must be a listening stream socket"):
             Handed([HandedSocket(unix, "")]).take("http.listen", socket.SOCK_STREAM, UnixPath(str(tmp_path / "http")))
 
 

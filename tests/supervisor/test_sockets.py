@@ -69,13 +69,13 @@ def test_what_a_living_process_serves_is_not_stolen(path: Path, kind: SocketKind
 
 def test_a_file_that_is_no_socket_is_not_removed(path: Path) -> None:
     path.write_text("precious")
-    with pytest.raises(StartError, match="no socket"):
+    with pytest.raises(StartError, match="not a socket"):
         bind_datagrams(UnixDatagram(path=str(path)))
     assert path.read_text() == "precious"
 
 
 def test_a_missing_directory_is_named(path: Path) -> None:
-    with pytest.raises(StartError, match=f"there is no directory {path}; make it"):
+    with pytest.raises(StartError, match=f"there is no directory {path}; create it"):
         bind_datagrams(UnixDatagram(path=str(path / "dgram")))
 
 
