@@ -19,7 +19,7 @@ MOVING = msgspec.structs.replace(BALANCED, consistent=False)
 
 
 def run_check(*readings: object) -> int:
-    """`bruce check` of a daemon whose books read so, one after the other, and like the last from then on."""
+    """Run `bruce check` against a daemon that serves these books in turn; the last one repeats."""
     rest = list(readings)
     with JsonPages({"/books/json": lambda: rest.pop(0) if len(rest) > 1 else rest[0]}) as pages:
         return main(["check", "--url", pages.url])

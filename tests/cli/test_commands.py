@@ -60,7 +60,7 @@ def test_a_foreseen_error_is_a_sentence_and_its_code(capsys: pytest.CaptureFixtu
 
 @pytest.fixture
 def unread() -> Iterator[int]:
-    """The end of a pipe that nobody reads."""
+    """The write end of a pipe without a reader."""
     reader, writer = os.pipe()
     os.close(reader)
     yield writer

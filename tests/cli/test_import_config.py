@@ -1,4 +1,4 @@
-"""`bruce import-config`: what old configurations become, what is said about it, and what is refused."""
+"""`bruce import-config`: results, notes and errors for old configurations."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def ours(data: bytes, line: str | None = None) -> dict[str, Any]:
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command on a file; status, output and errors."""
+    """Run the command on a file; return status, output and errors."""
 
     def run(data: bytes, *arguments: str) -> tuple[int, str, str]:
         file = tmp_path / "old.xml"
@@ -522,6 +522,6 @@ def test_the_page_of_options_names_settings_that_there_are() -> None:
 
 
 def row_names(reference: str, section: str) -> list[str]:
-    """The settings in a section of the reference page."""
+    """Return the settings in a section of the reference page."""
     below = reference.partition(f"### `[{section}]`")[2].partition("\n### ")[0]
     return re.findall(r"^\| `([^`]+)`", below, re.MULTILINE)

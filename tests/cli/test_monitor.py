@@ -1,4 +1,4 @@
-"""`bruce monitor` against pages that a test makes up, and against a real daemon."""
+"""`bruce monitor` against fake pages, and against a real daemon."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNTERS = ("MsgDiscardedNoMem", "MsgDiscardedMalformed", "ProcessRestarted", "C
 
 
 class FakeDaemon:
-    """The pages of a daemon that is well, and what a test makes of them."""
+    """Pages of a healthy daemon, which a test modifies."""
 
     def __init__(self) -> None:
         self.books = {"received": 10, "delivered": 6, "discarded": {}, "held": {"queued": 4}, "consistent": True}
@@ -219,7 +219,7 @@ def test_the_counters_that_are_watched_exist(tmp_path: Path) -> None:
     watched = {name for check in CHECKS for name in check.counters}
     assert len(watched) > 20
     assert watched <= known
-    meant = {f"MsgDiscarded{name}" for name in ("RateLimit", "AbandonedAttempt", "OverQuota")}  # somebody wanted it
+    meant = {f"MsgDiscarded{name}" for name in ("RateLimit", "AbandonedAttempt", "OverQuota")}  # deliberate discards
     assert {name for name in known if name.startswith("MsgDiscarded")} - watched == meant
 
 

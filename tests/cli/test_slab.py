@@ -1,4 +1,4 @@
-"""`bruce slab`: the report for people, the JSON, and every message out of the file as a line that can be read back."""
+"""`bruce slab`: the text report, the JSON, and the export of every message as a line that can be parsed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def export(path: Path, *options: str) -> tuple[int, list[DiscardLine]]:
-    """The exit status, and the lines."""
+    """Return the exit status and the lines."""
     out = path.with_name("out")
     status = main(["slab", "export", str(path), "--output", str(out), *options])
     return status, [parse_line(line) for line in out.read_bytes().splitlines(keepends=True)]

@@ -1,6 +1,6 @@
-"""The examples in docs/clients are compiled and run, each over each way that it knows.
+"""The examples in docs/clients are compiled and run, over each transport that they support.
 
-A language whose tools this machine does not have is skipped, and the summary says so.
+A language without tools on this machine is skipped, and the summary reports it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ BUILD_S: Final = 300
 
 @dataclass(frozen=True)
 class Language:
-    """What a language needs, how its example is built (in a directory), and how it is told where to send."""
+    """Needs of a language, the build of its example (in a directory), and the arguments that select the transport."""
 
     tools: tuple[str, ...]
     build: Callable[[Path], list[str] | None]
     run: Callable[[Path], list[str]]
     ways: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """The arguments before the topic, by way; `{}` is the path or the port."""
+    """Arguments before the topic, by transport; `{}` is the path or the port."""
     keyed: bool = True
 
 
@@ -77,7 +77,7 @@ WAYS: Final = [(name, way) for name, language in LANGUAGES.items() for way in la
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]:
-    """The command that runs a language's example, built once."""
+    """Return the command that runs a language's example, which is built once."""
     made: dict[str, list[str]] = {}
 
     def build(name: str) -> list[str]:
@@ -96,7 +96,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]
 
 
 def finish(command: Sequence[str], *, expect: int = 0) -> str:
-    """Run a command to its end; what it said."""
+    """Run a command to its end, and return its output."""
     offline = {**os.environ, "GOTOOLCHAIN": "local", "GOPROXY": "off", "GO111MODULE": "off"}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=BUILD_S, env=offline, cwd=EXAMPLES, check=False
@@ -168,7 +168,7 @@ def test_an_example_says_when_nobody_is_there(
     built: Callable[[str], list[str]], tmp_path: Path, name: str, way: str
 ) -> None:
     with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        nobody.bind(("127.0.0.1", 0))  # the socket does not listen
         address = str(nobody.getsockname()[1]) if way == "tcp" else str(tmp_path / "nobody")
         assert finish([*built(name), *arguments(name, way, address), "t", "", "v"], expect=1)
 

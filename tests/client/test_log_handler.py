@@ -1,4 +1,4 @@
-"""The log handler: records arrive as messages, and nothing comes back to the program that logs."""
+"""The log handler: records arrive as messages, and errors never reach the logging program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bruce send` against a real socket: what arrives, what is said, with which status."""
+"""`bruce send` against a real socket: received messages, output and exit status."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def daemon(path: str) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def send(path: str) -> Callable[..., int]:
-    """Runs the command with the daemon's socket and the topic `t`."""
+    """Run the command with the daemon's socket and the topic `t`."""
 
     def run_with(*arguments: str) -> int:
         parser = argparse.ArgumentParser(prog="bruce send")

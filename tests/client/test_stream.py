@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 LARGE = bytes(1 << 20)
 FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-"""Python 3.12 and later warn of forks where there are threads; that is what is tested."""
+"""Python 3.12 and later warn of forks with threads, which these tests use deliberately."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def send_without_end(client: StreamClient) -> None:
 
 
 def fails_with(kind: type[Exception], work: Callable[[], object]) -> Callable[[], None]:
-    """For a thread: work that has to fail so."""
+    """Return work for a thread that must fail with this error."""
 
     def run() -> None:
         with pytest.raises(kind):
@@ -160,7 +160,7 @@ def test_a_daemon_that_does_not_read_holds_the_sender_up_for_its_time_only(daemo
         assert time.monotonic() - started >= 0.19
         assert time.process_time() - cpu < 0.1
         assert dict(client.stats().dropped)["timeout"] >= 1
-        assert client.stats().waiting <= 1  # partly written, so that it has to be finished
+        assert client.stats().waiting <= 1  # partly written, so it must be completed
         daemon.reading.set()
         assert client.send("t", b"last")
         received = values(daemon.wait(sent + 1))
@@ -172,7 +172,7 @@ def test_without_time_a_full_connection_drops_at_once(daemon: StreamDaemon, path
     client = StreamClient(path, timeout=0)
     with pytest.raises(SendTimeoutError, match="did not read"):
         send_without_end(client)
-    with pytest.raises(ClientClosedError, match=r"1 message was not sent.*did not read"):  # a part of it was
+    with pytest.raises(ClientClosedError, match=r"1 message was not sent.*did not read"):  # partly written
         client.close()
 
 

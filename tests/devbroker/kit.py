@@ -1,4 +1,4 @@
-"""What the tests of the embedded broker share: batches, requests, a raw connection, a broker without a socket."""
+"""Helpers of the embedded broker's tests: batches, requests, a raw connection, a broker without a socket."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def make_batch(
     timestamp: int = 1000,
     value: bytes = b"value",
 ) -> bytes:
-    """A record batch by kafka-python: `count` records, timestamps going up; producer is (id, epoch, sequence)."""
+    """Build a record batch with kafka-python.
+
+    It has `count` records with increasing timestamps; `producer` is (id, epoch, sequence).
+    """
     producer_id, epoch, sequence = producer
     builder = MemoryRecordsBuilder(
         2, codec, 1 << 24, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
@@ -49,19 +52,19 @@ def head_of(batch: bytes) -> BatchHead:
 
 
 def produce(parts: Iterable[tuple[str, int, bytes | None]], *, version: int = 9, acks: int = -1) -> Any:
-    """A Produce request with one batch for each (topic, partition)."""
+    """Build a Produce request with one batch for each (topic, partition)."""
     topics = [TopicData(name=name, partition_data=[PartitionData(index=i, records=raw)]) for name, i, raw in parts]
     return ProduceRequest(version=version, acks=acks, timeout_ms=1000, topic_data=topics)
 
 
 def frame_of(request: Any, correlation_id: int = 7) -> bytes:
-    """The request on the wire, length included."""
+    """Return the request on the wire, including its length."""
     request.with_header(correlation_id, "kit")
     return bytes(request.encode(header=True, framed=True))
 
 
 class Desk:
-    """Brokers without sockets: requests and responses pass through their encoding, as they do on a connection."""
+    """Brokers without sockets: requests and responses are encoded and decoded, as on a connection."""
 
     def __init__(
         self, *, brokers: int = 1, auto_create: int = 0, limits: Limits | None = None, max_bytes: int = 1 << 24
@@ -72,7 +75,7 @@ class Desk:
         self.statistics = Statistics()
 
     def ask(self, request: Any, response_class: Any, *, broker: int = 1, struck: Struck = NO_FAULTS) -> Any:
-        """The decoded answer; None if there is none."""
+        """Return the decoded response, or None."""
         incoming = decode(frame_of(request)[4:])
         context = Context(APIS, self.cluster, self.statistics, broker, incoming.version, struck)
         response = incoming.api.handle(incoming.request, context)
@@ -83,7 +86,7 @@ class Desk:
 
 
 class RawClient:
-    """A blocking connection to `host:port` that sends and takes frames."""
+    """A blocking connection to `host:port` that sends and receives frames."""
 
     def __init__(self, address: str, timeout: float = 10.0) -> None:
         host, _, port = address.rpartition(":")
@@ -96,7 +99,7 @@ class RawClient:
         self._socket.sendall(data)
 
     def exactly(self, count: int) -> bytes:
-        """The next `count` bytes; raises EOFError if the broker closes before."""
+        """Return the next `count` bytes. Raise EOFError if the broker closes before."""
         got = b""
         while len(got) < count:
             more = self._socket.recv(count - len(got))
@@ -106,20 +109,20 @@ class RawClient:
         return got
 
     def frame(self) -> bytes:
-        """The next answer, length included."""
+        """Return the next response, including its length."""
         prefix = self.exactly(4)
         return prefix + self.exactly(struct.unpack(">i", prefix)[0])
 
     def receive(self, response_class: Any, version: int) -> Any:
-        """The next answer, decoded, header and all."""
+        """Return the next response, decoded, with its header."""
         return response_class.decode(self.frame(), version=version, header=True, framed=True)
 
     def readable(self) -> bool:
-        """Is there anything to take at this moment?"""
+        """Return True if bytes can be read now."""
         return bool(select.select([self._socket], [], [], 0)[0])
 
     def rest(self) -> bytes:
-        """All bytes until the broker closes."""
+        """Return all bytes until the broker closes."""
         got = b""
         while more := self._socket.recv(1 << 16):
             got += more

@@ -1,4 +1,4 @@
-"""Every way in which a batch can be wrong, and what the client is told."""
+"""Every invalid batch, and the error code for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITS = Limits(message_max_bytes=2000, strict=False)
 
 
 def rewritten(**fields: int) -> bytes:
-    """A batch with other header fields and a CRC that goes with them."""
+    """Return a batch with other header fields and a matching CRC."""
     raw = make_batch(3)
     changed = bytearray(HEADER.pack(*head_of(raw)._replace(**fields)) + raw[HEADER.size :])
     changed[17:21] = google_crc32c.value(bytes(changed[21:])).to_bytes(4, "big")

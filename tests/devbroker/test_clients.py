@@ -1,4 +1,4 @@
-"""The clients that people use, against the embedded broker: kafka-python and confluent-kafka (librdkafka)."""
+"""Real clients against the embedded broker: kafka-python and confluent-kafka (librdkafka)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def read_with_librdkafka(broker: DevBroker, count: int) -> list[bytes]:
 
 
 def send_with_librdkafka(broker: DevBroker, values: list[bytes], **settings: Any) -> list[str]:
-    """Errors of the delivery reports."""
+    """Return the errors of the delivery reports."""
     errors: list[str] = []
     config = {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
     producer = Producer(config | {name.replace("_", "."): value for name, value in settings.items()})

@@ -1,4 +1,4 @@
-"""Topics, leaders, and what Metadata is told."""
+"""Topics, leaders, and their metadata."""
 
 from __future__ import annotations
 

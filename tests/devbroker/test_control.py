@@ -1,4 +1,4 @@
-"""The client `DevBroker`: what it starts, reads back, waits for and damages."""
+"""The client `DevBroker`: start, read-back, waits and damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which requests a fault meets, and what becomes of the answer's bytes."""
+"""Matching of faults, and their effect on the response bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HITS = [("hits", 0)]
 
 
 def strikes(fault: Fault, requests: int, **where: Any) -> list[int]:
-    """Numbers (from 1) of the requests that the fault strikes."""
+    """Return the numbers (from 1) of the requests that the fault strikes."""
     book = FaultBook()
     book.inject(fault)
     api, broker, targets = where.get("api", ApiKey.PRODUCE), where.get("broker", 1), where.get("targets", HITS)

@@ -19,7 +19,7 @@ OffsetsTopic = ListOffsetsRequest.ListOffsetsTopic
 
 @pytest.fixture
 def desk() -> Desk:
-    """Two partitions of three batches of four records, timestamps from 1000, 2000 and 3000 on."""
+    """Two partitions of three batches of four records, with timestamps from 1000, 2000 and 3000."""
     made = Desk()
     made.cluster.add_topic("hits", 2)
     for number in range(1, 4):

@@ -1,4 +1,4 @@
-"""One partition: appending, reading, searching, forgetting, and damage on purpose."""
+"""One partition: append, read, search, removal, and deliberate damage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from devbroker.kit import head_of, make_batch
 
 
 def filled(*counts: int, limit: int = 1 << 20) -> PartitionLog:
-    """A log with batches of so many records; the value is the batch's number, timestamps are 1000 apart."""
+    """A log with batches of these record counts; the value is the batch's number, timestamps are 1000 apart."""
     log = PartitionLog(Retention(limit))
     for number, count in enumerate(counts):
         raw = make_batch(count, value=b"%d" % number, timestamp=1000 * (number + 1))

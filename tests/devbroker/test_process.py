@@ -20,7 +20,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a broker; whatever still runs at the end is killed."""
+    """Start a broker; the fixture kills remaining processes at the end."""
     with ExitStack() as stack:
 
         def run(*arguments: str) -> subprocess.Popen[str]:

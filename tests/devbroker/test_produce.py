@@ -22,7 +22,7 @@ def desk() -> Desk:
 
 
 def send(desk: Desk, batch: bytes | None, topic: str = "hits", partition: int = 0, **options: Any) -> Any:
-    """The answer for one partition."""
+    """Return the response for one partition."""
     broker, struck = options.pop("broker", 1), options.pop("struck", Struck())
     response = desk.ask(produce([(topic, partition, batch)], **options), ProduceResponse, broker=broker, struck=struck)
     return response.responses[0].partition_responses[0]

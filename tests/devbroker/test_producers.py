@@ -15,7 +15,7 @@ LAST = 2**31 - 1
 
 
 class Writer:
-    """Appends batches of one producer to a fresh log."""
+    """Writer that appends batches of one producer to a fresh log."""
 
     def __init__(self) -> None:
         self.log = PartitionLog(Retention(1 << 20))

@@ -1,4 +1,4 @@
-"""The server on an event loop of the test, where the order of events can be chosen."""
+"""The server on the test's own event loop, where the order of events can be chosen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bruce_mp.devbroker.server import DevServer, Pulse
 
 
 async def closed(client: socket.socket) -> bool:
-    """Does the broker close this connection?"""
+    """Return True if the broker closes this connection."""
     try:
         return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1), 5) == b""
     except ConnectionError:
@@ -22,7 +22,7 @@ async def closed(client: socket.socket) -> bool:
 @pytest.mark.parametrize("steps", range(8))
 @pytest.mark.parametrize("up_again", [False, True])
 def test_a_connection_dies_with_its_broker_however_young_it_is(steps: int, up_again: bool) -> None:
-    """Between the kernel's accept and the first line of our own code lie some rounds of the loop."""
+    """Some rounds of the loop pass between the kernel's accept and the first line of the handler."""
 
     async def scenario() -> None:
         server = DevServer(Cluster(1, max_bytes=1000))

@@ -1,4 +1,4 @@
-"""A real process, raw connections: each fault once, waiting, silence, brokers that go and come."""
+"""A real process and raw connections: each fault once, waits, silence, and restarts of brokers."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_a_waiting_fetch_hears_of_a_new_leader(broker: DevBroker, client: RawCli
 
 
 def leaders(client: RawClient) -> tuple[list[int], list[int]]:
-    """Ids of the brokers, and the leader of "hits"."""
+    """Return the ids of the brokers, and the leader of "hits"."""
     client.send(MetadataRequest(version=1, topics=None))
     response = client.receive(MetadataResponse, 1)
     (topic,) = response.topics

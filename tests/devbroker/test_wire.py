@@ -1,4 +1,4 @@
-"""Frames in and out, and what malformed ones lead to."""
+"""Encoding and decoding of frames, and the effect of malformed ones."""
 
 from __future__ import annotations
 

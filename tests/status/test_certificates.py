@@ -1,4 +1,4 @@
-"""The page of certificates, and what it means for the health."""
+"""The page `/certificates`, and its effect on the health."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of what compression brings and costs, and the sums that it is made of."""
+"""The page `/compression`, and the sums behind it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Debug:
-    """Keeps what it is given, once it may."""
+    """A copy file that stores copies after the test releases it."""
 
     def __init__(self) -> None:
         self.may = Event()

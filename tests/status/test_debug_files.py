@@ -1,4 +1,4 @@
-"""Message debugging: what is chosen, what is written, and when it ends."""
+"""Message debugging: selection of topics, the files, and the end by time or size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Made:
         self.debug.write([Copy(target, 1, 5, "", topic, b"key", b"value")] * count)
 
     def files(self) -> dict[str, int]:
-        """How many lines each file has."""
+        """Return the number of lines of each file."""
         if not self.directory.exists():
             return {}
         return {path.name: path.read_bytes().count(b"\n") for path in self.directory.iterdir()}

@@ -1,4 +1,4 @@
-"""The files of the page for people: what they are, what they ask for, and what a browser is told about them."""
+"""The dashboard's files: content, requests, and headers for the browser."""
 
 from __future__ import annotations
 

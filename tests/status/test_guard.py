@@ -1,4 +1,4 @@
-"""Requests that change something: from where they may come, and with which token."""
+"""State-changing requests: allowed origins, and tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The health page: each thing that can be wrong makes it say so, with a remedy."""
+"""The page `/healthz`: each fault yields a sentence with its remedy."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_partitions_without_a_leader(daemon: PagesOfNoDaemon, seconds: int) -> N
 
 
 def test_a_broker_that_somebody_has_to_see_to_is_a_problem(daemon: PagesOfNoDaemon) -> None:
-    """While other brokers work, too; and also while the next connection is being made."""
+    """Also while other brokers work, and while the next connection is in progress."""
     locked_out = msgspec.structs.replace(broker(CONNECTING), needs_operator=True, last_error="It refuses the login.")
     well(daemon).standings.take([router(), locked_out], NOW_MS)
     assert (
@@ -201,7 +201,7 @@ def test_many_topics_that_are_refused_are_not_all_named(daemon: PagesOfNoDaemon)
 def test_a_slab_that_fills_up(daemon: PagesOfNoDaemon, chunks: int, problems: list[str], warnings: list[str]) -> None:
     well(daemon)
     for _ in range(chunks):
-        daemon.filled.receive(b"news", 1, State.QUEUED)  # each is closed, and so has a chunk to itself
+        daemon.filled.receive(b"news", 1, State.QUEUED)  # each run is closed, and so has its own chunk
     page = daemon.json("/healthz", 503 if problems else 200)
     assert page["slab_in_use"] == round(chunks / 32, 4)
     assert shares(page["problems"]) == problems

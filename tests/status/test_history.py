@@ -1,4 +1,4 @@
-"""What the status process remembers: the flow of a minute and an hour, by broker and by topic."""
+"""Histories of the status process: the flow of a minute and an hour, by broker and by topic."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def filled(tmp_path: Path) -> Iterator[FilledSlab]:
 
 # --- flow -------------------------------------------------------------------------------------------------------------
 class Flow:
-    """A daemon that does the same each second."""
+    """A daemon with the same traffic every second."""
 
     def __init__(self, filled: FilledSlab) -> None:
         self.filled = filled

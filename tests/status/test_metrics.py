@@ -56,7 +56,7 @@ def value(found: Found, name: str, **labels: str) -> float:
 
 
 def names(text: str) -> set[str]:
-    """Every name that can stand in a query."""
+    """Return every name that a query may use."""
     found = set(re.findall(r"^# TYPE (\w+) (?:counter|gauge)$", text, re.MULTILINE))
     for name in re.findall(r"^# TYPE (\w+) histogram$", text, re.MULTILINE):
         found |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
@@ -99,7 +99,7 @@ def test_topics_have_series_and_an_age(daemon: PagesOfNoDaemon) -> None:
     daemon.filled.receive(b"news", 5)
     daemon.filled.receive(b'un"known\n', 2)
     daemon.steady_ms += 1500
-    daemon.now_ms -= 3_600_000  # somebody set the clock back
+    daemon.now_ms -= 3_600_000  # an administrator sets the clock back
     found = parsed(read(daemon))
     assert value(found, "bruce_topic_messages_held", topic="news") == 5
     assert value(found, "bruce_topic_messages_held", topic=r'un"known\x0a') == 2
@@ -156,12 +156,12 @@ def test_what_clients_chose_cannot_forge_a_sample() -> None:
     assert [(sample.value, sample.labels) for sample in read_back.samples] == [(1, {"topic": 'x"} 1\na_total 2\\'})]
 
 
-# --- what reads it ----------------------------------------------------------------------------------------------------
+# --- dashboard and alert rules ----------------------------------------------------------------------------------------
 
 
 @cache
 def expressions() -> dict[str, str]:
-    """Every query of the dashboard and of the alert rules, by where it stands."""
+    """Yield every query of the dashboard and of the alert rules, with its place."""
     dashboard: dict[str, Any] = json.loads((DEPLOY / "grafana" / "bruce.json").read_text())
     found = {
         f"panel {panel['title']} {target['refId']}": target["expr"]

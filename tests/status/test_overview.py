@@ -1,4 +1,4 @@
-"""The page `/overview`: what the page for people is made from."""
+"""The page `/overview`, the data source of the dashboard."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NASTY = b'<script>alert("1")</script>\xff'
 
 
 def ask(daemon: PagesOfNoDaemon, **query: object) -> Any:
-    """The page as of now; what was read a moment ago is out of date."""
+    """Return a fresh page; the cached reading has expired."""
     daemon.steady_ms += round(1000 * SIGHT_LASTS_S)
     text = "&".join(f"{name}={value}" for name, value in query.items())
     return daemon.json(f"/overview/json?{text}")

@@ -1,4 +1,4 @@
-"""What the pages say, read through the application."""
+"""Content of the pages, read through the application."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ JSON_PAGES = ("server_info", "counters", "discards", "queues", "metadata_fetch_t
 PLAIN_PAGES = JSON_PAGES[:5]
 NAMED_PAGE = re.compile(r"[ (`]/([a-z_]+)(?=[`?;,.) ]|$)", re.MULTILINE)
 NO_PAGES = {"root", "run", "msg_debug"}
-"""Directories that the documents name, and what the paths of message debugging have in common."""
+"""Directories that the documents name, and the common prefix of the message debugging paths."""
 
 
 def named_in() -> Iterator[tuple[str, str]]:
-    """What people may read, with its place: the strings of the code, and the documents."""
+    """Yield every text for users with its place: the strings of the code, and the documents."""
     for path in (ROOT / "bruce_mp").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -126,7 +126,7 @@ def test_a_refresh_is_asked_of_the_supervisor(status: StatusProcess, listener: s
 
 def test_it_ends_when_told_and_the_socket_lives_on(status: StatusProcess, listener: socket.socket) -> None:
     status.control.send(Drain())
-    assert ask(listener, "/server_info/json")[0] == 200  # Drain is not for us
+    assert ask(listener, "/server_info/json")[0] == 200  # the status process ignores Drain
     status.control.send(Stop())
     status.process.join(TIMEOUT_S)
     assert status.process.exitcode == 0

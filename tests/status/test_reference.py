@@ -1,4 +1,4 @@
-"""Every path and field that the monitors of the old daemons read, plain and JSON, whatever bytes clients send."""
+"""Every path and field that monitors of the old daemons read, plain and JSON, for any bytes from clients."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PAGES: Final[dict[str, dict[str, object]]] = {
     "queues": {"sending": [{"topic": str, "batch": int, "send_wait": int, "ack_wait": int}], "new": int},
     "metadata_fetch_time": {"last_updated": int, "last_modified": int},
 }
-"""The JSON by path: types, lists of what each entry has, objects."""
+"""JSON by path: types, lists with the type of their entries, objects."""
 
 PLAIN: Final[dict[str, tuple[str, ...]]] = {
     "server_info": ("pid: ", "version: ", "since: ", "now: "),
@@ -78,7 +78,7 @@ PLAIN: Final[dict[str, tuple[str, ...]]] = {
     "metadata_fetch_time": ("pid: ", "version: ", "since: ", "now: ", "last_updated: ", "last_modified: "),
 }
 
-# Counters that status_monitoring/check_dory_counters.py reads, by what it makes of them.
+# Counters that status_monitoring/check_dory_counters.py reads, by their use.
 CRITICAL: Final = """MsgUnprocessedDestroy NoDiscardQuery MetadataHasEmptyTopicList MetadataHasEmptyBrokerList
     BugDispatchBatchOutOfRangeIndex BugDispatchMsgOutOfRangeIndex TopicHasNoAvailablePartitions MetadataSanityCheckFail
     GetMetadataFail StreamClientWorkerStdException StreamClientWorkerUnknownException"""
@@ -104,7 +104,7 @@ OTHER: Final = """MongooseUrlDecodeError MongooseStdException MongooseUnknownExc
 
 @pytest.fixture
 def full(daemon: PagesOfNoDaemon) -> PagesOfNoDaemon:
-    """With something in every list of every page, in a finished report too."""
+    """A daemon with an entry in every list of every page, also in a finished report."""
     versions = {DiscardReason.UNSUPPORTED_VERSION: 7}
     events = [DiscardEvent(reason, b"t", 1, 5, 6, (b"abc",), versions.get(reason)) for reason in DiscardReason]
     tcp = DiscardEvent(DiscardReason.UNCLEAN_DISCONNECT, b"", 1, 0, 0, (b"abc",), is_tcp=True)
@@ -176,7 +176,7 @@ def test_message_debugging_may_be_asked_by_post_and_not_by_another_site(daemon: 
     assert [chosen.topics for chosen in daemon.announced] == [(b"a",)]
 
 
-# --- whatever bytes clients send --------------------------------------------------------------------------------------
+# --- arbitrary bytes from clients -------------------------------------------------------------------------------------
 nasty = st.binary(min_size=1, max_size=40)
 
 

@@ -1,4 +1,4 @@
-"""The page `/reload`, and what pages say of the configuration in force."""
+"""The page `/reload`, and the configuration in force on other pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file that is rolled: sizes, names, modes, and what a disk can do to it."""
+"""The rotated file: sizes, names, modes, and disk errors."""
 
 from __future__ import annotations
 

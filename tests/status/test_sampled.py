@@ -8,7 +8,7 @@ from bruce_mp.status.sampled import Sampled
 
 
 class Slow:
-    """A reading that takes `took` seconds of a clock that stands still otherwise."""
+    """A reading that takes `took` seconds on a clock that otherwise stands still."""
 
     def __init__(self, took: float) -> None:
         self.took = took

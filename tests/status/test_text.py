@@ -14,7 +14,7 @@ from bruce_mp.status.text import bracketed, topic_text
 
 
 def topic_bytes(text: str) -> bytes:
-    """The inverse, as docs/status.md gives it."""
+    """The inverse, as docs/status.md defines it."""
     return re.sub(
         rb"\\(?:x([0-9a-f]{2})|\\)",
         lambda match: bytes.fromhex(match[1].decode()) if match[1] else b"\\",

@@ -1,4 +1,4 @@
-"""What a process is told before it may begin."""
+"""Messages to a process before it may begin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIG = Config(kafka=Kafka(bootstrap_servers=("b1:9092",)))
 
 @pytest.fixture
 def ends(tmp_path: Path) -> Iterator[tuple[Child, Connection]]:
-    """A process that loads what it needs, and its end of the control pipe."""
+    """A process that loads its program, and its end of the control pipe."""
     ours, theirs = Pipe()
     with ours, theirs:
         child = Child("nobody", Start("router", 1, CONFIG, tmp_path, tmp_path), (), 0.0)
@@ -40,7 +40,7 @@ def words(theirs: Connection) -> list[Word | None]:
 
 
 def test_who_is_held_hears_of_begin_first(ends: tuple[Child, Connection]) -> None:
-    """Any other word would end it: the daemon is told to end while new code takes over."""
+    """Any other message would end the process, for example when the daemon shuts down during a takeover."""
     child, theirs = ends
     child.send(PeerDied("input"))
     child.drain()

@@ -1,4 +1,4 @@
-"""Real processes with fake mains: who is started, told, restarted and ended when."""
+"""Real processes with fake mains: start, messages, restart and end of each."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_delivery_ends_the_shutdown_before_its_time_is_over(tmp_path: Path) -> N
         assert "Adopted the slab" in daemon.text()
         started = time.monotonic()
         assert daemon.end() == 0
-        assert time.monotonic() - started < 10  # of 30
+        assert time.monotonic() - started < 10  # of the 30 s limit
         assert not daemon.slab_path.exists()
 
 
@@ -206,7 +206,7 @@ def test_a_second_sigterm_hurries(tmp_path: Path) -> None:
         wait_until(lambda: str(Drain()) in daemon.heard("router"), "draining")
         started = time.monotonic()
         assert daemon.end() == 0
-        assert time.monotonic() - started < 10  # of 30
+        assert time.monotonic() - started < 10  # of the 30 s limit
         assert daemon.slab_path.exists()
 
 

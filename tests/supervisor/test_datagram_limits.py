@@ -11,7 +11,7 @@ from bruce_mp.supervisor.datagram_limits import check_datagram_size, warn_of_sho
 DEFAULT = int(Path("/proc/sys/net/core/wmem_default").read_text())
 LARGEST = int(Path("/proc/sys/net/core/wmem_max").read_text())
 LARGE = DEFAULT
-"""Does not fit into a send buffer of that size with its overhead, but the kernel doubles what a sender asks for."""
+"""Larger than a send buffer of that size with its overhead; but the kernel doubles the requested size."""
 
 
 def test_what_every_sender_can_send_is_accepted(caplog: pytest.LogCaptureFixture) -> None:

@@ -140,7 +140,7 @@ def test_what_is_meant_for_another_process_is_not_touched(monkeypatch: pytest.Mo
 
 
 def test_a_descriptor_that_is_no_socket_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # A process of a test has other things at 3; so the numbers begin where this file got one.
+    # Descriptor 3 of a test process is in use, so the numbers begin at the descriptor of this file.
     with (tmp_path / "file").open("w") as file:
         monkeypatch.setattr("bruce_mp.supervisor.handed._FIRST", file.fileno())
         for name, value in {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}.items():

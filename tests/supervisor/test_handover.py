@@ -1,4 +1,4 @@
-"""What the code of a daemon leaves to the code that takes its place."""
+"""State that a daemon passes to the code that takes its place."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_signal_that_nobody_has_read_comes_again(monkeypatch: pytest.MonkeyPat
     before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
 
     def no_execve(*_: object) -> NoReturn:
-        # Of this thread alone: what the process has pending goes to any other thread that does not hold it back.
+        # Only for this thread: a signal pending for the process goes to any other thread that does not block it.
         status = Path("/proc/thread-self/status").read_text()
         pending.extend(line.split()[1] for line in status.splitlines() if line.startswith("SigPnd:"))
         raise OSError(errno.ENOEXEC, "it cannot be executed")
@@ -44,7 +44,7 @@ def test_a_signal_that_nobody_has_read_comes_again(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.process
 def test_only_those_that_live_are_left() -> None:
-    """Who has died, and was reaped when another one was started, has a number that may be somebody else's."""
+    """The pid of a dead, reaped process may belong to another process."""
     process = multiprocessing.get_context("spawn").Process(target=int)
     process.start()
     process.join()

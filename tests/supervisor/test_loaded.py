@@ -1,6 +1,6 @@
-"""What the daemon's processes load: each has in memory what it needs, times the number of processes.
+"""Modules in the daemon's processes: their memory counts once per process.
 
-A module that a process does not need costs it up to some MB; with 30 brokers there are 30 dispatchers.
+An unneeded module costs a process up to some MB; with 30 brokers there are 30 dispatchers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PACKED: Final = {"compression.configs.quick.type": "lz4", "compression.topics.pa
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_process_loads_no_more_than_it_needs(program: str) -> None:
-    """As when it is spawned: with the command that the daemon was started by."""
+    """As in a spawned process, which imports the daemon's command."""
     imports = f"import sys, multiprocessing.spawn, bruce_mp.cli, bruce_mp.supervisor.child, {program}"
     command = [sys.executable, "-c", f"{imports}; print(*sys.modules)"]
     loaded = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()
@@ -44,13 +44,13 @@ def test_a_process_loads_no_more_than_it_needs(program: str) -> None:
 
 
 def libraries(pid: int) -> str:
-    """The shared libraries and extension modules that a process has loaded."""
+    """Return the shared libraries and extension modules of a process."""
     return " ".join({line.split()[5] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if ".so" in line})
 
 
 @pytest.mark.process
 def test_a_dispatcher_has_the_codec_of_the_configuration_and_no_other(tmp_path: Path) -> None:
-    """Also after it has delivered; and the codec is there before the first batch that wants it."""
+    """Also after a delivery; and the codec is present before the first batch that uses it."""
     with DevBroker(topics={"plain": 1, "packed": 1}) as broker, Daemon(tmp_path, broker.bootstrap, PACKED) as daemon:
         with DatagramClient(daemon.socket_path) as client:
             client.send("plain", b"value")

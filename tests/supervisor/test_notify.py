@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A service manager that waits for words."""
+    """A service manager that waits for notifications."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
         listener.settimeout(30)
@@ -25,7 +25,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
 
 
 def heard(systemd: socket.socket) -> list[str]:
-    """What was said so far."""
+    """Return the notifications so far."""
     systemd.setblocking(False)
     words = []
     while True:
@@ -100,7 +100,7 @@ def test_a_daemon_says_that_it_is_ready_lives_and_ends(
 def test_a_reload_is_told_once_and_its_end(systemd: socket.socket) -> None:
     manager = ServiceManager()
     manager.reloading()
-    assert heard(systemd) == []  # it has not even been ready
+    assert heard(systemd) == []  # the daemon was never ready
     manager.ready()
     for _ in range(3):
         manager.reloading()

@@ -1,4 +1,4 @@
-"""Reloads with real processes and fake mains: what is handed over, what is refused, and who is told."""
+"""Reloads with real processes and fake mains: configurations sent, refused and confirmed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def configs(daemon: FakeDaemon, name: str) -> list[str]:
 
 
 def begun(daemon: FakeDaemon) -> list[str]:
-    """What the lives of the dispatcher began with."""
+    """Return the configurations with which the lives of the dispatcher began."""
     return [line for line in daemon.heard("dispatcher-0") if line.startswith("max_in_flight")]
 
 

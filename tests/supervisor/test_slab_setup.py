@@ -37,7 +37,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def take(path: Path) -> Slab:
-    """Take it, and let it go again, as a daemon does that was killed."""
+    """Take the slab and release it at once, as a killed daemon does."""
     slab, lock = take_slab(path, SIZE, DATAGRAM)
     os.close(lock)
     return slab
@@ -217,7 +217,7 @@ def test_a_slab_without_a_directory_says_so(path: Path) -> None:
 
 
 def test_what_a_worker_left_is_counted_once_though_another_has_it_now() -> None:
-    """There were two workers, of which the second had received more; now there is one."""
+    """There were two workers, and the second had received more; now there is one."""
     with new_slab(Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=4096)) as slab:
         for row, messages in ((WORKER_ROW, 1), (WORKER_ROW + 1, 5)):
             worker = StreamInput(slab, row=row)

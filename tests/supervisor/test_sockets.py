@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def leave(path: Path, kind: SocketKind = socket.SOCK_DGRAM) -> None:
-    """A socket file whose process is dead."""
+    """Create a socket file of a dead process."""
     with socket.socket(socket.AF_UNIX, kind) as dead:
         dead.bind(str(path))
 

@@ -1,4 +1,4 @@
-"""Who is killed for hanging, and who is not."""
+"""The watchdog: hung processes, and pauses that do not count."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ HUNG_S = 60
 
 
 def look(watch: Watch[str], beats: dict[str, int], start: int, end: int) -> list[str]:
-    """Look once a second; the first that hang."""
+    """Check once a second, and return the first hung processes."""
     for now in range(start, end):
         if hung := watch.hung(beats, now):
             return hung

@@ -1,4 +1,4 @@
-"""The books balance whatever the messages went through, and a reading says when it may not."""
+"""The books balance for all paths of messages, and a reading marks possible inconsistency."""
 
 from __future__ import annotations
 

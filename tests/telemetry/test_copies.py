@@ -1,4 +1,4 @@
-"""Copies of messages on their way to the files: bounded, and counted where there is no room."""
+"""Copies on the way to their files: bounded, with lost ones counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bruce_mp.telemetry.counters import Counter
 
 
 class Link:
-    """Takes messages unless it is told to refuse them."""
+    """Link that accepts messages unless the test makes it refuse them."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The histogram of the time to the ack, as it stands in the counters."""
+"""The latency histogram in the counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of a discard file: those of the ancestors, ours back and forth, and what is refused."""
+"""Lines of a discard file: the old daemons' lines, round trips, and malformed lines."""
 
 from __future__ import annotations
 

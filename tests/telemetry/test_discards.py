@@ -1,4 +1,4 @@
-"""Discards on their way from a process to the report."""
+"""Discards on the way from a process to the report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NASTY = b'\xff\x00"\\\n\xe2\x82'
 
 
 class FakeLink:
-    """Takes messages unless it is told to refuse them."""
+    """Link that accepts messages unless the test makes it refuse them."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []

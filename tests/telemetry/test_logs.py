@@ -286,7 +286,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
 
 
 def fields(datagram: bytes) -> dict[bytes, bytes]:
-    """What the journal reads, by its own rules."""
+    """Parse a datagram by the journal's rules."""
     found = {}
     while datagram:
         head, _, rest = datagram.partition(b"\n")

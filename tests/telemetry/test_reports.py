@@ -1,4 +1,4 @@
-"""Discard reports: which event goes where, and when a period ends."""
+"""Discard reports: the list of each event, and the ends of periods."""
 
 from __future__ import annotations
 

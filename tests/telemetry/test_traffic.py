@@ -1,4 +1,4 @@
-"""What a dispatcher adds up for each topic, and percentiles of delays."""
+"""Traffic sums of a dispatcher by topic, and percentiles of latencies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_of_too_many_topics_the_rest_has_no_name(monkeypatch: pytest.MonkeyPatch
 
 
 def buckets(**messages: int) -> list[int]:
-    """Messages by the bound of their bucket: `to_5=3`; `beyond` is the last."""
+    """Return messages by the bound of their bucket: `to_5=3`; `beyond` is the last."""
     bounds = {**{f"to_{bound}": index for index, bound in enumerate(BOUNDS_MS)}, "beyond": BUCKETS - 1}
     counts = [0] * BUCKETS
     for name, count in messages.items():
