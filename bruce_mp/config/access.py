@@ -18,34 +18,38 @@ Mode = (
     | None
 )
 User = (
-    Annotated[str, fields.text("Name or number of the user who owns the socket file. Absent: the daemon's own."), BOUND]
-    | None
+    Annotated[str, fields.text("Owner of the socket file, by name or number. Absent: the daemon's user."), BOUND] | None
 )
 Group = (
     Annotated[
-        str, fields.text("Name or number of the file's group. Absent: that of a file the daemon makes there."), BOUND
+        str,
+        fields.text("Group of the socket file, by name or number. Absent: that of any file the daemon makes there."),
+        BOUND,
     ]
     | None
 )
 AllowUsers = Annotated[
     tuple[str, ...],
-    fields.accounts("Users who may send, of those whom the mode lets in. Empty, and `allow_groups` too: all of them."),
+    fields.accounts(
+        "Users that may send, among those that the mode admits. If this and `allow_groups` are empty: all of them."
+    ),
     LIVE,
 ]
 AllowGroups = Annotated[
     tuple[str, ...],
-    fields.accounts("Groups whose members may send as well; `docs/security.md` says who is a member."),
+    fields.accounts("Groups whose members may send, too; `docs/security.md` defines membership."),
     LIVE,
 ]
 
-_OF_ONE: Final = "Messages of this user (name or number), instead. 0: no limit."
+_OF_ONE: Final = "Limit of this user (name or number), instead of `max_messages`. 0: no limit."
 
 
 class Quota(Section, frozen=True):
-    """How many messages a user may send, so that nobody starves the others. No limit unless configured.
+    """Limits on the messages of a user, so that no user starves the others. No limit unless configured.
 
-    A user is who runs the sending process; all that he sends counts together, by whatever UNIX socket it comes. What is
-    beyond the quota is not read from his stream connections before the next interval; as a datagram it is discarded.
+    The user is that of the sending process; its messages on all UNIX sockets count together. Over the quota,
+    the daemon stops reading the user's stream connections until the next interval, and discards the user's
+    datagrams.
     """
 
     interval_ms: Annotated[int, fields.count("Length of an interval.", 1, DAY_MS), LIVE] = 1000
@@ -57,7 +61,7 @@ class Quota(Section, frozen=True):
         Annotated[
             int,
             fields.count(
-                "Messages of all TCP connections together, as of one user. Absent or 0: no limit.", 0, INT32_MAX
+                "Messages of all TCP connections together in an interval. Absent or 0: no limit.", 0, INT32_MAX
             ),
             LIVE,
         ]

@@ -28,8 +28,8 @@ class UnixDatagram(Section, frozen=True):
     when_full: Annotated[
         Literal["discard", "block"],
         fields.choice(
-            "What happens to new messages when the slab is full: they are discarded and counted, or their senders "
-            "wait until there is room."
+            "Action for new messages while the slab is full: discard and count them, or block their senders "
+            "until there is room."
         ),
         LIVE,
     ] = "discard"
@@ -56,7 +56,7 @@ class UnixStream(Section, frozen=True):
 
 
 class Tcp(Section, frozen=True):
-    """The same stream over TCP, for programs without UNIX sockets. Whoever can connect can send."""
+    """The same stream over TCP, for programs without UNIX sockets. Every program that can connect can send."""
 
     enable: Annotated[bool, fields.switch("Accept connections on this port."), BOUND] = False
     host: Annotated[str, fields.pattern("Address to listen on.", r"^[^\s\[\]]+$", "127.0.0.1"), BOUND] = "127.0.0.1"
@@ -67,18 +67,18 @@ class Tcp(Section, frozen=True):
 
 
 class Streams(Section, frozen=True):
-    """What the UNIX stream socket and the TCP port have in common: the processes that serve them."""
+    """The processes that serve the UNIX stream socket and the TCP port."""
 
     workers: Annotated[
         int,
-        fields.count("Processes that share the connections; 0: half as many as there are cores, 8 at the most.", 0, 28),
-        restart("the slab is shared out among the inputs at the start"),
+        fields.count("Processes that share the connections; 0: half the number of cores, at most 8.", 0, 28),
+        restart("the daemon divides the slab among the inputs at the start"),
     ] = 0
     when_full: Annotated[
         Literal["discard", "block"],
         fields.choice(
-            "What happens to new messages when the slab is full: they are discarded and counted, or nothing is read "
-            "from the connections until there is room."
+            "Action for new messages while the slab is full: discard and count them, or stop reading from the "
+            "connections until there is room."
         ),
         LIVE,
     ] = "block"
@@ -87,8 +87,9 @@ class Streams(Section, frozen=True):
     max_attempt_size: Annotated[
         int,
         fields.size(
-            "Most of the slab that a fenced attempt may have; a larger one is discarded. Less if all that are open on "
-            "a process need more than its part of half of the slab together; 0: that part.",
+            "Most memory of the slab for a fenced attempt; a larger attempt is discarded. The limit is lower "
+            "while all open attempts of a process together exceed the process's part of half of the slab; 0: "
+            "that part.",
             0,
             64 * GIB,
         ),
@@ -102,11 +103,11 @@ class Streams(Section, frozen=True):
 
 
 class Input(Section, frozen=True):
-    """Where messages come in."""
+    """Sockets that receive messages."""
 
     max_datagram_size: Annotated[
         int,
-        fields.size("Largest datagram; a longer one is cut, and counted as malformed.", SMALLEST_MESSAGE, 16 * MIB),
+        fields.size("Largest datagram; a longer one is cut and counted as malformed.", SMALLEST_MESSAGE, 16 * MIB),
         MADE_WITH_SLAB,
     ] = 64 * KIB
     allow_large_datagrams: Annotated[

@@ -1,6 +1,6 @@
 """The reference page of the configuration, rendered from the model: `docs/configuration.md` is this and nothing else.
 
-Write it anew with `python -m bruce_mp.config.reference > docs/configuration.md`; a test compares the two.
+Render it with `python -m bruce_mp.config.reference > docs/configuration.md`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -27,43 +27,52 @@ __all__ = ["render"]
 INTRODUCTION: Final = """\
 # Configuration
 
-The daemon reads one TOML file: `bruce run --config FILE`. `conf/bruce.minimal.toml` is the least that works;
-`conf/bruce.toml` shows every setting with its default. `bruce check-config FILE` reads a file as the daemon would and
-says what is wrong with it: every problem at once, each with its key, its value and what is allowed. It looks at the
-file, and at the users, groups and secrets that it names. Whether directories can be written to, addresses are free and
-brokers answer shows at the start.
+The daemon reads one TOML file:
 
-`--set key=value` lays one setting over the file, as often as it is given: `--set slab.size=256m`,
-`--set 'kafka.bootstrap_servers=["localhost:9092"]'`. The value is written as in the file; one that is not TOML is taken
-as a string, so that most strings need no quotes.
+| you want to | do |
+|---|---|
+| start with a file | `bruce run --config FILE` |
+| see the least that works | `conf/bruce.minimal.toml` |
+| see every setting with its default | `conf/bruce.toml` |
+| check a file | `bruce check-config FILE` |
+| override a setting, repeatable | `--set slab.size=256m`, `--set 'kafka.bootstrap_servers=["localhost:9092"]'` |
+| apply a changed file | `bruce reload`, or SIGHUP to the daemon |
+
+`bruce check-config` lists every fault with its key, its value and the allowed values. It checks the file and the users, groups
+and secrets that it names. It does not test directory permissions, addresses or brokers; `bruce run` does. `--set` takes a value
+as the file would have it; a value that is not TOML counts as a string, so most strings need no quotes.
 
 ## How values are written
 
 - **Sizes** are bytes: an integer, or a string with `k`, `m` or `g` (powers of 1024), for example `65536` or `"64k"`.
-- **Durations** are integers in the unit that the key ends in: `_ms`, `_s`, `_min`.
+- **Durations** are integers in the unit that ends the key: `_ms`, `_s`, `_min`.
 - **Modes** are octal strings: `"0222"`.
 - **Paths** are absolute.
-- **Names of topics and configs** may hold any characters; other than letters, digits, `_` and `-` need quotes:
+- **Names of topics and configs** may hold any characters; characters other than letters, digits, `_` and `-` need quotes:
   `[batching.topics."a topic"]`.
-- An unknown key is an error. A setting whose default is *absent* is left out, or commented out, to have that default.
+- An unknown key is an error. To get a default of *absent*, leave the setting out or comment it out.
 
 ## Changing it
 
-SIGHUP to the daemon, or `bruce reload`, has it read the file again; `bruce reload --check` only says what would happen.
-The file is checked as at a start. Then all that was changed is applied while messages flow, without losing, doubling or
-reordering any; the column *reload* says for which settings that works. If one was changed for which only a restart
-helps, or the file is wrong, the whole is refused and the old configuration stays in force.
+`bruce reload --check` shows the effect of a reload; `bruce reload` applies it. The daemon checks the file as at a start, then
+applies all changes while messages flow, without losing, doubling or reordering any. The column *reload* names the settings
+that need a restart. If one of these changed, or the file is wrong, the daemon refuses the whole reload and keeps the old
+configuration.
 
-- What is laid over the file with `--set` stays laid over it.
-- What has been gathered for a batch under limits that were changed is sent at once.
-- Other brokers, credentials or certificates: each connection is replaced when what was sent on it is acknowledged.
-  Metadata is asked for with the new ones at once.
+- Overrides given with `--set` stay in force.
+- Messages gathered under changed batch limits are sent at once.
+- Other brokers, credentials or certificates: the daemon requests metadata with them at once, and replaces each connection when
+  its outstanding requests are acknowledged.
 
 ## How batches are made
 
-A topic's messages are gathered by one of three actions. `per_topic`: in a batch of its own, whose messages go to one
-partition together. `combined`: with those of all other combined topics that go to the same broker. `none`: not at all.
-A batch is sent when the first of its limits is reached.
+| action of a topic | batch |
+|---|---|
+| `per_topic` | the topic's own; its messages go to one partition together |
+| `combined` | shared with all other combined topics of the same broker |
+| `none` | no batching |
+
+The first limit reached sends the batch.
 
 ```toml
 [batching.configs.quick]

@@ -9,7 +9,7 @@ from bruce_mp.config.fields import restart
 __all__ = ["BOUND", "MADE_WITH_SLAB", "Section"]
 
 BOUND: Final = restart("the sockets are bound at the start")
-MADE_WITH_SLAB: Final = restart("the slab is made with it")
+MADE_WITH_SLAB: Final = restart("the slab is created with it")
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):

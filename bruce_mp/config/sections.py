@@ -27,7 +27,7 @@ from bruce_mp.config.sizes import GIB, KIB, MIB
 MONTH_MIN: Final = 31 * 24 * 60
 MOST_ALPHA: Final = 1_000
 
-NUMBERING: Final = restart("it decides whether batches are numbered, and there may be such in the slab")
+NUMBERING: Final = restart("it decides if batches have sequence numbers, and the slab may hold numbered ones")
 
 Action = Literal["per_topic", "combined", "none"]
 
@@ -37,28 +37,30 @@ class Kafka(Section, frozen=True):
 
     bootstrap_servers: Annotated[
         tuple[str, ...],
-        fields.servers("Brokers to ask for metadata, at the start and whenever all known ones are gone."),
+        fields.servers("Brokers that the daemon asks for metadata at the start, and when all known brokers are gone."),
         LIVE,
     ]
     client_id: Annotated[
-        str, fields.pattern("Our name in requests, logs and quotas of the brokers.", "^.+$", "bruce"), LIVE
+        str,
+        fields.pattern("The daemon's name in requests, and in the brokers' logs and quotas.", "^.+$", "bruce"),
+        LIVE,
     ] = "bruce"
     required_acks: Annotated[
         Literal[-1, 0, 1],
         fields.choice(
-            "Who has to have a batch before the broker acknowledges it: -1 all in-sync replicas, 1 the leader. "
-            "With 0 nobody acknowledges: delivery is at most once, and what a broker loses is counted as delivered."
+            "Acknowledgements that a batch needs: -1 from all in-sync replicas, 1 from the leader, 0 none. With"
+            " 0 delivery is at most once, and messages that a broker loses count as delivered."
         ),
         NUMBERING,
     ] = -1
     replication_timeout_ms: Annotated[
-        int, fields.count("How long a broker may wait for the acks of the replicas.", 1, INT32_MAX), LIVE
+        int, fields.count("Longest wait of a broker for the acks of its replicas.", 1, INT32_MAX), LIVE
     ] = 10_000
     empty_values: Annotated[
         Literal["null", "empty"],
         fields.choice(
-            "What a message without value bytes becomes: null, which deletes its key from a compacted topic (as with "
-            "Bruce and Dory), or an empty value. An empty key is always null."
+            "Kafka value of a message without value bytes: null, which deletes its key from a compacted topic "
+            "(as with Bruce and Dory), or an empty value. An empty key is always null."
         ),
         LIVE,
     ] = "null"
@@ -66,7 +68,8 @@ class Kafka(Section, frozen=True):
         Annotated[
             str,
             fields.pattern(
-                "Release of the brokers, if they are too old to be asked for it (before 0.10). Absent: ask them.",
+                "Release of the brokers, for brokers that are too old to report it (before 0.10). Absent: the "
+                "daemon asks them.",
                 r"^[0-9]+(\.[0-9]+){1,3}$",
                 "0.9.0.1",
             ),
@@ -100,8 +103,8 @@ class Slab(Section, frozen=True):
     size: Annotated[
         int,
         fields.size(
-            "All the memory for messages. When it is full, new messages are discarded and counted. The file is up to "
-            "10 MiB larger.",
+            "Memory for messages. When it is full, new messages are discarded and counted. The file is up to 10"
+            " MiB larger.",
             8 * MIB,
             64 * GIB,
         ),
@@ -115,43 +118,40 @@ class Daemon(Section, frozen=True):
     run_dir: Annotated[
         str,
         fields.path(
-            "Directory of the sockets between the daemon's processes; made with mode 0700. Daemons on one host need "
-            "one each.",
+            "Directory of the sockets between the daemon's processes, created with mode 0700. Each daemon on a "
+            "host needs its own.",
             Kind.RUN_DIR,
         ),
-        restart("it is locked, and the processes meet in it"),
+        restart("the daemon locks it, and its processes meet in it"),
     ] = "/run/bruce"
 
 
 class Delivery(Section, frozen=True):
-    """How messages get to Kafka, and what happens when they do not."""
+    """Sending to Kafka, retries, pauses and metadata."""
 
     topic_autocreate: Annotated[
         bool,
         fields.switch(
-            "Have the brokers create a topic that they do not know; its messages wait meanwhile. Brokers before 0.10.1 "
-            "do so only if their `auto.create.topics.enable` is set; those before 2.4 also, unless the next two are."
+            "Ask the brokers to create an unknown topic; its messages wait. Brokers before 0.10.1 create it "
+            "only if their `auto.create.topics.enable` is set; so do those before 2.4, unless the next two "
+            "settings are given."
         ),
         LIVE,
     ] = False
     topic_autocreate_partitions: (
-        Annotated[
-            int, fields.count("Partitions of a topic that is created. Absent: the brokers decide.", 1, INT32_MAX), LIVE
-        ]
+        Annotated[int, fields.count("Partitions of a created topic. Absent: the brokers' default.", 1, INT32_MAX), LIVE]
         | None
     ) = None
     topic_autocreate_replication: (
-        Annotated[
-            int, fields.count("Replicas of a topic that is created. Absent: the brokers decide.", 1, 32_767), LIVE
-        ]
+        Annotated[int, fields.count("Replicas of a created topic. Absent: the brokers' default.", 1, 32_767), LIVE]
         | None
     ) = None
     max_failed_attempts: (
         Annotated[
             int,
             fields.count(
-                "Error answers that a message survives; one more discards it. Absent or 0: no limit as long as the "
-                "cause is the state of the cluster.",
+                "Error answers that a message survives; the next one discards it. Absent or 0: no limit for "
+                "errors of the cluster's state.",
                 0,
                 INT32_MAX,
             ),
@@ -160,16 +160,18 @@ class Delivery(Section, frozen=True):
         | None
     ) = None
     max_in_flight: Annotated[
-        int, fields.count("Produce requests sent to one broker and not yet answered.", 1, 5), LIVE
+        int, fields.count("Produce requests that may await an answer from one broker.", 1, 5), LIVE
     ] = 5
     shutdown_max_delay_ms: Annotated[
-        int, fields.count("How long a shutdown may wait for acks; what is left stays in the slab.", 0, DAY_MS), LIVE
+        int,
+        fields.count("Longest wait for acks at a shutdown; undelivered messages stay in the slab.", 0, DAY_MS),
+        LIVE,
     ] = 30_000
     dispatcher_restart_max_delay_ms: Annotated[
         int,
         fields.count(
-            "How long a pause or a change of the metadata waits for outstanding answers; then the connection is "
-            "given up.",
+            "Longest wait for outstanding answers in a pause or after a change of leaders; then the connection "
+            "is closed.",
             0,
             DAY_MS,
         ),
@@ -177,27 +179,25 @@ class Delivery(Section, frozen=True):
     ] = 5_000
     metadata_refresh_interval_min: Annotated[
         int,
-        fields.count("Minutes between metadata refreshes, varied by 20 % either way; 0 turns them off.", 0, MONTH_MIN),
+        fields.count("Minutes between metadata refreshes, varied by 20 % either way; 0 disables them.", 0, MONTH_MIN),
         LIVE,
     ] = 15
     compare_metadata_on_refresh: Annotated[
         bool,
         fields.switch(
-            "Leave everything as it is if a refresh brought nothing new; if false, each refresh awaits what was "
-            "sent and has the rest sent out anew."
+            "Change nothing if a refresh brought nothing new. If false, each refresh awaits the outstanding "
+            "answers and reroutes all other messages."
         ),
         LIVE,
     ] = True
     kafka_socket_timeout_s: Annotated[
-        int, fields.count("How long a broker may be silent while an answer is due.", 1, 86_400), LIVE
+        int, fields.count("Longest silence of a broker while an answer is due.", 1, 86_400), LIVE
     ] = 60
     # Shorter than the reference's (5 s, 5 s, 4 times), whose pauses stop everything: ours stop what is concerned.
     pause_rate_limit_initial_ms: Annotated[
         int, fields.count("First back-off between two pauses of a partition or a broker.", 1, DAY_MS), LIVE
     ] = 500
-    pause_rate_limit_max_double: Annotated[
-        int, fields.count("How often the back-off doubles at most.", 0, 20), LIVE
-    ] = 6
+    pause_rate_limit_max_double: Annotated[int, fields.count("Most doublings of the back-off.", 0, 20), LIVE] = 6
     min_pause_delay_ms: Annotated[int, fields.count("Shortest pause.", 0, DAY_MS), LIVE] = 200
 
     @property
@@ -212,7 +212,7 @@ class Delivery(Section, frozen=True):
 
 
 class BatchLimits(Section, frozen=True):
-    """A named set of limits for a batch. The first that is reached sends it; at least one has to be given."""
+    """A named set of limits for a batch. The first limit reached sends the batch; give at least one."""
 
     time_ms: Annotated[int, fields.count("Age of the oldest message. Absent: no limit.", 1, DAY_MS), LIVE] | None = None
     messages: Annotated[int, fields.count("Number of messages. Absent: no limit.", 1, INT32_MAX), LIVE] | None = None
@@ -230,7 +230,7 @@ class DefaultBatching(Section, frozen=True):
     """Topics that are not listed below."""
 
     action: Annotated[
-        Action, fields.choice("A batch of its own for each topic, one with all other combined topics, or none."), LIVE
+        Action, fields.choice("One batch for each topic, one for all combined topics together, or no batching."), LIVE
     ] = "combined"
     config: Annotated[str, fields.text("Name of the limits; given with `per_topic` only."), LIVE] | None = None
 
@@ -243,22 +243,20 @@ class TopicRule(Section, frozen=True):
 
 
 class Batching(Section, frozen=True):
-    """How messages are gathered before they are sent.
+    """Batches of messages.
 
     The limits named `standard` (100 ms or 256k) need no definition.
     """
 
     produce_request_data_limit: Annotated[
         int,
-        fields.size(
-            "Keys and values in one request to a broker; 0 sends each message in a request of its own.", 0, GIB
-        ),
+        fields.size("Keys and values in one request to a broker; 0 sends each message in a separate request.", 0, GIB),
         LIVE,
     ] = MIB
     message_max_bytes: Annotated[
         int,
         fields.size(
-            "Largest message, and largest batch of a partition; as `message.max.bytes` of the brokers.", 1, GIB
+            "Largest message, and largest batch of a partition; match the brokers' `message.max.bytes`.", 1, GIB
         ),
         LIVE,
     ] = 1_000_000
@@ -269,7 +267,7 @@ class Batching(Section, frozen=True):
 
 
 class CompressionConfig(Section, frozen=True):
-    """A named way to compress."""
+    """A named compression config."""
 
     type: Annotated[
         Literal["none", "gzip", "snappy", "lz4", "zstd"],
@@ -278,7 +276,7 @@ class CompressionConfig(Section, frozen=True):
         ),
         LIVE,
     ]
-    min_size: Annotated[int, fields.size("A smaller batch is sent as it is.", 0, GIB), LIVE] = 128
+    min_size: Annotated[int, fields.size("A smaller batch is sent uncompressed.", 0, GIB), LIVE] = 128
     level: (
         Annotated[
             int,
@@ -290,17 +288,19 @@ class CompressionConfig(Section, frozen=True):
     adaptive: Annotated[
         bool,
         fields.switch(
-            "Stop compressing a topic whose batches do not get smaller by a tenth, and try it again now and then."
+            "Stop compressing a topic whose batches shrink by less than a tenth, and try again now and then."
         ),
         LIVE,
     ] = False
 
 
 class Compression(Section, frozen=True):
-    """What is compressed, and how. Nothing unless configured."""
+    """Compression of batches, by topic. Nothing is compressed unless configured."""
 
     size_threshold_percent: Annotated[
-        int, fields.count("Send the compressed form only if it has at most this share of the size.", 0, 100), LIVE
+        int,
+        fields.count("Largest compressed size, in percent of the plain size, that is sent compressed.", 0, 100),
+        LIVE,
     ] = 100
     default: (
         Annotated[str, fields.text("Name of the config for topics that are not listed. Absent: none."), LIVE] | None
@@ -312,7 +312,7 @@ class Compression(Section, frozen=True):
 
 
 class RateLimitConfig(Section, frozen=True):
-    """A named limit, which holds for each topic by itself."""
+    """A named limit. It applies to each topic separately."""
 
     interval_ms: Annotated[int, fields.count("Length of a window.", 1, DAY_MS), LIVE]
     max_count: (
@@ -324,11 +324,11 @@ class RateLimitConfig(Section, frozen=True):
 
 
 class RateLimit(Section, frozen=True):
-    """How many messages of a topic may come in. No limit unless configured.
+    """Limits on the messages of a topic. No limit unless configured.
 
-    A message counts in the window in which it arrived; the first window begins with the topic's first message. The
-    first `max_count` of a window pass, the others are discarded and reported by topic. A limit is for the whole daemon,
-    whatever input the messages come by. When the router dies, the windows begin anew.
+    A message counts in the window of its arrival; the first window begins with the topic's first message. The
+    first `max_count` messages of a window pass; the daemon discards the others and reports them by topic. A
+    limit covers all inputs of the daemon together. When the router dies, the windows start again.
     """
 
     default: (
@@ -369,15 +369,11 @@ class TopicShare(Section, frozen=True):
 class Http(Section, frozen=True):
     """The status pages."""
 
-    listen: Annotated[str, fields.listen("Where the pages are served; with port 0 the kernel chooses one."), BOUND] = (
+    listen: Annotated[str, fields.listen("Address of the pages; with port 0 the kernel chooses a port."), BOUND] = (
         "127.0.0.1:9090"
     )
-    discard_report_interval_s: Annotated[int, fields.count("Length of a discard report's period.", 1, 86_400), LIVE] = (
-        600
-    )
-    bad_msg_prefix_size: Annotated[
-        int, fields.size("Bytes of a bad message that a report shows.", 0, 64 * KIB), LIVE
-    ] = 256
+    discard_report_interval_s: Annotated[int, fields.count("Period of a discard report.", 1, 86_400), LIVE] = 600
+    bad_msg_prefix_size: Annotated[int, fields.size("Bytes of a bad message in a report.", 0, 64 * KIB), LIVE] = 256
     mode: (
         Annotated[
             int, fields.mode("Permission bits of a UNIX socket; readers need write. Absent: the umask decides."), BOUND
@@ -387,7 +383,7 @@ class Http(Section, frozen=True):
     user: User = None
     group: Group = None
     token_file: (
-        Annotated[str, fields.path("File with a token, without which nobody may change anything."), LIVE] | None
+        Annotated[str, fields.path("File with a token that each request for a change must carry."), LIVE] | None
     ) = None
     token_env: (
         Annotated[str, fields.pattern("Environment variable with that token.", VARIABLE, "BRUCE_TOKEN"), LIVE] | None
@@ -400,23 +396,25 @@ class Http(Section, frozen=True):
 
 
 class DiscardLog(Section, frozen=True):
-    """A file of all discarded messages, from which they can be sent again; `docs/delivery.md` says more."""
+    """A file of all discarded messages, for a later replay; see `docs/delivery.md`."""
 
     enable: Annotated[bool, fields.switch("Write the file."), LIVE] = False
-    path: Annotated[str, fields.path("The file; rolled ones lie beside it."), LIVE] = "/var/log/bruce/discard.log"
+    path: Annotated[str, fields.path("The file; rolled files are in the same directory."), LIVE] = (
+        "/var/log/bruce/discard.log"
+    )
     max_file_size: Annotated[
         int, fields.size("Size at which the file is rolled; at least twice the largest message.", 0, 64 * GIB), LIVE
     ] = 64 * MIB
     max_archive_size: Annotated[
-        int, fields.size("Rolled files together; the oldest are deleted.", 0, 64 * GIB), LIVE
+        int, fields.size("Total size of rolled files; the oldest are deleted.", 0, 64 * GIB), LIVE
     ] = 256 * MIB
     max_msg_prefix_size: (
-        Annotated[int, fields.size("Bytes of a key and of a value that are kept. Absent: all.", 0, GIB), LIVE] | None
+        Annotated[int, fields.size("Bytes of each key and value to keep. Absent: all.", 0, GIB), LIVE] | None
     ) = None
 
 
 class MsgDebug(Section, frozen=True):
-    """Copies of messages on their way, for debugging; `docs/status.md` says how topics are chosen."""
+    """Copies of messages on their way, for debugging; `docs/status.md` shows how to choose topics."""
 
     enable: Annotated[bool, fields.switch("Write the copies."), LIVE] = False
     path: Annotated[str, fields.path("Directory of the files."), LIVE] = "/var/log/bruce/debug"
@@ -425,7 +423,7 @@ class MsgDebug(Section, frozen=True):
 
 
 class LogFile(Section, frozen=True):
-    """The log in a file. One that is renamed is replaced with the next line, without a signal."""
+    """The log in a file. A renamed file is replaced with the next line, without a signal."""
 
     enable: Annotated[bool, fields.switch("Write the file."), LIVE] = False
     path: Annotated[str, fields.path("The file."), LIVE] = "/var/log/bruce/bruce.log"
@@ -445,7 +443,7 @@ class Logging(Section, frozen=True):
     ] = True
     format: Annotated[
         Literal["plain", "json"],
-        fields.choice("Lines for people, or a JSON object on each; syslog and the journal have their own form."),
+        fields.choice("Plain lines, or one JSON object a line; syslog and the journal have their own form."),
         LIVE,
     ] = "plain"
     syslog: Annotated[bool, fields.switch("Log to syslog."), LIVE] = False

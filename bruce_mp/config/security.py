@@ -18,26 +18,34 @@ VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
 
 
 class Tls(Section, frozen=True):
-    """Encryption of the connections to brokers. Files that change are taken up by the next connection."""
+    """Encryption of the connections to brokers. The next connection uses changed files."""
 
-    enable: Annotated[bool, fields.switch("Speak TLS."), LIVE] = False
+    enable: Annotated[bool, fields.switch("Use TLS."), LIVE] = False
     ca_file: (
         Annotated[
-            str, fields.path("Certificates (PEM) of who may vouch for brokers. Absent: those of the system."), LIVE
+            str,
+            fields.path(
+                "Certificates (PEM) of the authorities that sign the brokers' certificates. Absent: those of "
+                "the system."
+            ),
+            LIVE,
         ]
         | None
     ) = None
     certificate_file: (
         Annotated[
-            str, fields.path("Our own certificate (PEM, with its chain), if the brokers want one. Absent: none."), LIVE
+            str,
+            fields.path("The daemon's certificate (PEM, with its chain), if the brokers require one. Absent: none."),
+            LIVE,
         ]
         | None
     ) = None
     key_file: (
-        Annotated[str, fields.path("Its key (PEM). Absent: it is in the file of the certificate."), LIVE] | None
+        Annotated[str, fields.path("The certificate's key (PEM). Absent: the certificate's file contains it."), LIVE]
+        | None
     ) = None
     key_password_file: (
-        Annotated[str, fields.path("File with the password of the key. Absent: it has none, or the next one."), LIVE]
+        Annotated[str, fields.path("File with the key's password. Absent: no password, or `key_password_env`."), LIVE]
         | None
     ) = None
     key_password_env: (
@@ -51,21 +59,24 @@ class Tls(Section, frozen=True):
     verify_host_name: Annotated[
         bool,
         fields.switch(
-            "Ask that a broker's certificate names the host that we connected to. If false, whoever has any "
-            "certificate of the authority can pose as a broker."
+            "Require that a broker's certificate names the host that the daemon connected to. If false, any "
+            "holder of a certificate from the authority can pose as a broker."
         ),
         LIVE,
     ] = True
-    min_version: Annotated[Literal["1.2", "1.3"], fields.choice("Oldest version of TLS that is spoken."), LIVE] = "1.2"
+    min_version: Annotated[
+        Literal["1.2", "1.3"], fields.choice("Oldest version of TLS that the daemon accepts."), LIVE
+    ] = "1.2"
 
 
 class Sasl(Section, frozen=True):
-    """How we log in. Passwords and tokens are read anew for each login, so that a change needs no restart."""
+    """The login at the brokers. The daemon reads passwords and tokens for each login, so a change needs no
+    restart."""
 
     mechanism: (
         Annotated[
             Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
-            fields.choice("The mechanism. Absent: there is no login."),
+            fields.choice("The mechanism. Absent: no login."),
             LIVE,
         ]
         | None
@@ -74,7 +85,7 @@ class Sasl(Section, frozen=True):
         None
     )
     password_file: (
-        Annotated[str, fields.path("File with the password; a line feed at its end is none of it."), LIVE] | None
+        Annotated[str, fields.path("File with the password; a line feed at its end does not count."), LIVE] | None
     ) = None
     password_env: (
         Annotated[str, fields.pattern("Environment variable with the password.", VARIABLE, "KAFKA_PASSWORD"), LIVE]
@@ -82,7 +93,9 @@ class Sasl(Section, frozen=True):
     ) = None
     token_file: (
         Annotated[
-            str, fields.path("For OAUTHBEARER: file with the token. Who writes it has to renew it in time."), LIVE
+            str,
+            fields.path("For OAUTHBEARER: file with the token. The program that writes it must renew it in time."),
+            LIVE,
         ]
         | None
     ) = None
@@ -90,8 +103,8 @@ class Sasl(Section, frozen=True):
         Annotated[
             tuple[str, ...],
             fields.command(
-                "For OAUTHBEARER: program that writes a token to its standard output, and its arguments. It is run "
-                "again before the token expires."
+                "For OAUTHBEARER: a program, with its arguments, that writes a token to its standard output. "
+                "The daemon runs it again before the token expires."
             ),
             LIVE,
         ]
