@@ -38,9 +38,10 @@ The daemon reads one TOML file:
 | override a setting, repeatable | `--set slab.size=256m`, `--set 'kafka.bootstrap_servers=["localhost:9092"]'` |
 | apply a changed file | `bruce reload`, or SIGHUP to the daemon |
 
-`bruce check-config` lists every fault with its key, its value and the allowed values. It checks the file and the users, groups
-and secrets that it names. It does not test directory permissions, addresses or brokers; `bruce run` does. `--set` takes a value
-as the file would have it; a value that is not TOML counts as a string, so most strings need no quotes.
+`bruce check-config` lists every fault with its key, its value and the allowed values. It checks the file and the
+users, groups and secrets that it names. It does not test directory permissions, addresses or brokers; `bruce run`
+does. `--set` takes a value as the file would have it; a value that is not TOML counts as a string, so most strings
+need no quotes.
 
 ## How values are written
 
@@ -48,21 +49,21 @@ as the file would have it; a value that is not TOML counts as a string, so most 
 - **Durations** are integers in the unit that ends the key: `_ms`, `_s`, `_min`.
 - **Modes** are octal strings: `"0222"`.
 - **Paths** are absolute.
-- **Names of topics and configs** may hold any characters; characters other than letters, digits, `_` and `-` need quotes:
-  `[batching.topics."a topic"]`.
+- **Names of topics and configs** may hold any characters; characters other than letters, digits, `_` and `-` need
+  quotes: `[batching.topics."a topic"]`.
 - An unknown key is an error. To get a default of *absent*, leave the setting out or comment it out.
 
 ## Changing it
 
-`bruce reload --check` shows the effect of a reload; `bruce reload` applies it. The daemon checks the file as at a start, then
-applies all changes while messages flow, without losing, doubling or reordering any. The column *reload* names the settings
-that need a restart. If one of these changed, or the file is wrong, the daemon refuses the whole reload and keeps the old
-configuration.
+`bruce reload --check` shows the effect of a reload; `bruce reload` applies it. The daemon checks the file as at a
+start, then applies all changes while messages flow, without losing, doubling or reordering any. The column *reload*
+names the settings that need a restart. If one of these changed, or the file is wrong, the daemon refuses the whole
+reload and keeps the old configuration.
 
 - Overrides given with `--set` stay in force.
 - Messages gathered under changed batch limits are sent at once.
-- Other brokers, credentials or certificates: the daemon requests metadata with them at once, and replaces each connection when
-  its outstanding requests are acknowledged.
+- Other brokers, credentials or certificates: the daemon requests metadata with them at once, and replaces each
+  connection when its outstanding requests are acknowledged.
 
 ## How batches are made
 

@@ -66,7 +66,8 @@ def test_what_needs_a_restart_is_refused_as_a_whole(daemon: FakeDaemon) -> None:
     outcome = ask(daemon, 7)
     why = (
         "input.tcp.enable from false to true (restart to apply: the sockets are bound at the start); "
-        "input.streams.workers from 0 to 2 (restart to apply: the daemon divides the slab among the inputs at the start)."
+        "input.streams.workers from 0 to 2 (restart to apply: "
+        "the daemon divides the slab among the inputs at the start)."
     )
     assert "number=7, accepted=False" in outcome
     assert f"Reload refused: {why} The old configuration stays in force." in outcome
