@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw the state machines from their tables, as the page docs/states.md; a test holds the page against it.
+"""Draw the state machines of the code as the page docs/states.md; a test compares the two.
 
 scripts/draw_states.py > docs/states.md
 """
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 INTRODUCTION: Final = """\
 # The state machines
 
-Drawn by `scripts/draw_states.py` from the tables that the code goes by.
-[Architecture](architecture.md) says what the states mean. "[*]" is where a machine begins and ends.
+`scripts/draw_states.py` draws these machines from the tables in the code. [Architecture](architecture.md) defines the
+states. "[*]" marks the beginning and the end of a machine.
 """
 
 
 class Way(NamedTuple):
-    """From a state to the next, and what is written beside the arrow."""
+    """An arrow from a state to the next, with its label."""
 
     source: Enum
     target: Enum
@@ -45,7 +45,7 @@ class Machine(NamedTuple):
 MACHINES: Final = (
     Machine(
         "A run or a record",
-        "`TRANSITIONS` in `bruce_mp/slab/states.py`. Beside each arrow is the process that stores the next state.",
+        "`TRANSITIONS` in `bruce_mp/slab/states.py`. Each arrow names the process that stores the next state.",
         [State.OPEN],
         [
             Way(state, after, role.value)
@@ -55,8 +55,8 @@ MACHINES: Final = (
     ),
     Machine(
         "A partition or a dispatcher, as the router sees it",
-        "`TRANSITIONS` in `bruce_mp/router/routes.py`. A partition begins FLOWING, a dispatcher SYNCING; "
-        "only dispatchers say hello.",
+        "`TRANSITIONS` in `bruce_mp/router/routes.py`. A partition begins in FLOWING, a dispatcher in SYNCING; "
+        "only dispatchers send HELLO.",
         [routes.ScopeState.FLOWING, routes.ScopeState.SYNCING],
         [Way(state, after, event.value) for (state, event), after in routes.TRANSITIONS.items()],
     ),
@@ -80,7 +80,7 @@ MACHINES: Final = (
 
 
 def render() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     return "\n".join([INTRODUCTION, *(line for machine in MACHINES for line in _section(machine))])
 
 
@@ -93,7 +93,7 @@ def _section(machine: Machine) -> Iterator[str]:
 
 
 def _arrows(ways: Sequence[Way]) -> Iterator[str]:
-    """One arrow from a state to another, with all that leads there."""
+    """Yield one arrow for each pair of states, labelled with all its events."""
     labels: dict[tuple[str, str], list[str]] = {}
     for way in ways:
         labels.setdefault((way.source.name, way.target.name), []).append(way.label)
@@ -101,7 +101,7 @@ def _arrows(ways: Sequence[Way]) -> Iterator[str]:
 
 
 def _ends(ways: Sequence[Way]) -> list[str]:
-    """States that nothing leaves."""
+    """Return the states without an exit."""
     left = {way.source for way in ways if way.target is not way.source}
     return list(dict.fromkeys(way.target.name for way in ways if way.target not in left))
 

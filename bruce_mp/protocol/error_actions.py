@@ -1,22 +1,25 @@
-"""What an error code of Kafka means for the messages that it answers: one row for each code, as data.
+"""The action for each Kafka error code, one row per code.
 
-The promises behind the table: what only says that the cluster is not able now, or that an operator has not allowed
-something yet, is tried again without end, bounded by the slab alone (`max_failed_attempts` in the config limits it for
-those who want that); one bad message never takes its neighbours along; trouble with sequence numbers never ends the
-daemon; no error of one topic stops another.
+Promises behind the table:
+
+* Errors of the cluster's state, and missing permissions, are retried without limit, bounded by the slab alone.
+  `max_failed_attempts` in the config sets a limit.
+* One bad message never takes its neighbours along.
+* Trouble with sequence numbers never ends the daemon.
+* An error of one topic stops no other topic.
 
 Columns:
 
-* `may_duplicate`: the broker may have kept what it answered with an error, so that sending it again may double it.
-  With idempotence the broker sees that itself, except after BUMP_EPOCH, which makes it forget.
-* `counts_as_attempt`: the messages' count of failed attempts goes up by one.
-* `attempt_limit`: how many failed attempts are allowed whatever the config says; None leaves it to the config.
+* `may_duplicate`: the broker may have kept the batch that it answered with an error, so a retry may double it.  With
+  idempotence the broker recognises the repetition, except after BUMP_EPOCH, which makes it forget.
+* `counts_as_attempt`: the answer raises the messages' count of failed delivery attempts by one.
+* `attempt_limit`: the allowed number of failed attempts, whatever the config says; None leaves it to the config.
 
 A lost connection and a passed deadline have no code; their row is `CONNECTION_LOST`.  In metadata the same table holds
 for topics and partitions, with DISCARD read as "not usable until the next refresh".
 
-The page docs/error-table.md is made from this table by `error_table_page`.  Codes and names are those of Apache
-Kafka's Errors.java.
+`error_table_page` renders the page docs/error-table.md from this table.  Codes and names are those of Apache Kafka's
+Errors.java.
 """
 
 from __future__ import annotations
@@ -36,37 +39,36 @@ __all__ = ["CONNECTION_LOST", "ERROR_TABLE", "Action", "ErrorRow", "action_for"]
 
 @unique
 class Action(Enum):
-    """What is done with a batch; the value says it for people."""
+    """The act on a batch; the value describes it for operators."""
 
     OK = "delivered"
-    RESEND = "send the same batch to the same partition again, after a back-off that grows"
-    PAUSE_AND_REROUTE = "pause the partition, refresh the metadata, send the same batch to whoever leads it then"
+    RESEND = "send the same batch to the same partition again, after a growing back-off"
+    PAUSE_AND_REROUTE = "pause the partition, refresh the metadata, send the same batch to the new leader"
     SPLIT = (
-        "nothing was written: discard the records that the answer names, or else halve the batch and try the halves; "
-        "a message refused alone is the culprit and is discarded"
+        "nothing was written: discard the records that the answer names, or halve the batch and send the halves; "
+        "a message that is refused alone is discarded"
     )
     RESTAMP = (
         "nothing was written: send the batch once more, with arrival times for the records that the answer names, or "
         "for a message refused alone; as SPLIT where they have them already, or the client insists on its timestamps"
     )
     SEND_UNNUMBERED = (
-        "nothing was written: drain the partition, send again and from then on without sequence numbers, at least "
-        "once; what was sent so already is discarded"
+        "nothing was written: drain the partition, then send without sequence numbers, at least once; a batch "
+        "that was sent so already is discarded"
     )
     SEND_UNCOMPRESSED = (
-        "drain the partition, send again and from then on uncompressed to this broker; what was sent so already is "
-        "discarded"
+        "drain the partition, then send uncompressed to this broker; a batch that was sent so already is discarded"
     )
     BUMP_EPOCH = "drain the partition, take the next epoch of the producer id, send again with new sequence numbers"
     DISCARD = "discard the messages, reason KAFKA_ERROR_ACK"
     AWAIT_PERMISSION = (
-        "as resend, logged as an error and shown on the health page: an operator has to allow our user what it does"
+        "as RESEND, with an error in the log and on the health page: an operator must grant the permission"
     )
-    FATAL_FOR_TOPIC = "as discard, logged as an error and shown on the health page: the set-up or our request is wrong"
+    FATAL_FOR_TOPIC = "as DISCARD, with an error in the log and on the health page: the set-up or the request is wrong"
 
 
 class ErrorRow(Struct, frozen=True):
-    """One row; see the module for the columns."""
+    """One row; the module describes the columns."""
 
     code: int
     name: str
@@ -91,7 +93,7 @@ FATAL: Final = Action.FATAL_FOR_TOPIC
 FORBIDDEN: Final = Action.AWAIT_PERMISSION
 
 COUNTED: Final = frozenset({RESEND, REROUTE, EPOCH, FORBIDDEN})
-"""A split or restamp makes progress each time, so that it needs no limit; the others end a message's life."""
+"""A split or restamp makes progress each time and needs no limit; the other actions end a message's life."""
 NO_CODE: Final = -32768
 
 
@@ -111,7 +113,7 @@ CONNECTION_LOST: Final = _row(
     NO_CODE,
     "CONNECTION_LOST",
     REROUTE,
-    "refused, closed, silent or garbled; what arrived is not known",
+    "refused, closed, silent or garbled; the broker may have the batch",
     may_duplicate=True,
 )
 UNDOCUMENTED: Final = _row(NO_CODE, "UNDOCUMENTED", DISCARD, "newer than this table")
@@ -121,13 +123,13 @@ _ROWS: Final = (
         -1,
         "UNKNOWN_SERVER_ERROR",
         RESEND,
-        "broker bug or a fault that it has no name for; what was written is not known",
+        "a broker bug or unnamed fault; the broker may have the batch",
         may_duplicate=True,
         attempt_limit=FEW,
     ),
     _row(0, "NONE", OK, "delivered"),
     _row(1, "OFFSET_OUT_OF_RANGE", DISCARD, "consumer error"),
-    _row(2, "CORRUPT_MESSAGE", RESEND, "damaged in transit: the same bytes may pass", attempt_limit=FEW),
+    _row(2, "CORRUPT_MESSAGE", RESEND, "damaged in transit; a retry may pass", attempt_limit=FEW),
     _row(3, "UNKNOWN_TOPIC_OR_PARTITION", REROUTE, "leader moved or topic deleted; fresh metadata decides"),
     _row(4, "INVALID_FETCH_SIZE", DISCARD, "consumer error"),
     _row(5, "LEADER_NOT_AVAILABLE", REROUTE, "election under way"),
@@ -152,7 +154,7 @@ _ROWS: Final = (
     _row(18, "RECORD_LIST_TOO_LARGE", SPLIT, "as 10"),
     _row(19, "NOT_ENOUGH_REPLICAS", RESEND, "in-sync replicas below the minimum; nothing written"),
     _row(20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND", RESEND, "written, but by too few replicas", may_duplicate=True),
-    _row(21, "INVALID_REQUIRED_ACKS", FATAL, "our request is wrong"),
+    _row(21, "INVALID_REQUIRED_ACKS", FATAL, "the request is wrong"),
     _row(22, "ILLEGAL_GENERATION", DISCARD, "consumer error"),
     _row(23, "INCONSISTENT_GROUP_PROTOCOL", DISCARD, "consumer error"),
     _row(24, "INVALID_GROUP_ID", DISCARD, "consumer error"),
@@ -166,31 +168,31 @@ _ROWS: Final = (
     _row(32, "INVALID_TIMESTAMP", RESTAMP, "a timestamp outside the topic's range; the answer may name the record"),
     _row(33, "UNSUPPORTED_SASL_MECHANISM", FATAL, "connection set-up wrong"),
     _row(34, "ILLEGAL_SASL_STATE", FATAL, "connection set-up wrong"),
-    _row(35, "UNSUPPORTED_VERSION", FATAL, "versions were agreed on, and the broker refuses what it offered"),
+    _row(35, "UNSUPPORTED_VERSION", FATAL, "the broker refuses a version that it offered"),
     _row(36, "TOPIC_ALREADY_EXISTS", DISCARD, "admin call; when creating a topic this is success"),
     _row(37, "INVALID_PARTITIONS", DISCARD, "admin call"),
     _row(38, "INVALID_REPLICATION_FACTOR", DISCARD, "admin call; creation failed"),
     _row(39, "INVALID_REPLICA_ASSIGNMENT", DISCARD, "admin call"),
     _row(40, "INVALID_CONFIG", DISCARD, "admin call"),
     _row(41, "NOT_CONTROLLER", DISCARD, "admin call"),
-    _row(42, "INVALID_REQUEST", FATAL, "our request is wrong"),
+    _row(42, "INVALID_REQUEST", FATAL, "the request is wrong"),
     _row(43, "UNSUPPORTED_FOR_MESSAGE_FORMAT", UNNUMBERED, "the topic's message format has no sequence numbers"),
     _row(44, "POLICY_VIOLATION", DISCARD, "cluster policy refuses"),
     _row(45, "OUT_OF_ORDER_SEQUENCE_NUMBER", EPOCH, "sequence numbers have a gap", may_duplicate=True),
     _row(46, "DUPLICATE_SEQUENCE_NUMBER", OK, "already stored: the answer to the first try was lost"),
-    _row(47, "INVALID_PRODUCER_EPOCH", EPOCH, "a newer epoch of our producer id is known", may_duplicate=True),
+    _row(47, "INVALID_PRODUCER_EPOCH", EPOCH, "the broker knows a newer epoch of the producer id", may_duplicate=True),
     _row(48, "INVALID_TXN_STATE", FATAL, "transactional only"),
-    _row(49, "INVALID_PRODUCER_ID_MAPPING", EPOCH, "the broker does not know our producer id", may_duplicate=True),
+    _row(49, "INVALID_PRODUCER_ID_MAPPING", EPOCH, "the broker does not know the producer id", may_duplicate=True),
     _row(50, "INVALID_TRANSACTION_TIMEOUT", FATAL, "transactional only"),
     _row(51, "CONCURRENT_TRANSACTIONS", RESEND, "transactional only, transient", attempt_limit=FEW),
     _row(52, "TRANSACTION_COORDINATOR_FENCED", FATAL, "transactional only"),
     _row(53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", FATAL, "no permission"),
     _row(54, "SECURITY_DISABLED", DISCARD, "admin call"),
     _row(55, "OPERATION_NOT_ATTEMPTED", RESEND, "another part of the request failed first", attempt_limit=FEW),
-    _row(56, "KAFKA_STORAGE_ERROR", REROUTE, "a disk of the leader failed; another will lead", may_duplicate=True),
+    _row(56, "KAFKA_STORAGE_ERROR", REROUTE, "a disk of the leader failed; another broker leads", may_duplicate=True),
     _row(57, "LOG_DIR_NOT_FOUND", DISCARD, "admin call"),
     _row(58, "SASL_AUTHENTICATION_FAILED", FATAL, "bad credentials"),
-    _row(59, "UNKNOWN_PRODUCER_ID", EPOCH, "our producer id has expired", may_duplicate=True),
+    _row(59, "UNKNOWN_PRODUCER_ID", EPOCH, "the producer id has expired", may_duplicate=True),
     _row(60, "REASSIGNMENT_IN_PROGRESS", DISCARD, "admin call"),
     _row(61, "DELEGATION_TOKEN_AUTH_DISABLED", DISCARD, "admin call"),
     _row(62, "DELEGATION_TOKEN_NOT_FOUND", DISCARD, "admin call"),
@@ -265,7 +267,7 @@ _ROWS: Final = (
     _row(126, "DUPLICATE_VOTER", DISCARD, "controller quorum"),
     _row(127, "VOTER_NOT_FOUND", DISCARD, "controller quorum"),
     _row(128, "INVALID_REGULAR_EXPRESSION", DISCARD, "consumer error"),
-    _row(129, "REBOOTSTRAP_REQUIRED", REROUTE, "forget the known brokers and start again from the initial ones"),
+    _row(129, "REBOOTSTRAP_REQUIRED", REROUTE, "discard the known brokers and start again from the initial ones"),
     _row(130, "STREAMS_INVALID_TOPOLOGY", DISCARD, "streams group"),
     _row(131, "STREAMS_INVALID_TOPOLOGY_EPOCH", DISCARD, "streams group"),
     _row(132, "STREAMS_TOPOLOGY_FENCED", DISCARD, "streams group"),

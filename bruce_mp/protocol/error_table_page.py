@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 __all__ = ["render"]
 
 INTRODUCTION: Final = """\
-# What the daemon does with each Kafka error code
+# Kafka error codes
 
-Made from the table in `bruce_mp/protocol/error_actions.py` by `python -m bruce_mp.protocol.error_table_page`.
+The daemon's action for each code. `python -m bruce_mp.protocol.error_table_page` renders this page from the table in
+`bruce_mp/protocol/error_actions.py`. You see answers by code in `bruce_kafka_answers_total`, errors also in the log.
 
-*Duplicate?* tells whether the broker may have kept what it answered with an error. An idempotent broker recognises what
-comes again, except after BUMP_EPOCH. *Attempts* tells how many failed attempts a message is allowed: "config" means
-`max_failed_attempts`, without end by default; "-" means that the answer is no failed attempt.
+* *Duplicate?* yes: the broker may have kept the batch, and a retry may double it. An idempotent broker recognises the
+  repetition, except after BUMP_EPOCH.
+* *Attempts*: the failed attempts that a message is allowed. "config" means `max_failed_attempts`, by default without
+  limit; "-" means that the answer is no failed attempt.
 """
 
 
