@@ -17,8 +17,8 @@ import bruce_mp
 ROOT: Final = Path(__file__).parents[1]
 
 TOP_LEVEL: Final = {
-    ".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "bruce_mp", "conf", "deploy", "docs", "pyproject.toml",
-    "pyspark_bruce", "scripts", "setup.cfg", "setup.py", "tests",
+    ".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "SECURITY.md", "bruce_mp", "conf", "deploy", "docs",
+    "pyproject.toml", "pyspark_bruce", "scripts", "setup.cfg", "setup.py", "tests",
 }  # fmt: skip
 SOON: Final = {"conf", "deploy", "docs"}
 """May be empty, and git knows no empty directories."""

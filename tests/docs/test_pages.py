@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ALL_PAGES: Final = pytest.mark.parametrize("page", PAGES, ids=name_of)
 CHANGELOG: Final = ROOT / "CHANGELOG.md"
+SECURITY: Final = ROOT / "SECURITY.md"
 PROGRAMS: Final = {"bruce": "bruce_mp", "bruce-spark": "bruce_mp.spark.cli"}
 WITH_COMMANDS_BELOW: Final = {"bruce slab", *PROGRAMS}
 
@@ -33,7 +34,7 @@ def anchors(page: Path) -> frozenset[str]:
     return frozenset(slug(heading) for heading in re.findall(r"^#+ (.*)$", prose_of(page), re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", [*PAGES, CHANGELOG], ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, CHANGELOG, SECURITY], ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#:\s]*)#?([^)\s:]*)\)", prose_of(page)):
         leads_to = (page.parent / target).resolve() if target else page
