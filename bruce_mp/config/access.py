@@ -37,7 +37,7 @@ AllowUsers = Annotated[
 ]
 AllowGroups = Annotated[
     tuple[str, ...],
-    fields.accounts("Groups whose members may send, too; `docs/security.md` defines membership."),
+    fields.accounts("Groups with permission to send; `docs/security.md` defines membership."),
     LIVE,
 ]
 

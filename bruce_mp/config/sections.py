@@ -288,7 +288,7 @@ class CompressionConfig(Section, frozen=True):
     adaptive: Annotated[
         bool,
         fields.switch(
-            "Stop compressing a topic whose batches shrink by less than a tenth, and try again now and then."
+            "Stop compressing a topic whose batches shrink by less than a tenth, and try again periodically."
         ),
         LIVE,
     ] = False
