@@ -6,6 +6,7 @@ python -m bruce_mp.protocol.error_table_page > docs/error-table.md
 from __future__ import annotations
 
 import sys
+from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.protocol.error_actions import CONNECTION_LOST, ERROR_TABLE, UNDOCUMENTED, Action
@@ -29,10 +30,28 @@ The daemon's action for each code. `python -m bruce_mp.protocol.error_table_page
   limit; "-" means that the answer is no failed attempt.
 """
 
+OTHERS: Final = """\
+A produce request should never get the following codes, which belong to other requests. If one comes, the action is
+DISCARD, without a possible duplicate, and no attempt counts.
+"""
+
+OTHER_APIS: Final = (
+    "consumer error",
+    "transactional and group coordinators only",
+    "admin call",
+    "broker-internal",
+    "telemetry",
+    "share-group consumer",
+    "controller quorum",
+)
+"""Reasons of the codes that the page lists without a row each."""
+
+WIDTH: Final = 119
+
 
 def render() -> str:
-    """The whole page as Markdown."""
-    return "\n".join([INTRODUCTION, *_actions(), "", *_errors()]) + "\n"
+    """Return the whole page as Markdown."""
+    return "\n".join([INTRODUCTION, *_actions(), "", *_errors(), "", *_errors_of_other_apis()]) + "\n"
 
 
 def _actions() -> Iterator[str]:
@@ -46,9 +65,21 @@ def _errors() -> Iterator[str]:
     yield "| Code | Name | Action | Duplicate? | Attempts | Reason |"
     yield "|---:|---|---|---|---|---|"
     for row in ERROR_TABLE.values():
-        yield _line(str(row.code), row)
+        if not _is_of_another_api(row):
+            yield _line(str(row.code), row)
     yield _line("any other", UNDOCUMENTED)
     yield _line("none", CONNECTION_LOST)
+
+
+def _is_of_another_api(row: ErrorRow) -> bool:
+    return row.action is Action.DISCARD and row.reason in OTHER_APIS
+
+
+def _errors_of_other_apis() -> Iterator[str]:
+    yield OTHERS
+    for reason in OTHER_APIS:
+        codes = [f"{row.code} {row.name}" for row in ERROR_TABLE.values() if row.reason == reason]
+        yield from wrap(f"* {reason}: {', '.join(codes)}.", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _line(code: str, row: ErrorRow) -> str:

@@ -105,3 +105,8 @@ def test_discards_what_is_undocumented(code: int) -> None:
 
 def test_the_page_shows_the_table() -> None:
     assert PAGE.read_text() == render(), "run: python -m bruce_mp.protocol.error_table_page > docs/error-table.md"
+
+
+def test_the_page_has_every_code() -> None:
+    words = " ".join(render().replace("|", " ").split())
+    assert [row.name for row in ERROR_TABLE.values() if f" {row.code} {row.name}" not in words] == []
