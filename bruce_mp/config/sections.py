@@ -347,17 +347,18 @@ class TopicAlpha(Section, frozen=True):
 
 
 class TopicShare(Section, frozen=True):
-    """How much of the slab the undelivered messages of one topic may take, so that a stuck topic stops no other.
+    """Limits on the part of the slab that one topic's undelivered messages take, so that a stuck topic stops no
+    other.
 
-    The limit follows the free memory: with `alpha = 8` a single stuck topic takes up to 83 % of the slab, three take
-    90 %, and any number leave a part for the others. `docs/operating.md` says how to choose.
+    The limit follows the free memory: with `alpha = 8` a single stuck topic takes up to 83 % of the slab, three
+    take 90 %, and any number leave a part for the others. `docs/operating.md` helps to choose.
     """
 
     alpha: Annotated[
         int,
         fields.count(
-            "A topic may hold at most so many times as much as is free; what is beyond is discarded as "
-            "TOPIC_OVER_SHARE, or its connections wait. 0: no limit.",
+            "Memory that a topic may hold, as a multiple of the free memory. Messages beyond it are discarded "
+            "as TOPIC_OVER_SHARE, or their connections wait. 0: no limit.",
             0,
             MOST_ALPHA,
         ),

@@ -17,21 +17,21 @@ TimestampPolicy = Literal["client", "arrival", "clamp"]
 InputTimestamps = (
     Annotated[
         TimestampPolicy,
-        fields.choice("The policy for messages that come this way. Absent: `timestamps.policy`."),
+        fields.choice("The policy for messages of this input. Absent: `timestamps.policy`."),
         LIVE,
     ]
     | None
 )
 
-_OF_TOPIC: str = "The policy for this topic, whatever input its messages come by."
+_OF_TOPIC: str = "The policy for this topic, on every input."
 
 
 class Timestamps(Section, frozen=True):
-    """The timestamp that a message gets in Kafka. Retention and searches by time use it.
+    """The timestamp of a message in Kafka, which retention and searches by time use.
 
-    `client` is the one that the client sent, `arrival` the time at which the daemon received the message. `clamp` is
-    the client's where it lies in a window around the arrival, and else the arrival. A topic's policy comes before that
-    of its input, which comes before the general one.
+    `client` is the client's timestamp, `arrival` the time at which the daemon received the message. `clamp` is
+    the client's within a window around the arrival, and else the arrival. A topic's policy overrides its
+    input's, which overrides the general one.
     """
 
     policy: Annotated[
@@ -39,11 +39,11 @@ class Timestamps(Section, frozen=True):
     ] = "clamp"
     # Less than the shortest retention in common use.  An older message could be deleted as soon as it is acknowledged.
     before_max_ms: Annotated[
-        int, fields.count("How far before the arrival `clamp` lets a timestamp lie.", 0, INT32_MAX), LIVE
+        int, fields.count("Longest time before the arrival that `clamp` accepts.", 0, INT32_MAX), LIVE
     ] = 3_600_000
     # Less than the hour of log.message.timestamp.after.max.ms, by more than clocks of hosts differ.
     after_max_ms: Annotated[
-        int, fields.count("How far behind the arrival `clamp` lets a timestamp lie.", 0, DAY_MS), LIVE
+        int, fields.count("Longest time after the arrival that `clamp` accepts.", 0, DAY_MS), LIVE
     ] = 600_000
     topics: Annotated[
         dict[str, Annotated[TimestampPolicy, fields.choice(_OF_TOPIC), LIVE]], fields.choice(_OF_TOPIC), LIVE
