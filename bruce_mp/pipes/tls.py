@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["TlsSession"]
 
 _READ_BYTES: Final = 256 * 1024
+# The first stands for a close_notify; Python 3.11.2 also raises it for a stream that ends without one.
+_STREAM_ENDED: Final = (ssl.SSLZeroReturnError, ssl.SSLEOFError)
 _CLOSED: Final = (
     "closed the connection in the middle of the TLS handshake. It may be going down, or may speak plain text on this "
     "port: then set kafka.tls.enable = false, or name the port of its TLS listener"
@@ -129,14 +131,14 @@ class TlsSession:
             self.is_over = True
         except ssl.SSLWantReadError:
             pass
-        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+        except _STREAM_ENDED:
             self.is_over = True
         except ssl.SSLError as error:
             raise self._explained(error) from error
         return parts
 
     def _explained(self, error: ssl.SSLError) -> TlsError:
-        if isinstance(error, ssl.SSLEOFError):
+        if isinstance(error, _STREAM_ENDED):
             return TlsError(f"{self._name} {_CLOSED}.", is_closed=True)
         if isinstance(error, ssl.SSLCertVerificationError):
             wrong = error.verify_message

@@ -228,6 +228,14 @@ def test_an_end_in_the_handshake_may_be_a_plain_listener() -> None:
     assert caught.value.is_closed
 
 
+def test_close_notify_in_the_handshake_is_explained_as_the_end_of_the_stream() -> None:
+    session = TlsSession(ssl.create_default_context(), "localhost", "Broker b:1")
+    session.start()
+    with pytest.raises(TlsError, match="closed the connection in the middle of the TLS handshake") as caught:
+        session.receive(bytes.fromhex("15030300020100"))
+    assert caught.value.is_closed
+
+
 def test_plain_text_for_an_answer() -> None:
     session = TlsSession(ssl.create_default_context(), "localhost", "Broker b:1")
     session.start()
