@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import Stop, cut
 from bruce_mp.kernels.pure.parse import parse
-from bruce_mp.protocol.barrier_wire import Level, encode_barrier
-from bruce_mp.protocol.client_wire import encode_any_partition, parse_message
+from bruce_mp.protocol.barrier_wire import BARRIER_KEY, Level, encode_barrier
+from bruce_mp.protocol.client_wire import Rejection, encode_any_partition, parse_message
+from bruce_mp.protocol.fence_wire import BEGIN_KEY, END_KEY
 from kernels.test_parse import as_oracle_says, damaged, good
 from support.examples import examples
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 LONGEST: Final = 100_000
 BARRIER: Final = encode_barrier(b"01234567", Level.DELIVERED, 1000)
+STREAM_KEYS: Final = {key.to_bytes(2, "big") for key in (BARRIER_KEY, BEGIN_KEY, END_KEY)}
+SHORTEST_FENCE: Final = bytes.fromhex("0000000801040000")
 
 
 def cut_all(data: bytes, longest: int = LONGEST) -> Cut:
@@ -29,9 +33,12 @@ def cut_all(data: bytes, longest: int = LONGEST) -> Cut:
 
 
 def framed(data: bytes) -> bytes:
-    """As it would have to be on a stream: the size agrees, and it is no barrier."""
+    """Return a message that a stream can carry: its size agrees, and its ApiKey is that of a message.
+
+    The ApiKeys of barriers and fences exist on streams only; a datagram with one has an unsupported ApiKey.
+    """
     data = len(data).to_bytes(4, "big") + data[4:]
-    return data[:4] + b"\xff" + data[5:] if data[4:6] == b"\x01\x02" else data
+    return data[:4] + b"\xff" + data[5:] if data[4:6] in STREAM_KEYS else data
 
 
 messages = st.lists(
@@ -42,6 +49,7 @@ messages = st.lists(
 
 @examples(200)
 @given(sent=messages, kept=st.integers(0, 20))
+@example(sent=[framed(SHORTEST_FENCE)], kept=0)
 def test_whole_messages_are_cut_and_the_beginning_of_one_is_left(sent: list[bytes], kept: int) -> None:
     data = b"".join(sent)
     beginning = (100).to_bytes(4, "big")[:kept] + bytes(max(0, kept - 4))
@@ -53,6 +61,7 @@ def test_whole_messages_are_cut_and_the_beginning_of_one_is_left(sent: list[byte
 
 @examples(200)
 @given(sent=messages, cuts=st.lists(st.integers(0, 2000), max_size=30), bytewise=st.booleans())
+@example(sent=[framed(SHORTEST_FENCE)], cuts=[], bytewise=True)
 def test_however_a_stream_is_cut_it_says_what_datagrams_would(
     sent: list[bytes], cuts: list[int], bytewise: bool
 ) -> None:
@@ -97,3 +106,10 @@ def test_a_barrier_is_one_when_it_is_complete(missing: int) -> None:
     found = cut_all((first + BARRIER)[: len(first) + len(BARRIER) - missing])
     stop, size = (Stop.MORE, 24 if missing < 21 else 0) if missing else (Stop.BARRIER, 24)
     assert found == ([(0, len(first))], len(first), stop, size)
+
+
+@pytest.mark.parametrize("key", [BEGIN_KEY, END_KEY])
+def test_a_fence_without_a_body_stops_a_stream_and_is_an_unsupported_key_in_a_datagram(key: int) -> None:
+    fence = (8).to_bytes(4, "big") + key.to_bytes(2, "big") + b"\0\0"
+    assert cut_all(fence) == ([], 0, Stop.FENCE, 8)
+    assert parse_message(fence) == Rejection(DiscardReason.UNSUPPORTED_API_KEY, key)
