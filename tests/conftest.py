@@ -18,6 +18,7 @@ import pytest
 from bruce_mp.kernels import CHOICE
 from support import processes
 from support.browser import Browser
+from support.examples import register_profiles
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST, TESTED
 from support.variants import pure_kernels, variant
@@ -30,6 +31,9 @@ __all__ = ["pure_kernels", "variant"]
 MARKED: Final = {"kafka": frozenset({"kafka_3", "kafka_versions"}), "browser": frozenset({"browser"})}
 """Fixtures whose tests have a mark, and are left out by `--fast`."""
 LEFT_OUT: Final = pytest.StashKey[dict[str, int]]()
+
+
+register_profiles()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,7 +7,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataResponse
@@ -34,6 +34,7 @@ from bruce_mp.protocol.connection_events import (
 from bruce_mp.protocol.kafka_types import BrokerAddress, PartitionAck, PartitionData
 from bruce_mp.protocol.opening import LOOK_AGAIN, VERSIONS_TIMEOUT_S, assume
 from bruce_mp.protocol.sasl import Plain
+from support.examples import examples
 
 KAFKA_2_8 = {0: (0, 9), 3: (0, 11), 18: (0, 3), 22: (0, 4)}
 WITH_LOGINS = KAFKA_2_8 | {17: (0, 1), 36: (0, 2)}
@@ -483,7 +484,7 @@ def test_obeys_the_limit_of_a_frame() -> None:
 
 
 @given(data=st.binary(max_size=400), at=st.integers(0, 400))
-@settings(deadline=None, max_examples=500)
+@examples(500)
 def test_random_bytes_fail_the_connection_and_raise_nothing(data: bytes, at: int) -> None:
     connection = negotiating()
     stream = versions(KAFKA_2_8)[: at % 60] + data
@@ -492,7 +493,7 @@ def test_random_bytes_fail_the_connection_and_raise_nothing(data: bytes, at: int
 
 
 @given(edits=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), min_size=1, max_size=4))
-@settings(deadline=None, max_examples=500)
+@examples(500)
 def test_mutated_answers_are_answers_or_failures(edits: list[tuple[int, int]]) -> None:
     connection = ready()
     sent = [produce(connection).correlation_id for _ in range(3)]

@@ -11,11 +11,12 @@ import lz4.frame
 import pytest
 import snappy
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
 from bruce_mp.protocol.compression import LEVELS, Codec, choose, compress, decompress
+from support.examples import examples
 
 PACKED = [codec for codec in Codec if codec is not Codec.NONE]
 TEXT = b"2026-11-21 10:00:00 host daemon[17]: a line as logs have them\n" * 2000
@@ -36,7 +37,7 @@ def test_kafka_python_reads_what_we_compress(codec: Codec) -> None:
 
 
 @given(codec=st.sampled_from(Codec), data=st.binary(max_size=2000))
-@settings(deadline=None, max_examples=150)
+@examples(150)
 def test_round_trip(codec: Codec, data: bytes) -> None:
     assert decompress(codec, compress(codec, None, data)) == data
 
@@ -94,14 +95,14 @@ def test_refuses_what_is_cut_off(codec: Codec) -> None:
 
 
 @given(codec=st.sampled_from(PACKED), data=st.binary(max_size=200))
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_random_bytes_are_refused_or_read(codec: Codec, data: bytes) -> None:
     with suppress(RemoteProtocolError):
         assert len(decompress(codec, data, 1 << 20)) <= 1 << 20
 
 
 @given(codec=st.sampled_from(PACKED), at=st.integers(0, 10_000), bit=st.integers(0, 7))
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_a_flipped_bit_is_refused_or_read(codec: Codec, at: int, bit: int) -> None:
     packed = bytearray(compress(codec, None, TEXT[:3000]))
     packed[at % len(packed)] ^= 1 << bit

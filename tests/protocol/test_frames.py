@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.protocol.frames import FrameReader
+from support.examples import examples
 
 
 def framed(data: bytes) -> bytes:
@@ -22,7 +23,7 @@ def drain(reader: FrameReader) -> list[bytes]:
 
 
 @given(frames=st.lists(st.binary(min_size=4, max_size=50), max_size=8), step=st.integers(1, 60))
-@settings(deadline=None)
+@examples(100)
 def test_gives_the_frames_however_the_stream_is_cut(frames: list[bytes], step: int) -> None:
     stream = b"".join(map(framed, frames))
     reader, found = FrameReader(), []

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
@@ -24,6 +24,7 @@ from bruce_mp.protocol.kafka_types import (
     ProducerIdResponse,
     TopicMetadata,
 )
+from support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -277,7 +278,7 @@ def test_refuses_every_response_that_is_cut_off(decode: Decoder, version: int, f
 
 
 @given(which=st.sampled_from(SOUND), edits=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), max_size=6))
-@settings(deadline=None, max_examples=1500)
+@examples(1500)
 def test_mutations_are_refused_or_read(which: tuple[Decoder, int, bytes], edits: list[tuple[int, int]]) -> None:
     decode, version, frame = which
     mutated = bytearray(frame)
@@ -288,7 +289,7 @@ def test_mutations_are_refused_or_read(which: tuple[Decoder, int, bytes], edits:
 
 
 @given(which=st.sampled_from(SOUND), data=st.binary(max_size=200))
-@settings(deadline=None, max_examples=500)
+@examples(500)
 def test_random_bytes_are_refused_or_read(which: tuple[Decoder, int, bytes], data: bytes) -> None:
     with suppress(RemoteProtocolError):
         which[0](data, which[1])

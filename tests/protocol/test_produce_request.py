@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.producer import ProduceRequest
@@ -14,6 +14,7 @@ from kafka.protocol.producer import ProduceRequest
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.kafka_types import PartitionData
 from bruce_mp.protocol.produce_request import FIRST_VERSION, LAST_VERSION, encode_produce
+from support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +43,7 @@ def encoded_by_kafka_python(
 
 
 @given(version=st.sampled_from(VERSIONS), number=st.integers(0, 2**31 - 1), client=st.text(max_size=30), data=DATA)
-@settings(deadline=None, max_examples=200)
+@examples(200)
 def test_gives_the_bytes_of_kafka_python(version: int, number: int, client: str, data: list[PartitionData]) -> None:
     ours = b"".join(encode_produce(version, number, client, data, acks=-1, timeout_ms=10_000))
     assert ours == encoded_by_kafka_python(version, number, client or None, data)

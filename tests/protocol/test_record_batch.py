@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
@@ -24,6 +24,7 @@ from bruce_mp.protocol.record_batch import (
     read_batches,
 )
 from bruce_mp.protocol.varints import VarintReader, encode_varint, wrap_int64
+from support.examples import examples
 from support.whole_batch import whole_batch
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -60,13 +61,13 @@ def headers_of(record: Any) -> tuple[tuple[bytes, bytes | None], ...]:
 
 
 @given(records=st.lists(RECORDS, min_size=1, max_size=20), codec=st.sampled_from(Codec))
-@settings(deadline=None, max_examples=150)
+@examples(150)
 def test_kafka_python_reads_what_we_write(records: list[Record], codec: Codec) -> None:
     assert read_by_kafka_python(batch_of(records, codec)) == numbered(records)
 
 
 @given(records=st.lists(RECORDS, min_size=1, max_size=20), base=st.integers(0, 2**31 - 1))
-@settings(deadline=None, max_examples=150)
+@examples(150)
 def test_writes_the_bytes_of_kafka_python(records: list[Record], base: int) -> None:
     producer = Producer(4711, 3, base)
     theirs = DefaultRecordBatchBuilder(2, 0, False, *producer, 1 << 20)
@@ -93,7 +94,7 @@ def test_header_fields_are_those_that_were_given() -> None:
 
 # --- our own round trip -----------------------------------------------------------------------------------------------
 @given(st.lists(INT64, min_size=1, max_size=6), st.sampled_from(Codec))
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @example([-1, 1 << 62, -(1 << 63), (1 << 63) - 1], Codec.NONE)
 def test_any_timestamp_comes_back(times: list[int], codec: Codec) -> None:
     records = [Record(time, None, b"v") for time in times]
@@ -148,7 +149,7 @@ def test_notices_any_damage_behind_the_leader_epoch(at: int) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_random_bytes_are_refused(data: bytes) -> None:
     if data:
         with pytest.raises(RemoteProtocolError):
@@ -156,7 +157,7 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 
 
 @given(section=st.binary(max_size=60), count=st.integers(1, 2**31 - 1), codec=st.integers(0, 7))
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_random_records_behind_a_right_crc_are_refused_or_read(section: bytes, count: int, codec: int) -> None:
     batch = the_batch(whole_batch(section, count, 0, 0, codec=codec))  # type: ignore[arg-type]
     with suppress(RemoteProtocolError):

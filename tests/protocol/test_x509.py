@@ -7,12 +7,13 @@ import time
 from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.protocol.x509 import certificates_in, validity_of
 from support.certificates import Authority
+from support.examples import examples
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def test_what_is_not_base64() -> None:
         list(certificates_in(b"-----BEGIN CERTIFICATE-----\nabcde\n-----END CERTIFICATE-----\n"))
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(300)
 @given(data=st.data())
 def test_a_damaged_one_is_read_or_refused(authority: Authority, data: st.DataObject) -> None:
     der = bytearray(ssl.PEM_cert_to_DER_cert(authority.certificate.read_text()))

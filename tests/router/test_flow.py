@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from bruce_mp.config.sections import Action, Batching, BatchLimits, DefaultBatching
 from bruce_mp.slab.file import Geometry
-from support.examples import examples
+from support.examples import examples, seeds
 from support.flow import ROUTER, World
 from support.flow_parts import a_config
 from support.slabs import datagram, new_slab
@@ -155,7 +154,7 @@ def test_every_message_is_delivered_once_and_in_order(script: list[Step], seed: 
     run(script, seed, action)
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("BRUCE_TEST_EXAMPLES", "60"))))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_long_stories_end_well(seed: int) -> None:
     """Hypothesis makes short scripts; some mishaps take many steps."""
     rng = random.Random(seed)

@@ -6,7 +6,6 @@ words, at placements and at next sequence numbers, and often another one follows
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +16,7 @@ from bruce_mp.config.sections import Batching, DefaultBatching
 from bruce_mp.kernels.pure import segments
 from bruce_mp.slab import runs, tables
 from bruce_mp.slab.file import Geometry
+from support.examples import seeds
 from support.flow import ROUTER, World
 from support.flow_parts import MortalWords, a_config
 from support.slabs import datagram, new_slab
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=32, landing_slots=16, landing_slot_size=4096)
 KEYS: Final = (0, 0, 1, 0, 0, 0)
 WHO: Final = (ROUTER, 0, 1)
-SEEDS: Final = range(int(os.environ.get("BRUCE_TEST_EXAMPLES", "150")))
+SEEDS: Final = seeds(150)
 
 Story = Callable[[World], None]
 

@@ -1,20 +1,44 @@
 """How many examples hypothesis tries: few by default, so that all tests together stay quick.
 
-`BRUCE_TEST_EXAMPLES=1000 pytest ...` tries so many for every property.
+`pytest --hypothesis-profile=deep ...` tries DEEP examples for each property, and twenty times as many seeds.
 """
 
 from __future__ import annotations
 
-import os
+from typing import Final
 
 from hypothesis import HealthCheck, settings
 
+__all__ = ["DEEP", "examples", "register_profiles", "seeds"]
+
+DEEP: Final = 20_000
+_DEEP_SEEDS: Final = 20
+_NAME: Final = "deep"
+
+
+def register_profiles() -> None:
+    """Register the profiles that `--hypothesis-profile` can name, before hypothesis loads one of them."""
+    settings.register_profile(_NAME, max_examples=DEEP, deadline=None)
+
 
 def examples(count: int, *, steps: int = 50) -> settings:
-    """Settings of a property: examples to try, and steps in each where it is a state machine."""
+    """Return settings of a property: examples to try, and steps in each where it is a state machine."""
     return settings(
-        max_examples=int(os.environ.get("BRUCE_TEST_EXAMPLES", count)),
+        max_examples=DEEP if _is_deep() else count,
         stateful_step_count=steps,
         deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        suppress_health_check=[
+            HealthCheck.too_slow,
+            HealthCheck.data_too_large,
+            HealthCheck.function_scoped_fixture,  # ours are the same for all examples of a test
+        ],
     )
+
+
+def seeds(count: int) -> range:
+    """Return the seeds of stories that a random generator tells without hypothesis."""
+    return range(count * _DEEP_SEEDS if _is_deep() else count)
+
+
+def _is_deep() -> bool:
+    return settings.get_current_profile_name() == _NAME
