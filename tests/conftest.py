@@ -2,6 +2,7 @@
 
 * A test that uses a real Kafka broker is marked `kafka` by its fixtures, one that uses a browser `browser`; `--fast`
   leaves those out, and says so.
+* A test that starts a process is marked `process`, or else it fails; `--unit` leaves those out, and says so.
 * A test that leaves a process behind fails, and so does a session: see `no_process_left_by_test` and
   `no_process_left_by_session`.
 * The Kafka clusters of a session are shared.  A test makes topics with names of its own, and one that hurts a cluster
@@ -10,7 +11,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 import pytest
@@ -21,6 +22,7 @@ from support.browser import Browser
 from support.examples import register_profiles
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST, TESTED
+from support.process_guard import ProcessGuard
 from support.variants import pure_kernels, variant
 
 if TYPE_CHECKING:
@@ -29,15 +31,25 @@ if TYPE_CHECKING:
 __all__ = ["pure_kernels", "variant"]
 
 MARKED: Final = {"kafka": frozenset({"kafka_3", "kafka_versions"}), "browser": frozenset({"browser"})}
-"""Fixtures whose tests have a mark, and are left out by `--fast`."""
+"""Fixtures whose tests have a mark."""
+START_PROCESSES: Final = ("kafka", "browser", "spark")
+"""Marks of tests that start a process, too."""
+LEAVES_OUT: Final = {"fast": ("kafka", "browser"), "unit": ("process",)}
+"""By option: the marks whose tests it leaves out."""
+LEFT_OUT_SENTENCES: Final = {
+    "kafka": "need a real Kafka broker",
+    "browser": "need a browser",
+    "process": "start a process",
+}
 LEFT_OUT: Final = pytest.StashKey[dict[str, int]]()
-
+GUARD: Final = ProcessGuard()
 
 register_profiles()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out what needs a Kafka broker or a browser")
+    parser.addoption("--unit", action="store_true", help="leave out what starts a process")
 
 
 def pytest_configure() -> None:
@@ -47,29 +59,44 @@ def pytest_configure() -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest's own hook looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        for mark, fixtures in MARKED.items():
-            if fixtures.intersection(getattr(item, "fixturenames", ())):
-                item.add_marker(mark)
-    if config.getoption("--fast"):
-        _leave_out(config, items)
+        _mark(item)
+    left_out = {reason: [item for item in items if item.get_closest_marker(reason)] for reason in _reasons(config)}
+    config.stash[LEFT_OUT] = {reason: len(some) for reason, some in left_out.items()}
+    gone = {item for some in left_out.values() for item in some}
+    config.hook.pytest_deselected(items=list(gone))
+    items[:] = [item for item in items if item not in gone]
 
 
-def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    by_mark = {mark: [item for item in items if item.get_closest_marker(mark)] for mark in MARKED}
-    config.stash[LEFT_OUT] = {mark: len(some) for mark, some in by_mark.items()}
-    left_out = [item for some in by_mark.values() for item in some]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+def _mark(item: pytest.Item) -> None:
+    for mark, fixtures in MARKED.items():
+        if fixtures.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(mark)
+    if any(item.get_closest_marker(mark) for mark in START_PROCESSES):
+        item.add_marker("process")
+
+
+def _reasons(config: pytest.Config) -> list[str]:
+    """Return the marks whose tests the options leave out."""
+    return [mark for option, marks in LEAVES_OUT.items() if config.getoption(option) for mark in marks]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["left_out"] = session.config.stash.get(LEFT_OUT, {})
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, whose controller collects nothing
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", {})
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if not CHOICE.compiled:
         terminalreporter.line(f"The compiled kernels were not tested. What was: {CHOICE.sentence}.", red=True)
-    if config.getoption("--fast"):
-        counts = config.stash.get(LEFT_OUT, dict.fromkeys(MARKED, 0))
+    if counts := config.stash.get(LEFT_OUT, {}):
         terminalreporter.section("NOT EVERYTHING WAS TESTED", red=True, bold=True)
-        what = f"{counts['kafka']} tests that need a real Kafka broker and {counts['browser']} that need a browser"
-        terminalreporter.line(f"--fast left out {what}.", red=True)
+        for mark, count in counts.items():
+            terminalreporter.line(f"Left out: {count} tests that {LEFT_OUT_SENTENCES[mark]}.", red=True)
 
 
 # --- processes -------------------------------------------------------------------------------------------------------
@@ -93,6 +120,16 @@ def _fail_if_left(found: Iterable[psutil.Process], who: str) -> None:
         report = processes.describe(left)
         processes.kill(left)
         pytest.fail(f"{who} left processes behind:\n{report}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        started = GUARD.take_started()
+    if started and not item.get_closest_marker("process"):
+        pytest.fail(f"The test starts a process: mark it with pytest.mark.process. It started {started[0]}")
 
 
 # --- browser ---------------------------------------------------------------------------------------------------------

@@ -143,12 +143,14 @@ def test_a_demo_that_cannot_go_on_says_why(checkout: Checkout) -> None:
     assert "no git history" in checkout.lines()[-1]
 
 
+@pytest.mark.process
 def test_the_demo_wants_a_python_that_is_new_enough(checkout: Checkout) -> None:
     assert checkout.run(python="false") == 1
     assert "no Python 3.11 or later; install one" in checkout.lines()[-1]
     assert not (checkout.directory / ".venv-demo").exists()
 
 
+@pytest.mark.process
 def test_the_demo_explains_its_options(checkout: Checkout) -> None:
     assert checkout.run("--help") == 0
     assert {"--stay", "--kafka", "--logs", "--lines"} <= set(re.findall(r"--\w+", checkout.output.read_text()))
@@ -189,6 +191,7 @@ def received_from(code: str, directory: Path, count: int) -> Sequence[object]:
         return [parse_message(receiver.recv(65536)) for _ in range(count)]
 
 
+@pytest.mark.process
 def test_the_python_shown_sends(tmp_path: Path) -> None:
     client, raw, _ = [block.text for block in blocks_of(README) if block.language == "python"]  # the third is for Spark
     first, second = received_from(client, tmp_path, 2)

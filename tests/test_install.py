@@ -17,6 +17,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+pytestmark = pytest.mark.process
+
 ROOT: Final = Path(__file__).parents[1]
 SOURCES: Final = (
     "LICENSE", "README.md", "bruce_mp", "conf", "deploy", "pyproject.toml", "pyspark_bruce", "scripts", "setup.cfg",

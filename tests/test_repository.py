@@ -44,16 +44,19 @@ def lines(path: Path) -> list[str]:
     return path.read_text(errors="replace").splitlines()
 
 
+@pytest.mark.process
 def test_git_lists_this_very_file() -> None:
     assert Path(__file__) in files()
 
 
+@pytest.mark.process
 def test_top_level_holds_what_a_visitor_expects() -> None:
     found = {path.relative_to(ROOT).parts[0] for path in files()}
     assert found <= TOP_LEVEL
     assert found >= TOP_LEVEL - SOON
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("pattern", MACHINE_PATHS)
 def test_no_file_names_a_path_of_one_machine(pattern: str) -> None:
     found = [
@@ -69,7 +72,7 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     command = "scripts/test"
     assert re.search(rf"^\s*(\$ )?{command}\b", (ROOT / "README.md").read_text(), re.MULTILINE)
     script = [line for line in lines(ROOT / ".ci/run") if line and not line.startswith("#")]
-    assert script == [f'exec "$(dirname "$0")/../{command}"']
+    assert script == [f'exec "$(dirname "$0")/../{command}" --interpreters']
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from bench.tools import Tools
     from bruce_mp.protocol.connection_events import Event, Sent
 
+pytestmark = pytest.mark.process
+
 LARGE = b"x" * 300_000
 
 

@@ -46,6 +46,7 @@ def tools(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return made
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("case", [Case("one", 100, 5000), Case("many", 1024, 1000, senders=7)])
 def test_the_plain_receiver_gets_every_message(tools: Tools, case: Case, tmp_path: Path) -> None:
     write_datagrams(tmp_path / "datagrams", TOPICS, case.size)
@@ -54,12 +55,14 @@ def test_the_plain_receiver_gets_every_message(tools: Tools, case: Case, tmp_pat
     assert 0 < run.cpu_s < run.seconds
 
 
+@pytest.mark.process
 def test_a_paced_sender_takes_its_time(tools: Tools, tmp_path: Path) -> None:
     write_datagrams(tmp_path / "datagrams", TOPICS, 100)
     run = run_plain(tools, Case("paced", 100, 500, senders=2, rate=1000), tmp_path, tmp_path / "datagrams")
     assert run.seconds > 0.45
 
 
+@pytest.mark.process
 def test_a_receiver_that_goes_away_is_an_error(tools: Tools, tmp_path: Path) -> None:
     write_datagrams(tmp_path / "datagrams", TOPICS, 100)
     code = (
@@ -70,6 +73,7 @@ def test_a_receiver_that_goes_away_is_an_error(tools: Tools, tmp_path: Path) -> 
         run_plain(quitter, Case("gone", 100, 1000), tmp_path, tmp_path / "datagrams")
 
 
+@pytest.mark.process
 def test_nobody_to_send_to_is_an_error(tools: Tools, tmp_path: Path) -> None:
     write_datagrams(tmp_path / "datagrams", TOPICS, 100)
     with pytest.raises(SendError, match="The sender ended with 1"):

@@ -67,6 +67,7 @@ def unread() -> Iterator[int]:
     os.close(writer)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -84,24 +85,28 @@ def test_output_that_nobody_reads_ends_it_quietly(unread: int, arguments: tuple[
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
 
 
+@pytest.mark.process
 def test_so_does_output_that_is_written_at_once(unread: int) -> None:
     command = [sys.executable, "-u", "-m", "bruce_mp", "check-config", str(CONF / "bruce.toml")]
     ended = subprocess.run(command, stdout=unread, stderr=subprocess.PIPE, check=False)
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
 
 
+@pytest.mark.process
 def test_errors_that_nobody_reads_end_it_quietly(unread: int) -> None:
     command = [sys.executable, "-m", "bruce_mp", "check-config", "nowhere.toml"]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=unread, check=False)
     assert (ended.returncode, ended.stdout) == (128 + signal.SIGPIPE, b"")
 
 
+@pytest.mark.process
 def test_without_standard_output_it_does_its_work() -> None:
     command = f"{sys.executable} -m bruce_mp check-config {CONF / 'bruce.toml'} >&-"
     ended = subprocess.run(command, shell=True, stderr=subprocess.PIPE, check=False)
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+@pytest.mark.process
 def test_a_connection_that_breaks_is_not_taken_for_the_output() -> None:
     script = "from bruce_mp.cli.output import while_read\ndef breaks(): raise BrokenPipeError\nwhile_read(breaks)"
     ended = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, check=False)
@@ -109,12 +114,14 @@ def test_a_connection_that_breaks_is_not_taken_for_the_output() -> None:
     assert ended.stderr.endswith(b"BrokenPipeError\n")
 
 
+@pytest.mark.process
 def test_the_command_alone_loads_nothing_heavy() -> None:
     heavy = "{'kafka', 'flask', 'zmq', 'waitress', 'psutil', 'argparse', 'bruce_mp.supervisor'}"
     script = f"import sys, bruce_mp.cli; sys.exit(bool({heavy} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
+@pytest.mark.process
 def test_the_supervisor_loads_nothing_of_its_processes() -> None:
     heavy = "{'kafka', 'flask', 'zmq', 'waitress', 'psutil'}"
     script = f"import sys, bruce_mp.cli.run; sys.exit(bool({heavy} & sys.modules.keys()))"

@@ -131,6 +131,7 @@ def test_standard_output_is_the_default(path: Path, capfdbinary: pytest.CaptureF
     assert captured.err == b"bruce: 6 of 6 messages were written to standard output.\n"
 
 
+@pytest.mark.process
 def test_a_reader_that_goes_away_is_told_in_a_sentence(path: Path) -> None:
     command = [sys.executable, "-m", "bruce_mp", "slab", "export", str(path)]
     read, write = os.pipe()

@@ -90,6 +90,7 @@ def test_the_client_lives_through_a_restart_of_the_daemon(daemon: socket.socket,
             assert restarted.recv(100).endswith(b"4")
 
 
+@pytest.mark.process
 def test_a_forked_child_uses_a_socket_of_its_own(daemon: socket.socket, path: str) -> None:
     with DatagramClient(path) as client:
         inherited = client._socket
@@ -130,6 +131,7 @@ def test_a_full_queue_is_waited_for_without_spinning(path: str) -> None:
         assert time.process_time() - cpu < 0.1
 
 
+@pytest.mark.process
 def test_a_blocked_sender_goes_on_when_there_is_room(daemon: socket.socket, path: str) -> None:
     with pytest.raises(SendTimeoutError):
         fill(path)
@@ -240,6 +242,7 @@ def test_a_closed_client_says_so(daemon: socket.socket, path: str) -> None:
         client.send("t", b"")
 
 
+@pytest.mark.process
 def test_in_a_child_the_client_counts_anew_and_does_not_wait_for_threads_of_its_parent(
     daemon: socket.socket, path: str
 ) -> None:
@@ -253,6 +256,7 @@ def test_in_a_child_the_client_counts_anew_and_does_not_wait_for_threads_of_its_
         assert os.waitpid(pid, 0)[1] == 0
 
 
+@pytest.mark.process
 def test_the_client_works_where_no_other_package_is_installed() -> None:
     script = (
         "import sys\n"

@@ -141,6 +141,7 @@ def arguments(name: str, way: str, address: str) -> list[str]:
     return [argument.format(address) for argument in LANGUAGES[name].ways[way]]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("name", "receiver", "way"), [(name, way, way) for name, way in WAYS], indirect=["receiver"])
 def test_an_example_sends_what_the_protocol_asks_for(
     built: Callable[[str], list[str]], name: str, receiver: Receiver, way: str
@@ -163,6 +164,7 @@ def test_an_example_sends_what_the_protocol_asks_for(
     assert all(before <= message.timestamp_ms <= after for message in good)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("name", "way"), WAYS)
 def test_an_example_says_when_nobody_is_there(
     built: Callable[[str], list[str]], tmp_path: Path, name: str, way: str

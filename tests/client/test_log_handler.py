@@ -123,6 +123,7 @@ def test_by_stream_from_many_threads(path: Path, logger: logging.Logger) -> None
         handler.close()
 
 
+@pytest.mark.process
 def test_it_crosses_a_fork(daemon: socket.socket, path: Path, logger: logging.Logger) -> None:
     handler = BruceHandler("logs", path)
     logger.addHandler(handler)

@@ -306,6 +306,7 @@ def test_a_full_buffer_drops_and_what_is_in_it_waits_for_the_daemon(path: Path) 
             assert values(daemon.wait(3)) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.process
 def test_what_lingers_when_the_interpreter_ends_is_written(daemon: StreamDaemon, path: Path) -> None:
     script = (
         "import sys; from bruce_mp.client import StreamClient; StreamClient(sys.argv[1], linger=60).send('t', b'last')"
@@ -350,6 +351,7 @@ def test_even_a_client_that_must_not_wait_lets_another_thread_finish(
         assert client.stats().sent == 1
 
 
+@pytest.mark.process
 @FORKS
 def test_a_forked_child_has_a_connection_of_its_own_and_sends_nothing_of_its_parents(
     daemon: StreamDaemon, path: Path
@@ -373,6 +375,7 @@ def test_a_forked_child_has_a_connection_of_its_own_and_sends_nothing_of_its_par
     assert client.stats().connections == 1
 
 
+@pytest.mark.process
 @FORKS
 def test_a_closed_client_stays_closed_in_a_child(daemon: StreamDaemon, path: Path) -> None:
     client = StreamClient(path)

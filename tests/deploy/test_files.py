@@ -26,6 +26,7 @@ def setting(text: str, name: str) -> str:
     return found[1]
 
 
+@pytest.mark.process
 def test_the_units_are_such_that_systemd_takes_them(tmp_path: Path) -> None:
     verify = shutil.which("systemd-analyze")
     if verify is None:
@@ -70,6 +71,7 @@ def test_the_kernel_setting_is_the_one_that_the_daemon_asks_for() -> None:
     assert setting(text, "net.unix.max_dgram_qlen") == str(QUEUE_ENOUGH)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("script", ["build", "postinst", "prerm", "postrm"])
 def test_scripts_of_the_package_are_scripts(script: str) -> None:
     path = DEPLOY / "debian" / script

@@ -86,6 +86,7 @@ FILES: Final = [
 ]  # fmt: skip
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", [path for path in FILES if lines_with_commands(path)], ids=name_of)
 def test_commands_that_are_named_have_these_options(path: Path) -> None:
     for words in lines_with_commands(path):

@@ -47,6 +47,7 @@ NOT_TRIED: Final[dict[Key, str]] = {
     ("docs/operating.md", "systemctl stop bruce"): "needs systemd; tests/e2e/test_upgrade.py stops and starts a daemon",
     ("docs/slab.md", "now: MS ts: MS event: DISC info: SLAB to"): "a layout: test_slab.py",
     ("docs/testing.md", "scripts/test                 # everythin"): "is what runs this",
+    ("docs/testing.md", ".venv/bin/python -m pytest --hypothesis-"): "takes minutes",
     ("docs/testing.md", "export PYTHONPATH=tests"): "takes half an hour; tests/chaos/test_chaos.py runs it for seconds",
     ("docs/testing.md", ".venv/bin/python -m chaos.outage --minut"): "takes an hour; tests/chaos/test_outage.py",
     (
@@ -150,6 +151,7 @@ def test_the_tests_elsewhere_exist() -> None:
         assert test in {function.name for function in functions}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("block", [block for block in all_blocks() if block.language == "shell"], ids="{0.page}".format)
 def test_shell_is_shell(block: Block) -> None:
     subprocess.run(["bash", "-n", "-c", block.text], check=True, timeout=60)

@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from bruce_mp.router import routes
 from bruce_mp.router.routes import ScopeEvent
 from bruce_mp.slab import states
@@ -14,6 +16,7 @@ from support.doc_pages import ROOT
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
 
+@pytest.mark.process
 def test_the_page_is_the_drawn_one() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "draw_states.py")]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout

@@ -59,6 +59,7 @@ def chosen(wish: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 def test_the_environment_chooses() -> None:
     assert chosen("pure").stdout.split() == ["False", "function"]
     if CHOICE.compiled:

@@ -62,6 +62,7 @@ CASES: Final = [
 ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("variant", "name"), CASES, indirect=["variant"])
 def test_killed_at_any_store_nothing_is_lost_or_doubled(slab: Slab, variant: str, name: str) -> None:
     batch = BATCHES[name]

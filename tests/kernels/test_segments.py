@@ -260,6 +260,7 @@ def test_numbered_batches_follow_each_other(slab: Slab, first: int) -> None:
 IMAGES: Final = {"pure": crash_images, "compiled": machine_images}
 
 
+@pytest.mark.process
 def test_killed_at_any_store_numbers_come_before_words_and_words_before_the_next_number(
     slab: Slab, with_variant: str
 ) -> None:

@@ -59,6 +59,7 @@ def test_when_the_other_side_is_gone_there_is_no_word_and_none_can_be_said(
     control.send(Ready())  # nobody hears it, and nothing happens
 
 
+@pytest.mark.process
 def test_a_loop_hears_that_the_other_side_was_killed(ends: tuple[Connection, Connection]) -> None:
     control, loop = Control(ends[0]), Loop()
     heard: list[Word | None] = []

@@ -97,6 +97,7 @@ def jwt(lifetime_s: float) -> str:
     return f"head.{claims}.signature"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("token", "runs"), [("opaque", 3), (1000.0, 1), (-1.0, 3), ("a.b.c", 3)])
 def test_a_token_is_used_until_it_gets_old(tmp_path: Path, token: str | float, runs: int) -> None:
     if isinstance(token, float):  # made here: what is made when tests are collected is old when its turn comes
@@ -112,6 +113,7 @@ def test_a_token_is_used_until_it_gets_old(tmp_path: Path, token: str | float, r
     assert count.read_text().count("\n") == runs
 
 
+@pytest.mark.process
 def test_a_token_command_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_command, "_PATIENCE_S", 0.2)
     loop = Loop()
@@ -153,6 +155,7 @@ def server_of(certificate: Path) -> ssl.SSLContext:
     return context
 
 
+@pytest.mark.process
 def test_an_authority_that_is_replaced_is_taken_up(tmp_path: Path) -> None:
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     file = tmp_path / "ca.pem"
@@ -166,6 +169,7 @@ def test_an_authority_that_is_replaced_is_taken_up(tmp_path: Path) -> None:
     assert shake_hands(contexts.current(), server).is_open
 
 
+@pytest.mark.process
 def test_files_that_do_not_fit_each_other_for_a_moment(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     authority = Authority(tmp_path)
     first, second = authority.issue("first"), authority.issue("second")
@@ -199,6 +203,7 @@ def test_a_file_that_cannot_be_used_is_named(settings: dict[str, Any], words: st
     assert words in str(caught.value)
 
 
+@pytest.mark.process
 def test_a_key_whose_password_is_missing_or_wrong_asks_nobody(tmp_path: Path) -> None:
     made = Authority(tmp_path).issue("ours", password="right")
     wrong = tmp_path / "password"

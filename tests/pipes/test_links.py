@@ -111,6 +111,7 @@ def test_discards_that_nobody_takes_stay_with_their_sender(links: Links) -> None
     wait_until(lambda: sender.send_bytes(b"again"), "the link to have room again")
 
 
+@pytest.mark.process
 def test_a_sender_goes_on_when_its_receiver_was_killed_and_started_again(tmp_path: Path, links: Links) -> None:
     """What the dead receiver had taken is lost, as documented; what is sent after its return arrives, in order."""
     sender = links.sender(LINK)

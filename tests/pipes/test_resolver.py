@@ -132,6 +132,7 @@ def test_a_resolver_may_be_closed_while_a_name_is_asked_for(loop: Loop, names: S
     assert not thread.is_alive()
 
 
+@pytest.mark.process
 def test_a_name_that_nobody_answers_does_not_keep_the_process_from_ending() -> None:
     program = (
         "import socket, time\n"

@@ -21,6 +21,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("x509"))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("days", [-1, 1, 1000, 20_000])  # from 2050 on dates are written otherwise
 def test_the_dates_of_a_certificate(authority: Authority, days: int) -> None:
     made = authority.issue(f"for-{days}", days=days)
@@ -29,6 +30,7 @@ def test_the_dates_of_a_certificate(authority: Authority, days: int) -> None:
     assert ends - starts == days * 86400
 
 
+@pytest.mark.process
 def test_they_are_those_that_the_standard_library_reads(authority: Authority) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cafile=authority.certificate)
@@ -38,6 +40,7 @@ def test_they_are_those_that_the_standard_library_reads(authority: Authority) ->
     assert ends == ssl.cert_time_to_seconds(str(known["notAfter"]))
 
 
+@pytest.mark.process
 def test_a_file_with_several(authority: Authority) -> None:
     parts = [authority.issue(f"several-{days}", days=days).certificate.read_bytes() for days in (1, 2)]
     first, second = certificates_in(b"# a comment\n".join(parts))
@@ -50,6 +53,7 @@ def test_what_is_not_base64() -> None:
         list(certificates_in(b"-----BEGIN CERTIFICATE-----\nabcde\n-----END CERTIFICATE-----\n"))
 
 
+@pytest.mark.process
 @examples(300)
 @given(data=st.data())
 def test_a_damaged_one_is_read_or_refused(authority: Authority, data: st.DataObject) -> None:

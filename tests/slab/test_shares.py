@@ -7,6 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Final
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -156,6 +157,7 @@ def test_alone_one_can_have_everything() -> None:
         assert len(list(fill(pool))) == CHUNKS
 
 
+@pytest.mark.process
 def test_a_lock_that_somebody_keeps_is_not_waited_for() -> None:
     with new_slab(GEOMETRY) as slab:
         reader, writer = os.pipe()

@@ -77,6 +77,7 @@ maven.ensure_jars(Path(sys.argv[1]), ["group:kafka:1"])
 """
 
 
+@pytest.mark.process
 def test_of_several_processes_one_fetches(cache: Path) -> None:
     command = [sys.executable, "-c", COUNTING, str(cache / "4.3.1")]
     with maven._locked(cache / "4.3.1.lock"):
@@ -88,6 +89,7 @@ def test_of_several_processes_one_fetches(cache: Path) -> None:
     assert (cache / "calls").read_text() == "x"
 
 
+@pytest.mark.process
 def test_java_that_does_not_run_has_version_0(tmp_path: Path) -> None:
     program = tmp_path / "java"
     assert java.java_major(program) == 0
@@ -96,6 +98,7 @@ def test_java_that_does_not_run_has_version_0(tmp_path: Path) -> None:
     assert java.java_major(program) == 11
 
 
+@pytest.mark.process
 def test_java_that_is_too_old_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     old = tmp_path / "bin" / "java"
@@ -114,6 +117,7 @@ def test_no_java_at_all_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> 
         java.find_java.__wrapped__()
 
 
+@pytest.mark.process
 def test_a_java_without_the_module_that_spark_asks_for_gets_a_home_that_leaves_it_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

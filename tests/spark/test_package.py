@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+pytestmark = pytest.mark.process
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 

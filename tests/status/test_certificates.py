@@ -42,6 +42,7 @@ def pages(tmp_path: Path, tls: Tls) -> Iterator[PagesOfNoDaemon]:
     fake.filled.close()
 
 
+@pytest.mark.process
 def test_the_page(pages: PagesOfNoDaemon, tls: Tls) -> None:
     pages.standings.take([broker(NOW_MS / 1000 + 5)], NOW_MS)
     ours, authorities, shown = pages.json("/certificates/json")["certificates"]
@@ -62,6 +63,7 @@ def test_the_health_tells_of_a_broker_whose_certificate_ends(tmp_path: Path) -> 
     pages.filled.close()
 
 
+@pytest.mark.process
 def test_without_tls_there_is_nothing_to_show(tls: Tls) -> None:
     assert look_at(Tls(ca_file=tls.ca_file), Heard({}, None, {})) == []
 

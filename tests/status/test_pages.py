@@ -450,6 +450,7 @@ def test_books_in_motion_say_so(daemon: PagesOfNoDaemon) -> None:
     assert daemon.json("/books/json")["consistent"] is False
 
 
+@pytest.mark.process
 def test_processes(daemon: PagesOfNoDaemon) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()

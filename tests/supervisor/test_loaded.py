@@ -33,6 +33,7 @@ UNWANTED: Final = {
 PACKED: Final = {"compression.configs.quick.type": "lz4", "compression.topics.packed": "quick"}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_process_loads_no_more_than_it_needs(program: str) -> None:
     """As in a spawned process, which imports the daemon's command."""

@@ -15,6 +15,8 @@ import pytest
 
 from support import processes
 
+pytestmark = pytest.mark.process
+
 TESTS: Final = Path(__file__).parents[1]
 SLEEP: Final = "import time; time.sleep(600)"
 
@@ -100,12 +102,49 @@ def test_with_server(server):
     ("source", "who"), [(LEAKING, "The test"), (LEAKING_SESSION, "The session")], ids=["test", "session"]
 )
 def test_what_leaves_a_process_fails(tmp_path: Path, source: str, who: str) -> None:
-    (tmp_path / "test_it.py").write_text(source)
-    (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", tmp_path, tmp_path],
-        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(TESTS)},
-    )  # fmt: skip
+    done = run_pytest(tmp_path, source)
     assert done.returncode == 1, done.stdout
     assert f"{who} left processes behind" in done.stdout
     assert re.search(r"1 passed.*, 1 error in", done.stdout)
+
+
+def run_pytest(directory: Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run tests of `source` under the rules of our conftest.py."""
+    (directory / "test_it.py").write_text(source)
+    (directory / "conftest.py").write_text((TESTS / "conftest.py").read_text())
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(directory)]
+    return subprocess.run(
+        [*command, *options, str(directory)],
+        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(TESTS)},
+    )  # fmt: skip
+
+
+STARTING: Final = """
+import multiprocessing, os, subprocess, pytest
+def test_subprocess():
+    subprocess.run(["true"])
+def test_fork():
+    os.waitpid(os.fork() or os._exit(0), 0)
+def test_multiprocessing():
+    process = multiprocessing.get_context("spawn").Process(target=int)
+    process.start()
+    process.join()
+@pytest.mark.process
+def test_marked():
+    subprocess.run(["true"])
+def test_nothing():
+    pass
+"""
+
+
+def test_an_unmarked_test_fails_when_it_starts_a_process(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, STARTING, "-W", "ignore")
+    failed = re.findall(r"ERROR at teardown of (\w+) ", done.stdout)
+    assert failed == ["test_subprocess", "test_fork", "test_multiprocessing"], done.stdout
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_run_without_processes_says_how_many_tests_it_leaves_out(tmp_path: Path, workers: str) -> None:
+    done = run_pytest(tmp_path, STARTING, "-W", "ignore", "--unit", "-n", workers, "-k", "marked or nothing")
+    assert "Left out: 1 tests that start a process." in done.stdout
+    assert "1 passed" in done.stdout

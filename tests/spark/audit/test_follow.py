@@ -93,6 +93,7 @@ def test_it_ends_at_the_first_bad_report_if_that_is_wanted(
     assert spark.streams.active == []
 
 
+@pytest.mark.process
 def test_sigterm_ends_the_command_after_a_last_report(broker: DevBroker, tmp_path: Path) -> None:
     audit = put(broker, range(10), tmp_path, 10)
     places = [f"--ledger={audit.ledgers[0]}", f"--output={audit.output}", f"--bootstrap={broker.bootstrap}"]
