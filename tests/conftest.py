@@ -3,6 +3,7 @@
 * A test that uses a real Kafka broker is marked `kafka` by its fixtures, one that uses a browser `browser`; `--fast`
   leaves those out, and says so.
 * A test that starts a process is marked `process`, or else it fails; `--unit` leaves those out, and says so.
+* A test that takes long, and covers more of a behaviour than a shorter one, is marked `soak`; only `--soak` runs it.
 * A test that leaves a process behind fails, and so does a session: see `no_process_left_by_test` and
   `no_process_left_by_session`.
 * The Kafka clusters of a session are shared.  A test makes topics with names of its own, and one that hurts a cluster
@@ -40,8 +41,11 @@ LEFT_OUT_SENTENCES: Final = {
     "kafka": "need a real Kafka broker",
     "browser": "need a browser",
     "process": "start a process",
+    "soak": "take long, which scripts/test --soak runs",
+    "short": "scripts/test runs",
 }
-LEFT_OUT: Final = pytest.StashKey[dict[str, int]]()
+MOST_MODULES_NAMED: Final = 10
+LEFT_OUT: Final = pytest.StashKey[dict[str, tuple[int, list[str]]]]()
 GUARD: Final = ProcessGuard()
 
 register_profiles()
@@ -50,6 +54,7 @@ register_profiles()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out what needs a Kafka broker or a browser")
     parser.addoption("--unit", action="store_true", help="leave out what starts a process")
+    parser.addoption("--soak", action="store_true", help="run the long tests only")
 
 
 def pytest_configure() -> None:
@@ -60,11 +65,14 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         _mark(item)
-    left_out = {reason: [item for item in items if item.get_closest_marker(reason)] for reason in _reasons(config)}
-    config.stash[LEFT_OUT] = {reason: len(some) for reason, some in left_out.items()}
-    gone = {item for some in left_out.values() for item in some}
-    config.hook.pytest_deselected(items=list(gone))
-    items[:] = [item for item in items if item not in gone]
+    left_out: dict[str, list[pytest.Item]] = {}
+    kept: list[pytest.Item] = []
+    for item in items:
+        reason = _reason_to_leave_out(config, item)
+        (kept if reason is None else left_out.setdefault(reason, [])).append(item)
+    config.stash[LEFT_OUT] = {reason: (len(some), _modules(some)) for reason, some in left_out.items()}
+    config.hook.pytest_deselected(items=[item for some in left_out.values() for item in some])
+    items[:] = kept
 
 
 def _mark(item: pytest.Item) -> None:
@@ -75,9 +83,17 @@ def _mark(item: pytest.Item) -> None:
         item.add_marker("process")
 
 
-def _reasons(config: pytest.Config) -> list[str]:
-    """Return the marks whose tests the options leave out."""
-    return [mark for option, marks in LEAVES_OUT.items() if config.getoption(option) for mark in marks]
+def _reason_to_leave_out(config: pytest.Config, item: pytest.Item) -> str | None:
+    """Return the key of the sentence in LEFT_OUT_SENTENCES that says why the options leave a test out."""
+    is_long = item.get_closest_marker("soak") is not None
+    if is_long != config.getoption("--soak"):
+        return "soak" if is_long else "short"
+    marks = [mark for option, marks in LEAVES_OUT.items() if config.getoption(option) for mark in marks]
+    return next((mark for mark in marks if item.get_closest_marker(mark)), None)
+
+
+def _modules(items: Iterable[pytest.Item]) -> list[str]:
+    return sorted({item.nodeid.partition("::")[0] for item in items})
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -95,8 +111,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line(f"The compiled kernels were not tested. What was: {CHOICE.sentence}.", red=True)
     if counts := config.stash.get(LEFT_OUT, {}):
         terminalreporter.section("NOT EVERYTHING WAS TESTED", red=True, bold=True)
-        for mark, count in counts.items():
-            terminalreporter.line(f"Left out: {count} tests that {LEFT_OUT_SENTENCES[mark]}.", red=True)
+        for reason, (count, modules) in counts.items():
+            where = f" ({', '.join(modules)})" if len(modules) <= MOST_MODULES_NAMED else ""
+            terminalreporter.line(f"Left out: {count} tests that {LEFT_OUT_SENTENCES[reason]}{where}.", red=True)
 
 
 # --- processes -------------------------------------------------------------------------------------------------------

@@ -123,6 +123,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sources / "dist"
 
 
+@pytest.mark.soak
 @with_headers
 @pytest.mark.parametrize("architecture", MACHINES)
 def test_a_wheel_has_all_kernels_for_its_architecture(wheels: Path, architecture: str) -> None:
@@ -136,6 +137,7 @@ def test_a_wheel_has_all_kernels_for_its_architecture(wheels: Path, architecture
     assert machines == {f"{name}.abi3.so": MACHINES[architecture] for name in KERNELS}
 
 
+@pytest.mark.soak
 @with_headers
 def test_a_wheel_works_on_compiled_kernels(wheels: Path, tmp_path: Path) -> None:
     [wheel] = wheels.glob(f"*_{platform.machine()}.whl")

@@ -24,6 +24,7 @@ def old_cluster() -> Iterator[KafkaCluster]:
         yield cluster
 
 
+@pytest.mark.soak
 def test_nothing_is_lost_and_repetitions_were_counted(tmp_path: Path, old_cluster: KafkaCluster) -> None:
     run_chaos(old_run(7, seconds=60, rate=300), Real(old_cluster), tmp_path)
 

@@ -46,7 +46,7 @@ NOT_TRIED: Final[dict[Key, str]] = {
     ("docs/operating.md", "/opt/bruce-1.0   /opt/bruce-1.1   /opt/b"): "a drawing of directories",
     ("docs/operating.md", "systemctl stop bruce"): "needs systemd; tests/e2e/test_upgrade.py stops and starts a daemon",
     ("docs/slab.md", "now: MS ts: MS event: DISC info: SLAB to"): "a layout: test_slab.py",
-    ("docs/testing.md", "scripts/test                 # everythin"): "is what runs this",
+    ("docs/testing.md", "scripts/test                 # style, ty"): "is what runs this",
     ("docs/testing.md", ".venv/bin/python -m pytest --hypothesis-"): "takes minutes",
     ("docs/testing.md", "export PYTHONPATH=tests"): "takes half an hour; tests/chaos/test_chaos.py runs it for seconds",
     ("docs/testing.md", ".venv/bin/python -m chaos.outage --minut"): "takes an hour; tests/chaos/test_outage.py",

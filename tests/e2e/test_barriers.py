@@ -114,6 +114,7 @@ def test_the_python_client_flushes(daemon: Daemon) -> None:
         assert outcome.delivered == 100
 
 
+@pytest.mark.soak
 def test_a_million_messages_by_the_counts_of_barriers(tmp_path: Path, broker: DevBroker) -> None:
     with daemon_in(tmp_path, broker) as daemon, connect(daemon) as client:
         block = b"".join(encode_any_partition(TOPICS[n % 4], b"%d" % n, timestamp_ms=n) for n in range(10_000))

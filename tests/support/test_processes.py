@@ -146,5 +146,31 @@ def test_an_unmarked_test_fails_when_it_starts_a_process(tmp_path: Path) -> None
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_run_without_processes_says_how_many_tests_it_leaves_out(tmp_path: Path, workers: str) -> None:
     done = run_pytest(tmp_path, STARTING, "-W", "ignore", "--unit", "-n", workers, "-k", "marked or nothing")
-    assert "Left out: 1 tests that start a process." in done.stdout
+    assert "Left out: 1 tests that start a process (test_it.py)." in done.stdout
     assert "1 passed" in done.stdout
+
+
+SOAKING: Final = """
+import pytest
+@pytest.mark.soak
+def test_long():
+    pass
+def test_short():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "ran", "sentence"),
+    [
+        ([], "test_short", "1 tests that take long, which scripts/test --soak runs (test_it.py)"),
+        (["--soak"], "test_long", "1 tests that scripts/test runs (test_it.py)"),
+    ],
+    ids=["default", "soak"],
+)
+def test_a_run_names_the_tests_that_it_leaves_out_for_their_length(
+    tmp_path: Path, options: list[str], ran: str, sentence: str
+) -> None:
+    done = run_pytest(tmp_path, SOAKING, "-W", "ignore", "--verbose", *options)
+    assert re.findall(r"::(\w+) PASSED", done.stdout) == [ran], done.stdout
+    assert f"Left out: {sentence}." in done.stdout
