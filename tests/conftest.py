@@ -124,7 +124,10 @@ def no_process_left_by_session() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_process_left_by_test() -> Iterator[None]:
+def no_process_left_by_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    if not request.node.get_closest_marker("process"):
+        yield  # it starts none, see `pytest_runtest_teardown`; the checks below cost most of a short test's time
+        return
     before = frozenset(psutil.Process().children(recursive=True))
     yield
     after = processes.descendants() - before

@@ -83,13 +83,15 @@ def test_spawn_can_be_signalled_directly() -> None:
 
 
 LEAKING: Final = f"""
-import subprocess, sys
+import subprocess, sys, pytest
+pytestmark = pytest.mark.process
 def test_leak():
     global kept
     kept = subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
 """
 LEAKING_SESSION: Final = f"""
 import subprocess, sys, pytest
+pytestmark = pytest.mark.process
 @pytest.fixture(scope="session")
 def server():
     return subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
