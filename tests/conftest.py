@@ -81,6 +81,14 @@ def _mark(item: pytest.Item) -> None:
             item.add_marker(mark)
     if any(item.get_closest_marker(mark) for mark in START_PROCESSES):
         item.add_marker("process")
+    if item.get_closest_marker("process"):
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item: pytest.Item) -> str:
+    """Return the name of the tests that share something expensive, and so belong to one worker."""
+    shared = (mark for mark in START_PROCESSES if item.get_closest_marker(mark))
+    return next(shared, item.nodeid.partition("::")[0])
 
 
 def _reason_to_leave_out(config: pytest.Config, item: pytest.Item) -> str | None:
@@ -94,6 +102,10 @@ def _reason_to_leave_out(config: pytest.Config, item: pytest.Item) -> str | None
 
 def _modules(items: Iterable[pytest.Item]) -> list[str]:
     return sorted({item.nodeid.partition("::")[0] for item in items})
+
+
+def pytest_collection_finish() -> None:
+    GUARD.take_started()  # conditions of `skipif` may ask a command; no test is to blame
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
