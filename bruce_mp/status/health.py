@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.error_actions import Action, action_for
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.certificates import expired, look_at, worrying
 from bruce_mp.status.header import Page
 from bruce_mp.status.metadata import read_metadata
 from bruce_mp.status.rows import STALLED_MS, read_processes
-from bruce_mp.status.slab_use import read_slab_use
+from bruce_mp.status.slab_use import largest_topics, read_slab_use
 from bruce_mp.status.text import stamp, topic_text
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT, EXPLAINED, were_discarded
@@ -27,7 +28,6 @@ from bruce_mp.telemetry.standings import FAILED, NO_LEADER
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from bruce_mp.errors import DiscardReason
     from bruce_mp.pipes.control import InForce
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.certificates import CertificateLine
@@ -84,6 +84,8 @@ class Evidence(NamedTuple):
     copies_lost: int
     certificates: Sequence[CertificateLine]
     in_force: InForce
+    over_share: Mapping[bytes, float]
+    """The topics that hold most of the slab, and their parts of it; none if no topic is refused for its share."""
 
     @property
     def slab_in_use(self) -> float:
@@ -97,6 +99,7 @@ class Evidence(NamedTuple):
 
 
 def gather(slab: Slab, heard: Heard, history: History, now_ms: int, settings: PageSettings) -> Evidence:
+    losses = history.lost_lately()
     return Evidence(
         processes=read_processes(slab, now_ms),
         metadata=read_metadata(slab, now_ms),
@@ -105,10 +108,11 @@ def gather(slab: Slab, heard: Heard, history: History, now_ms: int, settings: Pa
         heard=heard,
         refusals=TopicTable(slab).refusals(),
         slab_use=read_slab_use(slab),
-        losses=history.lost_lately(),
+        losses=losses,
         copies_lost=history.copies_lost_lately(),
         certificates=look_at(settings.tls, heard),
         in_force=settings.in_force,
+        over_share=largest_topics(slab) if losses.get(DiscardReason.TOPIC_OVER_SHARE) else {},
     )
 
 
@@ -232,6 +236,14 @@ def _full(evidence: Evidence) -> Iterator[str]:
         )
 
 
+def _over_share(evidence: Evidence) -> Iterator[str]:
+    for topic, share in evidence.over_share.items():
+        yield (
+            f"Topic {topic_text(topic)} holds {share:.0%} of the slab, and more of it is discarded so that other "
+            "topics have room: see /brokers for what it waits for, or change topic_share.alpha."
+        )
+
+
 def _losses(evidence: Evidence) -> Iterator[str]:
     yield from _lost(evidence, BY_FAULT)
 
@@ -259,6 +271,7 @@ PROBLEMS: Final = (
     _refused_topics,
     _hidden_topics,
     _full,
+    _over_share,
     _losses,
     _expired,
     _books,

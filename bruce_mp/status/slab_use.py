@@ -5,17 +5,23 @@ A place is a chunk, or a span of neighbouring chunks for a large message or a bu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter as Tally
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import is_settled, used_heads
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.slab.topic_shares import TopicKey, topic_of_chunk
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["SizeClass", "SlabUse", "read_slab_use"]
+__all__ = ["SizeClass", "SlabUse", "largest_topics", "read_slab_use"]
+
+MOST_LARGEST: Final = 3
+LEAST_PART: Final = 0.01
 
 
 class SizeClass(msgspec.Struct, frozen=True):
@@ -74,3 +80,18 @@ def read_slab_use(slab: Slab) -> SlabUse:
         settled=sum(each.settled for each in sums.values()),
         classes=[SizeClass(size, it.places, it.in_use, it.settled) for size, it in sorted(sums.items())],
     )
+
+
+def largest_topics(slab: Slab) -> dict[bytes, float]:
+    """Return the topics that hold most of the slab, with their parts of it, the largest first."""
+    held = Tally[TopicKey]()
+    for chunk, _, span, _ in used_heads(slab):
+        topic = topic_of_chunk(slab, chunk)
+        if topic is not None and not is_settled(slab, chunk):
+            held[topic] += span
+    table, chunks = TopicTable(slab), slab.geometry.chunks
+    return {
+        topic if isinstance(topic, bytes) else table.name_of(topic): count / chunks
+        for topic, count in held.most_common(MOST_LARGEST)
+        if count >= LEAST_PART * chunks and (isinstance(topic, bytes) or table.has(topic))
+    }
