@@ -350,8 +350,8 @@ class TopicShare(Section, frozen=True):
     """Limits on the part of the slab that one topic's undelivered messages take, so that a stuck topic stops no
     other.
 
-    The limit follows the free memory: with `alpha = 8` a single stuck topic takes up to 83 % of the slab, three
-    take 90 %, and any number leave a part for the others. `docs/operating.md` helps to choose.
+    The limit follows the free memory: with `alpha = 16` a single stuck topic takes up to 82 % of the slab, three
+    take 86 %, and any number leave a part for the others. `docs/operating.md` helps to choose.
     """
 
     alpha: Annotated[
@@ -363,7 +363,7 @@ class TopicShare(Section, frozen=True):
             MOST_ALPHA,
         ),
         LIVE,
-    ] = 8
+    ] = 16
     topics: dict[str, TopicAlpha] = field(default_factory=dict)
 
 

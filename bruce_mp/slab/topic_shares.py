@@ -4,7 +4,7 @@ The rule is that of shared-memory switches (Choudhury and Hahne, "Dynamic queue 
 packet switches", 1998): a topic may hold at most `alpha` times as much as is free.  A single stuck topic then fills
 `alpha / (1 + alpha)` of the memory.  However many are stuck, a part stays free.
 
-That part shrinks with each stuck topic, so the last sixteenth of the memory is a reserve: within it a topic may hold at
+That part shrinks with each stuck topic, so the last eighth of the memory is a reserve: within it a topic may hold at
 most a quarter of what is free.  A topic that holds nothing gets one chunk while any is free.
 
 Chunks are counted when a lane gets them and when the pool reclaims them: constant work for each chunk, none for each
@@ -34,7 +34,7 @@ __all__ = ["Holding", "Holdings", "TopicKey", "TopicShares", "topic_of_chunk"]
 TopicKey = int | bytes
 """The number of a topic, or the name of one that the router has not numbered."""
 
-RESERVE_PART: Final = 16
+RESERVE_PART: Final = 8
 """One part in so many of an input's capacity is the reserve."""
 RESERVE_DIVISOR: Final = 4
 """Within the reserve a topic may hold one part in so many of what is free."""

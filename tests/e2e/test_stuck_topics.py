@@ -26,6 +26,8 @@ pytestmark = pytest.mark.process
 HEALTHY: Final = "healthy"
 MESSAGES: Final = 4_000
 RATE: Final = 800
+STUCK_RATE: Final = 4_000
+"""Messages of stuck topics in a second, once their shares are full."""
 STUCK_BYTES: Final = 24 << 20
 """What is sent of stuck topics: half as much again as the slab has."""
 STUCK_VALUE: Final = 6_000
@@ -76,11 +78,11 @@ def refuse(broker: DevBroker, topics: list[str], how: int) -> None:
 
 
 class StuckSender(threading.Thread):
-    """Sends messages of stuck topics: `count` as fast as they are taken, then some thousands a second until stopped."""
+    """Sends messages of stuck topics: `count` as fast as they are taken, then one after each pause until stopped."""
 
-    def __init__(self, client: Client, topics: list[str], count: int) -> None:
+    def __init__(self, client: Client, topics: list[str], count: int, pause_s: float) -> None:
         super().__init__(daemon=True)
-        self._client, self._topics, self._count = client, topics, count
+        self._client, self._topics, self._count, self._pause_s = client, topics, count, pause_s
         self._stopped = threading.Event()
         self.sent: list[bytes] = []
 
@@ -92,8 +94,8 @@ class StuckSender(threading.Thread):
                 value = b"%s %08d" % (topic.encode(), number)
                 client.send(topic, value.ljust(STUCK_VALUE if number < self._count else 100, b"."))
                 self.sent.append(value)
-                if number > self._count and number % 8 == 0:
-                    time.sleep(0.002)
+                if number > self._count:
+                    time.sleep(self._pause_s)
 
     def stop(self) -> None:
         self._stopped.set()
@@ -113,7 +115,8 @@ def fill(daemon: Daemon, sockets: Sockets, topics: list[str]) -> list[StuckSende
     """Start a sender for stuck topics, of streams one for each, and wait until the topics hold their shares."""
     groups = [[topic] for topic in topics] if sockets.is_stream else [topics]
     count = STUCK_BYTES // STUCK_VALUE // len(groups)
-    senders = [StuckSender(sockets.connect(daemon), group, count) for group in groups]
+    pause_s = len(groups) / STUCK_RATE
+    senders = [StuckSender(sockets.connect(daemon), group, count, pause_s) for group in groups]
     for sender in senders:
         sender.start()
     daemon.wait_for(lambda: is_still(daemon), "the stuck topics to fill their shares", 90)

@@ -17,6 +17,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.rows import Row
 from bruce_mp.slab.tables import TopicTable
+from bruce_mp.slab.topic_shares import TopicShares
 from bruce_mp.telemetry.discards import DiscardReporter
 from bruce_mp.telemetry.events import DiscardEvent, decode_events
 from bruce_mp.telemetry.receipts import finish_stream_input
@@ -62,6 +63,7 @@ class StreamInput:
         rules: Rules | None = None,
         peers: Sequence[int] = (),
         windows: Windows = lambda _: None,
+        alpha: int = 0,
     ) -> None:
         self.slab = slab
         table = TopicTable(slab)
@@ -73,7 +75,8 @@ class StreamInput:
         self.waiting = Barriers(self.outcomes, self.sections, self._answer)
         self.answers: list[tuple[Client, BarrierAnswer]] = []
         self.pool = ChunkPool(slab, row, [row], self.outcomes)
-        self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms, windows=windows)
+        shares = TopicShares(self.pool, table, lambda _: alpha)
+        self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms, windows=windows, shares=shares)
         self._sent = _Sent()
         self.reporter = DiscardReporter(self._sent, 100)
         self.barriers: list[tuple[Client, bytes]] = []

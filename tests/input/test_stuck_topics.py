@@ -1,0 +1,134 @@
+"""A stream worker whose topics have thresholds: who waits, in which order, and what is counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.config.accounts import Limits
+from bruce_mp.input.senders import Rules
+from bruce_mp.kernels import mark
+from bruce_mp.protocol.barrier_wire import Level, encode_barrier
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.recovery import sweep
+from bruce_mp.slab.senders import SenderSums, read_senders
+from bruce_mp.slab.topic_shares import LONGEST_PAUSE_MS
+from bruce_mp.telemetry.books import read_books
+from bruce_mp.telemetry.counters import Counter
+from support.slabs import contents, datagram, new_slab
+from support.streams import WORKER_ROW, StreamInput
+
+if TYPE_CHECKING:
+    from bruce_mp.input.clients import Client
+    from bruce_mp.slab.file import Slab
+
+GEOMETRY: Final = Geometry(chunks=256, topics=16, partitions=16, landing_slots=8, landing_slot_size=4096)
+LARGE: Final = bytes(5000)
+"""Two such messages do not fit in a chunk."""
+TOPICS: Final = [(b"stuck", 1), (b"other", 1)]
+BARRIER: Final = encode_barrier(b"01234567", Level.DELIVERED, 1000)
+ALICE: Final = 1001
+
+
+def stuck_worker(slab: Slab, *, blocks: bool = True, rules: Rules | None = None) -> tuple[StreamInput, Client]:
+    """A worker of which one topic holds its share, and the client that sent for it until it had to wait."""
+    worker = StreamInput(slab, topics=TOPICS, blocks=blocks, alpha=16, rules=rules)
+    client = worker.connect(user=ALICE)
+    for _ in range(GEOMETRY.chunks):
+        worker.feed((client, datagram(b"stuck", LARGE)))
+        if client.is_blocked:
+            break
+    return worker, client
+
+
+def deliver(worker: StreamInput) -> None:
+    """Settle all that is held."""
+    worker.close_runs()
+    mark(worker.slab, [found.segment for found in sweep(worker.slab, {State.FILLED})], State.DELIVERED)
+    worker.now_ms += LONGEST_PAUSE_MS
+
+
+def values(slab: Slab) -> list[bytes]:
+    """The short messages in the slab, by arrival."""
+    found = sorted(contents(slab), key=lambda each: each.arrival)
+    return [each.value for each in found if len(each.value) < 100]
+
+
+def test_only_the_connection_waits_that_sends_for_the_topic() -> None:
+    with new_slab(GEOMETRY) as slab:
+        worker, client = stuck_worker(slab)
+        assert (client.is_blocked, client.stuck_topic) == (True, b"stuck")
+        other = worker.connect()
+        for number in range(50):
+            worker.feed((other, datagram(b"other", b"%d" % number)))
+        assert not other.is_blocked
+        assert values(slab) == [b"%d" % number for number in range(50)]
+        assert not worker.admission.may_go_on(client, worker.now_ms)
+        assert read_books(slab).discarded == {}
+        assert worker.row.counters[Counter.StreamInputTopicOverShare] == 1
+
+
+def test_what_waits_is_taken_in_order_once_the_topic_is_delivered() -> None:
+    with new_slab(GEOMETRY) as slab:
+        worker, client = stuck_worker(slab)
+        deliver(worker)
+        assert worker.admission.may_go_on(client, worker.now_ms)
+        worker.feed((client, b"".join(datagram(b"stuck", b"%d" % number) for number in range(3)) + BARRIER))
+        assert (client.is_blocked, bytes(client.rest), bytes(client.postponed)) == (False, b"", b"")
+        assert values(slab) == [b"0", b"1", b"2"]
+        assert worker.barriers == [(client, BARRIER)]
+
+
+def test_messages_of_other_topics_go_past_what_waits_but_no_barrier_does() -> None:
+    with new_slab(GEOMETRY) as slab:
+        worker, _ = stuck_worker(slab)
+        mixed, other = worker.connect(), worker.connect()
+        first = datagram(b"stuck", LARGE) + datagram(b"other", b"past") + datagram(b"stuck", b"small")
+        worker.feed((mixed, first + BARRIER + datagram(b"other", b"behind")), (other, datagram(b"other", b"theirs")))
+        assert (mixed.is_blocked, other.is_blocked) == (True, False)
+        assert values(slab) == [b"past", b"theirs"]
+        assert worker.barriers == []
+        assert mixed.section.received == 1
+        deliver(worker)
+        worker.feed((mixed, b""))
+        assert (mixed.is_blocked, worker.barriers) == (False, [(mixed, BARRIER)])
+        assert [value for value in values(slab) if value in {b"small", b"behind"}] == [b"small", b"behind"]
+        books = read_books(slab)
+        assert books.balanced
+        assert books.discarded == {}
+
+
+def test_what_waits_counts_once_in_the_quota() -> None:
+    with new_slab(GEOMETRY) as slab:
+        rules = Rules("input.unix_stream", None, Limits(10**9, 10**6, None, {}))
+        worker, client = stuck_worker(slab, rules=rules)
+        for _ in range(3):
+            worker.feed((client, b""))
+        deliver(worker)
+        worker.feed((client, datagram(b"stuck", b"last")))
+        assert not client.is_blocked
+        assert read_senders(slab)[ALICE] == SenderSums(received=worker.row.counters[Counter.MsgReceived])
+
+
+def test_where_messages_are_discarded_it_is_for_the_share_of_their_topic() -> None:
+    with new_slab(GEOMETRY) as slab:
+        worker, client = stuck_worker(slab, blocks=False)
+        assert not client.is_blocked
+        books = read_books(slab)
+        assert books.balanced
+        assert books.discarded.keys() == {"TOPIC_OVER_SHARE"}
+        assert {(event.reason.name, event.topic) for event in worker.reported()} == {("TOPIC_OVER_SHARE", b"stuck")}
+        assert client.section.discards.total() == books.discarded["TOPIC_OVER_SHARE"]
+
+
+def test_a_successor_goes_on_after_messages_that_waited() -> None:
+    """The numbers of messages that were given back are not used again: nothing is counted twice."""
+    with new_slab(GEOMETRY) as slab:
+        worker, client = stuck_worker(slab)
+        received = worker.row.counters[Counter.MsgReceived]
+        again = StreamInput(slab, alpha=16, row=WORKER_ROW)
+        assert again.row.counters[Counter.MsgReceived] == received
+        late = again.connect()
+        again.feed((late, datagram(b"stuck", LARGE)))
+        assert late.is_blocked
+        assert client.is_blocked
