@@ -34,7 +34,6 @@ pytestmark = pytest.mark.process
 
 TOPIC: Final = "clocks"
 HOUR_MS: Final = 3_600_000
-WINDOW_MS: Final = (-HOUR_MS, 600_000)
 DEFAULT: Final = {"timestamps.policy": "clamp"}
 KEPT: Final[Mapping[str, Callable[[int], int]]] = {
     "now": lambda now: now,
