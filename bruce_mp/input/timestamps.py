@@ -72,7 +72,7 @@ def warn_of_clock(found: ReplacedTimestamps, peer: Peer | None, *, is_tcp: bool 
 
 
 class _Sender(NamedTuple):
-    """A sender in words.  They are only made for a line that is written, because they need a look into /proc."""
+    """A sender in words, which are looked up when a line is written: that reads a file of the process."""
 
     peer: Peer | None
     is_tcp: bool
