@@ -1,9 +1,9 @@
 """Blocking of signals until the daemon handles them. Their default action would end the process.
 
 A service manager or a log rotation may send signals right after a start. The command blocks them before it imports the
-supervisor, and the supervisor's `SignalPipe` receives them later. SIGTERM and SIGINT are not blocked: they end a
-starting daemon, or one that waits for a lock, at once. Signals that arrive before the interpreter runs, in the first
-few hundredths of a second, cannot be blocked.
+supervisor, and the supervisor's `SignalPipe` receives them later. SIGTERM and SIGINT are not blocked: they end a daemon
+at once while it starts or waits for a lock. Signals that arrive before the interpreter runs, in the first few
+hundredths of a second, cannot be blocked.
 """
 
 from __future__ import annotations

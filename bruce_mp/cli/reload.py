@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     parser = ArgumentParser(prog="bruce reload", description=description, epilog=statuses)
     add_address(parser)
     add_token(parser)
-    parser.add_argument("--check", action="store_true", help="only list the changes, and those that need a restart")
+    parser.add_argument("--check", action="store_true", help="only list the changes, and the need for a restart")
     args = parser.parse_args(argv)
     path = "/reload?check=1" if args.check else "/reload"
     status, text = pages_of(args).post(path)

@@ -60,5 +60,5 @@ def _add_export(parser: ArgumentParser) -> None:
     add("file", type=Path, metavar="FILE", help="the slab")
     add("--output", default="-", metavar="OUT", help="a new file, or - for standard output (default)")
     add("--topic", action="append", default=[], metavar="TOPIC", help="only messages of this topic; repeatable")
-    add("--all", action="store_true", help="also delivered and discarded messages whose bytes are still present")
+    add("--all", action="store_true", help="also delivered and discarded messages, if their bytes are still present")
     add("--force", action="store_true", help="also export the slab of a running daemon")

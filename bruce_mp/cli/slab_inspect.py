@@ -80,7 +80,7 @@ class Chunks(msgspec.Struct, frozen=True):
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """JSON of `bruce slab inspect`. `in_use` marks the slab of a running daemon, whose figures change."""
+    """JSON of `bruce slab inspect`. `in_use` marks the slab of a running daemon; its figures change."""
 
     file: str
     bytes: int

@@ -121,17 +121,17 @@ class Cluster:
         return topic
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Give a topic further partitions, so that it has so many; their leaders go round-robin as in `add_topic`.
+        """Increase a topic's number of partitions; the new leaders go round-robin as in `add_topic`.
 
         Raises:
-            RefusedError: there is no such topic, or it has as many partitions already.
+            RefusedError: the topic does not exist, or has as many partitions already.
         """
         found = self.check_growth(name, partitions)
         found += [Partition(PartitionLog(self.retention), self._take_leader()) for _ in range(len(found), partitions)]
         self._changed()
 
     def check_growth(self, name: str, partitions: int) -> list[Partition]:
-        """Raises RefusedError as `add_partitions` does; the partitions that the topic has."""
+        """Return the topic's partitions. Raise RefusedError as `add_partitions` does."""
         found = self.topic(name).partitions
         if partitions <= len(found):
             text = f"Topic {name!r} has {len(found)} partitions already, and cannot be changed to {partitions}."

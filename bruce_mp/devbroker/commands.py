@@ -141,7 +141,7 @@ class AddTopic(Command, frozen=True):
 
 
 class AddPartitions(Command, frozen=True):
-    """Give a topic further partitions, so that it has so many."""
+    """Increase a topic's number of partitions."""
 
     topic: str
     partitions: int

@@ -125,7 +125,7 @@ class DevBroker:
         self._do(commands.AddTopic(topic=topic, partitions=partitions))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Give a topic further partitions, so that it has so many."""
+        """Increase a topic's number of partitions."""
         self._do(commands.AddPartitions(topic=topic, partitions=partitions))
 
     def delete_topic(self, topic: str) -> None:

@@ -71,7 +71,7 @@ LABELLED: Final[Mapping[str, tuple[str, str, Mapping[str, Counter]]]] = {
     ),
     "bruce_replaced_timestamps_total": (
         "because",
-        "Messages that got the time of their arrival in place of the client's timestamp.",
+        "Messages with the time of their arrival in place of the client's timestamp.",
         {
             "outside_window": Counter.InputAgentReplaceTimestamp,
             "refused_by_broker": Counter.ConnectorReplaceTimestamp,

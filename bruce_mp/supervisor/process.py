@@ -134,7 +134,10 @@ def _equip(config: Config, handed: Handed) -> Equipment:
 
 
 def _take_over(config: Config, handover: Handover) -> Equipment:
-    """Take over the resources of the replaced code, whose processes still work. Raise BruceError as `_equip` does."""
+    """Take over the resources of the replaced code, while its processes still work.
+
+    Raise BruceError as `_equip` does.
+    """
     run_dir, slab = Path(config.daemon.run_dir), Slab(Path(config.slab_path))
     warn_of_size(slab, config.slab.size, config.input.max_datagram_size)
     handed = handover.handed

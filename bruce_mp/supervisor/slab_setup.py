@@ -197,8 +197,8 @@ _STREAM_ROWS: Final = range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER)
 def _bequeath(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
     """Give the chunks of all other inputs to the first of these rows.
 
-    Its tickets and arrival counts advance beyond those of the other inputs, whose runs are handed over and whose
-    messages are counted already.
+    The other inputs' runs are handed over, and their messages are counted. The first row's tickets and arrival counts
+    therefore advance beyond theirs.
     """
     heir, tickets = rows[0], last_tickets(slab)
     for owner_at in (slab.chunk_at(chunk) + lay.CHUNK_OWNER for chunk in chunks):

@@ -66,7 +66,7 @@ class Counter(IntEnum):
     StreamInputOverQuota = 93
     """Number of times that the quota suspended reading from a connection."""
     InputAgentReplaceTimestamp = 94
-    """Messages whose timestamps lay too far from their arrival, and were replaced by it."""
+    """Messages that got their arrival time, because their timestamp was too far from it."""
     InputAgentDiscardMsgTopicOverShare = 95
 
     # router
@@ -100,7 +100,7 @@ class Counter(IntEnum):
 
     # more of the input
     StreamInputTopicOverShare = 124
-    """How often a connection was not read because its topic held its share of the slab."""
+    """Number of times that a topic at its share of the slab suspended reading from a connection."""
 
     # dispatcher
     ConnectorStartConnect = 160
@@ -131,7 +131,7 @@ class Counter(IntEnum):
     NoBatchAnyPartition = 185
     NoBatchPartitionKey = 186
     ConnectorReplaceTimestamp = 187
-    """The same, because a broker refused them."""
+    """Messages that got their arrival time, because a broker refused their timestamp."""
     AckErrorFirst = 192
     """AckErrorFirst + 1 + code counts the responses with an error code from -1 to 133; + 136 counts all other codes."""
 

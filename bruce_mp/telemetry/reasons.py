@@ -52,7 +52,7 @@ EXPLAINED: Final[Mapping[DiscardReason, str]] = {
     DiscardReason.SENDER_NOT_ALLOWED: "the socket's allow_users and allow_groups do not name the sender; the log does",
     DiscardReason.OVER_QUOTA: "a user sent more than input.quota allows; /senders names the user",
     DiscardReason.TOPIC_OVER_SHARE: "the topic's undelivered messages take all that topic_share.alpha allows "
-    "of the slab; see why the brokers do not take them",
+    "of the slab; check that the brokers accept them",
     DiscardReason.BUG: "an error of the daemon; please report it with the log",
 }
 """Cause and remedy of each reason, as the second half of a sentence."""

@@ -37,8 +37,8 @@ PAUSES: Final = (
     "for less time: min_pause_delay_ms and pause_rate_limit_initial_ms."
 )
 TIMESTAMPS: Final = (
-    "The old daemon sent no timestamps to Kafka, so it did not matter what its clients wrote there. Every message gets "
-    'the time of its arrival, as then. With "clamp" the clients\' timestamps count, where they are near the arrival.'
+    "The old daemon sent no timestamps to Kafka, so its clients' timestamps had no effect. Every message gets the "
+    'time of its arrival, as then. With "clamp" the clients\' timestamps count, where they are near the arrival.'
 )
 LOGGING: Final = "As the old daemon did without <logging>: to syslog only."
 LOGGING_FLAGS: Final = "As the old daemon did: to syslog always, and to standard error with --log_echo."

@@ -69,7 +69,7 @@ class Draft:
         self._errors.append(f"{origin}: {text}")
 
     def give_up(self, key: Key) -> None:
-        """Suppress validation errors for a setting whose error is reported elsewhere."""
+        """Suppress validation errors for a setting with an error reported elsewhere."""
         self._given_up.add(key)
 
     def render(self, title: str) -> str:

@@ -166,7 +166,7 @@ CHECKS: Final = (
     ),
     Check(
         "oldest",
-        "the oldest held message's age in seconds is",
+        "the age of the oldest held message, in seconds, is",
         lambda readings: readings.held.oldest_ms / 1000,
         (),
         "The oldest message has waited for {}; /brokers gives the reason.",
@@ -176,7 +176,7 @@ CHECKS: Final = (
     ),
     Check(
         "held",
-        "messages held are",
+        "held messages are",
         lambda readings: readings.held.messages,
         (),
         "{} messages are held; /brokers gives the reason.",
@@ -185,7 +185,7 @@ CHECKS: Final = (
     ),
     Check(
         "slab",
-        "the share of the slab in use, in percent, is",
+        "the used share of the slab, in percent, is",
         lambda readings: readings.held.slab_in_use * 100,
         (),
         "{} of the slab are in use; check that the brokers keep up (/brokers), or raise slab.size.",
@@ -195,7 +195,7 @@ CHECKS: Final = (
     ),
     Check(
         "metadata-age",
-        "the age of the metadata in seconds is",
+        "the age of the metadata, in seconds, is",
         _metadata_age,
         (),
         "The metadata are {} old; the log names the brokers that failed.",
@@ -205,7 +205,7 @@ CHECKS: Final = (
     ),
     Check(
         "metadata-failures",
-        "metadata fetches that failed since the last check are",
+        "failed metadata fetches since the last check are",
         None,
         _METADATA_TROUBLE,
         "{} metadata fetches failed since the last check; the log names the brokers and the errors.",
@@ -214,7 +214,7 @@ CHECKS: Final = (
     ),
     Check(
         "broker-failures",
-        "failures of connections to brokers since the last check are",
+        "failed connections to brokers since the last check are",
         None,
         _BROKER_FAILURES,
         "{} connections to brokers failed since the last check; /brokers has the last errors.",
@@ -223,7 +223,7 @@ CHECKS: Final = (
     ),
     Check(
         "bad-answers",
-        "unparsable responses and other internal errors since the last check are",
+        "unreadable answers and other errors since the last check are",
         None,
         _BAD_ANSWERS,
         "{} internal errors since the last check, in responses or batches; the log has them.",
@@ -250,7 +250,7 @@ CHECKS: Final = (
     ),
     Check(
         "unread-reports",
-        "discard report periods without a reader since the last check are",
+        "periods without a reader of /discards since the last check are",
         None,
         ("NoDiscardQuery",),
         "{} discard report periods had no reader since the last check.",

@@ -1,4 +1,4 @@
-"""CreatePartitions (37): a topic gets more partitions; replicas are forgotten.  Versions 0 to 3."""
+"""CreatePartitions (37): increase the number of partitions; replicas are ignored.  Versions 0 to 3."""
 
 from __future__ import annotations
 
