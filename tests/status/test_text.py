@@ -23,7 +23,7 @@ def topic_bytes(text: str) -> bytes:
 
 
 def test_the_documents_give_this_inverse() -> None:
-    shown = inspect.getsource(topic_bytes).replace('    """The inverse, as docs/status.md gives it."""\n', "")
+    shown = inspect.getsource(topic_bytes).replace('    """The inverse, as docs/status.md defines it."""\n', "")
     assert f"```python\n{shown}```" in (Path(__file__).parents[2] / "docs" / "status.md").read_text()
 
 
