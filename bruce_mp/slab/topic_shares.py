@@ -158,7 +158,6 @@ class TopicShares:
         self.has_refused = not self._is_allowed(topic, holding, span, now_ms) and not self._presses(topic, now_ms)
         chunk = None if self.has_refused else self._pool.allocate(span, now_ms)
         if chunk is not None:
-            holding = self._pool.holdings.of(topic)  # `allocate` may have reclaimed all that it held
             self._pool.holdings.add(topic, holding, chunk, span)
         return chunk
 
@@ -200,15 +199,15 @@ class TopicShares:
 
     def _is_within(self, topic: TopicKey, holding: Holding, span: int) -> bool:
         """Compare what a topic would hold with its threshold."""
+        held = holding.held + span
+        if held == 1 or held * RESERVE_DIVISOR <= self._pool.own_free - span:  # quick: what is to be had is not counted
+            return True
+        free = self._pool.free_count - span
+        if held * RESERVE_DIVISOR <= free:
+            return True
         if holding.alpha is None:
             holding.alpha = self._alpha_of(self._name(topic))
-        held, free = holding.held + span, self._pool.free_count - span
-        return (
-            held == 1
-            or not holding.alpha
-            or held <= holding.alpha * (free - self._pool.capacity // RESERVE_PART)
-            or held * RESERVE_DIVISOR <= free
-        )
+        return not holding.alpha or held <= holding.alpha * (free - self._pool.capacity // RESERVE_PART)
 
     def _name(self, topic: TopicKey) -> bytes:
         if isinstance(topic, bytes):
