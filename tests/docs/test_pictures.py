@@ -18,6 +18,7 @@ PICTURES: Final = sorted((ROOT / "docs" / "images").glob("*.svg"))
 CHART: Final = ROOT / "docs" / "images" / "cpu-per-message.svg"
 
 
+@pytest.mark.process
 def test_chart_equals_drawing_from_recorded_figures() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "draw_chart.py")]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
