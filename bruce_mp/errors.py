@@ -63,6 +63,7 @@ class DiscardReason(IntEnum):
     SENDER_NOT_ALLOWED = 16
     OVER_QUOTA = 17
     TOPIC_OVER_SHARE = 18
+    SPILL_LOST = 19
 
 
 class BruceError(Exception):
@@ -98,6 +99,10 @@ class LocalProtocolError(ProtocolError):
 
 class RemoteProtocolError(ProtocolError):
     """The other side sent something that the protocol does not allow; the connection cannot go on."""
+
+
+class AttemptEndedError(RemoteProtocolError):
+    """The daemon ended the fenced attempt that was open; the text says why."""
 
 
 def place_above(error: OSError, directory: object) -> str:

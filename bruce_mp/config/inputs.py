@@ -87,14 +87,36 @@ class Streams(Section, frozen=True):
     max_attempt_size: Annotated[
         int,
         fields.size(
-            "Most memory of the slab for a fenced attempt; a larger attempt is discarded. The limit is lower "
-            "while all open attempts of a process together exceed the process's part of half of the slab; 0: "
-            "that part.",
+            "Most memory of the slab for a fenced attempt; the rest of a larger attempt goes to a spill file. The "
+            "limit is lower while all open attempts of a process together exceed the process's part of half of the "
+            "slab; 0: that part.",
             0,
             64 * GIB,
         ),
         LIVE,
     ] = 0
+    max_spill_size: Annotated[
+        int,
+        fields.size(
+            "Most that the spill files of all fenced attempts together may have; attempts that find no room wait. A "
+            "twentieth of the file system is left free in any case. 0: nothing is spilled, and an attempt that needs "
+            "more of the slab than it may have is discarded.",
+            0,
+            1024 * GIB,
+        ),
+        LIVE,
+    ] = 32 * GIB
+    spill_dir: (
+        Annotated[
+            str,
+            fields.path(
+                "Directory in which the daemon makes the directory of its spill files. Absent: the slab's; where "
+                "that is below `/dev/shm`, which is memory, `$STATE_DIRECTORY` of systemd, else `/var/tmp`."
+            ),
+            restart("what waits in spill files is looked for there"),
+        ]
+        | None
+    ) = None
 
     @property
     def processes(self) -> int:

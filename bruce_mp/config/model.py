@@ -2,7 +2,7 @@
 
 from bruce_mp.config import topics
 from bruce_mp.config.inputs import Input
-from bruce_mp.config.paths import slab_path_for
+from bruce_mp.config.paths import slab_path_for, spill_path_for
 from bruce_mp.config.section import Section
 from bruce_mp.config.sections import (
     Batching,
@@ -46,6 +46,11 @@ class Config(Section, frozen=True):
     def slab_path(self) -> str:
         """`slab.path`, or the place that belongs to the run directory."""
         return self.slab.path or slab_path_for(self.daemon.run_dir)
+
+    @property
+    def spill_path(self) -> str:
+        """The directory of the spill files."""
+        return spill_path_for(self.slab_path, self.input.streams.spill_dir)
 
     def batching_for(self, topic: bytes) -> TopicBatching:
         """How messages of `topic` are batched."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Final
 
@@ -13,6 +14,10 @@ SOCKET_PATH_MAX: Final = 107
 
 LONGEST_SOCKET_NAME: Final = "dispatcher-99.ipc"
 RUN_DIR_MAX: Final = SOCKET_PATH_MAX - len("/" + LONGEST_SOCKET_NAME)
+
+_MEMORY: Final = "/dev/shm/"  # noqa: S108 - a prefix to compare with
+_STATE_DIRECTORY: Final = "STATE_DIRECTORY"
+_ON_DISK: Final = "/var/tmp"  # noqa: S108 - the files lie in a directory of the daemon's own, whose owner is checked
 
 _UNSAFE_IN_NAME: Final = re.compile("[%-]")
 
@@ -37,3 +42,14 @@ def slab_path_for(run_dir: str) -> str:
     """
     escaped = _UNSAFE_IN_NAME.sub(lambda match: f"%{ord(match[0]):02x}", run_dir.strip("/"))
     return f"/dev/shm/bruce-{escaped.replace('/', '-')}.slab"  # noqa: S108 - the operator may choose another place
+
+
+def spill_path_for(slab_path: str, directory: str | None) -> str:
+    """The directory of a slab's spill files: named after the slab, in `directory`, or on a disk.
+
+    A slab below `/dev/shm` is memory, which spill files are to spare.
+    """
+    folder, _, name = slab_path.rpartition("/")
+    if directory is None and slab_path.startswith(_MEMORY):
+        directory = os.environ.get(_STATE_DIRECTORY, _ON_DISK).partition(":")[0]
+    return f"{directory or folder}/{name}.spill"

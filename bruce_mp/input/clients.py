@@ -16,6 +16,7 @@ from bruce_mp.telemetry.counters import Counter
 if TYPE_CHECKING:
     from bruce_mp.errors import DiscardReason
     from bruce_mp.input.fences import Attempt
+    from bruce_mp.slab.spill import SpillFile
     from bruce_mp.telemetry.discards import Peer
 
 __all__ = ["TCP", "UNIX", "Client", "Kind", "Section"]
@@ -106,5 +107,9 @@ class Client:
     """The fenced attempt that is open."""
     keeps_timestamps: bool = False
     """The client insists on its timestamps, however far from the arrival of its messages."""
+    released: SpillFile | None = None
+    """What its last attempt spilled: what it sends next must not overtake that."""
+    farewell: bytes = b""
+    """What it is told before its connection is closed."""
     past: Section = field(default_factory=lambda: Section(0))
     """All sections before those together."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 from array import array
+from contextlib import suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +41,15 @@ class Connection:
     def events(self) -> int:
         """What to wait for."""
         return (0 if self.has_left else select.EPOLLIN) | (select.EPOLLOUT if self.outgoing else 0)
+
+    def say_farewell(self) -> None:
+        """Tell the client why its attempt is over, if it is; it may have gone, or not read what it was told before."""
+        self.outgoing += self.client.farewell
+        self.client.farewell = b""
+        if self.outgoing:
+            with suppress(OSError):
+                sent = self.socket.send(self.outgoing, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                del self.outgoing[:sent]
 
 
 def peer_of(connection: socket.socket) -> Peer | None:

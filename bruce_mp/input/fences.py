@@ -2,34 +2,80 @@
 
 The messages go into the slab at once, in lanes of the attempt's own, and are held.  The end frame releases them all; a
 connection that ends before it has them discarded.  All open attempts of a worker together may take a part of the slab
-that is small enough for everybody else to go on: attempts wait for their clients, and nobody else can make room.
+that is small enough for everybody else to go on: attempts wait for their clients, and nobody else can make room.  An
+attempt that needs more than that writes what follows to a spill file (`slab/spill.py`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.errors import DiscardReason
+from bruce_mp.errors import DiscardReason, SlabError
+from bruce_mp.input.spills import Released, SpillRoom
 from bruce_mp.kernels import Lanes
+from bruce_mp.protocol.fence_wire import EndReason
 from bruce_mp.slab import fences
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State
 from bruce_mp.slab.runs import name_of, read_run
 from bruce_mp.slab.tickets import TicketOffice
+from bruce_mp.telemetry.books import of_all_rows
+from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bruce_mp.discarding import Discards
+    from bruce_mp.input.clients import Section
+    from bruce_mp.input.spills import Spills
     from bruce_mp.kernels import Windows
+    from bruce_mp.protocol.fence_wire import Begin
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Segment
+    from bruce_mp.slab.spill import SpillFile
     from bruce_mp.slab.tables import TopicTable
+    from bruce_mp.telemetry.discards import DiscardReporter
 
-__all__ = ["Attempt", "Attempts"]
+__all__ = [
+    "NOT_ALLOWED",
+    "NOT_UNDERSTOOD",
+    "SHUTDOWN",
+    "UNREAD",
+    "Attempt",
+    "Attempts",
+    "Ending",
+    "contiguous",
+]
 
 _LOG: Final = logging.getLogger(__name__)
 _NEVER_MS: Final = 1 << 40
+_PATIENCE_MS: Final = 30_000
+"""So long an attempt waits for room that only other open attempts could give."""
+
+
+class Ending(NamedTuple):
+    """Why the daemon ends an attempt; `why` is a clause."""
+
+    reason: EndReason
+    why: str
+
+
+SHUTDOWN: Final = Ending(
+    EndReason.SHUTTING_DOWN, "the daemon shuts down, or makes way for a new version. Connect and send it again"
+)
+NOT_ALLOWED: Final = Ending(
+    EndReason.NOT_ALLOWED, "allow_users and allow_groups of the socket no longer name the user of its client"
+)
+UNREAD: Final = Ending(EndReason.UNREAD_ANSWERS, "its client asks for barriers and does not read the answers")
+NOT_UNDERSTOOD: Final = Ending(
+    EndReason.NOT_UNDERSTOOD,
+    "its client sent what is no message and no frame that may stand there, so that the daemon cannot tell where the "
+    "next message begins",
+)
 
 
 class _Withheld(TicketOffice):
@@ -42,22 +88,32 @@ class _Withheld(TicketOffice):
 class Attempt:
     """One attempt.  Closed runs of its lanes stay OPEN in the slab, in chunks that bear its number."""
 
-    def __init__(self, attempts: Attempts, name: bytes, number: int, windows: Windows) -> None:
+    def __init__(
+        self, attempts: Attempts, number: int, begin: Begin, section: Section, *, windows: Windows, now_ms: int
+    ) -> None:
         self._attempts = attempts
         self._pool = attempts.pool
         self.owner = attempts.pool.owner
-        self.name = name
+        self.name = begin.name
         self.number = number
+        self.section = section
+        self.began_ms = now_ms
         self.chunks = 0
-        self.is_over = False
-        """It was larger than allowed: some of it found no room."""
+        self.overflows = False
+        """It needs more of the slab than it may have: some of it found no room."""
+        self.spill: SpillFile | None = None
+        self.waits_since_ms: int | None = None
+        """Since when it has waited for room in spill files."""
         withheld = _Withheld(attempts.slab, self.owner)
         self.lanes = Lanes(attempts.slab, self, attempts.topics, lambda _: _NEVER_MS, withheld, windows=windows)
 
+    def __str__(self) -> str:
+        return self.name.decode("utf-8", "backslashreplace")
+
     def allocate(self, span: int, now_ms: int) -> int | None:
         """Chunks for its lanes, as long as it is not too large."""
-        self.is_over = self.is_over or not self._attempts.allow(span, self)
-        chunk = None if self.is_over else self._pool.allocate(span, now_ms)
+        self.overflows = self.overflows or not self._attempts.allow(span, self)
+        chunk = None if self.overflows else self._pool.allocate(span, now_ms)
         if chunk is not None:
             fences.mark_chunk(self._attempts.slab, chunk, self.number)
             self.chunks += span
@@ -83,12 +139,25 @@ class Attempts:
     """
 
     def __init__(
-        self, slab: Slab, pool: ChunkPool, topics: TopicTable, discards: Discards, *, most: int, most_together: int
+        self,
+        slab: Slab,
+        pool: ChunkPool,
+        topics: TopicTable,
+        *,
+        row: Row,
+        discards: Discards,
+        reporter: DiscardReporter,
+        spills: Spills,
+        most: int,
+        most_together: int,
     ) -> None:
+        self._row = row
         self.slab = slab
         self.pool = pool
         self.topics = topics
         self._discards = discards
+        self._reporter = reporter
+        self._spills = spills
         self._most_together = most_together
         self.limit(most)
         self._open: set[Attempt] = set()
@@ -101,13 +170,13 @@ class Attempts:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, name: bytes, windows: Windows) -> Attempt:
-        """A new attempt; its number is unique among those of this worker that are in the slab.
+    def begin(self, begin: Begin, section: Section, windows: Windows, now_ms: int) -> Attempt:
+        """Begin an attempt; its number is unique among those of this worker in the slab and in spill files.
 
         `windows` gives the timestamps that its messages may have.
         """
-        self._last = self._last % 0xFFFFFFFF + 1
-        attempt = Attempt(self, name, self._last, windows)
+        self._last = max(self._last, self._spills.last_number) % 0xFFFFFFFF + 1
+        attempt = Attempt(self, self._last, begin, section, windows=windows, now_ms=now_ms)
         self._open.add(attempt)
         return attempt
 
@@ -116,10 +185,87 @@ class Attempts:
         together = sum(each.chunks for each in self._open)
         return attempt.chunks + span <= self._most and together + span <= self._most_together
 
+    # --- spilling ----------------------------------------------------------------------------------------------------
+
+    def spill(self, attempt: Attempt, data: memoryview | bytes, messages: int) -> Ending | None:
+        """Write frames of whole messages to the spill file of an attempt; why that cannot be, if it cannot."""
+        if not self._spills.can_spill:
+            return Ending(
+                EndReason.TOO_LARGE,
+                f"it needs more than the {self._most * lay.CHUNK_BYTES >> 10} KiB of the slab that it may have, alone "
+                "or with others that are open, and input.streams.max_spill_size is 0. Raise that, slab.size or "
+                "input.streams.max_attempt_size",
+            )
+        try:
+            self._write(attempt, data, messages)
+        except (OSError, SlabError) as error:
+            why = f"its spill file cannot be written: {error}"
+            return Ending(EndReason.SPILL_FAILED, why.rstrip("."))
+        return None
+
+    def _write(self, attempt: Attempt, data: memoryview | bytes, messages: int) -> None:
+        if attempt.spill is None:
+            attempt.spill = self._spills.create(attempt.number)
+            self._note_oldest()
+        room = self._spills.extend(attempt.spill, len(data), is_urgent=True)
+        if room is not SpillRoom.YES:
+            raise SlabError(room.value)
+        attempt.spill.append(data, messages)
+
+    def find_room(self, attempt: Attempt, size: int, now_ms: int) -> SpillRoom | Ending:
+        """Whether `size` further bytes find room in the spill file; why the attempt ends, where waiting is vain."""
+        assert attempt.spill is not None  # it spills
+        room = self._spills.extend(attempt.spill, size)
+        if room is SpillRoom.YES:
+            attempt.waits_since_ms = None
+            return room
+        return self._wait_or_end(attempt, size, room, now_ms)
+
+    def _wait_or_end(self, attempt: Attempt, size: int, room: SpillRoom, now_ms: int) -> SpillRoom | Ending:
+        if attempt.waits_since_ms is None:
+            attempt.waits_since_ms = now_ms
+            self._row.add(Counter.StreamInputSpillFull)
+            _LOG.warning(
+                "The fenced attempt %s waits, and is not read: %s. Spill files have %d MiB of %d MiB.",
+                attempt,
+                room.value,
+                self._spills.taken >> 20,
+                self._spills.most >> 20,
+                extra={"about": ("spill full", room)},
+            )
+        assert attempt.spill is not None  # it spills
+        if room is SpillRoom.BOUND and attempt.spill.size + size > self._spills.most:
+            return Ending(
+                EndReason.TOO_LARGE,
+                f"it alone needs more than the {self._spills.most >> 20} MiB that spill files may have. Send smaller "
+                "attempts, or raise input.streams.max_spill_size",
+            )
+        if now_ms - attempt.waits_since_ms < _PATIENCE_MS or self._spills.released or self._is_oldest(attempt):
+            return room
+        return Ending(
+            EndReason.NO_ROOM,
+            f"it waited {_PATIENCE_MS // 1000} s for room, because {room.value}, and older attempts that are open "
+            "have it. Run fewer attempts at a time, or raise input.streams.max_spill_size",
+        )
+
+    def _is_oldest(self, attempt: Attempt) -> bool:
+        """Whether no other open attempt of the daemon has had a spill file for longer: one has to go on."""
+        return attempt.began_ms <= min(filter(None, of_all_rows(self.slab, lay.SPILL_OLDEST)), default=0)
+
+    def _note_oldest(self) -> None:
+        began = [each.began_ms for each in self._open if each.spill is not None]
+        self._row.counters[lay.SPILL_OLDEST] = min(began, default=0)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
     def release(self, attempt: Attempt) -> list[Segment]:
-        """The attempt is complete: its runs, of which the router must hear."""
+        """The attempt is complete: its runs, of which the router must hear.  What it spilled follows."""
         runs = self._close(attempt)
-        fences.release(self.slab, self.pool.owner, attempt.number, runs)
+        if attempt.spill is not None:
+            attempt.spill.seal()
+        fences.release(self.slab, self.pool.owner, attempt.number, runs, attempt.spill)
+        if attempt.spill is not None:
+            self._spills.released.append(Released(attempt.spill, attempt.section))
         return runs
 
     def abandon(self, attempt: Attempt) -> None:
@@ -129,18 +275,20 @@ class Attempts:
             by_topic[self._topic_of(segment)].append(segment)
         for topic, segments in by_topic.items():
             self._discards.settle(segments, DiscardReason.ABANDONED_ATTEMPT, topic)
-        if attempt.is_over:
-            _LOG.error(
-                "The fenced attempt %s needs more than the %d KiB of the slab that it may have, alone or with others "
-                "that are open: it is discarded, its connection closed. Send smaller attempts, or raise slab.size or "
-                "input.streams.max_attempt_size.",
-                attempt.name.decode("utf-8", "backslashreplace"),
-                self._most * lay.CHUNK_BYTES >> 10,
-                extra={"about": "attempt too large"},
-            )
+        if attempt.spill is not None:
+            self._abandon_spill(attempt, attempt.spill)
+
+    def _abandon_spill(self, attempt: Attempt, file: SpillFile) -> None:
+        reason = DiscardReason.ABANDONED_ATTEMPT
+        raises = {lay.SPILL_OUT: file.messages, discarded(reason): file.messages}
+        self._row.settle((), State.DISCARDED, reason, raises)
+        attempt.section.discard(reason, file.messages)
+        self._reporter.note(reason, b"", 0, count=file.messages)
+        self._spills.remove(file)
 
     def _close(self, attempt: Attempt) -> list[Segment]:
         self._open.discard(attempt)
+        self._note_oldest()
         attempt.lanes.close_all()
         return attempt.lanes.drain_closed()
 
@@ -152,3 +300,11 @@ class Attempts:
             return self.topics.name_of(run.topic)
         except KeyError:
             return b""
+
+
+def contiguous(buffer: memoryview, places: Sequence[tuple[int, int]]) -> memoryview | bytes:
+    """The bytes of messages at `places`, which are in order; without a copy where nothing lies between them."""
+    start, (last, length) = places[0][0], places[-1]
+    if last + length - start == sum(size for _, size in places):
+        return buffer[start : last + length]
+    return b"".join([buffer[at : at + size] for at, size in places])

@@ -56,6 +56,11 @@ class Outlet:
         """Tell it of those that are closed; the batch before must have been landed or counted."""
         self.hand_on(self._lanes.drain_closed())
 
+    def hand_on_runs(self) -> None:
+        """Close every run, and tell it of those; the lanes keep their chunks."""
+        self._lanes.close_runs()
+        self.hand_on_closed()
+
     def hand_on_all(self) -> None:
         """Close everything, and tell it of that."""
         self._lanes.close_all()

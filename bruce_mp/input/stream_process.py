@@ -20,35 +20,36 @@ import time
 from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discarding import Discards, ProcessReporter
+from bruce_mp.discarding import ProcessReporter
+from bruce_mp.input.barrier_watch import BarrierWatch
 from bruce_mp.input.barriers import Barriers
 from bruce_mp.input.clients import TCP, UNIX, Client
 from bruce_mp.input.connection import Connection, is_let_in, peer_of, user_of
-from bruce_mp.input.fences import Attempts
+from bruce_mp.input.fences import NOT_ALLOWED, SHUTDOWN, UNREAD, Ending
+from bruce_mp.input.fencing import Fencing
 from bruce_mp.input.linger import lingers_of
 from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.outlet import Outlet
 from bruce_mp.input.senders import Senders, rules_for_streams
-from bruce_mp.input.streams import Portion, StreamAdmission
+from bruce_mp.input.stream_batch import Portion
+from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.input.timestamps import clock_step_ms, windows_for_streams
 from bruce_mp.input.waiting import Waiting
 from bruce_mp.kernels import ChunkPool, Lanes, Row
 from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
-from bruce_mp.slab.layout import CHUNK_BYTES, State
+from bruce_mp.slab.layout import State
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.slab.topic_shares import TopicShares
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.logs import renew_logging
-from bruce_mp.telemetry.receipts import finish_stream_input
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.pipes.control import Control
-    from bruce_mp.pipes.loop import Timer
     from bruce_mp.pipes.start import Start
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
@@ -64,11 +65,7 @@ _ACCEPTS_A_ROUND: Final = 16
 """So many connections a worker takes at a time: others are woken too."""
 _EVENTS: Final = 512
 _AFTER_ERROR_S: Final = 1.0
-_LOOK_FIRST_MS: Final = 1
-_LOOK_LAST_MS: Final = 20
-_LOOK_SHARE: Final = 4
-"""Looking may take 1 of so many parts of the time."""
-_FLUSH_AGAIN_MS: Final = 100
+_DRAIN_LOOK_S: Final = 0.02
 _MOST_OUTGOING: Final = 64 << 10
 _DRAIN_S: Final = 1.5
 """Less than the supervisor waits for inputs to end."""
@@ -88,7 +85,6 @@ class _Worker:
         self._control = control
         self._row = Row(slab, start.row)
         self._row.begin(os.getpid(), wall_ms())
-        self._row_index = start.row
         self._links = Links(start.run_dir)
         self._name = start.name
         self._config = config = start.config
@@ -101,10 +97,21 @@ class _Worker:
         shares = self._shares = TopicShares(self._pool, topics, config.alpha_for)
         windows = windows_for_streams(config)
         self._lanes = Lanes(slab, self._pool, topics, lingers_of(config), windows=windows, shares=shares)
-        share = max(1, slab.geometry.chunks // 2 // max(1, len(start.inputs)))
-        most = config.input.streams.max_attempt_size // CHUNK_BYTES
-        discards = Discards(slab, self._row, self._reporter)
-        self._attempts = Attempts(slab, self._pool, topics, discards, most=most, most_together=share)
+        self._loop = Loop()
+        router = self._links.sender(ROUTER_FROM_INPUTS)
+        self._outlet = Outlet(self._loop, self._lanes, self._pool, router, self._reporter)
+        self._fencing = Fencing(
+            start,
+            slab,
+            self._row,
+            pool=self._pool,
+            topics=topics,
+            lanes=self._lanes,
+            reporter=self._reporter,
+            sections=self._sections,
+            loop=self._loop,
+            outlet=self._outlet,
+        )
         self._senders = Senders(rules_for_streams(config.input), slab, start.row, start.inputs)
         self._admission = StreamAdmission(
             self._row,
@@ -112,7 +119,7 @@ class _Worker:
             self._pool,
             self._reporter,
             self._on_barrier,
-            attempts=self._attempts,
+            attempts=self._fencing.attempts,
             release=self._on_release,
             longest=config.input.max_stream_size + 4,
             blocks=config.input.streams.when_full == "block",
@@ -122,20 +129,17 @@ class _Worker:
         self._connections: dict[int, Connection] = {}
         self._descriptors: dict[Client, int] = {}
         self._leaving: set[int] = set()
-        self._look_timer: Timer | None = None
-        self._look_after_ms = _LOOK_FIRST_MS
-        self._flush_again_ms = 0
+        self._barrier_watch = BarrierWatch(
+            self._loop, self._barriers, self._outcomes, self._outlet, self._close_those_who_left
+        )
         self._drain_until = 0.0
         self._buffer = memoryview(bytearray(_BUFFER))
         self._epoll = select.epoll()
-        self._loop = Loop()
-        router = self._links.sender(ROUTER_FROM_INPUTS)
-        self._outlet = Outlet(self._loop, self._lanes, self._pool, router, self._reporter)
         self._waiting = Waiting(self._loop, self._retry)
         self._is_replaced = False
 
     def run(self) -> None:
-        finish_stream_input(self._slab, self._row, self._row_index)
+        self._fencing.recover()
         self._pool.release_seals()
         self._outlet.hand_on([found.segment for found in sweep(self._slab, {State.FILLED})])
         self._note_connections()
@@ -144,6 +148,7 @@ class _Worker:
         self._loop.watch(self._epoll, lambda _: self._on_ready())
         self._row.start_heartbeat(self._loop.call_later, wall_ms)
         self._outlet.start_tidying()
+        self._fencing.pump.start()
         self._control.send(Ready())
         self._loop.run(self._outlet.after_round)
         self._outlet.close(self._links, has_router=not self._is_replaced)
@@ -172,7 +177,7 @@ class _Worker:
         self._lanes.change_windows(windows_for_streams(config))
         self._shares.apply_config(config.alpha_for)
         streams = config.input.streams
-        self._attempts.limit(streams.max_attempt_size // CHUNK_BYTES)
+        self._fencing.apply(streams)
         self._admission.limit(config.input.max_stream_size + 4, blocks=streams.when_full == "block")
         self._senders.go_by(rules_for_streams(config.input))
         self._close_those_not_let_in()
@@ -183,12 +188,15 @@ class _Worker:
         self._abandon_all()
         self._outlet.hand_on_all()
         self._loop.forget(self._epoll)
-        self._drain_until = time.monotonic() + _DRAIN_S
-        self._drained()
+        if len(self._barriers):
+            self._drain_until = time.monotonic() + _DRAIN_S
+            self._loop.call_later(_DRAIN_LOOK_S, self._drained)
+        else:
+            self._finish()
 
     def _drained(self) -> None:
         if len(self._barriers) and time.monotonic() < self._drain_until:
-            self._loop.call_later(_LOOK_LAST_MS / 1000, self._drained)
+            self._loop.call_later(_DRAIN_LOOK_S, self._drained)
         else:
             self._finish()
 
@@ -196,11 +204,18 @@ class _Worker:
         """An attempt is complete."""
         self._outlet.hand_on_closed()
         self._outlet.hand_on(runs)
+        self._fencing.pump.start()
 
     def _abandon_all(self) -> None:
         """No attempt will be complete any more."""
-        for connection in self._connections.values():
-            self._admission.abandon(connection.client)
+        for descriptor in self._connections:
+            self._end_attempt(descriptor, SHUTDOWN)
+
+    def _end_attempt(self, descriptor: int, ending: Ending) -> None:
+        """End the attempt of a connection, if it has one, and tell its client."""
+        connection = self._connections[descriptor]
+        self._admission.abandon(connection.client, ending)
+        connection.say_farewell()
 
     def _finish(self) -> None:
         """Hand everything on, and end: the connections end with the process."""
@@ -261,11 +276,13 @@ class _Worker:
         """Who is in an allow list no longer sends no more, by whatever connection he has."""
         for descriptor, connection in list(self._connections.items()):
             if not self._is_let_in(connection.socket):
+                self._end_attempt(descriptor, NOT_ALLOWED)
                 self._close(descriptor)
 
     def _close(self, descriptor: int) -> None:
         connection = self._connections.pop(descriptor)
         self._admission.abandon(connection.client)
+        connection.say_farewell()
         self._waiting.discard(descriptor)
         self._leaving.discard(descriptor)
         del self._descriptors[connection.client]
@@ -281,40 +298,6 @@ class _Worker:
     def _on_barrier(self, client: Client, data: bytes) -> None:
         self._row.add(Counter.StreamBarriers)
         self._barriers.ask(client, data, steady_ms())
-
-    def _see_to_barriers(self) -> None:
-        """Somebody waits who did not wait before: have everything sent, and look soon and often."""
-        self._barriers.are_new = False
-        self._lanes.close_runs()
-        self._outlet.hand_on_closed()
-        self._flush()
-        self._look_after_ms = _LOOK_FIRST_MS
-        if self._look_timer is not None:
-            self._look_timer.cancel()
-        self._look_timer = self._loop.call_later(_LOOK_FIRST_MS / 1000, self._look)
-
-    def _flush(self) -> None:
-        """Have what is batched of these messages sent; once more now and then, in case that it was not heard."""
-        self._flush_again_ms = steady_ms() + _FLUSH_AGAIN_MS
-        self._outlet.flush(self._outcomes.topics())
-
-    def _look(self) -> None:
-        """Look at the outcomes: while there is news at once again, else less and less often."""
-        began = time.monotonic()
-        news = self._barriers.look(steady_ms())
-        self._close_those_who_left()
-        self._look_timer = None
-        if not len(self._barriers):
-            return
-        if steady_ms() >= self._flush_again_ms:
-            self._flush()
-        took_ms = (time.monotonic() - began) * 1000
-        self._look_after_ms = _LOOK_FIRST_MS if news else min(2 * self._look_after_ms, _LOOK_LAST_MS)
-        after_ms = max(self._look_after_ms, _LOOK_SHARE * took_ms)
-        due_ms = self._barriers.due_ms
-        if due_ms is not None:
-            after_ms = min(after_ms, max(1, due_ms - steady_ms()))
-        self._look_timer = self._loop.call_later(after_ms / 1000, self._look)
 
     def _answer(self, client: Client, data: bytes) -> None:
         descriptor = self._descriptors.get(client)
@@ -336,6 +319,7 @@ class _Worker:
         if len(connection.outgoing) > _MOST_OUTGOING:
             _LOG.warning("A client asks for barriers and does not read the answers: its connection is closed.")
             connection.outgoing.clear()
+            self._end_attempt(descriptor, UNREAD)
             self._let_leave(descriptor)
         self._set_events(descriptor)
 
@@ -457,7 +441,7 @@ class _Worker:
         for descriptor in read:
             self._look_after(descriptor)
         if self._barriers.are_new:
-            self._see_to_barriers()
+            self._barrier_watch.start()
 
     def _admit_rest(self, descriptor: int) -> None:
         """Take in what a client sent before."""

@@ -7,89 +7,51 @@ successor counts what is in lanes and was not counted; bytes that were in no lan
 
 Where senders wait for room (`when_full = "block"`) a message is only taken once it finds room for certain.  What does
 not stays the client's `rest`, in order, and nothing is read from that client until it is taken.  The same happens to
-what is beyond a user's quota, until the next interval, and to messages of a topic that holds its share of the slab:
-only the lanes know of that, so these messages come back from a batch of which the others are taken.
+what is beyond a user's quota, until the next interval; to messages of a topic that holds its share of the slab: only
+the lanes know of that, so these messages come back from a batch of which the others are taken; to messages of a fenced
+attempt for which spill files have no room; and to messages behind an attempt that is on its way back from its file.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import logging
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.clients import TCP
+from bruce_mp.input.fences import NOT_UNDERSTOOD, Ending, contiguous
 from bruce_mp.input.pressure import chunks_for, messages_that_fit
+from bruce_mp.input.spills import SpillRoom
+from bruce_mp.input.stream_batch import Batch
 from bruce_mp.input.tallies import recognised, refused, report, report_no_room, tally_ingested
 from bruce_mp.input.timestamps import warn_of_clock
 from bruce_mp.kernels import Stop, cut
-from bruce_mp.protocol.fence_wire import decode_begin, is_end
+from bruce_mp.protocol.fence_wire import decode_begin, encode_ended, is_end
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.senders import SenderSums
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
     from collections import Counter as Tally
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection
 
-    from bruce_mp.input.clients import Client, Section
-    from bruce_mp.input.fences import Attempt, Attempts
+    from bruce_mp.input.clients import Client
+    from bruce_mp.input.fences import Attempts
     from bruce_mp.input.senders import Senders
-    from bruce_mp.kernels import Ingested, Lanes, NoRoom
+    from bruce_mp.input.stream_batch import Portion
+    from bruce_mp.kernels import Cut, Ingested, Lanes, NoRoom
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.discards import DiscardReporter
 
-__all__ = ["Portion", "StreamAdmission"]
+__all__ = ["StreamAdmission"]
 
+_LOG: Final = logging.getLogger(__name__)
 _length: Final = itemgetter(1)
-
-
-class Portion(NamedTuple):
-    """What a client sent: the bytes of the buffer from `begin` to `end`."""
-
-    client: Client
-    begin: int
-    end: int
-
-
-class _Batch:
-    """Messages that are taken in together, with the client and section of each stretch of them.
-
-    Those of an `attempt` have no others among them.  With `is_explicit` all of them keep their timestamps.
-    """
-
-    def __init__(self, attempt: Attempt | None = None, *, is_explicit: bool = False) -> None:
-        self.attempt = attempt
-        self.is_explicit = is_explicit
-        self.places: list[tuple[int, int]] = []
-        self.sources: list[int] = []
-        self.largest = 0
-        self._starts: list[int] = []
-        self._senders: list[tuple[Client, Section]] = []
-
-    def add(self, client: Client, places: list[tuple[int, int]]) -> None:
-        if places:
-            self._starts.append(len(self.places))
-            self._senders.append((client, client.section))
-            self.places += places
-            self.sources += [client.section.number] * len(places)
-            self.largest = max(self.largest, *map(_length, places))
-
-    def sender(self, index: int) -> tuple[Client, Section]:
-        return self._senders[bisect_right(self._starts, index) - 1]
-
-    def why_no_room(self, dropped: NoRoom) -> DiscardReason:
-        """Why a message found no room."""
-        is_over = self.attempt is not None and self.attempt.is_over
-        return DiscardReason.ABANDONED_ATTEMPT if is_over else dropped.reason
-
-    def stretches(self) -> Iterable[tuple[Client, Section, int]]:
-        """Each client and section with how many messages it has."""
-        ends = [*self._starts[1:], len(self.places)]
-        for (client, section), start, end in zip(self._senders, self._starts, ends, strict=True):
-            yield client, section, end - start
+_LOOK_AGAIN_MS: Final = 20
+"""So long a client waits before its spill files are looked at again."""
 
 
 class StreamAdmission:
@@ -131,7 +93,7 @@ class StreamAdmission:
 
     def admit(self, buffer: memoryview, portions: Collection[Portion], now_ms: int) -> None:
         """Take in what there is of whole messages; what is left of each portion becomes its client's rest."""
-        batch = _Batch()
+        batch = Batch()
         for portion in portions:
             batch = self._admit_portion(buffer, portion, batch, now_ms)
         self._take(buffer, batch, now_ms)
@@ -150,12 +112,14 @@ class StreamAdmission:
         """Report if a client that waits is worth a look: the topic that it waits for may hold more by now."""
         return not client.stuck_topic or self._lanes.may_grow(client.stuck_topic, chunks_for(len(client.rest)), now_ms)
 
-    def _admit_portion(self, buffer: memoryview, portion: Portion, batch: _Batch, now_ms: int) -> _Batch:
+    def _admit_portion(self, buffer: memoryview, portion: Portion, batch: Batch, now_ms: int) -> Batch:
         client, at, end = portion
         client.is_blocked, client.held_until_ms, client.stuck_topic = False, 0, b""
         batch = self._batch_for(buffer, client, batch, now_ms)
         while not client.is_refused:
             found = cut(buffer, at, end, self._longest)
+            if self._is_behind_spill(client, found, now_ms):
+                break
             within = self._within_quota(client, len(found.places), now_ms)
             batch, taken = self._add(buffer, batch, client, found.places[:within], now_ms)
             self._note_taken(client, taken, now_ms)
@@ -168,32 +132,41 @@ class StreamAdmission:
             if found.stop not in {Stop.BARRIER, Stop.FENCE}:
                 break
             self._take(buffer, batch, now_ms)
-            batch = _Batch()
-            if client.postponed:
-                break  # what stands behind the frame must not pass what stands before it
-            if not self._obey(client, found.stop, bytes(buffer[at : at + found.size])):
+            batch = Batch()
+            if not self._obey(client, found.stop, bytes(buffer[at : at + found.size]), now_ms):
                 break
-            batch = _Batch(client.attempt, is_explicit=client.keeps_timestamps)
+            batch = Batch(client.attempt, is_explicit=client.keeps_timestamps)
             at += found.size
         if client.is_refused:
-            return _Batch()
+            return Batch()
         client.rest = bytearray(buffer[at:end])
         if not client.is_blocked and found.stop is not Stop.MORE:
             self._take(buffer, batch, now_ms)
-            batch = _Batch()
+            batch = Batch()
             if not client.postponed:
                 self._refuse(client, found.stop)
         return batch
 
-    def _batch_for(self, buffer: memoryview, client: Client, batch: _Batch, now_ms: int) -> _Batch:
+    def _batch_for(self, buffer: memoryview, client: Client, batch: Batch, now_ms: int) -> Batch:
         """The batch for what a client sends: the messages of an attempt go with no others."""
         if batch.attempt is client.attempt and batch.is_explicit == client.keeps_timestamps:
             return batch
         self._take(buffer, batch, now_ms)
-        return _Batch(client.attempt, is_explicit=client.keeps_timestamps)
+        return Batch(client.attempt, is_explicit=client.keeps_timestamps)
 
-    def _obey(self, client: Client, stop: Stop, frame: bytes) -> bool:
+    def _is_behind_spill(self, client: Client, found: Cut, now_ms: int) -> bool:
+        """Have a client wait whose last attempt is not completely back from its spill file."""
+        if client.released is not None and client.released.is_removed:
+            client.released = None
+        if client.released is None or not (found.places or found.stop is Stop.FENCE):
+            return False
+        client.is_blocked, client.wanted, client.held_until_ms = True, 0, now_ms + _LOOK_AGAIN_MS
+        return True
+
+    def _obey(self, client: Client, stop: Stop, frame: bytes, now_ms: int) -> bool:
         """Do what a frame says that is no message; False if it is not to be there.  All before it is taken."""
+        if client.postponed:
+            return False  # what stands behind the frame must not pass what stands before it
         if client.is_refused:
             return True
         if stop is Stop.BARRIER:
@@ -201,21 +174,32 @@ class StreamAdmission:
             return True
         begin, attempt = decode_begin(frame), client.attempt
         if attempt is None and begin is not None:
-            client.attempt = self._attempts.begin(begin.name, self._lanes.windows)
+            client.attempt = self._attempts.begin(begin, client.section, self._lanes.windows, now_ms)
             client.keeps_timestamps = begin.keeps_timestamps
             return True
         if attempt is not None and is_end(frame):
             client.attempt = None
             self._lanes.close_runs()  # what came before the attempt is delivered before it
             self._release(self._attempts.release(attempt))
+            client.released = attempt.spill
             return True
         return False
 
-    def abandon(self, client: Client) -> None:
-        """The client is gone, or does not keep to the rules: what it has not completed is discarded."""
+    def abandon(self, client: Client, ending: Ending | None = None) -> None:
+        """Discard what the client has not completed: it is gone, or the daemon ends the attempt and tells it why."""
         attempt, client.attempt = client.attempt, None
-        if attempt is not None:
-            self._attempts.abandon(attempt)
+        if attempt is None:
+            return
+        if ending is not None:
+            text = f"The daemon ended the fenced attempt {attempt}: {ending.why}. Nothing of it is delivered."
+            client.farewell = encode_ended(ending.reason, text)
+            _LOG.error("%s", text, extra={"about": ("attempt ended", ending.reason)})
+        self._attempts.abandon(attempt)
+
+    def _end(self, client: Client, ending: Ending) -> None:
+        """End the open attempt of a client, and read no more of it."""
+        client.is_refused = True
+        self.abandon(client, ending)
 
     def _within_quota(self, client: Client, count: int, now_ms: int) -> int:
         """How many of so many messages a client may send in this interval."""
@@ -238,9 +222,11 @@ class StreamAdmission:
         self._row.add(Counter.StreamInputOverQuota)
 
     def _add(
-        self, buffer: memoryview, batch: _Batch, client: Client, places: list[tuple[int, int]], now_ms: int
-    ) -> tuple[_Batch, int]:
+        self, buffer: memoryview, batch: Batch, client: Client, places: list[tuple[int, int]], now_ms: int
+    ) -> tuple[Batch, int]:
         """Add messages as far as they find room; the batch to go on with, and how many were added."""
+        if batch.overflows:
+            return self._add_to_spill(buffer, batch, client, places, now_ms)
         if not self._blocks:
             batch.add(client, places)
             return batch, len(places)
@@ -249,7 +235,7 @@ class StreamAdmission:
             room = self._room(batch, places[added:])
             if not room and batch.places:  # the batch may need less than it could
                 self._take(buffer, batch, now_ms)
-                batch = _Batch(batch.attempt, is_explicit=batch.is_explicit)
+                batch = Batch(batch.attempt, is_explicit=batch.is_explicit)
                 if client.is_refused or client.postponed:
                     return batch, added
                 continue
@@ -259,7 +245,23 @@ class StreamAdmission:
             added += room
         return batch, added
 
-    def _room(self, batch: _Batch, more: list[tuple[int, int]]) -> int:
+    def _add_to_spill(
+        self, buffer: memoryview, batch: Batch, client: Client, places: list[tuple[int, int]], now_ms: int
+    ) -> tuple[Batch, int]:
+        """Add messages that go to a spill file, all or none; a client that finds no room there waits, or is refused."""
+        attempt = batch.attempt
+        assert attempt is not None  # it overflows
+        room = self._attempts.find_room(attempt, batch.size + sum(map(_length, places)), now_ms) if places else None
+        if room in {None, SpillRoom.YES}:
+            batch.add(client, places)
+            return batch, len(places)
+        self._take(buffer, batch, now_ms)
+        if isinstance(room, Ending):
+            self._end(client, room)
+        client.held_until_ms = now_ms + _LOOK_AGAIN_MS
+        return Batch(client.attempt, is_explicit=client.keeps_timestamps), 0
+
+    def _room(self, batch: Batch, more: list[tuple[int, int]]) -> int:
         """How many of `more` find room behind a batch that is not taken yet."""
         largest = max(map(_length, more))
         if chunks_for(largest) > self._pool.capacity:
@@ -268,14 +270,17 @@ class StreamAdmission:
         count, largest = len(batch.places) + len(more), max(largest, batch.largest)
         return max(0, messages_that_fit(self._pool, count, largest, first) - len(batch.places))
 
-    def _room_before_hopeless(self, batch: _Batch, more: list[tuple[int, int]]) -> int:
+    def _room_before_hopeless(self, batch: Batch, more: list[tuple[int, int]]) -> int:
         """One message is larger than all that this input can have: it would wait for ever, so it is let through."""
         at = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > self._pool.capacity)
         return self._room(batch, more[:at]) if at else 1
 
-    def _take(self, buffer: memoryview, batch: _Batch, now_ms: int) -> None:
+    def _take(self, buffer: memoryview, batch: Batch, now_ms: int) -> None:
         """Append a batch to lanes, and count it."""
         if not batch.places:
+            return
+        if batch.overflows:
+            self._spill(buffer, batch)
             return
         first = self._row.counted
         self._row.open_books()
@@ -284,8 +289,10 @@ class StreamAdmission:
         ingested = lanes.ingest(
             buffer, batch.places, first, now_ms, sources=batch.sources, is_explicit=batch.is_explicit
         )
+        ingested, spilled, ending = self._spill_rest(buffer, batch, ingested, first)
         postponed = self._split_off_postponed(ingested)
         raises = tally_ingested(len(batch.places), ingested, map(batch.why_no_room, ingested.no_room))
+        raises[lay.SPILL_IN] = spilled
         for client, section, count in batch.stretches():
             section.received += count
             raises[client.kind.forwarded] += count
@@ -293,12 +300,40 @@ class StreamAdmission:
         self._note_refused(buffer, batch, ingested, raises, first)
         self._row.count(first + len(batch.places), +raises)
         self._note_replaced(lanes, batch, first)
-        if batch.attempt is not None and batch.attempt.is_over:
-            client, _ = batch.sender(0)
-            client.is_refused = True
-            self.abandon(client)
+        if ending is not None:
+            self._end(batch.sender(0)[0], ending)
 
-    def _note_replaced(self, lanes: Lanes, batch: _Batch, first: int) -> None:
+    def _spill_rest(
+        self, buffer: memoryview, batch: Batch, ingested: Ingested, first: int
+    ) -> tuple[Ingested, int, Ending | None]:
+        """Spill the messages of an attempt that found no room in its part of the slab.
+
+        What is left of `ingested`, how many went to the spill file, and why the attempt ends if they could not.
+        """
+        if batch.attempt is None or not batch.overflows or not ingested.no_room:
+            return ingested, 0, None
+        indexes = sorted(lay.stream_number(dropped.arrival) - first for dropped in ingested.no_room)
+        places = [batch.places[index] for index in indexes]
+        ending = self._attempts.spill(batch.attempt, contiguous(buffer, places), len(places))
+        if ending is not None:
+            return ingested, 0, ending
+        return ingested._replace(no_room=[]), len(places), None
+
+    def _spill(self, buffer: memoryview, batch: Batch) -> None:
+        """Write a batch of an attempt to its spill file, and count it."""
+        assert batch.attempt is not None  # it overflows
+        (client, section), count = batch.sender(0), len(batch.places)
+        ending = self._attempts.spill(batch.attempt, contiguous(buffer, batch.places), count)
+        section.received += count
+        raises: dict[int, int] = {Counter.MsgReceived: count, client.kind.forwarded: count, lay.SPILL_IN: count}
+        if ending is not None:
+            raises = {Counter.MsgReceived: count, discarded(DiscardReason.ABANDONED_ATTEMPT): count}
+            section.discard(DiscardReason.ABANDONED_ATTEMPT, count)
+        self._row.count(self._row.counted + count, raises)
+        if ending is not None:
+            self._end(client, ending)
+
+    def _note_replaced(self, lanes: Lanes, batch: Batch, first: int) -> None:
         """Count the timestamps that were replaced, and warn of their senders."""
         for found in lanes.drain_replaced():
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
@@ -315,7 +350,7 @@ class StreamAdmission:
         return postponed
 
     def _postpone(
-        self, buffer: memoryview, batch: _Batch, postponed: list[NoRoom], raises: Tally[int], first: int
+        self, buffer: memoryview, batch: Batch, postponed: list[NoRoom], raises: Tally[int], first: int
     ) -> None:
         """Give messages back to their clients, as if they had not been received yet."""
         for dropped in sorted(postponed, key=lambda each: each.arrival):
@@ -330,7 +365,7 @@ class StreamAdmission:
                 raises[counter] -= 1
 
     def _note_refused(
-        self, buffer: memoryview, batch: _Batch, ingested: Ingested, raises: Tally[int], first: int
+        self, buffer: memoryview, batch: Batch, ingested: Ingested, raises: Tally[int], first: int
     ) -> None:
         if not refused(ingested):
             return
@@ -351,8 +386,7 @@ class StreamAdmission:
         """Nobody knows where the client's next message begins, or what it means."""
         counter = client.kind.too_large if stop is Stop.TOO_LARGE else client.kind.invalid_size
         self._discard_rest(client, DiscardReason.MALFORMED, counter)
-        self.abandon(client)
-        client.is_refused = True
+        self._end(client, NOT_UNDERSTOOD)
 
     def hang_up(self, client: Client) -> None:
         """The client closed its connection."""

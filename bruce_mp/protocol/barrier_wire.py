@@ -17,7 +17,8 @@ from enum import IntEnum, unique
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.errors import DiscardReason, LocalProtocolError, RemoteProtocolError
+from bruce_mp.errors import AttemptEndedError, DiscardReason, LocalProtocolError, RemoteProtocolError
+from bruce_mp.protocol.fence_wire import ENDED_KEY, decode_ended
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -165,11 +166,18 @@ class AnswerReader:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[BarrierAnswer]:
-        """The answers that are complete with `data`.  Raises RemoteProtocolError for bytes that are none."""
+        """The answers that are complete with `data`.
+
+        Raises RemoteProtocolError for bytes that are none, AttemptEndedError where the daemon ended an open attempt.
+        """
         self._rest += data
         answers: list[BarrierAnswer] = []
         while len(self._rest) >= _HEADER.size:
             size, key, _ = _HEADER.unpack_from(self._rest)
+            if key == ENDED_KEY and _HEADER.size <= size <= len(self._rest):
+                raise AttemptEndedError(decode_ended(self._rest[:size])[1])
+            if key == ENDED_KEY:
+                break
             if key != ANSWER_KEY or not _ANSWER.size <= size <= _LONGEST_ANSWER:
                 raise RemoteProtocolError("What came is no answer to a barrier; is that the daemon's socket?")
             if len(self._rest) < size:

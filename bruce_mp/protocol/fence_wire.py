@@ -2,6 +2,7 @@
 
     begin  int32 Size | int16 ApiKey = 260 | int16 ApiVersion = 0 | int16 Flags = 0 | int16 NameSize | Name
     end    int32 Size | int16 ApiKey = 261 | int16 ApiVersion = 0 | int16 Flags = 0
+    ended  int32 Size | int16 ApiKey = 262 | int16 ApiVersion = 0 | int16 Reason | int16 TextSize | Text
 
 All integers are big-endian and signed; Size counts the whole, itself included.  What comes between the two is held by
 the daemon and goes to Kafka when the end has come.  A connection that ends before that takes its attempt with it: the
@@ -10,19 +11,37 @@ messages are discarded, for a reason of their own.  Name tells people whose atte
 Behind a NUL byte in Name there may be options, separated by spaces; a daemon ignores those that it does not know, and
 one that knows none takes them for a part of the name.  `timestamps=client`: the daemon keeps the timestamps of all
 messages up to the next begin frame, however old they are.  An attempt without messages may say so for what follows it.
+
+The daemon sends the third frame, and then closes the connection, when it is the daemon that ends an open attempt.
+Text is a sentence in UTF-8 for the log of the client.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum, unique
 from struct import Struct
 from typing import Final, NamedTuple
 
-from bruce_mp.errors import LocalProtocolError
+from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = ["BEGIN_KEY", "END_KEY", "LONGEST_NAME", "Begin", "decode_begin", "encode_begin", "encode_end", "is_end"]
+__all__ = [
+    "BEGIN_KEY",
+    "ENDED_KEY",
+    "END_KEY",
+    "LONGEST_NAME",
+    "Begin",
+    "EndReason",
+    "decode_begin",
+    "decode_ended",
+    "encode_begin",
+    "encode_end",
+    "encode_ended",
+    "is_end",
+]
 
 BEGIN_KEY: Final = 260
 END_KEY: Final = 261
+ENDED_KEY: Final = 262
 API_VERSION: Final = 0
 LONGEST_NAME: Final = 255
 _SEPARATOR: Final = b"\0"
@@ -30,6 +49,28 @@ _KEEPS_TIMESTAMPS: Final = b"timestamps=client"
 
 _BEGIN: Final = Struct(">ihhhh")
 _END: Final = Struct(">ihhh")
+_ENDED: Final = Struct(">ihhhh")
+_LONGEST_TEXT: Final = 4000
+
+
+@unique
+class EndReason(IntEnum):
+    """Why the daemon ended an open attempt."""
+
+    TOO_LARGE = 1
+    """It is larger than the daemon's settings allow; to send it again is in vain."""
+    NO_ROOM = 2
+    """Others have the room that it needs."""
+    SPILL_FAILED = 3
+    """The file system refused the spill file."""
+    NOT_UNDERSTOOD = 4
+    """The client sent what cannot be understood, or a frame where it must not stand."""
+    SHUTTING_DOWN = 5
+    """The daemon shuts down, or a new version takes over."""
+    NOT_ALLOWED = 6
+    """The user may no longer send."""
+    UNREAD_ANSWERS = 7
+    """The client does not read the answers to its barriers."""
 
 
 class Begin(NamedTuple):
@@ -70,3 +111,27 @@ def is_end(data: bytes | bytearray | memoryview) -> bool:
 def encode_end() -> bytes:
     """The frame that completes an attempt."""
     return _END.pack(_END.size, END_KEY, API_VERSION, 0)
+
+
+def encode_ended(reason: EndReason, text: str) -> bytes:
+    """The frame that says why the daemon ends an attempt; a text that is too long is cut."""
+    data = text.encode()[:_LONGEST_TEXT]
+    return _ENDED.pack(_ENDED.size + len(data), ENDED_KEY, API_VERSION, reason, len(data)) + data
+
+
+def decode_ended(data: bytes | bytearray | memoryview) -> tuple[EndReason | int, str]:
+    """The reason and the sentence of such a frame; an unknown reason stands as its number.
+
+    Raises RemoteProtocolError for bytes that are none.
+    """
+    if len(data) < _ENDED.size:
+        raise RemoteProtocolError("What came is no frame that ends an attempt; is that the daemon's socket?")
+    size, key, version, reason, length = _ENDED.unpack_from(data)
+    sound = (size, key, version) == (len(data), ENDED_KEY, API_VERSION)
+    if not sound or length != len(data) - _ENDED.size:
+        raise RemoteProtocolError("What came is no frame that ends an attempt; is that the daemon's socket?")
+    text = bytes(data[_ENDED.size :]).decode("utf-8", "replace")
+    return (EndReason(reason) if reason in _REASONS else reason), text
+
+
+_REASONS: Final = frozenset(EndReason)

@@ -3,6 +3,7 @@
 A fenced attempt has chunks of its own, whose headers bear its number before there is a run in them.  Its runs stay
 OPEN, so nobody but their input touches them.  Releasing an attempt begins with one store to the input's row: up to it a
 successor finds an attempt that was not complete, from it on one that is to be handed over, as far as it was not yet.
+That store decides for its spill file, too.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from bruce_mp.slab.runs import records_of, segment_of
 from bruce_mp.slab.tickets import TicketOffice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
+    from bruce_mp.slab.spill import SpillFile
 
 __all__ = ["attempt_of", "finish_release", "mark_chunk", "release", "unreleased"]
 
@@ -36,17 +38,25 @@ def mark_chunk(slab: Slab, chunk: int, attempt: int) -> None:
     slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2] = attempt
 
 
-def release(slab: Slab, row: int, attempt: int, segments: Iterable[Segment]) -> None:
-    """Make the runs of an attempt, all of them, the router's; in the order given."""
+def release(slab: Slab, row: int, attempt: int, segments: Iterable[Segment], spill: SpillFile | None = None) -> None:
+    """Make the runs of an attempt, all of them, the router's, in the order given, and release its spill file."""
     slab.words[_release_at(slab, row)] = attempt
+    if spill is not None:
+        spill.release()
+        slab.longs[_released_at(slab, row)] += spill.messages
     _hand_over(slab, row, segments)
     slab.words[_release_at(slab, row)] = 0
 
 
-def finish_release(slab: Slab, row: int) -> None:
-    """Go on with a release that the dead input of a row had begun.  After the tickets have caught up."""
+def finish_release(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> None:
+    """Go on with a release that the dead input of a row had begun.  After the tickets have caught up.
+
+    `spills` are the spill files of the row by the numbers of their attempts.
+    """
     attempt = slab.words[_release_at(slab, row)]
     if attempt:
+        if attempt in spills and not spills[attempt].is_released:
+            spills[attempt].release()
         _hand_over(slab, row, [each for each in unreleased(slab, row) if attempt_of(slab, each.chunk) == attempt])
         slab.words[_release_at(slab, row)] = 0
 
@@ -71,6 +81,10 @@ def _hand_over(slab: Slab, row: int, segments: Iterable[Segment]) -> None:
     tickets = TicketOffice(slab, row)
     for segment in segments:
         tickets.hand_over(slab.chunk_at(segment.chunk) + segment.run)
+
+
+def _released_at(slab: Slab, row: int) -> int:
+    return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COUNTERS + 8 * lay.SPILL_RELEASED) >> 3
 
 
 def _release_at(slab: Slab, row: int) -> int:

@@ -36,6 +36,7 @@ __all__ = ["MAX_SETTLED_SEGMENTS", "Row", "settle_words"]
 _REDO: Final = Struct("<IIIIIIQ")
 _PAIR: Final = Struct("<QQ")
 _MAX_COUNTERS: Final = 32
+_MASK: Final = (1 << 64) - 1
 HEARTBEAT_S: Final = 1.0
 
 MAX_SETTLED_SEGMENTS: Final = (lay.ROW_REDO_BYTES - _REDO.size - _MAX_COUNTERS * _PAIR.size) // SEGMENT.size
@@ -133,7 +134,9 @@ class Row:
             segment_words(self._slab, segment)  # what cannot be settled must be refused before the point of no return
         at, view = self._at + lay.ROW_REDO, self._slab.view
         _REDO.pack_into(view, at, 0, outcome, reason, len(raises), len(segments), landed, landing_base)
-        pairs = b"".join([_PAIR.pack(counter, self.counters[counter] + more) for counter, more in raises.items()])
+        pairs = b"".join(
+            [_PAIR.pack(counter, self.counters[counter] + more & _MASK) for counter, more in raises.items()]
+        )
         view[at + _REDO.size : at + _REDO.size + len(pairs)] = pairs
         packed = pack_segments(segments)
         view[at + _SEGMENTS_AT : at + _SEGMENTS_AT + len(packed)] = packed

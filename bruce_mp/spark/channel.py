@@ -1,8 +1,9 @@
-"""A task's connection to the daemon of its host: frames out, one answer in.
+"""A task's connection to the daemon of its host: frames out, answers in.
 
-Sending blocks while the daemon does not read: that is the back-pressure.  The daemon writes nothing but the answer to a
-barrier, so the connection is read only then.  All waiting ends: with the answer, with the end of the connection, or
-after `timeout_ms` without the least progress.  A daemon that is being restarted is waited for.
+Sending blocks while the daemon does not read: that is the back-pressure.  The daemon writes the answer to a barrier,
+and the reason if it ends the attempt, so the connection is read only for an answer and after an error.  All waiting
+ends: with the answer, with the end of the connection, or after `timeout_ms` without the least progress.  A daemon that
+is being restarted is waited for.
 """
 
 from __future__ import annotations
@@ -13,16 +14,21 @@ import socket
 import time
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.errors import AttemptEndedError, RemoteProtocolError
+from bruce_mp.protocol.barrier_wire import AnswerReader
 from bruce_mp.spark.errors import TaskError
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from bruce_mp.protocol.barrier_wire import BarrierAnswer
+
 __all__ = ["Channel"]
 
 _SEND_BUFFER: Final = 1 << 20
-_ANSWER_BYTES: Final = 4096
+_ANSWER_BYTES: Final = 8192
+_LAST_WORDS_S: Final = 1.0
 _NOBODY_LISTENS: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED})
 _RETRY_S: Final = 0.1
 _ANSWER_GRACE_S: Final = 10.0
@@ -38,6 +44,7 @@ class Channel:
     def __init__(self, address: str, timeout_ms: int, connect_timeout_ms: int) -> None:
         self._address = address = os.path.expandvars(address)
         self._timeout_s = timeout_ms / 1000
+        self._reader = AnswerReader()
         try:
             self._socket = _connect_in_time(address, self._timeout_s, connect_timeout_ms / 1000)
         except OSError as error:
@@ -62,32 +69,55 @@ class Channel:
                 view = view[self._socket.send(view) :]
         except TimeoutError as error:
             raise TaskError(
-                f"{self._address}: the daemon took nothing for {self._timeout_s:.0f} s. Its slab is full: with option "
-                "'fence' it must have room for all that a task sends, so make smaller partitions or the slab larger; "
-                "or Kafka takes nothing, as its status page then says. Raise 'timeoutMs' to wait longer."
+                f"{self._address}: the daemon took nothing for {self._timeout_s:.0f} s. Either its slab is "
+                "full and Kafka takes nothing, as its status page then says; or, with option 'fence', spill files have "
+                "all that input.streams.max_spill_size allows, as its log says. Raise 'timeoutMs' to wait longer."
             ) from error
         except OSError as error:
             raise self._gone(error) from error
 
-    def receive(self, time_limit_s: float) -> bytes:
-        """Some bytes of an answer; waits a little longer than the daemon was told to."""
+    def receive(self, time_limit_s: float) -> BarrierAnswer:
+        """The answer to a barrier; waits a little longer than the daemon was told to."""
         self._socket.settimeout(time_limit_s + _ANSWER_GRACE_S)
-        try:
-            data = self._socket.recv(_ANSWER_BYTES)
-        except TimeoutError as error:
-            raise TaskError(f"{self._address}: the daemon did not answer the barrier.") from error
-        except OSError as error:
-            raise self._gone(error) from error
-        if not data:
-            raise self._gone(None)
-        return data
+        answers: list[BarrierAnswer] = []
+        while not answers:
+            try:
+                data = self._socket.recv(_ANSWER_BYTES)
+                answers = self._reader.feed(data)
+            except TimeoutError as error:
+                raise TaskError(f"{self._address}: the daemon did not answer the barrier.") from error
+            except AttemptEndedError as error:
+                raise TaskError(f"{self._address}: {error}") from error
+            except OSError as error:
+                raise self._gone(error) from error
+            if not data:
+                raise self._gone(None)
+        self._socket.settimeout(self._timeout_s)
+        return answers[0]
 
     def _gone(self, error: OSError | None) -> TaskError:
+        """The error of a connection that ended: the daemon's own sentence if it sent one."""
+        told = self._last_words()
+        if told:
+            return TaskError(f"{self._address}: {told}")
         why = "it closed the connection" if error is None else _reason(error)
         return TaskError(
-            f"{self._address}: the daemon went away before it answered for this task's messages: {why}. They may be in "
-            "Kafka or not; its log says why it ended the connection."
+            f"{self._address}: the daemon went away before it answered for this task's messages: {why}. It gave no "
+            "reason, as when its process is killed. An attempt whose end it had not read leaves nothing in Kafka; else "
+            "they may be in Kafka or not. Its log says more."
         )
+
+    def _last_words(self) -> str:
+        """What the daemon said last, if that is why it ended the attempt."""
+        self._socket.settimeout(_LAST_WORDS_S)
+        try:
+            while data := self._socket.recv(_ANSWER_BYTES):
+                self._reader.feed(data)
+        except AttemptEndedError as error:
+            return str(error)
+        except (OSError, RemoteProtocolError):
+            pass
+        return ""
 
 
 def _connect_in_time(address: str, timeout_s: float, patience_s: float) -> socket.socket:

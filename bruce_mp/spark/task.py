@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from bruce_mp.protocol.barrier_wire import AnswerReader, BarrierAnswer, BarrierStatus, Level, encode_barrier
+from bruce_mp.protocol.barrier_wire import BarrierAnswer, BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.fence_wire import encode_begin, encode_end
 from bruce_mp.spark.channel import Channel
 from bruce_mp.spark.dead_letters import DeadLetters
@@ -163,13 +163,14 @@ _UNDONE: Final = {
 
 
 def _ask(channel: Channel, options: SinkOptions) -> BarrierAnswer:
-    """Send the barrier and wait for its answer."""
-    channel.send(encode_barrier(os.urandom(8), _LEVELS[options.acks], options.timeout_ms))
-    reader = AnswerReader()
-    answers: list[BarrierAnswer] = []
-    while not answers:
-        answers = reader.feed(channel.receive(options.timeout_ms / 1000))
-    return answers[0]
+    """Send the barrier and wait for its answer, again as long as messages are delivered in the time of a barrier."""
+    finished = 0
+    while True:
+        channel.send(encode_barrier(os.urandom(8), _LEVELS[options.acks], options.timeout_ms))
+        answer = channel.receive(options.timeout_ms / 1000)
+        if answer.status is not BarrierStatus.TIMED_OUT or answer.delivered + answer.discarded == finished:
+            return answer
+        finished = answer.delivered + answer.discarded
 
 
 def _slices(rows: Rows, most: int) -> Iterator[Rows]:

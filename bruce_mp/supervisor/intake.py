@@ -14,6 +14,7 @@ from bruce_mp.config.addresses import HostPort, UnixPath, is_loopback
 from bruce_mp.errors import StartError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.landing import landed_lengths
+from bruce_mp.slab.spill import released_in
 from bruce_mp.supervisor.sockets import (
     DATAGRAM_SETTING,
     STREAM_SETTING,
@@ -114,6 +115,13 @@ def _take_tcp(config: Tcp, handed: Handed) -> Bound:
     return found
 
 
+def _with_spill(slab: Slab) -> Iterator[int]:
+    """The rows of stream workers that have messages of complete attempts in spill files: nobody else feeds them."""
+    for row in range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER):
+        if released_in(slab, row) or slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2]:
+            yield row
+
+
 def input_rows(config: Input, slab: Slab, *, had_datagrams: bool = False) -> tuple[int, ...]:
     """Return the rows of the inputs: that of the datagram input, then those of the stream workers.
 
@@ -123,4 +131,5 @@ def input_rows(config: Input, slab: Slab, *, had_datagrams: bool = False) -> tup
     has_streams = config.unix_stream.enable or config.tcp.enable
     workers = config.streams.processes if has_streams else 0
     first = lay.ROW_FIRST_INPUT
+    workers = max([workers, *(row - first for row in _with_spill(slab))])
     return (first,) * has_datagrams + tuple(range(first + 1, first + 1 + workers))

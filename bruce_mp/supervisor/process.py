@@ -32,6 +32,7 @@ from bruce_mp.pipes.credentials import careless_files
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.rows import Row
+from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.supervisor.child import Inherited
 from bruce_mp.supervisor.crew import Crew, Equipment
 from bruce_mp.supervisor.datagram_limits import check_datagram_size, warn_of_short_queue
@@ -121,12 +122,14 @@ def _equip(config: Config, handed: Handed) -> Equipment:
     run_lock = take_run_dir(run_dir)
     slab, slab_lock = take_slab(Path(config.slab_path), config.slab.size, config.input.max_datagram_size)
     inputs = input_rows(config.input, slab)
-    join_inputs(slab, inputs)
+    spills = SpillDirectory.of(slab, config.spill_path)
+    _remove_foreign(spills)
+    join_inputs(slab, inputs, spills)
     try:
         http = handed.take(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
         intake = take_intake(config.input, handed)
     except StartError:
-        _remove_if_empty(slab)
+        _remove_if_empty(slab, spills)
         raise
     _publish(run_dir, http, config.http.address)
     _publish_tcp(run_dir, intake.tcp)
@@ -166,8 +169,20 @@ def _publish_tcp(run_dir: Path, tcp: Bound | None) -> None:
         place.write_text(str(HostPort(host, port)), "utf-8")
 
 
-def _remove_if_empty(slab: Slab) -> None:
+def _remove_foreign(spills: SpillDirectory) -> None:
+    """Remove spill files of a slab that is gone: those of memory end with a reboot, the files may not."""
+    lost = spills.remove_foreign()
+    if lost:
+        log.error(
+            "Spill files in %s belong to a slab that is gone: %s of complete fenced attempts are lost with it.",
+            spills.path,
+            plural(lost, "message"),
+        )
+
+
+def _remove_if_empty(slab: Slab, spills: SpillDirectory) -> None:
     if not held_messages(slab):
+        spills.remove()
         slab.path.unlink()
 
 
@@ -210,7 +225,8 @@ class _Supervisor:
         """
         if self._takeover:
             self._manager.alive(time.monotonic())
-            self._takeover.carry_out(self._crew, self._equipment.slab, self._equipment.inputs)
+            spills = SpillDirectory.of(self._equipment.slab, self._equipment.config.spill_path)
+            self._takeover.carry_out(self._crew, self._equipment.slab, self._equipment.inputs, spills)
         while True:
             if time.monotonic() >= self._beat_due:
                 self._beat()
@@ -338,6 +354,7 @@ def _finish(equipment: Equipment, failure: str | None, *, keeps_sockets: bool) -
         for line in _report(held, equipment.slab):
             _tell(equipment, line)
     elif not failure:
+        SpillDirectory.of(equipment.slab, equipment.config.spill_path).remove()
         equipment.slab.path.unlink()
     log.log(NOTICE, "bruce has ended: %s.", balance)
 

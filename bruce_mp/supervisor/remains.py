@@ -6,25 +6,35 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.slab.landing import landed_lengths
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.telemetry.books import held_by_topic
+from bruce_mp.telemetry.books import held_by_topic, spilled
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["held_messages", "plural"]
+__all__ = ["deliverable", "held_messages", "plural"]
 
 LANDED: Final = "(not yet examined)"
+SPILLED: Final = "(in spill files)"
 
 
 def held_messages(slab: Slab) -> dict[str, int]:
-    """Count the messages in the slab by topic; those without a known topic count as `LANDED`. {} means empty."""
+    """Count the messages in the slab and in spill files by topic. {} means empty.
+
+    Messages without a known topic count as `LANDED` or `SPILLED`.
+    """
     table = TopicTable(slab)
     held: dict[str, int] = {}
     for topic, stages in held_by_topic(slab).items():
         name = _name(table, topic)
         held[name] = held.get(name, 0) + sum(stages.values())
     held[LANDED] = len(landed_lengths(slab))
+    held[SPILLED] = spilled(slab)
     return {name: count for name, count in held.items() if count}
+
+
+def deliverable(held: dict[str, int]) -> bool:
+    """Whether some of what is held can be delivered without an input: spill files wait for the next one."""
+    return bool(held.keys() - {SPILLED})
 
 
 def _name(table: TopicTable, topic: bytes | int) -> str:

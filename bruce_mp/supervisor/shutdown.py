@@ -16,7 +16,7 @@ import time
 from enum import Enum, auto, unique
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.supervisor.remains import held_messages
+from bruce_mp.supervisor.remains import deliverable, held_messages
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Shutdown:
 
     def _deliver(self) -> None:
         now = time.monotonic()
-        if now >= self._deadline or not (self._more_may_come or held_messages(self._slab)):
+        if now >= self._deadline or not (self._more_may_come or deliverable(held_messages(self._slab))):
             self._stop()
             return
         took = time.monotonic() - now

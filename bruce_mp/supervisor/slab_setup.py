@@ -23,6 +23,7 @@ from bruce_mp.slab.recovery import close_open_runs
 from bruce_mp.slab.rows import Row
 from bruce_mp.slab.runs import records_of, runs_of
 from bruce_mp.slab.shares import note_owners
+from bruce_mp.slab.spill import released_in, spilled_in
 from bruce_mp.slab.tickets import TicketOffice, last_tickets
 from bruce_mp.supervisor.locks import patiently
 from bruce_mp.supervisor.remains import held_messages, plural
@@ -33,6 +34,8 @@ from bruce_mp.telemetry.receipts import finish_stream_input
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
+
+    from bruce_mp.slab.spill import SpillDirectory
 
 __all__ = ["OwnSlab", "inherit_slab", "join_inputs", "retire_row", "take_slab", "warn_of_size"]
 
@@ -161,7 +164,7 @@ def retire_row(slab: Slab, row: int) -> None:
     slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_PID) >> 2] = 0
 
 
-def inherit_slab(slab: Slab, inputs: Sequence[int]) -> None:
+def inherit_slab(slab: Slab, inputs: Sequence[int], spills: SpillDirectory) -> None:
     """Recover a slab after the old processes ended for an upgrade.
 
     The slab was in use a moment ago, so its chunks are not validated. The supervisor's own row stays in use.
@@ -170,11 +173,11 @@ def inherit_slab(slab: Slab, inputs: Sequence[int]) -> None:
         if row != lay.ROW_SUPERVISOR:
             retire_row(slab, row)
     decide_anew(slab)
-    join_inputs(slab, inputs)
+    join_inputs(slab, inputs, spills)
     slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)
 
 
-def join_inputs(slab: Slab, rows: Sequence[int]) -> None:
+def join_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> None:
     """Assign the chunks of all inputs to the inputs with these rows; there may be fewer than before.
 
     Call this before any process starts. Stream workers without a successor are recovered first.
@@ -183,8 +186,8 @@ def join_inputs(slab: Slab, rows: Sequence[int]) -> None:
     owners = {slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] for chunk, _ in heads}
     for index in _STREAM_ROWS:
         row = Row(slab, index)
-        if index in owners or row.version & 1:
-            finish_stream_input(slab, row, index)
+        if index in owners or row.version & 1 or spilled_in(slab, index) or released_in(slab, index):
+            finish_stream_input(slab, row, index, spills)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)
     if not owners.issubset(rows):
         _bequeath(slab, [chunk for chunk, _ in heads], rows)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.spill import SpillDirectory
     from bruce_mp.supervisor.crew import Crew
     from bruce_mp.supervisor.handover import Handover
 
@@ -46,7 +47,7 @@ class Takeover:
         self._waited: float | None = None
         self._is_told = False
 
-    def carry_out(self, crew: Crew, slab: Slab, inputs: tuple[int, ...]) -> None:
+    def carry_out(self, crew: Crew, slab: Slab, inputs: tuple[int, ...], spills: SpillDirectory) -> None:
         """End the old processes and let ours begin. Raise SlabError for a damaged slab."""
         if not self._has_slab:
             return  # the old daemon has ended, and this is an ordinary start
@@ -56,7 +57,7 @@ class Takeover:
         self._before.end_senders()
         self._deaf_since = time.monotonic()
         self._before.end_inputs()
-        inherit_slab(slab, inputs)
+        inherit_slab(slab, inputs, spills)
         crew.let_inputs_begin()
         self._before.end_status()
         self._others_begin = time.monotonic() + HEAD_START_S

@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["STAGES", "Books", "balance_line", "held_by_topic", "read_books", "total"]
+__all__ = [
+    "SPILLED",
+    "STAGES",
+    "Books",
+    "balance_line",
+    "held_by_topic",
+    "of_all_rows",
+    "read_books",
+    "spilled",
+    "total",
+]
 
 STAGES: Final[dict[State, str]] = {
     State.OPEN: "input",
@@ -38,6 +48,8 @@ STAGES: Final[dict[State, str]] = {
     State.IN_FLIGHT: "in_flight",
 }
 """Stage that holds a record in each state."""
+SPILLED: Final = "spill"
+"""Stage of messages that are not in the slab: see slab/spill.py."""
 
 _TRIES: Final = 5
 
@@ -94,13 +106,23 @@ def _versions(slab: Slab) -> list[int]:
     return _of_all_rows(slab, lay.ROW_VERSION)
 
 
+def of_all_rows(slab: Slab, counter: int) -> list[int]:
+    """A counter of each process."""
+    return _of_all_rows(slab, lay.ROW_COUNTERS + 8 * counter)
+
+
 def total(slab: Slab, counter: int) -> int:
     """Return a counter summed over all processes."""
-    return sum(_of_all_rows(slab, lay.ROW_COUNTERS + 8 * counter))
+    return sum(of_all_rows(slab, counter))
+
+
+def spilled(slab: Slab) -> int:
+    """Return how many messages of fenced attempts are in spill files."""
+    return total(slab, lay.SPILL_IN) - total(slab, lay.SPILL_OUT)
 
 
 def _count_held(slab: Slab) -> dict[str, int]:
-    held = dict.fromkeys(STAGES.values(), 0)
+    held = {**dict.fromkeys(STAGES.values(), 0), SPILLED: spilled(slab)}
     for stages in held_by_topic(slab).values():
         for stage, count in stages.items():
             held[stage] += count

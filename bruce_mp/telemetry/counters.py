@@ -101,6 +101,8 @@ class Counter(IntEnum):
     # more of the input
     StreamInputTopicOverShare = 124
     """Number of times that a topic at its share of the slab suspended reading from a connection."""
+    StreamInputSpillFull = 125
+    """Number of times that a fenced attempt had to wait for room in spill files."""
 
     # dispatcher
     ConnectorStartConnect = 160

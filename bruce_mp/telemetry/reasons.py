@@ -20,13 +20,17 @@ ABOUT_UNDERSTOOD: Final = frozenset(DiscardReason) - {
     DiscardReason.UNSUPPORTED_VERSION,
     DiscardReason.UNCLEAN_DISCONNECT,
     DiscardReason.SENDER_NOT_ALLOWED,
+    DiscardReason.SPILL_LOST,
 }
 """Reasons of messages that were parsed, so that topic, key and value are known."""
 
 BY_TOPIC: Final = ABOUT_UNDERSTOOD - {DiscardReason.BAD_TOPIC}
 """Reasons that reports list by topic: the topic itself was valid."""
 
-BY_CLIENTS: Final = frozenset(DiscardReason) - ABOUT_UNDERSTOOD | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
+BY_CLIENTS: Final = (
+    frozenset(DiscardReason) - ABOUT_UNDERSTOOD - {DiscardReason.SPILL_LOST}
+    | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
+)  # fmt: skip
 """Reasons that clients can correct."""
 
 _WANTED: Final = frozenset({DiscardReason.RATE_LIMIT, DiscardReason.ABANDONED_ATTEMPT, DiscardReason.OVER_QUOTA})
@@ -53,6 +57,7 @@ EXPLAINED: Final[Mapping[DiscardReason, str]] = {
     DiscardReason.OVER_QUOTA: "a user sent more than input.quota allows; /senders names the user",
     DiscardReason.TOPIC_OVER_SHARE: "the topic's undelivered messages take all that topic_share.alpha allows "
     "of the slab; check that the brokers accept them",
+    DiscardReason.SPILL_LOST: "the spill file of a complete attempt was missing or damaged; the log names it",
     DiscardReason.BUG: "an error of the daemon; please report it with the log",
 }
 """Cause and remedy of each reason, as the second half of a sentence."""

@@ -1,11 +1,14 @@
 """Recovery of a dead stream worker's row by its successor or the supervisor.
 
-A stream worker can die after it appended messages and before it counted them.
+A stream worker can die after it appended messages and before it counted them; they are counted.  Fenced attempts that
+were not complete are discarded, in the slab and in spill files.  Spilled messages of complete attempts stay in their
+files for the next worker of the row.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
@@ -13,33 +16,95 @@ from bruce_mp.slab.fences import finish_release, unreleased
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.recovery import close_open_runs, uncounted
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
+from bruce_mp.slab.spill import delta, released_in, spilled_in
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.runs import Record
+    from bruce_mp.slab.spill import SpillDirectory, SpillFile
 
 __all__ = ["finish_stream_input"]
 
+_LOG: Final = logging.getLogger(__name__)
 
-def finish_stream_input(slab: Slab, row: Row, index: int) -> None:
+
+def finish_stream_input(slab: Slab, row: Row, index: int, directory: SpillDirectory) -> None:
     """Close the runs that the dead process of row `index` left open, and count its uncounted messages.
 
     Repeating this is harmless. A fenced attempt in the middle of its release is released; the others are discarded.
     """
     close_open_runs(slab, index)
-    finish_release(slab, index)
+    spills = directory.files(index)
+    finish_release(slab, index, spills)
+    _catch_up(row, spills)
     found = uncounted(slab, index, row.counted)
+    feeding = row.counters[lay.SPILL_FEEDING]
+    raises = _fed_again(row, spills, found) if feeding else {int(Counter.MsgReceived): len(found)}
     keyed = sum(1 for record in found if record.flags & lay.FLAG_PARTITION_KEY)
-    raises = {
-        Counter.MsgReceived: len(found),
-        Counter.InputAgentProcessPartitionKeyMsg: keyed,
-        Counter.InputAgentProcessAnyPartitionMsg: len(found) - keyed,
-    }
+    raises[Counter.InputAgentProcessPartitionKeyMsg] = keyed
+    raises[Counter.InputAgentProcessAnyPartitionMsg] = len(found) - keyed
     last = max((lay.stream_number(record.arrival) + 1 for record in found), default=row.counted)
-    row.count(max(1, last), {int(counter): number for counter, number in raises.items() if number})
+    row.count(max(1, last), {counter: number for counter, number in raises.items() if number})
+    _abandon(slab, row, index)
+    _settle_spills(slab, row, index, directory, spills)
+
+
+def _catch_up(row: Row, spills: Mapping[int, SpillFile]) -> None:
+    """Bring the header of the file that was fed last up to what the row says."""
+    file, offset = spills.get(row.counters[lay.SPILL_FED_ATTEMPT]), row.counters[lay.SPILL_FED_OFFSET]
+    if file is not None and file.is_released and file.offset < offset <= file.end:
+        file.move_to(offset, row.counters[lay.SPILL_FED_COUNT])
+
+
+def _fed_again(row: Row, spills: Mapping[int, SpillFile], found: list[Record]) -> dict[int, int]:
+    """Note which messages of a half-fed slice are in lanes; what the counters rise by for them."""
+    feeding = row.counters[lay.SPILL_FEEDING]
+    if feeding in spills and found:
+        spills[feeding].note_landed({lay.stream_number(record.arrival) - row.counted for record in found})
+    count = min(len(found), row.counters[lay.SPILL_RELEASED])
+    return {
+        lay.SPILL_OUT: len(found),
+        lay.SPILL_RELEASED: delta(-count),
+        lay.SPILL_FEEDING: delta(-feeding),
+    }
+
+
+def _abandon(slab: Slab, row: Row, index: int) -> None:
+    """Discard what the slab holds of attempts that were not complete."""
     abandoned = unreleased(slab, index)
     for start in range(0, len(abandoned), MAX_SETTLED_SEGMENTS):
         some = abandoned[start : start + MAX_SETTLED_SEGMENTS]
         reason = DiscardReason.ABANDONED_ATTEMPT
         row.settle(some, State.DISCARDED, reason, {discarded(reason): sum(each.records for each in some)})
+
+
+def _settle_spills(
+    slab: Slab, row: Row, index: int, directory: SpillDirectory, spills: Mapping[int, SpillFile]
+) -> None:
+    """Discard what spill files have of attempts that were not complete, and count what is missing of the others."""
+    kept = [file for file in spills.values() if file.is_released and file.remaining]
+    remaining, held, known = sum(file.remaining for file in kept), spilled_in(slab, index), released_in(slab, index)
+    lost = max(0, min(known, held) - remaining)
+    abandoned = max(0, held - remaining - lost)
+    if lost:
+        _LOG.error(
+            "Spill files in %s are missing: %d messages of complete fenced attempts are lost.", directory.path, lost
+        )
+    raises = {
+        lay.SPILL_OUT: lost + abandoned,
+        lay.SPILL_RELEASED: delta(remaining - known),
+        discarded(DiscardReason.SPILL_LOST): lost,
+        discarded(DiscardReason.ABANDONED_ATTEMPT): abandoned,
+    }
+    if any(raises.values()):
+        row.settle((), State.DISCARDED, 0, {counter: number for counter, number in raises.items() if number})
+    row.counters[lay.SPILL_OLDEST] = 0
+    for file in spills.values():
+        if file in kept:
+            file.close()
+        else:
+            file.remove()

@@ -255,7 +255,7 @@ def test_the_json_has_the_same_and_more(path: Path, capsys: pytest.CaptureFixtur
     assert main(["slab", "inspect", "--json", str(path)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["in_use"] is False
-    assert found["books"]["held"] == {"input": 0, "router": 1, "queued": 1, "in_flight": 1}
+    assert found["books"]["held"] == {"input": 0, "router": 1, "queued": 1, "in_flight": 1, "spill": 0}
     assert found["chunks"] == {"bytes_each": 8192, "free": 11, "used": 5, "damaged": 0}
     assert found["landing"] == {"datagrams": 3, "pending": 3, "bytes": 4143}
     assert found["topics"][0] == {

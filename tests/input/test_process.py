@@ -38,7 +38,7 @@ def test_what_is_sent_is_handed_to_the_router(process: InputProcess) -> None:
         assert len(kernels.take(process.slab, segments, State.FILLED, State.DELIVERED)) == len(segments)
         found += sum(segment.records for segment in segments)
     assert found == 5
-    assert process.books().held == {"input": 0, "router": 0, "queued": 0, "in_flight": 0}
+    assert process.books().held == {"input": 0, "router": 0, "queued": 0, "in_flight": 0, "spill": 0}
 
 
 def wake_ups(pid: int) -> int:

@@ -439,7 +439,7 @@ def test_books(daemon: PagesOfNoDaemon) -> None:
         "received": 6,
         "delivered": 3,
         "discarded": {"BAD_TOPIC": 1},
-        "held": {"input": 0, "router": 2, "queued": 0, "in_flight": 0},
+        "held": {"input": 0, "router": 2, "queued": 0, "in_flight": 0, "spill": 0},
         "possible_duplicates": 0,
         "consistent": True,
     }

@@ -13,6 +13,7 @@ from bruce_mp.slab.file import lock as take_lock
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.rows import Row
 from bruce_mp.slab.runs import runs_of
+from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.supervisor import locks
 from bruce_mp.supervisor.remains import held_messages
 from bruce_mp.supervisor.slab_setup import join_inputs, take_slab
@@ -222,7 +223,7 @@ def test_what_a_worker_left_is_counted_once_though_another_has_it_now() -> None:
         for row, messages in ((WORKER_ROW, 1), (WORKER_ROW + 1, 5)):
             worker = StreamInput(slab, row=row)
             worker.feed((worker.connect(), datagram() * messages))
-        join_inputs(slab, (WORKER_ROW,))
+        join_inputs(slab, (WORKER_ROW,), SpillDirectory.of(slab, f"{slab.path}.spill"))
         for _ in range(2):
             StreamInput(slab)
         books = read_books(slab)

@@ -10,12 +10,16 @@ from bruce_mp.input.clients import UNIX, Client, Kind
 from bruce_mp.input.fences import Attempts
 from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.senders import Senders
-from bruce_mp.input.streams import Portion, StreamAdmission
+from bruce_mp.input.spill_feed import SpillFeed
+from bruce_mp.input.spills import Spills
+from bruce_mp.input.stream_batch import Portion
+from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.kernels import Lanes
 from bruce_mp.protocol.barrier_wire import BarrierAnswer, decode_answer
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.rows import Row
+from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.slab.topic_shares import TopicShares
 from bruce_mp.telemetry.discards import DiscardReporter
@@ -64,6 +68,7 @@ class StreamInput:
         peers: Sequence[int] = (),
         windows: Windows = lambda _: None,
         alpha: int = 0,
+        max_spill: int = 0,
     ) -> None:
         self.slab = slab
         table = TopicTable(slab)
@@ -81,8 +86,21 @@ class StreamInput:
         self.reporter = DiscardReporter(self._sent, 100)
         self.barriers: list[tuple[Client, bytes]] = []
         most = max_attempt or max(1, slab.geometry.chunks // 2)
+        self.spill_directory = SpillDirectory.of(slab, f"{slab.path}.spill")
+        self.spills = Spills(slab, self.row, row, self.spill_directory, max_spill)
+        self.spill_feed = SpillFeed(
+            self.row, self.lanes, self.pool, reporter=self.reporter, spills=self.spills, sections=self.sections
+        )
         self.attempts = Attempts(
-            slab, self.pool, table, Discards(slab, self.row, self.reporter), most=most, most_together=most
+            slab,
+            self.pool,
+            table,
+            row=self.row,
+            discards=Discards(slab, self.row, self.reporter),
+            reporter=self.reporter,
+            spills=self.spills,
+            most=most,
+            most_together=most,
         )
         self.released: list[Segment] = []
         self.admission = StreamAdmission(
@@ -98,7 +116,8 @@ class StreamInput:
             senders=None if rules is None else Senders(rules, slab, row, [row, *peers]),
         )
         self.now_ms = 1
-        finish_stream_input(slab, self.row, row)
+        finish_stream_input(slab, self.row, row, self.spill_directory)
+        self.spills.adopt()
         self.pool.release_seals()
 
     def _on_barrier(self, client: Client, data: bytes) -> None:

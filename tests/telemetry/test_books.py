@@ -14,7 +14,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.rows import Row
 from bruce_mp.slab.runs import split
-from bruce_mp.telemetry.books import STAGES, held_by_topic, read_books, total
+from bruce_mp.telemetry.books import SPILLED, STAGES, held_by_topic, read_books, total
 from bruce_mp.telemetry.counters import Counter, discarded
 from support.crash_images import crash_images
 from support.examples import examples
@@ -44,7 +44,7 @@ def test_every_state_that_holds_records_has_a_stage() -> None:
 def test_an_empty_slab(slab: Slab) -> None:
     books = read_books(slab)
     assert (books.received, books.delivered, books.discarded, books.possible_duplicates) == (0, 0, {}, 0)
-    assert books.held == {"input": 0, "router": 0, "queued": 0, "in_flight": 0}
+    assert books.held == {"input": 0, "router": 0, "queued": 0, "in_flight": 0, "spill": 0}
     assert books.consistent
     assert books.balanced
 
@@ -64,7 +64,7 @@ def test_received_is_delivered_discarded_or_held(sizes: list[list[int]], fates: 
             sender.receive([datagram(b"t1" if size else b"new", bytes(size)) for size in batch] + [b"malformed"])
             segments += sender.close_all()
         settler = Row(slab, DISPATCHER_ROW)
-        expected = dict.fromkeys(STAGES.values(), 0)
+        expected = {**dict.fromkeys(STAGES.values(), 0), SPILLED: 0}
         for segment, (state, cut) in zip(segments, fates, strict=False):
             if cut:
                 split(slab, segment.chunk, segment.run)

@@ -1,0 +1,73 @@
+"""When a worker looks for the outcomes that barriers wait for: soon and often while there is news, else less often."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.telemetry.clock import steady_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bruce_mp.input.barriers import Barriers
+    from bruce_mp.input.outcomes import Outcomes
+    from bruce_mp.input.outlet import Outlet
+    from bruce_mp.pipes.loop import Loop, Timer
+
+__all__ = ["BarrierWatch"]
+
+_LOOK_FIRST_MS: Final = 1
+_LOOK_LAST_MS: Final = 20
+_LOOK_SHARE: Final = 4
+"""Looking may take 1 of so many parts of the time."""
+_FLUSH_AGAIN_MS: Final = 100
+
+
+class BarrierWatch:
+    """Looks at the outcomes while barriers wait.  `after_look` is called after each look."""
+
+    def __init__(
+        self, loop: Loop, barriers: Barriers, outcomes: Outcomes, outlet: Outlet, after_look: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._barriers = barriers
+        self._outcomes = outcomes
+        self._outlet = outlet
+        self._after_look = after_look
+        self._timer: Timer | None = None
+        self._after_ms = _LOOK_FIRST_MS
+        self._flush_again_ms = 0
+
+    def start(self) -> None:
+        """A client waits that did not wait before: have everything sent, and look soon and often."""
+        self._barriers.are_new = False
+        self._outlet.hand_on_runs()
+        self._flush()
+        self._after_ms = _LOOK_FIRST_MS
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_LOOK_FIRST_MS / 1000, self._look)
+
+    def _flush(self) -> None:
+        """Have what is batched of these messages sent; once more now and then, in case that it was not heard."""
+        self._flush_again_ms = steady_ms() + _FLUSH_AGAIN_MS
+        self._outlet.flush(self._outcomes.topics())
+
+    def _look(self) -> None:
+        """Look at the outcomes: while there is news at once again, else less and less often."""
+        began = time.monotonic()
+        news = self._barriers.look(steady_ms())
+        self._after_look()
+        self._timer = None
+        if not len(self._barriers):
+            return
+        if steady_ms() >= self._flush_again_ms:
+            self._flush()
+        took_ms = (time.monotonic() - began) * 1000
+        self._after_ms = _LOOK_FIRST_MS if news else min(2 * self._after_ms, _LOOK_LAST_MS)
+        after_ms = max(self._after_ms, _LOOK_SHARE * took_ms)
+        due_ms = self._barriers.due_ms
+        if due_ms is not None:
+            after_ms = min(after_ms, max(1, due_ms - steady_ms()))
+        self._timer = self._loop.call_later(after_ms / 1000, self._look)

@@ -1,0 +1,76 @@
+"""All that a stream worker has for fenced attempts: the open ones, their spill files, and what feeds those."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bruce_mp.discarding import Discards
+from bruce_mp.input.fences import Attempts
+from bruce_mp.input.spill_feed import SpillFeed, SpillPump
+from bruce_mp.input.spills import Spills
+from bruce_mp.slab.layout import CHUNK_BYTES
+from bruce_mp.slab.spill import SpillDirectory
+from bruce_mp.telemetry.receipts import finish_stream_input
+
+if TYPE_CHECKING:
+    from bruce_mp.config.inputs import Streams
+    from bruce_mp.input.outcomes import Sections
+    from bruce_mp.input.outlet import Outlet
+    from bruce_mp.kernels import Lanes
+    from bruce_mp.pipes.loop import Loop
+    from bruce_mp.pipes.start import Start
+    from bruce_mp.slab.chunks import ChunkPool
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.tables import TopicTable
+    from bruce_mp.telemetry.discards import DiscardReporter
+
+__all__ = ["Fencing"]
+
+
+class Fencing:
+    """The parts, put together.  `pump` is to be started whenever an attempt is released."""
+
+    def __init__(
+        self,
+        start: Start,
+        slab: Slab,
+        row: Row,
+        *,
+        pool: ChunkPool,
+        topics: TopicTable,
+        lanes: Lanes,
+        reporter: DiscardReporter,
+        sections: Sections,
+        loop: Loop,
+        outlet: Outlet,
+    ) -> None:
+        self._slab = slab
+        self._row = row
+        self._index = start.row
+        streams = start.config.input.streams
+        self._directory = SpillDirectory.of(slab, start.config.spill_path)
+        self._spills = Spills(slab, row, start.row, self._directory, streams.max_spill_size)
+        feed = SpillFeed(row, lanes, pool, reporter=reporter, spills=self._spills, sections=sections)
+        self.pump = SpillPump(loop, feed, outlet.hand_on_closed)
+        self.attempts = Attempts(
+            slab,
+            pool,
+            topics,
+            row=row,
+            discards=Discards(slab, row, reporter),
+            reporter=reporter,
+            spills=self._spills,
+            most=streams.max_attempt_size // CHUNK_BYTES,
+            most_together=max(1, slab.geometry.chunks // 2 // max(1, len(start.inputs))),
+        )
+
+    def recover(self) -> None:
+        """Finish what the last worker of this row left half done, and take over its spill files."""
+        finish_stream_input(self._slab, self._row, self._index, self._directory)
+        self._spills.adopt()
+
+    def apply(self, streams: Streams) -> None:
+        """Apply a reloaded configuration."""
+        self.attempts.limit(streams.max_attempt_size // CHUNK_BYTES)
+        self._spills.most = streams.max_spill_size
