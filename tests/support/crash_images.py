@@ -56,7 +56,7 @@ class CrashImages:
 
 def crash_images(slab: Slab, regions: Sequence[range], action: Callable[[], object]) -> CrashImages:
     """Run an action; the images that it may leave in `regions` of the file (multiples of 8), the whole one last."""
-    recorder = _Recorder(slab, regions)
+    recorder = Recorder(slab, regions)
     before = dict(recorder.seen)
     previous = sys.gettrace()
     sys.settrace(recorder.trace)
@@ -70,13 +70,13 @@ def crash_images(slab: Slab, regions: Sequence[range], action: Callable[[], obje
 
 def machine_images(slab: Slab, regions: Sequence[range], action: Callable[[], object]) -> CrashImages:
     """The same, with compiled code as well; of the action nothing but its stores is left."""
-    recorder = _Recorder(slab, regions)
+    recorder = Recorder(slab, regions)
     before = dict(recorder.seen)
     run_in_steps(action, recorder.look)
     return CrashImages(slab, before, recorder.images)
 
 
-class _Recorder:
+class Recorder:
     def __init__(self, slab: Slab, regions: Sequence[range]) -> None:
         self._slab = slab
         self.seen = {region: self._read(region) for region in regions}

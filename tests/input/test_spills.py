@@ -1,0 +1,408 @@
+"""Fenced attempts that are larger than their part of the slab, and than the slab: spilled, fed back, or discarded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.protocol.barrier_wire import BarrierStatus, Level, encode_barrier
+from bruce_mp.protocol.fence_wire import EndReason, decode_ended, encode_begin, encode_end
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.recovery import sweep
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.spill import SpillDirectory
+from bruce_mp.telemetry.books import read_books, spilled
+from bruce_mp.telemetry.counters import Counter
+from support.examples import examples
+from support.slabs import DISPATCHER_ROW, SMALL, datagram, new_slab
+from support.spill_images import spill_images
+from support.streams import WORKER_ROW, StreamInput
+from support.variants import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.input.clients import Client
+    from bruce_mp.slab.file import Slab
+
+pytestmark = pytest.mark.usefixtures("variant")
+
+GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=16384)
+TOPICS: Final = [(b"t1", 2), (b"t2", 1)]
+BEGIN, END = encode_begin("query/1/2/3"), encode_end()
+BARRIER: Final = encode_barrier(b"01234567", Level.DELIVERED, 1000)
+MUCH: Final = 1 << 30
+ACTIONS: Final = ("begin", "end", "send", "send", "leave", "feed", "kill")
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab(GEOMETRY) as found:
+        yield found
+
+
+def worker_of(slab: Slab, max_spill: int = MUCH, max_attempt: int = 4) -> StreamInput:
+    return StreamInput(slab, topics=TOPICS, max_attempt=max_attempt, max_spill=max_spill)
+
+
+def message(number: int, size: int = 0) -> bytes:
+    topic = (b"t1", b"t2", b"new")[number % 3]
+    return datagram(topic, b"%d:" % number + bytes(size), partition_key=number if number % 2 else None)
+
+
+def messages(numbers: range, size: int = 900) -> bytes:
+    return b"".join(message(number, size) for number in numbers)
+
+
+def files_of(slab: Slab) -> list[Path]:
+    directory = Path(f"{slab.path}.spill")
+    return sorted(directory.iterdir()) if directory.exists() else []
+
+
+class Sink:
+    """A router, dispatchers and brokers in one: delivers what inputs hand over, and remembers it in order."""
+
+    def __init__(self, slab: Slab) -> None:
+        self._slab = slab
+        self._row = Row(slab, DISPATCHER_ROW)
+        self.numbers: list[int] = []
+
+    def deliver(self) -> int:
+        """Deliver everything that is handed over; how many messages."""
+        from bruce_mp import kernels as chosen  # noqa: PLC0415 - the variant of the test
+
+        found = sweep(self._slab, {State.FILLED})
+        for each in found:
+            values = [one.value for one in chosen.messages(self._slab, each.segment, b"", None)]
+            self.numbers += [int(value.split(b":")[0]) for value in values]
+            self._row.settle([each.segment], State.DELIVERED, 0, {Counter.MsgDelivered: each.segment.records})
+        return sum(each.segment.records for each in found)
+
+
+def drain(worker: StreamInput, sink: Sink) -> None:
+    """Feed and deliver until nothing is left."""
+    for _ in range(10_000):
+        worker.now_ms += 1000
+        is_fed = worker.spill_feed.feed(worker.now_ms)
+        worker.close_runs()
+        if not sink.deliver() and not is_fed and not len(worker.spill_feed):
+            return
+        worker.pool.reclaim(worker.pool.capacity)
+    raise AssertionError("The spill files are not fed.")
+
+
+def assert_in_order(numbers: list[int]) -> None:
+    """Within each topic and partition key the messages are in the order in which they were sent."""
+    for topic in range(3):
+        for keyed in (False, True):
+            mine = [number for number in numbers if number % 3 == topic and number % 2 == keyed]
+            by_key = [[n for n in mine if n % 4 == rest] for rest in (1, 3)] if keyed else [mine]
+            assert all(some == sorted(some) for some in by_key)
+
+
+def assert_books(slab: Slab, received: int, **discarded: int) -> None:
+    books = read_books(slab)
+    assert books.consistent
+    assert books.balanced
+    assert (books.received, books.discarded) == (received, discarded)
+
+
+def test_an_attempt_larger_than_the_slab_is_delivered_once_and_in_order(slab: Slab) -> None:
+    worker, sink = worker_of(slab), Sink(slab)
+    client = worker.connect()
+    worker.feed((client, BEGIN))
+    for start in range(0, 2000, 50):
+        worker.feed((client, messages(range(start, start + 50))))
+    books = read_books(slab)
+    assert books.balanced
+    assert books.held["spill"] > 1900
+    assert sink.deliver() == 0
+    worker.feed((client, END + BARRIER))
+    drain(worker, sink)
+    assert sorted(sink.numbers) == list(range(2000))
+    assert_in_order(sink.numbers)
+    assert_books(slab, 2000)
+    assert files_of(slab) == []
+    worker.waiting.look(worker.now_ms)
+    assert [(answer.status, answer.delivered) for _, answer in worker.answers] == [(BarrierStatus.DONE, 2000)]
+
+
+def test_messages_behind_an_attempt_wait_until_it_is_back_in_the_slab(slab: Slab) -> None:
+    worker, sink = worker_of(slab), Sink(slab)
+    client, other = worker.connect(), worker.connect()
+    worker.feed((client, BEGIN + messages(range(300))))
+    worker.feed((client, END + messages(range(300, 303)) + BEGIN + messages(range(303, 600)) + END))
+    assert client.rest
+    worker.feed((other, messages(range(1000, 1010))))
+    assert read_books(slab).received == 310
+    while client.is_blocked:
+        drain(worker, sink)
+        worker.feed((client, b""))
+    drain(worker, sink)
+    assert sorted(sink.numbers) == [*range(600), *range(1000, 1010)]
+    assert_in_order([number for number in sink.numbers if number < 1000])
+    assert_books(slab, 610)
+
+
+def test_a_client_that_leaves_takes_its_spill_file_along(slab: Slab) -> None:
+    worker, sink = worker_of(slab), Sink(slab)
+    client = worker.connect()
+    worker.feed((client, BEGIN + messages(range(500))))
+    assert [path.stat().st_mode & 0o777 for path in files_of(slab)] == [0o600]
+    worker.admission.hang_up(client)
+    drain(worker, sink)
+    assert sink.numbers == []
+    assert files_of(slab) == []
+    assert_books(slab, 500, ABANDONED_ATTEMPT=500)
+    assert client.section.outstanding == 0 or worker.outcomes.look()
+    assert sum(event.count for event in worker.reported()) == 500
+
+
+def test_bad_messages_of_a_spilled_attempt_are_discarded_when_they_come_back(slab: Slab) -> None:
+    worker, sink = worker_of(slab), Sink(slab)
+    client = worker.connect()
+    worker.feed((client, BEGIN + messages(range(200)) + b"\0\0\0\4" * 10 + messages(range(200, 220)) + END))
+    drain(worker, sink)
+    assert sorted(sink.numbers) == list(range(220))
+    assert_books(slab, 230, MALFORMED=10)
+
+
+def test_an_attempt_larger_than_the_bound_is_ended_with_a_sentence(slab: Slab) -> None:
+    worker = worker_of(slab, max_spill=1 << 20)
+    client = worker.connect()
+    worker.feed((client, BEGIN))
+    for start in range(0, 3000, 50):
+        if not client.is_refused:
+            worker.feed((client, messages(range(start, start + 50))))
+    assert client.is_refused
+    reason, text = decode_ended(client.farewell)
+    assert reason is EndReason.TOO_LARGE
+    assert "query/1/2/3" in text
+    assert "input.streams.max_spill_size" in text
+    books = read_books(slab)
+    assert books.balanced
+    assert books.discarded == {"ABANDONED_ATTEMPT": books.received}
+    assert files_of(slab) == []
+
+
+def test_an_attempt_waits_for_room_that_another_gives_back(slab: Slab) -> None:
+    worker, sink = worker_of(slab, max_spill=3 << 20), Sink(slab)
+    first, second = worker.connect(), worker.connect()
+    worker.feed((first, BEGIN), (second, BEGIN))
+    for start in range(0, 1500, 50):
+        worker.feed((first, messages(range(start, start + 50))), (second, messages(range(2000 + start, 2050 + start))))
+    assert first.is_blocked or second.is_blocked
+    assert worker.row.counters[Counter.StreamInputSpillFull] > 0
+    waiting, done = (first, second) if first.is_blocked else (second, first)
+    worker.feed((done, END))
+    drain(worker, sink)
+    worker.feed((waiting, END))
+    assert not waiting.is_blocked
+    drain(worker, sink)
+    assert sorted(sink.numbers) == [*range(1500), *range(2000, 3500)]
+    assert_books(slab, 3000)
+
+
+def test_of_attempts_that_wait_for_one_another_the_youngest_is_ended(slab: Slab) -> None:
+    worker, sink = worker_of(slab, max_spill=2 << 20), Sink(slab)
+    old, young = worker.connect(), worker.connect()
+    worker.feed((old, BEGIN))
+    worker.now_ms += 10
+    worker.feed((young, BEGIN))
+    number = 0
+    while not (old.is_blocked and young.is_blocked):
+        worker.feed((old, messages(range(number, number + 40))), (young, messages(range(9000, 9040))))
+        number += 40
+    worker.now_ms += 40_000
+    worker.feed((old, b""))
+    assert not old.is_refused
+    worker.feed((young, b""))
+    assert decode_ended(young.farewell)[0] is EndReason.NO_ROOM
+    worker.feed((old, END))
+    drain(worker, sink)
+    assert sorted(sink.numbers) == list(range(number))
+
+
+def test_a_disk_that_refuses_the_file_ends_the_attempt_with_a_sentence(slab: Slab) -> None:
+    Path(f"{slab.path}.spill").write_text("somebody's")
+    worker = worker_of(slab)
+    client = worker.connect()
+    worker.feed((client, BEGIN + messages(range(500))))
+    assert client.is_refused
+    reason, text = decode_ended(client.farewell)
+    assert reason is EndReason.SPILL_FAILED
+    assert "input.streams.spill_dir" in text
+    books = read_books(slab)
+    assert books.balanced
+    assert books.discarded == {"ABANDONED_ATTEMPT": books.received}
+
+
+def test_a_directory_that_others_can_write_to_is_refused(slab: Slab) -> None:
+    directory = Path(f"{slab.path}.spill")
+    directory.mkdir(0o700)
+    directory.chmod(0o770)
+    worker = worker_of(slab)
+    client = worker.connect()
+    worker.feed((client, BEGIN + messages(range(500))))
+    assert decode_ended(client.farewell)[0] is EndReason.SPILL_FAILED
+
+
+def released(slab: Slab) -> StreamInput:
+    worker = worker_of(slab)
+    client = worker.connect()
+    worker.feed((client, BEGIN + messages(range(500)) + END))
+    return worker
+
+
+def test_a_missing_file_of_a_complete_attempt_is_an_error_with_counts(
+    slab: Slab, caplog: pytest.LogCaptureFixture
+) -> None:
+    released(slab)
+    gone = spilled(slab)
+    for path in files_of(slab):
+        path.unlink()
+    worker, sink = worker_of(slab), Sink(slab)
+    drain(worker, sink)
+    assert len(sink.numbers) == 500 - gone
+    assert_books(slab, 500, SPILL_LOST=gone)
+    assert f"{gone} messages of complete fenced attempts are lost" in caplog.text
+
+
+def test_a_damaged_file_of_a_complete_attempt_is_an_error_with_counts(
+    slab: Slab, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, sink = released(slab), Sink(slab)
+    gone = spilled(slab)
+    (path,) = files_of(slab)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 100)
+    drain(worker, sink)
+    assert_books(slab, 500, SPILL_LOST=gone)
+    assert "is damaged" in caplog.text
+    assert files_of(slab) == []
+
+
+def test_files_of_another_slab_are_removed(slab: Slab) -> None:
+    released(slab)
+    gone = spilled(slab)
+    other = SpillDirectory(Path(f"{slab.path}.spill"), slab_id=123)
+    assert other.files(WORKER_ROW) == {}
+    assert other.remove_foreign() == gone
+    assert files_of(slab) == []
+
+
+def test_a_death_anywhere_delivers_all_of_a_spilled_attempt_or_nothing() -> None:
+    """At each store to the slab and each act on a file of sending, releasing, feeding and leaving."""
+    rows = [SMALL.rows_at + row * lay.ROW_BYTES for row in (WORKER_ROW, DISPATCHER_ROW)]
+    regions = [
+        range(lay.PAGE),
+        *(range(row_at, row_at + lay.ROW_REDO + 4096) for row_at in rows),
+        range(SMALL.chunks_at, SMALL.file_size),
+    ]
+    with kernels("pure"), new_slab(SMALL) as slab:
+        worker = worker_of(slab, max_attempt=2)
+        done, gone = worker.connect(), worker.connect()
+
+        def work() -> None:
+            worker.feed((done, BEGIN + messages(range(16), 1500)))
+            worker.feed((gone, BEGIN + messages(range(100, 103), 4000)))
+            worker.feed((done, messages(range(16, 19), 1500) + END))
+            worker.spill_feed.feed(5)
+            worker.lanes.drain_closed()
+            worker.admission.hang_up(gone)
+
+        seen = set()
+        for _ in spill_images(slab, Path(f"{slab.path}.spill"), regions, work):
+            sink = Sink(slab)
+            drain(worker_of(slab, max_attempt=2), sink)
+            assert sorted(sink.numbers) in ([], list(range(19)))
+            assert_in_order(sink.numbers)
+            books = read_books(slab)
+            assert books.consistent
+            assert books.balanced
+            assert books.received == len(sink.numbers) + books.discarded.get("ABANDONED_ATTEMPT", 0)
+            assert books.discarded.keys() <= {"ABANDONED_ATTEMPT"}
+            assert files_of(slab) == []
+            seen.add(len(sink.numbers))
+        assert seen == {0, 19}
+
+
+class Model:
+    """Clients of a worker, and which of their messages are due in Kafka: see the test below."""
+
+    def __init__(self, slab: Slab) -> None:
+        self.slab, self.sink = slab, Sink(slab)
+        self.fenced: dict[int, list[int]] = {}
+        self.due: list[int] = []
+        self.number = 0
+        self.kill(0, 0)
+
+    def kill(self, _who: int, _count: int) -> None:
+        self.worker, self.fenced = worker_of(self.slab), {}
+        self.clients: list[Client] = [self.worker.connect() for _ in range(3)]
+
+    def send(self, who: int, count: int) -> None:
+        sent = range(self.number, self.number + count)
+        self.number += count
+        self.worker.feed((self.clients[who], messages(sent, 700)))
+        self.fenced.get(who, self.due).extend(sent)
+
+    def begin(self, who: int, _count: int) -> None:
+        if who not in self.fenced:
+            self.worker.feed((self.clients[who], BEGIN))
+            self.fenced[who] = []
+
+    def end(self, who: int, _count: int) -> None:
+        if who in self.fenced:
+            self.worker.feed((self.clients[who], END))
+            self.due += self.fenced.pop(who)
+
+    def leave(self, who: int, _count: int) -> None:
+        self.worker.admission.hang_up(self.clients[who])
+        self.clients[who] = self.worker.connect()
+        self.fenced.pop(who, None)
+
+    def feed(self, _who: int, _count: int) -> None:
+        self.worker.spill_feed.feed(self.worker.now_ms)
+        self.worker.lanes.drain_closed()
+
+    def settle(self) -> None:
+        """Wait until all that was sent is taken in."""
+        while any(client.is_blocked for client in self.clients):
+            drain(self.worker, self.sink)
+            self.worker.feed(*((client, b"") for client in self.clients if client.is_blocked))
+
+
+@examples(40)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["begin", "end", "send", "send", "leave", "feed", "kill"]),
+            st.integers(0, 2),
+            st.integers(1, 60),
+        ),
+        max_size=40,
+    )
+)
+def test_any_order_of_frames_feeds_and_deaths_keeps_the_books(steps: list[tuple[str, int, int]]) -> None:
+    """What is delivered is what stands between a begin and its end, or outside of both."""
+    with new_slab(GEOMETRY) as slab:
+        model = Model(slab)
+        for what, who, count in steps:
+            getattr(model, what)(who, count)
+            model.settle()
+            books = read_books(slab)
+            assert books.consistent
+            assert books.balanced
+        for who in range(3):
+            model.leave(who, 0)
+        drain(model.worker, model.sink)
+        assert sorted(model.sink.numbers) == sorted(model.due)
+        assert files_of(slab) == []

@@ -1,0 +1,83 @@
+"""What is left in a slab and in its spill files when a process is killed at any step.
+
+As `crash_images`, with the files: a step is a store to the slab or an act on a file.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from bruce_mp.slab.spill import SpillFile
+from support.crash_images import CrashImages, Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["spill_images"]
+
+Files = dict[str, bytes]
+
+_ACTS: Final = ("append", "reserve", "remove", "_store")
+
+
+def spill_images(
+    slab: Slab, directory: Path, regions: Sequence[range], action: Callable[[], object]
+) -> Iterator[tuple[int, int]]:
+    """Run an action; put slab and files into each state that they may be left in, in turn.
+
+    Gives the number of stores and of acts on files before each.
+    """
+    recorder = Recorder(slab, regions)
+    before, states = dict(recorder.seen), [(0, _read(directory))]
+
+    def noting(act: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any, **named: Any) -> Any:
+            recorder.look()
+            found = act(*arguments, **named)
+            states.append((len(recorder.images), _read(directory)))
+            return found
+
+        return noted
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _ACTS:
+            patch.setattr(SpillFile, name, noting(getattr(SpillFile, name)))
+        patch.setattr(SpillFile, "create", noting(SpillFile.create))
+        previous = sys.gettrace()
+        sys.settrace(recorder.trace)
+        try:
+            action()
+        finally:
+            sys.settrace(previous)
+        recorder.look()
+    yield from _each(CrashImages(slab, before, recorder.images), directory, states)
+
+
+def _each(images: CrashImages, directory: Path, states: list[tuple[int, Files]]) -> Iterator[tuple[int, int]]:
+    act = 0
+    for count in range(len(images)):
+        while True:
+            images.restore(count)
+            _write(directory, states[act][1])
+            yield count, act
+            if act + 1 == len(states) or states[act + 1][0] > count:
+                break
+            act += 1
+
+
+def _read(directory: Path) -> Files:
+    return {path.name: path.read_bytes() for path in directory.iterdir()} if directory.exists() else {}
+
+
+def _write(directory: Path, files: Files) -> None:
+    directory.mkdir(0o700, exist_ok=True)
+    for path in directory.iterdir():
+        path.unlink()
+    for name, data in files.items():
+        (directory / name).write_bytes(data)
