@@ -24,7 +24,7 @@ from bruce_mp.protocol.client_wire import Message, Rejection, parse_message
 from bruce_mp.slab.file import keep_off
 from bruce_mp.slab.layout import SETTLED, State
 from bruce_mp.slab.salvage import Salvage
-from bruce_mp.telemetry.books import read_books
+from bruce_mp.telemetry.books import SPILLED, read_books, spilled
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.discard_line import DiscardLine, LineEvent, format_line, info_of
 
@@ -83,7 +83,7 @@ def _write(wanted: Export, salvage: Salvage, *, is_live: bool) -> int:
     with _output(wanted.output) as output:
         for line in lines:
             output.write(format_line(line))
-    damage = [*salvage.damage, *([] if is_live else missing(salvage, lines.held))]
+    damage = [*salvage.damage, *([] if is_live else missing(salvage, lines.held)), *_not_in_the_slab(salvage)]
     for text in damage:
         sys.stderr.write(f"bruce: {text}\n")
     skipped = f"; {len(damage)} places of the slab were skipped or do not agree" if damage else ""
@@ -98,10 +98,17 @@ def missing(salvage: Salvage, held: int) -> list[str]:
     books = read_books(salvage.slab)
     zone = salvage.landing_zone()
     uncounted = zone.landed - len(zone.pending)
-    expected = books.received + uncounted - books.delivered - sum(books.discarded.values())
+    expected = books.received + uncounted - books.delivered - sum(books.discarded.values()) - books.held[SPILLED]
     if held == expected:
         return []
     return [f"The books say that {expected:,} messages are held, and {held:,} were found."]
+
+
+def _not_in_the_slab(salvage: Salvage) -> list[str]:
+    """A sentence on messages in spill files, which an export does not have."""
+    count = spilled(salvage.slab)
+    text = f"{count:,} messages of fenced attempts are in spill files (input.streams.spill_dir), and are not written."
+    return [text] if count else []
 
 
 class _Lines:

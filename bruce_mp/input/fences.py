@@ -283,7 +283,9 @@ class Attempts:
         raises = {lay.SPILL_OUT: file.messages, discarded(reason): file.messages}
         self._row.settle((), State.DISCARDED, reason, raises)
         attempt.section.discard(reason, file.messages)
-        self._reporter.note(reason, b"", 0, count=file.messages)
+        self._reporter.note(reason, count=file.messages)
+        if self._reporter.keeps_copies:
+            self._row.add(Counter.MsgCopyLost, file.messages)
         self._spills.remove(file)
 
     def _close(self, attempt: Attempt) -> list[Segment]:

@@ -20,17 +20,13 @@ ABOUT_UNDERSTOOD: Final = frozenset(DiscardReason) - {
     DiscardReason.UNSUPPORTED_VERSION,
     DiscardReason.UNCLEAN_DISCONNECT,
     DiscardReason.SENDER_NOT_ALLOWED,
-    DiscardReason.SPILL_LOST,
 }
 """Reasons of messages that were parsed, so that topic, key and value are known."""
 
 BY_TOPIC: Final = ABOUT_UNDERSTOOD - {DiscardReason.BAD_TOPIC}
 """Reasons that reports list by topic: the topic itself was valid."""
 
-BY_CLIENTS: Final = (
-    frozenset(DiscardReason) - ABOUT_UNDERSTOOD - {DiscardReason.SPILL_LOST}
-    | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
-)  # fmt: skip
+BY_CLIENTS: Final = frozenset(DiscardReason) - ABOUT_UNDERSTOOD | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
 """Reasons that clients can correct."""
 
 _WANTED: Final = frozenset({DiscardReason.RATE_LIMIT, DiscardReason.ABANDONED_ATTEMPT, DiscardReason.OVER_QUOTA})

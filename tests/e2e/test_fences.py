@@ -15,10 +15,11 @@ import pytest
 from bruce_mp.client import FlushError, StreamClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.barrier_wire import BarrierStatus, Level
-from bruce_mp.protocol.fence_wire import encode_begin, encode_end
+from bruce_mp.protocol.fence_wire import EndReason, decode_ended, encode_begin, encode_end
 from support.stream_inputs import TOPICS, ask, connect, daemon_in, message, names
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -114,10 +115,14 @@ def test_deaths_inside_and_behind_an_attempt(tmp_path: Path, broker: DevBroker, 
 
 
 def test_an_attempt_that_is_too_large_is_told_and_closed(tmp_path: Path, broker: DevBroker) -> None:
-    with daemon_in(tmp_path, broker, **{"input.streams.max_attempt_size": 256 << 10}) as daemon:
+    settings = {"input.streams.max_attempt_size": 256 << 10, "input.streams.max_spill_size": 0}
+    with daemon_in(tmp_path, broker, **settings) as daemon:
         with connect(daemon) as client:
             with contextlib.suppress(ConnectionError):
                 client.sendall(BEGIN + b"".join(message(1, number, 4000) for number in range(500)))
+            reason, text = decode_ended(client.recv(8192))
+            assert reason is EndReason.TOO_LARGE
+            assert "max_attempt_size" in text
             with contextlib.suppress(ConnectionError):
                 assert client.recv(1) == b""
         with connect(daemon) as client:
@@ -153,3 +158,90 @@ def test_a_hundred_attempts_between_others(tmp_path: Path, broker: DevBroker) ->
         daemon.terminate()
         assert "ABANDONED_ATTEMPT 1021" in daemon.log()
     assert read_back(broker) == sorted((who, number) for who in stays for number in range(30))
+
+
+SMALL: Final = {"slab.size": "8m", "input.streams.workers": 1}
+LARGE: Final = 20_000
+"""Messages of 900 bytes and more: twice the slab."""
+
+
+def send_large(client: socket.socket, who: int) -> None:
+    """Begin an attempt that is larger than the slab."""
+    client.sendall(BEGIN)
+    for start in range(0, LARGE, 500):
+        client.sendall(b"".join(message(who, number, 900) for number in range(start, start + 500)))
+
+
+def test_an_attempt_larger_than_the_slab_is_delivered_once_in_order(tmp_path: Path, broker: DevBroker) -> None:
+    with daemon_in(tmp_path, broker, **SMALL) as daemon:
+        with connect(daemon) as client, connect(daemon) as other:
+            send_large(client, 1)
+            assert ask(client, 1, Level.RECEIVED).received == LARGE
+            books = daemon.still_books()
+            assert books.balanced
+            assert books.held["spill"] > LARGE // 2
+            other.sendall(message(2, 0))
+            assert ask(other, 1).delivered == 1
+            client.sendall(END)
+            answer = ask(client, 2)
+            assert (answer.status, answer.delivered) == (BarrierStatus.DONE, LARGE)
+        assert daemon.wait_settled(LARGE + 1).discarded == {}
+        daemon.terminate()
+        assert not list(tmp_path.glob("**/*.spill"))
+    assert read_back(broker) == [*((1, number) for number in range(LARGE)), (2, 0)]
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+@pytest.mark.parametrize("victim", ["worker", "daemon"])
+def test_deaths_of_an_attempt_larger_than_the_slab(
+    tmp_path: Path, broker: DevBroker, victim: str, is_ended: bool
+) -> None:
+    """Behind its end some of it is in the slab, some in Kafka, and some in the spill file."""
+    with daemon_in(tmp_path, broker, **SMALL) as daemon:
+        with connect(daemon) as client:
+            send_large(client, 1)
+            assert ask(client, 1, Level.RECEIVED).received == LARGE
+            if is_ended:
+                client.sendall(END)
+                assert ask(client, 2, Level.RECEIVED).received == LARGE
+            if victim == "worker":
+                os.kill(daemon.pids()["input-1"], signal.SIGKILL)
+            else:
+                daemon.kill_all()
+                daemon.start()
+        books = daemon.wait_settled(LARGE)
+        assert books.discarded == ({} if is_ended else {"ABANDONED_ATTEMPT": LARGE})
+        daemon.terminate()
+        assert not list(tmp_path.glob("**/*.spill"))
+    assert read_back(broker) == ([(1, number) for number in range(LARGE)] if is_ended else [])
+
+
+def test_a_restart_delivers_what_spill_files_have_of_complete_attempts(tmp_path: Path, broker: DevBroker) -> None:
+    """Streams are switched off at the restart: a worker comes all the same, for the file."""
+    with daemon_in(tmp_path, broker, **SMALL) as daemon:
+        with connect(daemon) as client:
+            send_large(client, 1)
+            assert ask(client, 1, Level.RECEIVED).received == LARGE
+            os.kill(daemon.pids()["router"], signal.SIGSTOP)
+            client.sendall(END)
+            assert ask(client, 2, Level.RECEIVED).received == LARGE
+            daemon.kill_all()
+        assert daemon.books().held["spill"] > 0
+        daemon.configure({"input.unix_stream.enable": "false", "input.tcp.enable": "false"})
+        daemon.start()
+        assert daemon.wait_settled(LARGE).discarded == {}
+    assert read_back(broker) == [(1, number) for number in range(LARGE)]
+
+
+def test_a_client_is_told_why_its_attempt_ended(tmp_path: Path, broker: DevBroker) -> None:
+    with daemon_in(tmp_path, broker) as daemon:
+        with connect(daemon) as client:
+            client.sendall(BEGIN + message(1, 1) + END[:-1] + b"\1")
+            assert decode_ended(client.recv(8192))[0] is EndReason.NOT_UNDERSTOOD
+        with connect(daemon) as client:
+            client.sendall(BEGIN + message(1, 1))
+            assert ask(client, 1, Level.RECEIVED).received == 1
+            daemon.terminate()
+            reason, text = decode_ended(client.recv(8192))
+            assert reason is EndReason.SHUTTING_DOWN
+            assert "query/1/2/3" in text
