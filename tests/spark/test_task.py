@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ import pytest
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.barrier_wire import Barrier, BarrierAnswer, BarrierStatus, Level
 from bruce_mp.protocol.client_wire import Message, parse_message
+from bruce_mp.protocol.fence_wire import EndReason, encode_ended
 from bruce_mp.spark.errors import RowError, TaskError
 from bruce_mp.spark.ledger import Attempt, Sent, write_ledger
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
@@ -165,6 +167,46 @@ def test_a_daemon_that_goes_away_is_said(tmp_path: Path) -> None:
             run_task(options(sink), ATTEMPT, batches(b"v"))
     finally:
         threading.excepthook = hook
+
+
+def test_a_task_waits_on_while_messages_are_delivered(tmp_path: Path) -> None:
+    delivered = iter((1, 2, 3))
+
+    def answer(barrier: Barrier, received: int) -> BarrierAnswer:
+        done = next(delivered)
+        status = BarrierStatus.DONE if done == received else BarrierStatus.TIMED_OUT
+        return BarrierAnswer(barrier.token, status, received, done, 0)
+
+    with StreamSink(tmp_path / "s", answer) as sink:
+        sent = run_task(options(sink), ATTEMPT, batches(b"a", b"b", b"c"))
+    assert sent.delivered == 3
+    assert [len(connection.barriers) for connection in sink.connections] == [3]
+
+
+def listener(path: Path) -> socket.socket:
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    found.bind(str(path))
+    found.listen()
+    return found
+
+
+@pytest.mark.parametrize("rows", [1, 100_000])
+def test_the_reason_why_the_daemon_ends_an_attempt_is_the_error(tmp_path: Path, rows: int) -> None:
+    """While the task waits for an answer, and while it sends more than the socket holds."""
+
+    def end() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(10)
+            connection.sendall(encode_ended(EndReason.TOO_LARGE, "The daemon ended the attempt: it is too large."))
+
+    with listener(tmp_path / "s") as server:
+        thread = threading.Thread(target=end)
+        thread.start()
+        chosen = SinkOptions(socket=str(tmp_path / "s"), topic="t", stamp=False, timeout_ms=5000, fence=True)
+        with pytest.raises(TaskError, match="The daemon ended the attempt: it is too large"):
+            run_task(chosen, ATTEMPT, batches(*[bytes(100)] * rows))
+        thread.join()
 
 
 def test_a_bad_row_fails_the_task_and_names_itself(tmp_path: Path) -> None:
