@@ -77,10 +77,11 @@ def test_a_killed_task_leaves_nothing(spark: SparkSession, tmp_path: Path, broke
     with daemon_in(tmp_path, broker) as daemon:
         made = spark.sparkContext.parallelize(range(ROWS), 2).mapPartitionsWithIndex(killed_once(ROWS - 1000))
         write(spark.createDataFrame(made, "value string"), daemon)
+        # Spark ends the worker of the killed task when it likes, and the connection ends with it.
+        daemon.wait_for(lambda: bool(daemon.books().discarded), "end of the killed attempt", 60)
         books = daemon.still_books()
         assert books.balanced
         assert books.discarded == {"ABANDONED_ATTEMPT": books.received - ROWS}
-        assert books.discarded["ABANDONED_ATTEMPT"] > 0
         assert not list(tmp_path.glob("**/*.spill/*"))
     assert numbers(broker) == Counter(range(ROWS))
 
