@@ -95,6 +95,7 @@ class Attempt:
         self._pool = attempts.pool
         self.owner = attempts.pool.owner
         self.name = begin.name
+        self.is_explicit = begin.keeps_timestamps
         self.number = number
         self.section = section
         self.began_ms = now_ms
@@ -187,8 +188,11 @@ class Attempts:
 
     # --- spilling ----------------------------------------------------------------------------------------------------
 
-    def spill(self, attempt: Attempt, data: memoryview | bytes, messages: int) -> Ending | None:
-        """Write frames of whole messages to the spill file of an attempt; why that cannot be, if it cannot."""
+    def spill(self, attempt: Attempt, data: memoryview | bytes, messages: int, arrived_ms: int) -> Ending | None:
+        """Write frames of whole messages to the spill file of an attempt; return why the attempt ends, if it does.
+
+        `arrived_ms`: the arrival time of the messages in ms since 1970.
+        """
         if not self._spills.can_spill:
             return Ending(
                 EndReason.TOO_LARGE,
@@ -197,20 +201,20 @@ class Attempts:
                 "input.streams.max_attempt_size",
             )
         try:
-            self._write(attempt, data, messages)
+            self._write(attempt, data, messages, arrived_ms)
         except (OSError, SlabError) as error:
             why = f"its spill file cannot be written: {error}"
             return Ending(EndReason.SPILL_FAILED, why.rstrip("."))
         return None
 
-    def _write(self, attempt: Attempt, data: memoryview | bytes, messages: int) -> None:
+    def _write(self, attempt: Attempt, data: memoryview | bytes, messages: int, arrived_ms: int) -> None:
         if attempt.spill is None:
-            attempt.spill = self._spills.create(attempt.number)
+            attempt.spill = self._spills.create(attempt.number, is_explicit=attempt.is_explicit)
             self._note_oldest()
         room = self._spills.extend(attempt.spill, len(data), is_urgent=True)
         if room is not SpillRoom.YES:
             raise SlabError(room.value)
-        attempt.spill.append(data, messages)
+        attempt.spill.append(data, messages, arrived_ms)
 
     def find_room(self, attempt: Attempt, size: int, now_ms: int) -> SpillRoom | Ending:
         """Whether `size` further bytes find room in the spill file; why the attempt ends, where waiting is vain."""

@@ -6,17 +6,23 @@ transaction counts them and notes how far the file is, then the file's header sa
 the arrival numbers which messages of the slice are in lanes (`telemetry/receipts.py`).
 
 Released files take turns, a slice each.  They leave a part of the slab to clients that send at the same time.
+
+A message of a topic that holds its share of the slab waits: it is accepted already, so it is never discarded for that.
+The others of its slice stay in lanes, and the file's header names them, as after a death.  The file then waits until
+the topic may hold more, and other files go on.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from collections import Counter as Tally
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.pressure import chunks_for, messages_that_fit
-from bruce_mp.input.tallies import report, report_no_room, tally_ingested
+from bruce_mp.input.tallies import recognised, report, report_no_room, tally_ingested
+from bruce_mp.input.timestamps import warn_of_clock
 from bruce_mp.kernels import cut
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State
@@ -25,11 +31,11 @@ from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from bruce_mp.input.outcomes import Sections
     from bruce_mp.input.spills import Released, Spills
-    from bruce_mp.kernels import Ingested, Lanes
+    from bruce_mp.kernels import Ingested, Lanes, NoRoom
     from bruce_mp.pipes.loop import Loop, Timer
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import Row
@@ -47,6 +53,13 @@ _NO_ROOM_S: Final = 0.003
 _ANY_SIZE: Final = (1 << 31) - 1
 
 Places = list[tuple[int, int]]
+
+
+class _Stuck(NamedTuple):
+    """The topic that holds its share of the slab, and the chunks that its messages of a slice need."""
+
+    topic: bytes
+    span: int
 
 
 class SpillPump:
@@ -94,6 +107,7 @@ class SpillFeed:
         self._spills = spills
         self._sections = sections
         self._buffer = bytearray(_SLICE)
+        self._stuck: dict[SpillFile, _Stuck] = {}
 
     def __len__(self) -> int:
         """Files that are not exhausted."""
@@ -101,18 +115,29 @@ class SpillFeed:
 
     def feed(self, now_ms: int) -> bool:
         """Put a slice of the next file into lanes; False if there is no room, or nothing to feed."""
-        released = self._spills.released
-        if not released or not self._has_room:
+        if not self._spills.released or not self._has_room:
             return False
-        each = released[0]
-        is_fed = each.file.is_exhausted or self._feed_slice(each, now_ms)
-        if is_fed:
-            released.popleft()
-            if each.file.is_exhausted:
-                self._spills.remove(each.file)
-            else:
-                released.append(each)
-        return is_fed
+        for each in [each for each in self._spills.released if self._may_go_on(each.file, now_ms)]:
+            if each.file.is_exhausted or self._feed_slice(each, now_ms):
+                self._let_others(each)
+                return True
+            if each.file not in self._stuck:
+                return False
+        return False
+
+    def _may_go_on(self, file: SpillFile, now_ms: int) -> bool:
+        """Report if the topic for which a file waits may hold more; a file that waits for none may go on."""
+        stuck = self._stuck.get(file)
+        return stuck is None or self._lanes.may_grow(stuck.topic, stuck.span, now_ms)
+
+    def _let_others(self, each: Released) -> None:
+        """Put a file behind the others; remove one that is exhausted."""
+        self._spills.released.remove(each)
+        if each.file.is_exhausted:
+            self._stuck.pop(each.file, None)
+            self._spills.remove(each.file)
+        else:
+            self._spills.released.append(each)
 
     @property
     def _has_room(self) -> bool:
@@ -127,12 +152,8 @@ class SpillFeed:
         if not places:
             self._lose(each)
             return True
-        count = self._room(places)
-        if count <= max(each.file.landed, default=-1):
-            return False  # a dead worker put more into lanes: the slice has to be as long again
-        if count:
-            self._ingest(each, view, places[:count], now_ms)
-        return count > 0
+        count = self._room(places, each.file.landed)
+        return count > 0 and self._ingest(each, view, places[:count], now_ms)
 
     def _read(self, file: SpillFile) -> tuple[memoryview, Places]:
         """The next frames of a file; none if it is damaged."""
@@ -143,46 +164,103 @@ class SpillFeed:
                 return view, found.places[:LONGEST_SLICE]
             self._buffer = bytearray(found.size)
 
-    def _room(self, places: Places) -> int:
-        """How many of these messages find room for certain; a message that never does is let through."""
-        lengths = [length for _, length in places]
+    def _room(self, places: Places, landed: frozenset[int]) -> int:
+        """Return how many of a slice may be fed: those in lanes already, and others as far as they find room."""
+        missing = [index for index in range(len(places)) if index not in landed]
+        fitting = self._fitting([places[index][1] for index in missing]) if missing else 0
+        return len(places) if fitting == len(missing) else missing[fitting]
+
+    def _fitting(self, lengths: list[int]) -> int:
+        """Return how many messages find room for certain; a message that never does is let through."""
         if chunks_for(lengths[0]) > self._pool.capacity:
             return 1
         fitting = next((at for at, size in enumerate(lengths) if chunks_for(size) > self._pool.capacity), len(lengths))
         return messages_that_fit(self._pool, fitting, max(lengths[:fitting]), lengths[0])
 
-    def _ingest(self, each: Released, view: memoryview, places: Places, now_ms: int) -> None:
-        file, source = each.file, 0 if each.section is None else each.section.number
-        first = self._row.counted
-        landed = file.landed
-        skip = frozenset(lay.stream_arrival(first + index, source) for index in landed)
+    def _ingest(self, each: Released, view: memoryview, places: Places, now_ms: int) -> bool:
+        """Feed the beginning of a slice; False if none of it came into lanes."""
+        file, first = each.file, self._row.counted
         self._row.counters[lay.SPILL_FEEDING] = file.number
         self._row.open_books()
-        ingested = self._lanes.ingest(view, places, first, now_ms, skip, sources=[source] * len(places))
-        count = len(places) - len(landed)
-        raises = tally_ingested(count, ingested, [dropped.reason for dropped in ingested.no_room])
-        del raises[Counter.MsgReceived]
+        ingested = self._append(each, view, places, now_ms)
+        waiting = [dropped for dropped in ingested.no_room if dropped.reason is DiscardReason.TOPIC_OVER_SHARE]
+        self._note_stuck(file, waiting, places, first)
+        if waiting or len(places) <= max(file.landed, default=-1):
+            return self._advance_partly(file, view, places, ingested)
+        raises = tally_ingested(0, ingested, [dropped.reason for dropped in ingested.no_room])
         at, length = places[-1]
-        offset, fed = file.offset + at + length, file.fed + len(places)
-        counters = self._row.counters
-        progress = {
+        offset, fed, count = file.offset + at + length, file.fed + len(places), len(places) - len(file.landed)
+        self._count(file, len(places), count, {**+raises, **self._progress(file, offset, fed)})
+        file.move_to(offset, fed)
+        self._note_refused(each, view, places, ingested, first)
+        return True
+
+    def _append(self, each: Released, view: memoryview, places: Places, now_ms: int) -> Ingested:
+        """Append messages that are not in lanes yet, with the timestamps that they would have had on arrival."""
+        lanes, file, first = self._lanes, each.file, self._row.counted
+        source = 0 if each.section is None else each.section.number
+        skip = frozenset(lay.stream_arrival(first + index, source) for index in file.landed)
+        kept = lanes.clock_step_ms, lanes.keeps_order
+        lanes.clock_step_ms, lanes.keeps_order = file.arrived_ms - now_ms, True
+        try:
+            return lanes.ingest(
+                view, places, first, now_ms, skip, sources=[source] * len(places), is_explicit=file.is_explicit
+            )
+        finally:
+            lanes.clock_step_ms, lanes.keeps_order = kept
+            self._note_replaced()
+
+    def _note_replaced(self) -> None:
+        for found in self._lanes.drain_replaced():
+            self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
+            warn_of_clock(found, None, stranger="a fenced attempt")
+
+    def _note_stuck(self, file: SpillFile, waiting: list[NoRoom], places: Places, first: int) -> None:
+        """Note for which topic a file waits: that of the first message that has to."""
+        self._stuck.pop(file, None)
+        if waiting:
+            topic = min(waiting, key=_arrival).topic
+            sizes = [places[_index(dropped, first)][1] for dropped in waiting if dropped.topic == topic]
+            self._stuck[file] = _Stuck(topic, chunks_for(sum(sizes)))
+
+    def _advance_partly(self, file: SpillFile, view: memoryview, places: Places, ingested: Ingested) -> bool:
+        """Count the messages of a slice that came into lanes; the offset stays, and the others are fed again.
+
+        Rejected messages are among those: they are counted when the whole slice is.
+        """
+        first = self._row.counted
+        others = {rejection.slot for rejection in ingested.rejections}
+        others.update(_index(dropped, first) for dropped in ingested.no_room)
+        landed = [index for index in range(len(places)) if index not in others and index not in file.landed]
+        if landed:
+            file.note_landed(landed)  # before the count: a successor adds those that it finds, which are the same
+        raises = Tally[int](recognised(view[at : at + size]) for at, size in map(places.__getitem__, landed))
+        self._count(file, len(places), len(landed), raises)
+        return bool(landed)
+
+    def _count(self, file: SpillFile, numbers: int, count: int, raises: Mapping[int, int]) -> None:
+        """Count messages that came out of a file; `numbers` arrival numbers are used up."""
+        out = {
             lay.SPILL_OUT: count,
             lay.SPILL_RELEASED: delta(-count),
             lay.SPILL_FEEDING: delta(-file.number),
+        }
+        self._row.count(self._row.counted + numbers, {**raises, **out})
+
+    def _progress(self, file: SpillFile, offset: int, fed: int) -> dict[int, int]:
+        counters = self._row.counters
+        return {
             lay.SPILL_FED_ATTEMPT: delta(file.number - counters[lay.SPILL_FED_ATTEMPT]),
             lay.SPILL_FED_OFFSET: delta(offset - counters[lay.SPILL_FED_OFFSET]),
             lay.SPILL_FED_COUNT: delta(fed - counters[lay.SPILL_FED_COUNT]),
         }
-        self._row.count(first + len(places), {**+raises, **progress})
-        file.move_to(offset, fed)
-        self._note_refused(each, view, places, ingested, first)
 
     def _note_refused(self, each: Released, view: memoryview, places: Places, ingested: Ingested, first: int) -> None:
         for rejection in ingested.rejections:
             report(self._reporter, rejection, view, places[rejection.slot])
             self._discard(each, DiscardReason(rejection.failure), 1)
         for dropped in ingested.no_room:
-            place = places[lay.stream_number(dropped.arrival) - first]
+            place = places[_index(dropped, first)]
             report_no_room(self._reporter, dropped, view, place, dropped.reason)
             self._discard(each, dropped.reason, 1)
 
@@ -206,3 +284,12 @@ class SpillFeed:
         self._reporter.note(reason, count=lost)
         self._discard(each, reason, lost)
         file.move_to(file.end, file.messages)
+
+
+def _arrival(dropped: NoRoom) -> int:
+    return lay.stream_number(dropped.arrival)
+
+
+def _index(dropped: NoRoom, first: int) -> int:
+    """Return the place of a message in a slice whose numbers begin with `first`."""
+    return lay.stream_number(dropped.arrival) - first

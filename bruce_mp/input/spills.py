@@ -12,6 +12,7 @@ from enum import Enum, unique
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.spill import BLOCK_HEADER
 from bruce_mp.telemetry.books import total
 
 if TYPE_CHECKING:
@@ -71,13 +72,13 @@ class Spills:
         """Whether spill files may be made at all."""
         return self.most > 0
 
-    def create(self, number: int) -> SpillFile:
+    def create(self, number: int, *, is_explicit: bool) -> SpillFile:
         """Make the file of an attempt.  Raises OSError and SlabError."""
-        return self._directory.create(self._index, number)
+        return self._directory.create(self._index, number, is_explicit=is_explicit)
 
     def extend(self, file: SpillFile, size: int, *, is_urgent: bool = False) -> SpillRoom:
-        """Reserve room for `size` further bytes; an urgent need may exceed the bound, which is about megabytes."""
-        missing = file.end + size - file.reserved
+        """Reserve room for a block of `size` bytes; an urgent need may exceed the bound, which is about megabytes."""
+        missing = file.end + BLOCK_HEADER + size - file.reserved
         if missing <= 0:
             return SpillRoom.YES
         step = max(missing, min(max(file.size, _FIRST_STEP), _LARGEST_STEP))

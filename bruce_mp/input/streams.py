@@ -280,7 +280,7 @@ class StreamAdmission:
         if not batch.places:
             return
         if batch.overflows:
-            self._spill(buffer, batch)
+            self._spill(buffer, batch, now_ms)
             return
         first = self._row.counted
         self._row.open_books()
@@ -289,10 +289,11 @@ class StreamAdmission:
         ingested = lanes.ingest(
             buffer, batch.places, first, now_ms, sources=batch.sources, is_explicit=batch.is_explicit
         )
-        ingested, spilled, ending = self._spill_rest(buffer, batch, ingested, first)
+        ingested, spilled, ending = self._spill_rest(buffer, batch, ingested, first, now_ms)
         postponed = self._split_off_postponed(ingested)
         raises = tally_ingested(len(batch.places), ingested, map(batch.why_no_room, ingested.no_room))
-        raises[lay.SPILL_IN] = spilled
+        raises[lay.SPILL_IN] = len(spilled)
+        raises.subtract(recognised(buffer[at : at + length]) for at, length in spilled)  # counted when they come back
         for client, section, count in batch.stretches():
             section.received += count
             raises[client.kind.forwarded] += count
@@ -304,26 +305,28 @@ class StreamAdmission:
             self._end(batch.sender(0)[0], ending)
 
     def _spill_rest(
-        self, buffer: memoryview, batch: Batch, ingested: Ingested, first: int
-    ) -> tuple[Ingested, int, Ending | None]:
+        self, buffer: memoryview, batch: Batch, ingested: Ingested, first: int, now_ms: int
+    ) -> tuple[Ingested, list[tuple[int, int]], Ending | None]:
         """Spill the messages of an attempt that found no room in its part of the slab.
 
-        What is left of `ingested`, how many went to the spill file, and why the attempt ends if they could not.
+        Return what is left of `ingested`, the places of spilled messages, and why the attempt ends if that failed.
         """
         if batch.attempt is None or not batch.overflows or not ingested.no_room:
-            return ingested, 0, None
+            return ingested, [], None
         indexes = sorted(lay.stream_number(dropped.arrival) - first for dropped in ingested.no_room)
         places = [batch.places[index] for index in indexes]
-        ending = self._attempts.spill(batch.attempt, contiguous(buffer, places), len(places))
+        arrived_ms = now_ms + self._lanes.clock_step_ms
+        ending = self._attempts.spill(batch.attempt, contiguous(buffer, places), len(places), arrived_ms)
         if ending is not None:
-            return ingested, 0, ending
-        return ingested._replace(no_room=[]), len(places), None
+            return ingested, [], ending
+        return ingested._replace(no_room=[]), places, None
 
-    def _spill(self, buffer: memoryview, batch: Batch) -> None:
+    def _spill(self, buffer: memoryview, batch: Batch, now_ms: int) -> None:
         """Write a batch of an attempt to its spill file, and count it."""
         assert batch.attempt is not None  # it overflows
         (client, section), count = batch.sender(0), len(batch.places)
-        ending = self._attempts.spill(batch.attempt, contiguous(buffer, batch.places), count)
+        arrived_ms = now_ms + self._lanes.clock_step_ms
+        ending = self._attempts.spill(batch.attempt, contiguous(buffer, batch.places), count, arrived_ms)
         section.received += count
         raises: dict[int, int] = {Counter.MsgReceived: count, client.kind.forwarded: count, lay.SPILL_IN: count}
         if ending is not None:
@@ -338,7 +341,7 @@ class StreamAdmission:
         for found in lanes.drain_replaced():
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
             client, _ = batch.sender(lay.stream_number(found.arrival) - first)
-            warn_of_clock(found, client.peer, is_tcp=client.kind is TCP)
+            warn_of_clock(found, client.peer, stranger="a TCP connection")
 
     def _split_off_postponed(self, ingested: Ingested) -> list[NoRoom]:
         """Take those messages out of what found no room that only have to wait."""

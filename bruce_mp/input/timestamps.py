@@ -59,14 +59,14 @@ def clock_step_ms() -> int:
     return wall_ms() - steady_ms()
 
 
-def warn_of_clock(found: ReplacedTimestamps, peer: Peer | None, *, is_tcp: bool = False) -> None:
+def warn_of_clock(found: ReplacedTimestamps, peer: Peer | None, *, stranger: str = "a sender of datagrams") -> None:
     """Log that timestamps of a topic were replaced, and by whom they were sent, as far as that is known."""
     topic = found.topic.decode("utf-8", "backslashreplace")
     _LOG.warning(
         "Timestamps of topic %s from %s are too far from the arrival of their messages, such as %d: %d messages get "
         "the time of their arrival. Mend the sender: a timestamp is the present time in ms since 1970. For older "
         'times that are right, set timestamps.topics."%s" = "client".',
-        topic or "(various)", _Sender(peer, is_tcp), found.timestamp, found.messages, topic or "NAME",
+        topic or "(various)", _Sender(peer, stranger), found.timestamp, found.messages, topic or "NAME",
         extra={"about": (found.topic, None if peer is None else peer.uid)},
     )  # fmt: skip
 
@@ -75,11 +75,12 @@ class _Sender(NamedTuple):
     """A sender in words, which are looked up when a line is written: that reads a file of the process."""
 
     peer: Peer | None
-    is_tcp: bool
+    stranger: str
+    """The words for a sender whose process is unknown."""
 
     def __str__(self) -> str:
         if self.peer is None or self.peer.uid == NO_USER:
-            return "a TCP connection" if self.is_tcp else "a sender of datagrams"
+            return self.stranger
         return f"process {self.peer.pid} ({command_of(self.peer.pid) or 'gone'}) of user {self.peer.uid}"
 
 

@@ -1,6 +1,9 @@
 """Spill files: what fenced attempts hold beyond their part of the slab, one file for each attempt.
 
-A file begins with a header page.  Behind it stand the clients' frames of messages, byte for byte, in order of arrival.
+A file begins with a header page.  Behind it stand blocks: the arrival time of some messages, and the clients' frames of
+these messages, byte for byte, in order of arrival.  The policy for timestamps applies to this arrival time when the
+messages are fed back, and the header says if the client insists on its timestamps.
+
 Only the stream worker whose row is in the header writes the file while it lives.  Each store to a header is one small
 `pwrite()`, which SIGKILL cannot cut in two.
 
@@ -29,12 +32,12 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["LONGEST_SLICE", "SpillDirectory", "SpillFile", "delta", "released_in", "spilled_in"]
+__all__ = ["BLOCK_HEADER", "LONGEST_SLICE", "SpillDirectory", "SpillFile", "delta", "released_in", "spilled_in"]
 
 _MAGIC: Final = b"BRUCESPL"
 _VERSION: Final = 1
 _HEAD: Final = Struct("<8sIIqII")
-"""magic, version, row, creation time of the slab in ms, attempt, 0"""
+"""magic, version, row, creation time of the slab in ms, attempt, 1 if its timestamps are explicit"""
 _SEAL: Final = Struct("<QQQ")
 """state (0 open, 1 released), messages, end of the data; written when the attempt is complete"""
 _SEAL_AT: Final = 64
@@ -43,10 +46,13 @@ _PROGRESS: Final = Struct("<QQQ")
 _PROGRESS_AT: Final = 128
 _LANDED_AT: Final = 1024
 _DATA_AT: Final = 4096
+_BLOCK: Final = Struct("<qQ")
+"""arrival time of the messages in ms since 1970, bytes of their frames, which follow"""
 _SUFFIX: Final = ".spill"
 _MASK: Final = (1 << 64) - 1
 _GROUP_AND_OTHERS: Final = 0o077
 
+BLOCK_HEADER: Final = _BLOCK.size
 LONGEST_SLICE: Final = 8 * (_DATA_AT - _LANDED_AT)
 """Messages that are fed at a time at the most: the header has a bit for each."""
 
@@ -61,7 +67,8 @@ class SpillFile:
         self.row: int
         self.slab_id: int
         self.number: int
-        magic, version, self.row, self.slab_id, self.number, _ = _HEAD.unpack_from(head)
+        magic, version, self.row, self.slab_id, self.number, explicit = _HEAD.unpack_from(head)
+        self.is_explicit = explicit == 1
         self.is_sound = (magic, version) == (_MAGIC, _VERSION)
         self.messages: int
         self.end: int
@@ -73,14 +80,17 @@ class SpillFile:
         bits = int.from_bytes(head[_LANDED_AT:], "little") if landed_from == self.offset else 0
         self.landed = frozenset(index for index in range(bits.bit_length()) if bits >> index & 1)
         self.reserved = os.fstat(descriptor).st_size
+        self.arrived_ms = 0
+        """When the messages arrived that were read last."""
+        self._block_end = _DATA_AT
 
     @classmethod
-    def create(cls, path: Path, slab_id: int, row: int, number: int) -> SpillFile:
-        """Make the file of an attempt, with mode 0600."""
+    def create(cls, path: Path, slab_id: int, row: int, number: int, *, is_explicit: bool) -> SpillFile:
+        """Make the file of an attempt, with mode 0600.  With `is_explicit` its messages keep their timestamps."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
         head = bytearray(_DATA_AT)
-        _HEAD.pack_into(head, 0, _MAGIC, _VERSION, row, slab_id, number, 0)
+        _HEAD.pack_into(head, 0, _MAGIC, _VERSION, row, slab_id, number, int(is_explicit))
         _SEAL.pack_into(head, _SEAL_AT, 0, 0, _DATA_AT)
         _PROGRESS.pack_into(head, _PROGRESS_AT, _DATA_AT, 0, 0)
         os.pwrite(descriptor, head, 0)
@@ -103,7 +113,7 @@ class SpillFile:
 
     @property
     def size(self) -> int:
-        """Bytes of messages."""
+        """Bytes of blocks."""
         return self.end - _DATA_AT
 
     def reserve(self, size: int) -> None:
@@ -111,9 +121,10 @@ class SpillFile:
         os.posix_fallocate(self._descriptor, self.reserved, size)
         self.reserved += size
 
-    def append(self, data: memoryview | bytes, messages: int) -> None:
-        """Add whole frames of so many messages."""
-        at = self.end
+    def append(self, data: memoryview | bytes, messages: int, arrived_ms: int) -> None:
+        """Add whole frames of so many messages, which arrived at this time in ms since 1970."""
+        self._store(self.end, _BLOCK.pack(arrived_ms, len(data)))
+        at = self.end + _BLOCK.size
         for start in range(0, len(data), _WRITTEN_AT_ONCE):
             part = data[start : start + _WRITTEN_AT_ONCE]
             while len(part):
@@ -144,8 +155,22 @@ class SpillFile:
         self._store(_PROGRESS_AT, _PROGRESS.pack(self.offset, self.fed, self.offset))
 
     def read(self, room: memoryview) -> int:
-        """Read from `offset` on; how many bytes came."""
-        return os.preadv(self._descriptor, [room[: self.end - self.offset]], self.offset)
+        """Read messages from `offset` on that arrived at `arrived_ms`; return how many bytes came, 0 for damage."""
+        if not self._enter_block():
+            return 0
+        return os.preadv(self._descriptor, [room[: self._block_end - self.offset]], self.offset)
+
+    def _enter_block(self) -> bool:
+        """Find the block of `offset`, and pass over its header; False if a header on the way is damaged."""
+        while self._block_end <= self.offset < self.end:
+            header = os.pread(self._descriptor, _BLOCK.size, self._block_end).ljust(_BLOCK.size, b"\0")
+            begin = self._block_end + _BLOCK.size
+            arrived_ms, size = _BLOCK.unpack(header)
+            if not 0 < size <= self.end - begin:
+                return False
+            self.arrived_ms, self._block_end = arrived_ms, begin + size
+            self.offset = max(self.offset, begin)
+        return True
 
     def remove(self) -> None:
         """Remove and close the file."""
@@ -182,10 +207,11 @@ class SpillDirectory:
         """The directory at `path`, for a slab."""
         return cls(Path(path), slab.signed(lay.SUPER_CREATED_MS))
 
-    def create(self, row: int, number: int) -> SpillFile:
+    def create(self, row: int, number: int, *, is_explicit: bool) -> SpillFile:
         """Make the file of an attempt, and the directory if it is not there.  Raises OSError and SlabError."""
         self._ensure()
-        return SpillFile.create(self.path / f"{row}.{number}{_SUFFIX}", self.slab_id, row, number)
+        path = self.path / f"{row}.{number}{_SUFFIX}"
+        return SpillFile.create(path, self.slab_id, row, number, is_explicit=is_explicit)
 
     def _ensure(self) -> None:
         """Make the directory, or refuse one that others could write to: its parent may be everybody's."""
