@@ -101,9 +101,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _run(options: SinkOptions, batches: Iterator[RecordBatch], job: str | None) -> Commit:
+    from bruce_mp.spark.input_end import until_the_end  # noqa: PLC0415 - as the next
     from bruce_mp.spark.task import run_task  # noqa: PLC0415 - Arrow and numpy: only where tasks run
 
-    return Commit(run_task(options, _attempt(job), batches))
+    return Commit(run_task(options, _attempt(job), until_the_end(batches)))
 
 
 def _attempt(job: str | None) -> Attempt:
