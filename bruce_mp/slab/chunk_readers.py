@@ -1,4 +1,4 @@
-"""Read chunks without owning them: their owner may free and reopen a chunk while it is read."""
+"""Read chunks that the reader does not own: their owner may free and reopen a chunk during a read."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 
 def read_each(slab: Slab, read: Callable[[int], Iterable[T]]) -> Iterator[T]:
-    """What `read(chunk)` finds in each chunk in use, for readers that do not own the chunks.
+    """Yield the items that `read(chunk)` finds in each chunk in use.
 
-    The owner may free and reopen a chunk while it is read: what was read then is given up and read again.  One that is
-    free, or about to be, has nothing: first its runs are gone, then the beginnings of its further chunks are
-    overwritten, in which there were records.  `read` may raise SlabError where it meets damage: what it found before
-    that counts.
+    If the owner reopens a chunk during the read, discard the items found and read the chunk again.  A chunk that is
+    free, or about to be, yields nothing: a release clears the number of runs before it overwrites the headers of the
+    span's other chunks, which lie within records.  `read` may raise SlabError at damage; the items before the damage
+    count.
     """
     for chunk, _, _, generation in used_heads(slab):
         yield from _read_stable(slab, chunk, generation, read)
@@ -40,7 +40,7 @@ def _read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], 
         before, generation = generation, words[(at + lay.CHUNK_GENERATION) >> 2]
         if generation == before:
             return found if has_runs else []
-    # A chunk that is reopened again and again holds nothing that was there when the reading began.
+    # A chunk that is reopened again and again holds no run that was there when the read began.
     return []
 
 
@@ -48,7 +48,7 @@ _READ_TRIES: Final = 3
 
 
 def until_damage(items: Iterable[T]) -> list[T]:
-    """The items before one that is damaged."""
+    """Return the items before a damaged one."""
     found: list[T] = []
     try:
         for item in items:
@@ -59,8 +59,8 @@ def until_damage(items: Iterable[T]) -> list[T]:
 
 
 def all_runs(slab: Slab) -> Iterator[tuple[int, int, Run]]:
-    """(chunk, offset, run) of every run in the slab, for readers that do not own the chunks: see `read_each`.
+    """Yield (chunk, offset, run) for every run in the slab.
 
-    Only what the run's header says is sure to be of one piece; whoever reads its records as well uses `read_each`.
+    Only the fields of one run header are consistent with each other; a reader of records uses `read_each`.
     """
     return read_each(slab, lambda chunk: ((chunk, offset, run) for offset, run in runs_of(slab, chunk)))

@@ -1,13 +1,13 @@
-"""The chunks of one input: allocate, seal, reclaim.
+"""The chunks of one input: allocation, sealing, reclaim.
 
-Only the input that owns a chunk changes its state, so nothing here needs a lock; which chunks it may use, `shares.py`
-says, which does.  A chunk is free again when all its
-runs are settled; that is found by looking at the oldest sealed chunks when memory is wanted, a few at a time, never by
-counting on every message.  The generation of an allocation is unique in the life of the slab (each input has numbers of
-its own), so that a place kept from before is recognised as stale.
+Only the input that owns a chunk changes its state, so this module needs no lock.  `shares.py`, which has a lock, says
+which chunks an input may use.  A chunk is free again when all its runs are settled.  The pool detects that lazily: when
+it needs memory, it inspects a few of the oldest sealed chunks, instead of counting on every message.  The generation of
+an allocation is unique in the life of the slab, because each input has numbers of its own.  So an old segment is
+recognised as stale.
 
-A chunk that is not settled seconds after it was opened is *stuck*: nobody leads its partitions, say.  Stuck chunks are
-looked at less than the others, among which the memory is that will come free soon.
+A chunk that is not settled some seconds after its opening is *stuck*, for example because its partitions have no
+leader.  The pool inspects stuck chunks less often than the others, which are likely to become free soon.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ LOOKS_WHEN_IDLE: Final = 4096
 DRY_MS: Final = 5
 STUCK_AFTER_MS: Final = 5000
 STUCK_LOOKS: Final = 8
-"""One look in so many is at a stuck chunk, as long as there are others."""
+"""One inspection in this number is of a stuck chunk, while there are other sealed chunks."""
 _KEPT_SHARE: Final = 0.1
 _SLACK: Final = 1.25
-"""So much more is taken than neighbours need: not all free chunks lie side by side."""
+"""Surplus over the size of the spans needed, because not all free chunks are neighbours."""
 _GENERATION_STEP: Final = 32  # more than there are inputs
 
 
 class ChunkWatcher(Protocol):
-    """Who wants to know of the lives of chunks."""
+    """A listener for the opening and release of chunks."""
 
     def opened(self, chunk: int) -> None:
-        """A life begins."""
+        """Handle the opening of a chunk."""
 
     def released(self, chunk: int) -> None:
-        """It is about to end."""
+        """Handle the coming release of a chunk, whose records are still readable."""
 
 
 class ChunkPool:
     """The chunks of input row `owner`, rebuilt from their headers; `allocate` and `seal` work in constant time.
 
-    `peers` are the rows of all inputs among whom the slab is shared.  A `watcher` hears of each chunk that is opened,
-    and of each that is about to be free again, whose messages are all settled.
+    `peers` are the rows of all inputs that share the slab.  The pool notifies the `watcher` of each chunk that it
+    opens, and of each settled chunk before it frees the chunk.
     """
 
     def __init__(self, slab: Slab, owner: int, peers: Sequence[int] = (), watcher: ChunkWatcher | None = None) -> None:
@@ -76,36 +76,36 @@ class ChunkPool:
         self.owner = owner
         self._watcher = watcher
         self._shares = Shares(slab, owner, peers)
-        self._used = bytearray(b"\1" * slab.geometry.chunks)  # 0 = free, and ours
+        self._used = bytearray(b"\1" * slab.geometry.chunks)  # 0 = free and owned by this input
         self._free: list[int] = []
         self._sealed: _Queue = OrderedDict()
         self._stuck: _Queue = OrderedDict()
         self.holdings = Holdings()
         self.stuck_count = 0
-        """Chunks that are stuck, those of spans included."""
+        """Number of stuck chunks, all chunks of spans included."""
         self._now_ms = 0
-        """When `allocate` was called last."""
+        """Time of the last `allocate`."""
         self._fresh: list[int] = []
         self._dry_until_ms = 0
         self._secured, self._secured_span = 0, 1
         self.own_free = 0
-        """Chunks that are free, and ours."""
+        """Number of free chunks in the shares of this input."""
         self._next_generation = _GENERATION_STEP + owner % _GENERATION_STEP
         self._adopt()
 
     @property
     def free_count(self) -> int:
-        """Chunks that are free, or could be had."""
+        """Return the number of chunks that are free here or obtainable as shares."""
         return self.own_free + self._shares.obtainable
 
     @property
     def capacity(self) -> int:
-        """Chunks that this input can have at the most."""
+        """Return the largest number of chunks that this input can have."""
         return self._shares.capacity
 
     @property
     def usable(self) -> int:
-        """How many chunks it could have free now if all went well; what it held when inputs were fewer may be more."""
+        """Return the capacity less the stuck chunks, but at least 0: earlier allocations may exceed the capacity."""
         return max(0, self.capacity - self.stuck_count)
 
     def _adopt(self) -> None:
@@ -113,7 +113,7 @@ class ChunkPool:
             self._enter(share)
         generations = _free_generations(self._slab)
         for chunk, _, span, generation in used_heads(self._slab):
-            generations[chunk : chunk + span] = [generation] * span  # what is within a span may look like a head
+            generations[chunk : chunk + span] = [generation] * span  # chunks within a span may look like headers
             self._mark(chunk, span, used=1)
             if self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER] == self.owner:
                 self.seal(chunk)
@@ -123,7 +123,7 @@ class ChunkPool:
         self._refill()
 
     def _release_landed(self) -> None:
-        """Of what was adopted, only what the landing zone is done with may be reclaimed before `release_seals`."""
+        """Delay the reclaim of adopted chunks with records of the present landing zone until `release_seals`."""
         base = self._slab.longs[landing.base_at(self._slab) >> 3]
         adopted, self._fresh = self._fresh, []
         for chunk in adopted:
@@ -133,25 +133,25 @@ class ChunkPool:
                 self._sealed[chunk] = None
 
     def _mark(self, chunk: int, span: int, used: int) -> None:
-        """Say of chunks whether they are free; counts those for which that is news."""
+        """Set chunks to used or free, and adjust the count of free ones by those that change."""
         self.own_free += self._used.count(used ^ 1, chunk, chunk + span) * (-1 if used else 1)
         self._used[chunk : chunk + span] = bytes([used]) * span
 
     def _enter(self, share: int) -> None:
-        """The chunks of a share of ours are free."""
+        """Add the chunks of one of our shares as free."""
         chunks = self._shares.chunks_of(share)
         self._mark(chunks.start, len(chunks), used=0)
         self._free += reversed(chunks)
 
     def _leave(self, share: int) -> None:
-        """Give a share back if nothing is in it."""
+        """Return a share if none of its chunks is in use."""
         chunks = self._shares.chunks_of(share)
         if self._used.find(1, chunks.start, chunks.stop) < 0:
             self._mark(chunks.start, len(chunks), used=1)
             self._shares.give(share)
 
     def _extend(self, span: int) -> bool:
-        """Take a share, or those that make room for a span; whether they were to be had."""
+        """Take a share, or several for a larger span; False if none is obtainable."""
         if span > self._shares.size:
             return self._extend_for_span(span)
         share = self._shares.take_one()
@@ -177,7 +177,7 @@ class ChunkPool:
         self._free = [chunk for chunk in range(len(self._used) - 1, -1, -1) if not self._used[chunk]]
 
     def allocate(self, span: int, now_ms: int) -> int | None:
-        """The first of `span` neighbouring chunks, opened and empty, or None when there is no room."""
+        """Return the first of `span` neighbouring chunks, opened and empty, or None without room."""
         self._now_ms = now_ms
         self._reclaim(LOOKS_PER_ALLOCATION)
         chunk = self._find_or_take(span)
@@ -191,7 +191,7 @@ class ChunkPool:
         return chunk
 
     def _find_after_a_look(self, span: int, now_ms: int) -> int | None:
-        """Look harder, but not again for a while when that was in vain: a full slab must not eat the CPU."""
+        """Inspect more chunks, with a pause after a vain search, so that a full slab does not consume the CPU."""
         if now_ms < self._dry_until_ms:
             return None
         self._reclaim(LOOKS_WHEN_EMPTY * span)
@@ -201,7 +201,7 @@ class ChunkPool:
         return chunk
 
     def _find_or_take(self, span: int) -> int | None:
-        """A place for a span, some of which may lie in shares that are taken for it."""
+        """Find a place for a span, partly in newly taken shares if necessary."""
         chunk = self._find(span)
         return self._find(span) if chunk is None and self._extend(span) else chunk
 
@@ -212,7 +212,7 @@ class ChunkPool:
         return None if found < 0 else found
 
     def _find_one(self) -> int | None:
-        # Entries of chunks that a span took meanwhile are stale; a freed span is not listed: it waits for a refill.
+        # Entries of chunks that a span has taken are stale.  Freed spans are not listed; `_refill` finds them.
         while self._free:
             chunk = self._free.pop()
             if not self._used[chunk]:
@@ -230,28 +230,28 @@ class ChunkPool:
         self._slab.view[at + lay.CHUNK_STATE] = ChunkState.OPEN
 
     def seal(self, chunk: int) -> None:
-        """No run will be added to the chunk: it may be reclaimed after the next `release_seals`."""
+        """Close a chunk to further runs; the pool may reclaim it after the next `release_seals`."""
         self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_STATE] = ChunkState.SEALED
         self._fresh.append(chunk)
 
     def release_seals(self) -> None:
-        """What was sealed may be reclaimed from now on.
+        """Allow the reclaim of sealed chunks, after the batch in the landing zone is landed.
 
-        Not before the batch in the landing zone is done with: were its records settled and their chunk reclaimed
-        before, a recovery could not tell that they had been copied.
+        If an earlier reclaim reused a chunk with settled records of that batch, recovery could not see that they were
+        copied.
         """
         self._sealed.update(dict.fromkeys(self._fresh))
         self._fresh = []
 
     def reclaim(self, target_free: int) -> None:
-        """Look at sealed chunks until so many chunks are free or a bound is reached."""
+        """Inspect sealed chunks until `target_free` chunks are free or a bound is reached."""
         looks = min(len(self._sealed) + len(self._stuck), LOOKS_UNDER_PRESSURE)
         while looks > 0 and self.free_count < target_free:
             self._reclaim(min(looks, LOOKS_AT_ONCE))
             looks -= LOOKS_AT_ONCE
 
     def reclaim_among(self, chunks: Iterable[int]) -> None:
-        """Free those of some chunks that are sealed and settled."""
+        """Free those of the given chunks that are sealed and settled."""
         for queue in (self._sealed, self._stuck):
             some: _Queue = OrderedDict((chunk, None) for chunk in chunks if chunk in queue)
             for chunk in some:
@@ -261,9 +261,9 @@ class ChunkPool:
             self.stuck_count -= freed if queue is self._stuck else 0
 
     def tidy(self) -> None:
-        """Look at sealed chunks though no memory is wanted here, and give back what nobody uses here.
+        """Reclaim settled chunks without need of memory, and return empty shares when shares are scarce.
 
-        Meant to be called once a second: somebody else may want it.
+        The input calls this once a second, because another input may need the memory.
         """
         self._reclaim(LOOKS_WHEN_IDLE)
         if self._shares.are_scarce:
@@ -271,9 +271,9 @@ class ChunkPool:
                 self._leave(share)
 
     def secure(self, chunks: int, span: int = 1) -> None:
-        """Take shares, as far as they are to be had, until so many chunks, and a span of neighbours, are free here.
+        """Take obtainable shares until `chunks` chunks and one span of neighbours are free here.
 
-        They are for what is received next: nobody who could do with less gets them.
+        They are reserved for the next messages; optional larger spans do not get them.
         """
         self._secured, self._secured_span = chunks, span
         self._own_at_least(chunks)
@@ -281,9 +281,9 @@ class ChunkPool:
             self._extend(span)
 
     def can_spare(self, span: int) -> bool:
-        """Whether a span may go to who could do with less: not of what was secured, nor of the last usable tenth.
+        """Report if an optional larger span would leave the secured chunks and the last usable tenth free.
 
-        Free chunks that lie apart are of no use to those for whom neighbours were secured.
+        If neighbours were secured, scattered free chunks do not count for them.
         """
         if self.free_count - span < self.usable * _KEPT_SHARE:
             return False
@@ -292,34 +292,34 @@ class ChunkPool:
         return self._own_at_least(self._secured + span)
 
     def _can_spare_neighbours(self, span: int) -> bool:
-        """Whether what was secured lies side by side even without a span, wherever that is taken."""
+        """Report if the secured spans stay available wherever the pool takes a span of this size."""
         size = self._secured_span
         touched = (span - 2) // size + 2
         spans = self._secured // size + touched
         return self._own_at_least(int(spans * size * _SLACK)) and self.free_spans(size, spans) == spans
 
     def _own_at_least(self, chunks: int) -> bool:
-        """Take shares until so many chunks are free here; whether they are."""
+        """Take shares until `chunks` chunks are free here; False if they cannot be had."""
         while self.own_free < chunks and self._extend(1):
             pass
         return self.own_free >= chunks
 
     def free_spans(self, span: int, limit: int) -> int:
-        """How many spans of neighbouring free chunks there are side by side, all ours; counts up to `limit`."""
+        """Count the disjoint spans of neighbouring free chunks in our shares, up to `limit`."""
         wanted, found, at = bytes(span), 0, 0
         while found < limit and (at := self._used.find(wanted, at)) >= 0:
             found, at = found + 1, at + span
         return found
 
     def _reclaim(self, looks: int) -> int:
-        """Look at the oldest sealed chunks and free those that are settled; how many chunks came free."""
+        """Inspect the oldest sealed and stuck chunks, free the settled ones and return how many came free."""
         young = min(len(self._sealed), looks - looks // STUCK_LOOKS)
         return self._look_at(self._sealed, young) + self._look_at_stuck(looks - young)
 
     def _look_at_stuck(self, looks: int) -> int:
-        """Free those of the first stuck chunks that are settled; how many came free.
+        """Inspect the first stuck chunks, free the settled ones and return how many came free.
 
-        Where all of them are, it goes on behind them: what got stuck together comes free together.
+        If all of them were settled, continue with the next: chunks that got stuck together become free together.
         """
         freed = 0
         while looks and freed < LOOKS_UNDER_PRESSURE:
@@ -332,7 +332,7 @@ class ChunkPool:
         return freed
 
     def _look_at(self, queue: _Queue, looks: int) -> int:
-        """Free those of the first chunks of a queue that are settled, and put the others back; how many came free."""
+        """Free the settled ones of a queue's first chunks and requeue the others; return how many came free."""
         freed = 0
         for _ in range(looks):
             chunk, _ = queue.popitem(last=False)
@@ -343,7 +343,7 @@ class ChunkPool:
         return freed
 
     def _put_back(self, queue: _Queue, chunk: int) -> None:
-        """A chunk was found not settled."""
+        """Queue an unsettled chunk again, as stuck if it has been open for too long."""
         at = self._slab.chunk_at(chunk)
         if queue is self._sealed and self._now_ms - self._slab.longs[(at + lay.CHUNK_OPENED_MS) >> 3] > STUCK_AFTER_MS:
             self.stuck_count += self._slab.words[(at + lay.CHUNK_SPAN) >> 2]
@@ -353,7 +353,7 @@ class ChunkPool:
     def _release(self, chunk: int) -> int:
         if self._watcher is not None:
             self._watcher.released(chunk)
-        # A crash in between leaves a whole span without runs, which is settled: it is released again.
+        # A crash in this function leaves a whole span without runs.  That is settled, so it is released again.
         at = self._slab.chunk_at(chunk)
         span = self._slab.words[(at + lay.CHUNK_SPAN) >> 2]
         self._slab.words[(at + lay.CHUNK_RUNS) >> 2] = 0
@@ -364,7 +364,7 @@ class ChunkPool:
         return span
 
     def _give_up(self, chunk: int, span: int) -> None:
-        """Chunks that were released are free."""
+        """Add released chunks to the free ones."""
         self._mark(chunk, span, used=0)
         self.holdings.remove(chunk)
         if span == 1:
@@ -374,15 +374,15 @@ class ChunkPool:
                 self._leave(share)
 
     def _generation_after(self, generation: int) -> int:
-        """The next one that is this input's own."""
+        """Return the next generation that belongs to this input."""
         step = generation // _GENERATION_STEP + 1
         return (step * _GENERATION_STEP + self.owner % _GENERATION_STEP) & 0xFFFFFFFF or _GENERATION_STEP
 
 
 def chunk_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
-    """(chunk, state, span, generation) of every chunk that has a header of its own, in order of place.
+    """Yield (chunk, state, span, generation) of every chunk that has a header of its own, in order of place.
 
-    A header that is not sound counts as free: nothing in it can be trusted.
+    A damaged header counts as free, because none of its fields can be trusted.
     """
     chunk = 0
     while chunk < slab.geometry.chunks:
@@ -392,7 +392,7 @@ def chunk_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
 
 
 def _head(slab: Slab, chunk: int) -> tuple[ChunkState, int, int]:
-    """(state, span, generation) of a chunk that should have a header of its own."""
+    """Return (state, span, generation) of a chunk that should have a header of its own."""
     head = lay.CHUNK_HEAD.unpack_from(slab.view, slab.chunk_at(chunk))
     magic, generation, state, _, _, span = head[:6]
     if magic != lay.CHUNK_MAGIC or state not in _HEADED or not 1 <= span <= slab.geometry.chunks - chunk:
@@ -404,9 +404,9 @@ _HEADED: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED}
 
 
 def used_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
-    """The same of chunks that are in use, without a look at each that is free.
+    """Yield the same for chunks in use only, without an inspection of each free one.
 
-    One that came into use after the beginning may be missing.
+    A chunk that was opened after the call may be missing.
     """
     states = bytes(slab.view[slab.chunks_at + lay.CHUNK_STATE :: lay.CHUNK_BYTES])
     chunk = 0
@@ -419,7 +419,7 @@ def used_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
 
 
 def _free_generations(slab: Slab) -> list[int]:
-    """By chunk, the generation of its last life if it is free; of others anything."""
+    """Return the last generation of each free chunk, by chunk; the entries of other chunks have no meaning."""
     first, step = slab.chunks_at >> 2, lay.CHUNK_BYTES >> 2
     magics = slab.words[first::step].tolist()
     generations = slab.words[first + (lay.CHUNK_GENERATION >> 2) :: step].tolist()
@@ -432,15 +432,15 @@ _NOT_FREE: Final = re.compile(b"[^%c]" % ChunkState.FREE)
 
 
 def last_arrival(slab: Slab, chunk: int) -> int:
-    """An arrival number that no record of the chunk exceeds."""
+    """Return an arrival number that no record of the chunk exceeds."""
     return slab.longs[(slab.chunk_at(chunk) + lay.CHUNK_LAST_ARRIVAL) >> 3]
 
 
 # --- settled or not --------------------------------------------------------------------------------------------------
 def is_settled(slab: Slab, chunk: int) -> bool:
-    """Whether every record of the chunk is delivered or discarded.  A damaged chunk never is: it is left alone.
+    """Report if every record of a chunk is delivered or discarded.  A damaged chunk never is, so it stays in place.
 
-    It is asked several times for every chunk that is filled, so it reads no more than the runs' words and sizes.
+    The pool calls this several times for every chunk, so it reads only the runs' state words and sizes.
     """
     words, start = slab.words, slab.chunk_at(chunk)
     at, end = start + lay.CHUNK_HEADER, start + words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES

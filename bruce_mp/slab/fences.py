@@ -1,9 +1,9 @@
-"""Runs of fenced attempts in the slab: held back until their client says that the attempt is complete.
+"""Runs of fenced attempts in the slab, held back until their client declares the attempt complete.
 
-A fenced attempt has chunks of its own, whose headers bear its number before there is a run in them.  Its runs stay
-OPEN, so nobody but their input touches them.  Releasing an attempt begins with one store to the input's row: up to it a
-successor finds an attempt that was not complete, from it on one that is to be handed over, as far as it was not yet.
-That store decides for its spill file, too.
+A fenced attempt has chunks of its own, and their headers carry its number before the first run.  Its runs stay OPEN, so
+only their input touches them.  The release of an attempt begins with one store to the input's row.  A successor finds
+an incomplete attempt before that store; after the store, it hands over the runs that remain.  The same store decides
+for the spill file of the attempt.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ __all__ = ["attempt_of", "finish_release", "mark_chunk", "release", "unreleased"
 
 
 def attempt_of(slab: Slab, chunk: int) -> int:
-    """The number of the attempt that a chunk belongs to; 0 = none."""
+    """Return the number of the attempt that a chunk belongs to; 0 = none."""
     return slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2]
 
 
 def mark_chunk(slab: Slab, chunk: int, attempt: int) -> None:
-    """The chunk, which has no run yet, belongs to an attempt."""
+    """Assign a chunk that has no run yet to an attempt."""
     slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2] = attempt
 
 
 def release(slab: Slab, row: int, attempt: int, segments: Iterable[Segment], spill: SpillFile | None = None) -> None:
-    """Make the runs of an attempt, all of them, the router's, in the order given, and release its spill file."""
+    """Hand all runs of an attempt over to the router, in the order given, and release its spill file."""
     slab.words[_release_at(slab, row)] = attempt
     if spill is not None:
         spill.release()
@@ -49,9 +49,9 @@ def release(slab: Slab, row: int, attempt: int, segments: Iterable[Segment], spi
 
 
 def finish_release(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> None:
-    """Go on with a release that the dead input of a row had begun.  After the tickets have caught up.
+    """Finish a release that the dead input of a row began.  Call it after the tickets have caught up.
 
-    `spills` are the spill files of the row by the numbers of their attempts.
+    `spills` maps the numbers of attempts to the spill files of the row.
     """
     attempt = slab.words[_release_at(slab, row)]
     if attempt:
@@ -62,7 +62,7 @@ def finish_release(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> Non
 
 
 def unreleased(slab: Slab, row: int) -> list[Segment]:
-    """The runs of attempts that an input of this row holds back, in order of arrival; empty ones are settled."""
+    """Return the runs of attempts that this row's input holds back, by arrival, and settle the empty ones."""
     found: list[tuple[int, Segment]] = []
     for chunk, offset, run in all_runs(slab):
         is_ours = slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] == row
@@ -71,7 +71,7 @@ def unreleased(slab: Slab, row: int) -> list[Segment]:
         if not run.records:
             slab.words[(slab.chunk_at(chunk) + offset) >> 2] = State.DELIVERED  # nothing to deliver: its chunk can go
             continue
-        with suppress(SlabError):  # a damaged run stays as it is, as any other
+        with suppress(SlabError):  # a damaged run stays in place, as everywhere
             payload = sum(record.payload for _, record in records_of(slab, chunk, offset, run))
             found.append((run.first_arrival, segment_of(chunk, offset, run)._replace(payload=payload)))
     return [segment for _, segment in sorted(found)]

@@ -1,12 +1,11 @@
-"""The mapped file: created, locked, opened, checked.
+"""The memory-mapped slab file: creation, locks, mapping, checks.
 
-`create()` makes a new slab beside its final name and renames it, so that a half-made file never carries the name.
-`Slab` maps an existing one; every process maps the file for itself.  The supervisor holds an flock on it
-(`lock()`), which its children inherit, so that the lock lasts as long as any process of the daemon may still write.
-Whoever only looks maps a *private* copy and, while that must stay true, keeps daemons off (`keep_off()`).
+`create()` writes a new slab beside its final name and renames it, so an incomplete file never has that name.  `Slab`
+maps an existing file; every process maps the file for itself.  The supervisor holds an flock on the file (`lock()`).
+Its children inherit the flock, so the lock lasts while any process of the daemon may still write.  A reader maps a
+*private* copy; `keep_off()` keeps daemons away while the copy must stay true.
 
-The file's blocks are reserved when it is made: a slab on a full file system would otherwise end a process with SIGBUS
-at some store much later.
+Creation reserves the file's blocks.  Otherwise a full file system ends a process with SIGBUS at a much later store.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = ["Geometry", "Slab", "create", "keep_off", "lock"]
 
 @dataclass(frozen=True)
 class Geometry:
-    """How many of what; decides every offset in the file.  Sizes in bytes."""
+    """The sizes that decide every offset in the file, in bytes where they are not counts."""
 
     chunks: int
     topics: int = 4096
@@ -82,7 +81,7 @@ class Geometry:
 
     @classmethod
     def for_size(cls, size: int, largest_datagram: int) -> Geometry:
-        """The geometry with `size` bytes of chunks whose landing zone takes datagrams up to `largest_datagram`."""
+        """Return the geometry for `size` bytes of chunks and datagrams up to `largest_datagram` bytes."""
         slot = lay.align(max(largest_datagram, 64), 64)
         slots = max(4, min(64, (4 << 20) // slot))
         return cls(chunks=max(16, size // lay.CHUNK_BYTES), landing_slots=slots, landing_slot_size=slot)
@@ -98,8 +97,8 @@ class Slab:
     def __init__(self, path: Path, *, private: bool = False, geometry: Geometry | None = None) -> None:
         """Map the slab at `path`.  Raises SlabError when it is missing, damaged or of another layout version.
 
-        Of a `private` one the file is opened for reading only: what is stored stays in this process.  `geometry` is
-        believed instead of the superblock, if the file is large enough for it.
+        A `private` mapping opens the file for reading only, and its stores stay in this process.  `geometry` replaces
+        the superblock's, if the file is large enough for it.
         """
         self.path = path
         descriptor = _open(path, os.O_RDONLY if private else os.O_RDWR)
@@ -117,13 +116,13 @@ class Slab:
         self.chunks_at = self.geometry.chunks_at
 
     def chunk_at(self, chunk: int) -> int:
-        """File offset of a chunk.  Raises SlabError when there is no such chunk."""
+        """Return the file offset of a chunk.  Raises SlabError for a chunk that does not exist."""
         if not 0 <= chunk < self.geometry.chunks:
             raise SlabError(f"There is no chunk {chunk} in {self.path}; it has {self.geometry.chunks}.")
         return self.chunks_at + chunk * lay.CHUNK_BYTES
 
     def signed(self, offset: int) -> int:
-        """The signed 64-bit integer at a file offset that is a multiple of 8."""
+        """Return the signed 64-bit integer at a file offset that is a multiple of 8."""
         value = self.longs[offset >> 3]
         return value - (1 << 64) if value >> 63 else value
 
@@ -132,13 +131,13 @@ class Slab:
         self.longs[offset >> 3] = value & 0xFFFFFFFFFFFFFFFF
 
     def populate(self) -> None:
-        """Have the kernel map the chunks now, as far as it will: else the first message in each page pays for it."""
+        """Map up to 1 GiB of the chunks now, so that the first message in each page does not pay for the page fault."""
         length = min(self.geometry.file_size - self.chunks_at, _POPULATED)
-        with suppress(OSError):  # Linux before 5.14 does not know it
+        with suppress(OSError):  # Linux before 5.14 lacks this advice
             self._map.madvise(_MADV_POPULATE_WRITE, self.chunks_at, length)
 
     def close(self) -> None:
-        """Unmap.  Views that somebody else still holds keep the memory mapped until they are gone."""
+        """Unmap the file.  Views that are still referenced keep the memory mapped until their release."""
         self.words.release()
         self.longs.release()
         self.view.release()
@@ -147,10 +146,10 @@ class Slab:
 
 
 _POPULATED: Final = 1 << 30
-"""So many bytes take a fraction of a second; of a larger slab the rest is mapped when it is used."""
+"""The kernel populates this amount in a fraction of a second; the rest of a larger slab is mapped on first use."""
 _MADV_POPULATE_WRITE: Final = 23
 _MAP_NORESERVE: Final = 0x4000
-"""`mmap.MAP_NORESERVE`, which came with Python 3.13: a private copy needs memory only for what is stored in it."""
+"""`mmap.MAP_NORESERVE` (Python 3.13 and later): a private copy needs memory only for its own stores."""
 
 
 def _open(path: Path, mode: int) -> int:
@@ -161,9 +160,9 @@ def _open(path: Path, mode: int) -> int:
 
 
 def create(path: Path, geometry: Geometry, now_ms: int) -> None:
-    """Make a new, empty slab file of mode 0600 at `path`.
+    """Create an empty slab file of mode 0600 at `path`.
 
-    Raises SlabError when something is at `path` already, or when the file system has no room for all of it.
+    Raises SlabError when `path` exists, or when the file system has no room for the whole file.
     """
     draft = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
@@ -250,9 +249,9 @@ def lock(path: Path) -> int:
 
 
 def keep_off(path: Path) -> int | None:
-    """Keep daemons from taking the slab at `path` as long as the descriptor returned is open.
+    """Keep daemons away from the slab at `path` while the returned descriptor is open.
 
-    None when a living daemon has it.  Raises SlabError when it cannot be opened.
+    Return None when a living daemon has the slab.  Raises SlabError when the file cannot be opened.
     """
     descriptor = _open(path, os.O_RDONLY)
     try:

@@ -1,8 +1,8 @@
-"""The landing zone: slots that the kernel fills with datagrams, in shared memory.
+"""The landing zone: slots in shared memory that the kernel fills with datagrams.
 
-What `recvmmsg()` has received is in the file before the call returns: the bytes in the slots, the lengths in the
-message headers.  So a process that dies on the next instruction loses nothing.  The datagram in slot i has the arrival
-number base + i; a record in a lane carries it, which is how a recovery knows whether a copy was finished.
+`recvmmsg()` stores bytes into the slots and lengths into the message headers before it returns.  So a process that dies
+at the next instruction loses nothing.  The datagram in slot i has the arrival number base + i.  Its record in a lane
+carries the same number, and recovery compares the two to find complete copies.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = [
 
 
 SO_TIMESTAMP: Final = 29
-"""Of Linux, like the next one; Python's socket module does not have them."""
+"""Linux' number, like the next; Python's socket module lacks both."""
 SCM_CREDENTIALS: Final = 2
 NO_USER: Final = 0xFFFFFFFF
-"""Stands for user and group of a sender whom the kernel did not tell; nobody has these numbers."""
+"""User and group of a sender without credentials; no user or group has this number."""
 
 
 class Senders(NamedTuple):
-    """Who sent the datagrams of a batch, slot by slot."""
+    """The senders of a batch of datagrams, slot by slot."""
 
     pids: list[int]
     uids: list[int]
@@ -51,36 +51,35 @@ class Senders(NamedTuple):
 
 
 def base_at(slab: Slab) -> int:
-    """File offset of the arrival number of slot 0."""
+    """Return the file offset of slot 0's arrival number."""
     return slab.geometry.landing_at + lay.LANDING_BASE_ARRIVAL
 
 
 def slot_at(slab: Slab, slot: int) -> int:
-    """File offset of a slot's bytes."""
     return slab.geometry.landing_slots_at + slot * slab.geometry.landing_slot_size
 
 
 def _lengths(slab: Slab, slots: int) -> memoryview[int]:
-    """The lengths in the message headers of the first slots."""
+    """Return a view of the lengths in the message headers of the first slots."""
     first = (slab.geometry.landing_at + lay.LANDING_HEADERS + lay.MMSGHDR_LENGTH) >> 2
     step = lay.MMSGHDR_BYTES >> 2
     return slab.words[first : first + slots * step : step]
 
 
 def landed_lengths(slab: Slab) -> list[int]:
-    """Lengths of the datagrams that are in the landing zone, slot by slot."""
+    """Return the lengths of the datagrams in the landing zone, slot by slot."""
     lengths = _lengths(slab, slab.geometry.landing_slots).tolist()
     return lengths[: lengths.index(lay.LANDING_EMPTY)] if lay.LANDING_EMPTY in lengths else lengths
 
 
 def landed_places(slab: Slab) -> list[tuple[int, int]]:
-    """(file offset, length) of the datagrams that are in the landing zone, slot by slot: what the parser takes."""
+    """Return (file offset, length) of the datagrams in the landing zone, slot by slot, as the parser expects them."""
     first, step = slab.geometry.landing_slots_at, slab.geometry.landing_slot_size
     return list(zip(count_from(first, step), landed_lengths(slab), strict=False))
 
 
 def places_within(slab: Slab, count: int, longest: int) -> list[tuple[int, int]]:
-    """The first `count` of `landed_places`; those of datagrams longer than `longest` have no bytes."""
+    """Return the first `count` of `landed_places`, with length 0 for datagrams longer than `longest`."""
     places = landed_places(slab)[:count]
     if max(map(_length, places), default=0) < longest:
         return places
@@ -96,25 +95,25 @@ def _was_cut(slab: Slab, slot: int) -> bool:
 
 
 _MSG_FLAGS: Final = 48
-"""Where a `struct mmsghdr` of 64-bit Linux says what the kernel did to the datagram."""
+"""Offset of `msg_flags` in a `struct mmsghdr` of 64-bit Linux."""
 _MSG_TRUNC: Final = 0x20
 _length: Final = itemgetter(1)
 
 
 def control_at(slab: Slab, slot: int) -> int:
-    """File offset of the place for a slot's control message."""
+    """Return the file offset of a slot's control message."""
     return slab.geometry.landing_controls_at + slot * lay.CONTROL_BYTES
 
 
 def ask_for_senders(slab: Slab, slots: int) -> None:
-    """Have the kernel tell who sends what it receives next into the first `slots` slots."""
+    """Make the kernel store the sender of the next datagram in each of the first `slots` slots."""
     _control_lengths(slab, slots)[:] = memoryview(_ROOM * slots)
 
 
 def senders_of(slab: Slab, count: int) -> Senders | None:
-    """Who sent the first `count` datagrams; None if a process received them that did not ask.
+    """Return the senders of the first `count` datagrams; None if their receiver did not ask for senders.
 
-    Beside a datagram there may be something else: what a service manager has set the socket to tell.
+    A control message may hold something else, where a service manager has set options on the socket.
     """
     if not all(_control_lengths(slab, count).tolist()):
         return None
@@ -133,7 +132,7 @@ def _control_lengths(slab: Slab, slots: int) -> memoryview[int]:
 
 
 def _control_kinds(slab: Slab, count: int) -> list[int]:
-    """Level and type of control messages, each as one number."""
+    """Return level and type of control messages, each pair as one number."""
     first, step = (control_at(slab, 0) + _KIND) >> 3, lay.CONTROL_BYTES >> 3
     return slab.longs[first : first + count * step : step].tolist()
 
@@ -147,11 +146,11 @@ _ROOM: Final = array("Q", [lay.CONTROL_BYTES])
 _KIND: Final = 8
 _TELLS_SENDER: Final = SCM_CREDENTIALS << 32 | SOL_SOCKET
 _CREDENTIALS: Final = (16, 20, 24)
-"""Where pid, uid and gid are in a control message: `struct cmsghdr`, then `struct ucred`."""
+"""Offsets of pid, uid and gid in a control message: `struct cmsghdr`, then `struct ucred`."""
 
 
 def empty(slab: Slab, slots: int) -> None:
-    """Make the first `slots` slots hold nothing.  A part of a transaction: a crash leaves it to be done again."""
+    """Empty the first `slots` slots, as part of a transaction that a redo may repeat."""
     _lengths(slab, slots)[:] = memoryview(_EMPTY * slots)
 
 

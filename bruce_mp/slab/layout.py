@@ -1,8 +1,8 @@
 """The layout of the slab file: every offset, width and state code, and nothing else.
 
 The slab is one memory-mapped file and the only truth: every process can be rebuilt from it alone.  All integers are
-little-endian (the native order of the machines we run on) and naturally aligned, so that a store of 4 or 8 bytes
-through a cast memoryview is one machine instruction, which SIGKILL cannot cut in two.
+little-endian (the native order of the supported machines) and naturally aligned.  So a store of 4 or 8 bytes through a
+cast memoryview is one machine instruction, which SIGKILL cannot cut in two.
 
     offset 0                superblock       one page
     TOPICS                  topic table      one writer: the router
@@ -12,19 +12,19 @@ through a cast memoryview is one machine instruction, which SIGKILL cannot cut i
     LANDING                 landing zone     one writer: the datagram input
     CHUNKS                  chunks           one writer each: the input that has their share; run words: the run's owner
 
-A *chunk* (8 KiB) starts with a chunk header, then *runs* lie one behind the other.  A run is a run header, the topic's
-name if the router has not numbered the topic yet, then *records*.  A record is a record header, the key, the value, the
-record headers as the client sent them, padding to 8 bytes.  A message larger than a chunk gets a *span* of neighbouring
+A *chunk* (8 KiB) has a chunk header, followed by *runs* without gaps.  A run is a run header, the topic's name if the
+router has not numbered the topic yet, then *records*.  A record is a record header, the key, the value, the record
+headers as the client sent them, and padding to 8 bytes.  A message larger than a chunk gets a *span* of neighbouring
 chunks with one header.
 
-Who may write what:
+Each part has one writer:
 
 * the input writes a chunk's header and, while the run is OPEN, everything in the run;
-* the owner named by the run's word writes the run's header and its records' headers from then on;
-* a run whose records part ways (other partitions, another batch) becomes SPLIT: from then on each record's own word
-  says who owns it.  The word of a SPLIT run never changes again.
+* after the hand-over, the owner named by the run's state word writes the headers of the run and its records;
+* a run becomes SPLIT when its records get different partitions or batches.  After that each record's own state word
+  names its owner, and the word of the SPLIT run never changes again.
 
-A hand-over is one store to a word, made before the place goes into a pipe.  Change LAYOUT_VERSION with any change here.
+A hand-over is one store to a state word, before a frame names the place.  Change LAYOUT_VERSION with any change here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SUPER_MAGIC: Final = b"BRUCESLB"
 SUPERBLOCK: Final = Struct("<8sIIQIIIIII")
 """magic, layout version, chunk size, file size, chunks, topics, partitions, rows, landing slots, landing slot size"""
 SUPER_PRODUCER_ID: Final = 72  # i64, -1 = none yet
-SUPER_IDEMPOTENCE: Final = 84  # u32: 0 not known yet, 1 the brokers can, 2 they cannot
+SUPER_IDEMPOTENCE: Final = 84  # u32: 0 not known yet, 1 the brokers support it, 2 they do not
 SUPER_CREATED_MS: Final = 88  # i64
 SUPER_TOPIC_COUNT: Final = 96  # u32, stored after the entry is complete
 SUPER_PARTITION_COUNT: Final = 100  # u32, stored after the entry is complete
@@ -49,7 +49,7 @@ SUPER_TOPICS_VERSION: Final = 104  # u32, goes up when an entry of the topic tab
 SUPER_FIRST_EPOCH: Final = 108  # u32, the producer epoch in which a new entry of the partition table begins
 SUPER_METADATA_UPDATED_MS: Final = 112  # i64, last successful fetch (router)
 SUPER_METADATA_MODIFIED_MS: Final = 120  # i64, last fetch that differed (router)
-SUPER_SHARES: Final = 1024  # a byte for each share of the chunks: the row of the input that has it, 0 = nobody
+SUPER_SHARES: Final = 1024  # a byte for each share of the chunks: the row of the input that has it, 0 = free
 SHARES_MAX: Final = 1024
 
 # --- topic table: entry 0 is never used, so that topic id 0 means "not numbered" --------------------------------------
@@ -74,11 +74,11 @@ ROW_COUNT: Final = 96
 ROW_PID: Final = 0  # u32
 ROW_INCARNATION: Final = 4  # u32, one more at each start of the process
 ROW_HEARTBEAT_MS: Final = 8  # i64
-ROW_VERSION: Final = 16  # u64, odd while the counters change: a reader that saw it odd or changed reads again
+ROW_VERSION: Final = 16  # u64, odd while the counters change: a reader that sees an odd or changed version reads again
 ROW_STARTED_MS: Final = 24  # i64
 ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
 ROW_TICKET: Final = 40  # u64, of an input: the ticket of the last run that it handed over
-ROW_COUNTED: Final = 48  # u64, of a stream input: how many arrivals are counted, and those of its predecessors
+ROW_COUNTED: Final = 48  # u64, of a stream input: number of counted arrivals, those of its predecessors included
 ROW_RELEASE: Final = 56  # u32, of a stream input: the fenced attempt that it is handing over, 0 = none
 ROW_COUNTERS: Final = 64
 ROW_COUNTER_CAPACITY: Final = 448
@@ -105,16 +105,16 @@ INPUT_ROWS: Final = 29
 ROW_FIRST_DISPATCHER: Final = ROW_FIRST_INPUT + INPUT_ROWS
 DISPATCHER_SLOTS: Final = ROW_COUNT - ROW_FIRST_DISPATCHER
 
-# --- senders: who sent how much, a table of users for each input -----------------------------------------------------
+# --- senders: messages of each user, a table for each input -----------------------------------------------------------
 SENDER_ENTRY: Final = 64  # u64 each: user + 2 (0 = the entry is free), window, messages in it, then sums
 SENDERS_PER_INPUT: Final = 64
 
-# --- landing zone: what recvmmsg() writes, in shared memory ----------------------------------------------------------
+# --- landing zone: written by recvmmsg(), in shared memory -----------------------------------------------------------
 LANDING_BASE_ARRIVAL: Final = 0  # u64, arrival number of slot 0 of the batch that is in the landing zone
 LANDING_HEADERS: Final = 64
 MMSGHDR_BYTES: Final = 64  # struct mmsghdr on 64-bit Linux
-MMSGHDR_CONTROL_LENGTH: Final = 40  # u64: how much room there is for control messages, then how much they took
-MMSGHDR_LENGTH: Final = 56  # msg_len in it: the kernel stores what it received
+MMSGHDR_CONTROL_LENGTH: Final = 40  # u64: the room for control messages, then the length of those received
+MMSGHDR_LENGTH: Final = 56  # msg_len in it: the length of the received datagram
 IOVEC_BYTES: Final = 16
 CONTROL_BYTES: Final = 32  # room for a control message with the sender's credentials: 16 bytes, then pid, uid, gid
 LANDING_EMPTY: Final = 0xFFFFFFFF  # in msg_len: this slot holds nothing
@@ -130,21 +130,21 @@ CHUNK_STATE: Final = 8
 CHUNK_OWNER: Final = 9
 CHUNK_SPAN: Final = 12
 CHUNK_RUNS: Final = 16
-CHUNK_ATTEMPT: Final = 20  # u32, the fenced attempt that its runs belong to, 0 = none; stored before its first run
+CHUNK_ATTEMPT: Final = 20  # u32, the fenced attempt of its runs, 0 = none; stored before its first run
 CHUNK_OPENED_MS: Final = 24  # i64, on the steady clock of that daemon's life
 CHUNK_LAST_ARRIVAL: Final = 32  # u64: no record in the chunk has a greater arrival number
 
 
 @unique
 class ChunkState(IntEnum):
-    """Life of a chunk; only the input that owns it changes it."""
+    """The life of a chunk; only the input that owns it changes it."""
 
     FREE = 0
     OPEN = 1
     SEALED = 2
-    """No run will be added."""
+    """Closed to further runs."""
     BODY = 3
-    """Not the first chunk of a span: it has no header of its own."""
+    """Within a span, after its first chunk: has no header of its own."""
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -202,33 +202,33 @@ ARRIVAL_SOURCES: Final = 1 << ARRIVAL_SOURCE_BITS
 
 FLAG_PARTITION_KEY: Final = 1  # the record is a PartitionKey message; on a run: all its records are
 FLAG_BATCH_START: Final = 2  # the first record of this run or record opens a record batch that was sent
-FLAG_ADMITTED: Final = 4  # on a run: the router has counted its records against the topic's rate limit
+FLAG_ADMITTED: Final = 4  # on a run: its records are counted against the topic's rate limit
 
 
 @unique
 class State(IntEnum):
-    """Low byte of a run's or record's word: who owns it."""
+    """The low byte of a run's or record's state word, which names the owner."""
 
     OPEN = 0
-    """Input: it may still grow."""
+    """Input; the run may still grow."""
     FILLED = 1
-    """Handed to the router, not yet taken."""
+    """Handed over to the router, not claimed."""
     ROUTED = 2
-    """Router; holder = incarnation of the router that took it."""
+    """Router; holder = incarnation of the router that claimed it."""
     ASSIGNED = 3
-    """Handed to the dispatcher of slot `holder`, not yet taken."""
+    """Handed over to the dispatcher of slot `holder`, not claimed."""
     QUEUED = 4
     """Dispatcher of slot `holder`, never sent: free to join any batch."""
     IN_FLIGHT = 5
-    """Dispatcher of slot `holder`; part of a record batch that was built: partition, sequence, boundaries are final."""
+    """Dispatcher of slot `holder`; in a record batch that was built: partition, sequence and boundaries are final."""
     RETURNED = 6
-    """Handed back to the router, not yet taken; never sent."""
+    """Handed back to the router, not claimed; never sent."""
     RETURNED_SENT = 7
-    """Handed back to the router, not yet taken; part of a batch that was built."""
+    """Handed back to the router, not claimed; in a batch that was built."""
     ROUTED_SENT = 8
-    """Router; part of a batch that was built."""
+    """Router; in a batch that was built."""
     ASSIGNED_SENT = 9
-    """Handed to a dispatcher; part of a batch that was built."""
+    """Handed over to a dispatcher; in a batch that was built."""
     DELIVERED = 10
     DISCARDED = 11
     SPLIT = 12
@@ -239,25 +239,25 @@ SETTLED: Final = frozenset({State.DELIVERED, State.DISCARDED})
 
 
 def align(size: int, to: int = 8) -> int:
-    """`size` rounded up to a multiple of `to`, a power of two."""
+    """Return `size` rounded up to a multiple of `to`, a power of two."""
     return (size + to - 1) & -to
 
 
 def word(state: State, holder: int = 0) -> int:
-    """The word of a run or record: state in the low byte, holder (24 bits) above."""
+    """Return the state word of a run or record: state in the low byte, holder (24 bits) above."""
     return state | (holder & 0xFFFFFF) << 8
 
 
 def stream_arrival(number: int, source: int) -> int:
-    """The arrival number of message `number` of a stream input, which came from `source` (20 bits).
+    """Return the arrival number of message `number` of a stream input, received from `source` (20 bits).
 
-    They grow with the number, are never those of a landing zone, and tell whose a record is.
+    It grows with the message number, never equals one of a landing zone, and names the source.
     """
     return ARRIVAL_STREAM | number << ARRIVAL_SOURCE_BITS | source
 
 
 def stream_number(arrival: int) -> int:
-    """The number in a stream's arrival number."""
+    """Return the message number in a stream's arrival number."""
     return (arrival & ~ARRIVAL_STREAM) >> ARRIVAL_SOURCE_BITS
 
 

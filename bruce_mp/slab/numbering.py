@@ -1,8 +1,7 @@
-"""The producer id of a slab, and whether batches are numbered at all.
+"""The producer id of a slab, and the decision between idempotent and plain batches.
 
-What the brokers can is found out anew by each daemon, and a new producer id is taken then: with a new id all partitions
-begin at 0.  But a batch that was numbered keeps its numbers until it is settled, so nothing changes while the slab
-holds one.
+Each daemon asks the brokers again for idempotence and takes a new producer id, under which all partitions begin at 0.
+But a numbered batch keeps its numbers until it is settled, so nothing changes while the slab holds one.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ _BUILT: Final = (State.IN_FLIGHT, State.RETURNED_SENT, State.ROUTED_SENT, State.
 
 
 def is_numbering(slab: Slab) -> bool:
-    """Whether batches are numbered: the brokers recognise what they have already."""
+    """Return True if batches have sequence numbers, so that brokers recognise repeated batches."""
     return slab.words[lay.SUPER_IDEMPOTENCE >> 2] == _CAN
 
 
 def decide_anew(slab: Slab) -> None:
-    """A daemon starts, and none of its processes is there yet: ask the brokers again, unless numbers are in use."""
+    """Make the next daemon ask the brokers again, unless numbers are in use.  No other process may run yet."""
     if not any(found.sequence >= 0 for found in sweep(slab, _BUILT)):
         slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _UNDECIDED
 
 
 def take_producer(slab: Slab, producer_id: int) -> None:
-    """From now on batches are numbered; before, none was (router only)."""
+    """Store the producer id and number all batches that follow; no earlier batch has numbers (router only)."""
     PartitionTable(slab).reset()
     slab.store_signed(lay.SUPER_PRODUCER_ID, producer_id)
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _CAN
 
 
 def stop(slab: Slab) -> None:
-    """The brokers cannot, or `required_acks` does not allow it; no batch is numbered (router only)."""
+    """Send batches without numbers: brokers lack idempotence or `required_acks` forbids it (router only)."""
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _CANNOT

@@ -1,8 +1,8 @@
-"""What a process finds in the slab when it starts: the slab alone says what there is to do.
+"""Recovery from the slab: the work that a process finds there when it starts.
 
-`sweep` visits every record that is not settled, as segments of equal word.  `close_open_runs` is the part of the input:
-it alone may finish runs that its predecessor left open.  `batches_of` puts record batches together again, with the
-boundaries that they were sent with.
+`sweep` visits every record that is not settled, as segments of equal state words.  Only an input calls
+`close_open_runs`, because it alone may finish runs that its predecessor left open.  `batches_of` rebuilds record
+batches with the boundaries of their first send.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class Found(NamedTuple):
-    """A segment of records with the same word, and what their headers say."""
+    """A segment of records with the same state word, and the fields of its first header."""
 
     segment: Segment
     word: int
@@ -87,7 +87,7 @@ class SentBatch(NamedTuple):
 
 
 def find(slab: Slab, segment: Segment) -> Found:
-    """What the headers say of a segment whose records have the same word; of its first record, where it was split."""
+    """Return a segment of equal state words with its run's header fields; in a split run, its first record's."""
     run = read_run(slab, segment.chunk, segment.run)
     if run.state is not State.SPLIT:
         placement = (run.partition, run.sequence, run.epoch)
@@ -98,7 +98,7 @@ def find(slab: Slab, segment: Segment) -> Found:
 
 
 def sweep(slab: Slab, states: Collection[State], holder: int | None = None) -> list[Found]:
-    """Everything in one of `states` (held by `holder`, if given), in order of arrival."""
+    """Return all segments in one of `states` (held by `holder`, if given), in order of arrival."""
     found = [
         item
         for item in read_each(slab, lambda chunk: _parts_in(slab, chunk, states))
@@ -109,7 +109,10 @@ def sweep(slab: Slab, states: Collection[State], holder: int | None = None) -> l
 
 
 def sweep_filled(slab: Slab) -> list[Found]:
-    """Runs that inputs have handed over: a snapshot, in which no run misses an older one of its lane."""
+    """Return the runs that inputs have handed over.
+
+    The result is a snapshot: if it has a run, it has all older runs of the same lane.
+    """
     last = last_tickets(slab)
     return [found for found in sweep(slab, {State.FILLED}) if _is_within(slab, found.segment, last)]
 
@@ -133,7 +136,7 @@ def _parts_in(slab: Slab, chunk: int, states: Collection[State]) -> Iterator[Fou
 
 
 def _size_of_other(slab: Slab, at: int, states: Collection[State]) -> int:
-    """The size of a sound run that is in none of the states; else 0.  Most of a slab is passed over by four looks."""
+    """Return the size of a sound run in none of the states, else 0.  Most of a slab needs only these four reads."""
     words = slab.words
     if at + lay.RUN_HEADER > slab.geometry.file_size or words[(at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
         return 0
@@ -151,7 +154,7 @@ def _parts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[Found]:
         yield Found(segment_of(chunk, offset, run), run.word, run.topic, run.flags, *placement, run.first_arrival)
         return
     part: list[tuple[int, Record]] = []
-    for at, record in until_damage(records_of(slab, chunk, offset, run)):  # its neighbours are found all the same
+    for at, record in until_damage(records_of(slab, chunk, offset, run)):  # finds a damaged record's neighbours too
         if part and not _goes_with(part[-1][1], record):
             yield _part(chunk, offset, run, part)
             part = []
@@ -161,7 +164,7 @@ def _parts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[Found]:
 
 
 def _goes_with(last: Record, record: Record) -> bool:
-    """Whether a record continues the segment of the one before it in a split run."""
+    """Report if a record continues the segment of the one before it in a split run."""
     same = record.word == last.word and record.partition == last.partition and record.epoch == last.epoch
     in_sequence = record.sequence == -1 or record.sequence == next_sequence(last.sequence, 1)
     return same and in_sequence and not record.flags & lay.FLAG_BATCH_START
@@ -176,7 +179,7 @@ def _part(chunk: int, offset: int, run: Run, members: list[tuple[int, Record]]) 
 
 
 def batches_of(found: Iterable[Found]) -> list[SentBatch]:
-    """The record batches that sent segments make up, per partition in order of their sequence numbers."""
+    """Build record batches from sent segments, per partition in order of sequence numbers."""
     batches: list[SentBatch] = []
     by_place = sorted(found, key=lambda item: (item.topic, item.partition, item.epoch))
     for (topic, partition, epoch), members in groupby(
@@ -189,7 +192,7 @@ def batches_of(found: Iterable[Found]) -> list[SentBatch]:
 
 
 def _in_sequence(members: list[Found]) -> list[Found]:
-    """Sorted by sequence number, where numbers may have started again at 0."""
+    """Sort by sequence number, also where the numbers wrap around to 0."""
     members.sort(key=lambda item: item.sequence)
     wrapped = members[-1].sequence - members[0].sequence > 1 << 30
     if wrapped:
@@ -208,13 +211,13 @@ def _cut_at_starts(members: list[Found]) -> Iterator[list[Found]]:
 
 
 def close_open_runs(slab: Slab, owner: int) -> None:
-    """Hand over what a dead input of row `owner` left open, but for fenced attempts; its sums are counted again."""
+    """Hand over the runs that the dead input of row `owner` left open, with new sums, but not fenced attempts."""
     mine = [place for place in all_runs(slab) if _owner_of(slab, place[0]) == owner]
     tickets = TicketOffice(slab, owner)
     tickets.catch_up(max((run.ticket for _, _, run in mine), default=0))
     for chunk, offset, run in mine:
         if run.state is State.OPEN and not slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2]:
-            with suppress(SlabError):  # a damaged run stays open: it cannot be delivered
+            with suppress(SlabError):  # a damaged run stays open, because it cannot be delivered
                 _close_run(slab, tickets, chunk, offset, run)
 
 
@@ -223,7 +226,7 @@ def _close_run(slab: Slab, tickets: TicketOffice, chunk: int, offset: int, run: 
     sizes = [record.payload for record in records]
     at = slab.chunk_at(chunk) + offset
     if not sizes:
-        slab.words[at >> 2] = State.DELIVERED  # an empty run: nothing to deliver, and its chunk can go
+        slab.words[at >> 2] = State.DELIVERED  # an empty run has nothing to deliver, and its chunk can be reclaimed
         return
     slab.words[(at + lay.RUN_PAYLOAD) >> 2] = sum(sizes)
     slab.words[(at + lay.RUN_LARGEST) >> 2] = max(sizes)
@@ -232,15 +235,15 @@ def _close_run(slab: Slab, tickets: TicketOffice, chunk: int, offset: int, run: 
 
 
 def arrivals_from(slab: Slab, base: int) -> frozenset[int]:
-    """The arrival numbers of the landing zone with this base that are in records, settled ones included."""
+    """Return the arrival numbers of the landing zone with this base that have records, settled ones included."""
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, base))
     return frozenset(record.arrival for record in found if record.arrival < lay.ARRIVAL_STREAM)
 
 
 def cuts_from(slab: Slab, base: int) -> dict[int, int]:
-    """Return by how many partitions a dead input cut the topics of the landing zone with this base, as far as it came.
+    """Return the partition count by which a dead input cut each topic of the landing zone with this base.
 
-    Its successor goes on in the same way: a key of an earlier message may else join a lane with later ones.
+    Its successor uses the same counts.  Otherwise a key of an earlier message might join a lane with later ones.
     """
     return dict(read_each(slab, lambda chunk: _cuts_in(slab, chunk, base)))
 
@@ -254,7 +257,7 @@ def _cuts_in(slab: Slab, chunk: int, base: int) -> Iterator[tuple[int, int]]:
 
 
 def uncounted(slab: Slab, owner: int, counted: int) -> list[Record]:
-    """The records that a dead stream input of row `owner` appended and had not counted yet, settled ones included."""
+    """Return the appended, uncounted records of row `owner`'s dead stream input, settled ones included."""
     first = lay.stream_arrival(counted, 0)
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, first) if _owner_of(slab, chunk) == owner else ())
     return list(found)
@@ -265,7 +268,7 @@ def _owner_of(slab: Slab, chunk: int) -> int:
 
 
 def _records_from(slab: Slab, chunk: int, first: int) -> Iterator[Record]:
-    """The records of a chunk whose arrival number is at least `first`."""
+    """Yield the records of a chunk whose arrival number is at least `first`."""
     if last_arrival(slab, chunk) < first:
         return
     for offset, run in runs_of(slab, chunk):

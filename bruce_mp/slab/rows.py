@@ -1,17 +1,16 @@
 """Process rows: counters with one writer each, and transactions that a crash cannot leave half done.
 
-A process that settles records must change two things at once: the records' words and its counters.  It writes a *redo
-record* first: the new values of the counters (absolute) and the segments with their outcome.  Then it marks that
-record valid, does what it says, and marks it void.  Whoever starts after a crash does again what a valid redo record
-says: every step of it may be done twice.
+A process that settles records must change two things at once: the records' state words and its counters.  So it first
+writes a *redo record*, with the new absolute values of the counters and the segments with their outcome.  Then it marks
+that record valid, applies it, and marks it void.  After a crash the successor or the supervisor applies a valid redo
+record again, so every step of it may run twice.
 
-`version` is odd while a transaction runs, so that a reader of the books can tell a snapshot from a blur.  The input's
-stays odd from `open_books` until it has landed what it received, even if it dies in between.
+`version` is odd during a transaction, so that a reader of the books recognises a snapshot that is inconsistent.  The
+input's version stays odd from `open_books` until the input has landed its batch, even if the input dies in between.
 
 A redo record: u32 valid, u32 outcome, u32 reason, u32 number of counters, u32 number of segments, u32 landing slots
-that it empties, u64 landing base after that (where it empties none: arrivals of a stream input that are counted then,
-0 = no matter); then pairs of (u64 counter index, u64 value); then segments as in
-`runs.SEGMENT`.
+that it empties, u64 landing base after that (where it empties none: a stream input's counted arrivals, 0 = unchanged);
+then pairs of (u64 counter index, u64 value); then segments as in `runs.SEGMENT`.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ _MASK: Final = (1 << 64) - 1
 HEARTBEAT_S: Final = 1.0
 
 MAX_SETTLED_SEGMENTS: Final = (lay.ROW_REDO_BYTES - _REDO.size - _MAX_COUNTERS * _PAIR.size) // SEGMENT.size
-"""How many segments one transaction settles at the most, and so how many a record batch may have."""
+"""The largest number of segments in one transaction, and so in one record batch."""
 
 
 class Row:
-    """The row of this process in the slab.  Making one finishes what a crash left half done."""
+    """The row of this process in the slab.  Its creation completes a predecessor's unfinished transaction."""
 
     def __init__(self, slab: Slab, index: int) -> None:
         self._slab = slab
@@ -54,10 +53,10 @@ class Row:
         self._is_stream = lay.ROW_FIRST_INPUT < index < lay.ROW_FIRST_DISPATCHER
         self._redo()
         if self.version & 1 and not self._is_stream and not landing.landed_lengths(slab):
-            slab.longs[(self._at + lay.ROW_VERSION) >> 3] += 1  # opened for a batch that never came
+            slab.longs[(self._at + lay.ROW_VERSION) >> 3] += 1  # opened for a batch that was never received
 
     def begin(self, pid: int, now_ms: int) -> int:
-        """Note the start of the process; the incarnation, which is one more at each start."""
+        """Store the start of the process and return its incarnation, one more at each start."""
         incarnation = (self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] + 1) & 0xFFFFFF
         self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] = incarnation
         self._slab.words[(self._at + lay.ROW_PID) >> 2] = pid
@@ -75,7 +74,7 @@ class Row:
     def start_heartbeat(
         self, call_later: Callable[[float, Callable[[], None]], object], now_ms: Callable[[], int]
     ) -> None:
-        """Note the time now, and again every second by way of `call_later(seconds, callback)`."""
+        """Store the time now, and again every second by way of `call_later(seconds, callback)`."""
 
         def beat() -> None:
             self._slab.store_signed(self._at + lay.ROW_HEARTBEAT_MS, now_ms())
@@ -91,31 +90,31 @@ class Row:
         """Settle segments and raise counters, both or neither.
 
         Raises SlabError, and changes nothing, for more than MAX_SETTLED_SEGMENTS segments (the caller cuts) and for a
-        segment that is not what it claims.
+        segment that disagrees with its headers.
         """
         if len(segments) > MAX_SETTLED_SEGMENTS:
             raise SlabError(f"One transaction settles at most {MAX_SETTLED_SEGMENTS} segments, not {len(segments)}.")
         self._transact(raises, outcome=outcome, reason=reason, segments=segments)
 
     def land(self, landed: int, raises: Mapping[int, int]) -> None:
-        """Say that the first `landed` slots of the landing zone are done with, and raise counters, both or neither."""
+        """Empty the first `landed` slots of the landing zone and raise counters, both or neither."""
         base = self._slab.longs[landing.base_at(self._slab) >> 3]
         self._transact(raises, landed=landed, landing_base=base + landed)
 
     @property
     def counted(self) -> int:
-        """Of a stream input: how many arrivals are counted, and those of its predecessors."""
+        """Return a stream input's number of counted arrivals, those of its predecessors included."""
         return self._slab.longs[(self._at + lay.ROW_COUNTED) >> 3]
 
     def count(self, arrivals: int, raises: Mapping[int, int]) -> None:
-        """Say that a stream input's arrivals below number `arrivals` are counted, and raise counters.
+        """Mark a stream input's arrivals below number `arrivals` as counted and raise counters, both or neither.
 
-        Both or neither.  After a death in between the books stay open until the successor has counted the rest.
+        If the input dies between append and count, the books stay open until its successor has counted the rest.
         """
         self._transact(raises, landing_base=arrivals)
 
     def open_books(self) -> None:
-        """The input is about to add records that it counts when it lands them: until then the books are a blur."""
+        """Mark the books as inconsistent before the input adds records, until it lands and counts them."""
         self._slab.longs[(self._at + lay.ROW_VERSION) >> 3] |= 1
 
     def _transact(
@@ -131,7 +130,7 @@ class Row:
         if len(raises) > _MAX_COUNTERS:
             raise SlabError(f"One transaction raises at most {_MAX_COUNTERS} counters, not {len(raises)}.")
         for segment in segments:
-            segment_words(self._slab, segment)  # what cannot be settled must be refused before the point of no return
+            segment_words(self._slab, segment)  # refuse unsettleable segments before the record becomes valid
         at, view = self._at + lay.ROW_REDO, self._slab.view
         _REDO.pack_into(view, at, 0, outcome, reason, len(raises), len(segments), landed, landing_base)
         pairs = b"".join(
@@ -144,7 +143,7 @@ class Row:
         self._redo()
 
     def _redo(self) -> None:
-        """Do what a valid redo record says."""
+        """Apply a valid redo record."""
         at = self._at + lay.ROW_REDO
         valid, outcome, reason, counters, count, landed, landing_base = _REDO.unpack_from(self._slab.view, at)
         if not valid:
@@ -161,7 +160,7 @@ class Row:
             self._slab.longs[landing.base_at(self._slab) >> 3] = landing_base
         elif landing_base:
             self._slab.longs[(self._at + lay.ROW_COUNTED) >> 3] = landing_base
-        # The record goes last: had it gone before, a crash in between would leave the version odd for good.
+        # The record is voided last.  In the other order, a crash in between would leave the version odd for good.
         self._slab.longs[version] += 1
         self._slab.words[at >> 2] = 0
 
@@ -170,10 +169,10 @@ _SEGMENTS_AT: Final = _REDO.size + _MAX_COUNTERS * _PAIR.size
 
 
 def settle_words(slab: Slab, segments: Sequence[Segment], outcome: State, reason: int) -> None:
-    """Mark segments that are ours as settled.
+    """Store the outcome of segments that this process holds.
 
-    One that was settled before (a transaction is being done again) may have been reclaimed since, and its memory may
-    belong to somebody else: it is passed over.  One that is not settled cannot be reclaimed under our hands.
+    In a repeated transaction, a segment may be settled already, reclaimed, and its memory owned by another process.
+    Such a segment is skipped.  One that is not settled cannot be reclaimed during the call.
     """
     for segment in segments:
         try:
@@ -181,7 +180,7 @@ def settle_words(slab: Slab, segments: Sequence[Segment], outcome: State, reason
         except SlabError:
             continue
         places = [at for at in places if slab.words[at] & 0xFF not in lay.SETTLED]
-        if is_current(slab, segment):  # only after the words were seen unsettled this says whose they are
+        if is_current(slab, segment):  # conclusive only after the words were seen unsettled
             for at in places:
                 _store_reason(slab, at, segment, reason)
                 slab.words[at] = outcome

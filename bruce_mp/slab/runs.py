@@ -1,8 +1,8 @@
-"""Places in the slab: runs, records, and segments of them.
+"""Locations in the slab: runs, records, and segments of them.
 
-A `Segment` names consecutive records of one run by place and generation.  It is what goes through pipes and stands in
-queues; it owns nothing.  Before memory is walked the place is checked against the headers: `SlabError` is raised for a
-place that is not what it claims, and a stale generation is told apart, because it is normal (the chunk was reused).
+A `Segment` names consecutive records of one run by location and generation.  Segments travel in pipes and queues and
+own nothing.  Each location is checked against the headers before the walk through memory.  `SlabError` reports a
+location that disagrees with its headers; a stale generation has its own message, because chunks are normally reused.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SEGMENT: Final = Struct("<IIIIII")
 class Segment(NamedTuple):
     """`records` neighbouring records of the run at byte `run` of `chunk`, the first at byte `first`.
 
-    `payload` is the sum of their key, value and header bytes, as clients send them: Kafka's take less, if anything.
+    `payload` is the sum of their key, value and header bytes, as clients send them; Kafka's format never takes more.
     """
 
     chunk: int
@@ -93,7 +93,7 @@ class Run(NamedTuple):
 
     @property
     def body(self) -> int:
-        """Offset of the first record from the start of the run."""
+        """Return the offset of the first record from the start of the run."""
         return lay.RUN_HEADER + lay.align(self.name_length)
 
 
@@ -117,40 +117,40 @@ class Record(NamedTuple):
 
     @property
     def payload(self) -> int:
-        """Bytes of key, value and record headers."""
+        """Return the bytes of key, value and record headers."""
         return self.key_length + self.value_length + self.headers_length
 
     @property
     def size(self) -> int:
-        """Bytes that the record takes in its run."""
+        """Return the bytes that the record takes in its run."""
         return lay.align(lay.RECORD_HEADER + self.payload)
 
 
 def pack_segments(segments: Iterable[Segment]) -> bytes:
-    """Segments as they go through a pipe, 24 bytes each."""
+    """Encode segments for a pipe, 24 bytes each."""
     pack = SEGMENT.pack
     return b"".join([pack(*segment) for segment in segments])
 
 
 def unpack_segments(data: bytes | memoryview) -> list[Segment]:
-    """The reverse of `pack_segments`.  Raises SlabError when the length is not a multiple of 24."""
+    """Decode `pack_segments`.  Raises SlabError when the length is not a multiple of 24."""
     if len(data) % SEGMENT.size:
         raise SlabError(f"A frame of segments has {len(data)} bytes, which is not a multiple of {SEGMENT.size}.")
     return list(map(Segment._make, SEGMENT.iter_unpack(data)))
 
 
 def is_current(slab: Slab, segment: Segment) -> bool:
-    """Whether the segment's chunk still is in the generation that the segment names."""
+    """Report if the segment's chunk still has the generation that the segment names."""
     return slab.words[(slab.chunk_at(segment.chunk) + lay.CHUNK_GENERATION) >> 2] == segment.generation
 
 
 def arrived_ms(slab: Slab, segment: Segment) -> int:
-    """When the first message of the segment's run was received, in ms on the steady clock of that daemon's life."""
+    """Return the arrival time of the run's first message, in ms on the steady clock of that daemon's life."""
     return slab.longs[(slab.chunks_at + segment.chunk * lay.CHUNK_BYTES + segment.run + lay.RUN_ARRIVED_MS) >> 3]
 
 
 def read_run(slab: Slab, chunk: int, offset: int) -> Run:
-    """The header of the run at byte `offset` of `chunk`.  Raises SlabError when there is no sound run."""
+    """Return the header of the run at byte `offset` of `chunk`.  Raises SlabError without a sound run there."""
     at, limit = _run_at(slab, chunk, offset)
     run = Run._make(lay.RUN.unpack_from(slab.view, at))
     room = run.size - run.body
@@ -164,7 +164,7 @@ _KNOWN_STATES: Final = frozenset(State)
 
 
 def _run_at(slab: Slab, chunk: int, offset: int) -> tuple[int, int]:
-    """File offsets of a run and of the end of its chunk.  Raises SlabError when there is no run of this generation."""
+    """Return file offsets of a run and its chunk's end.  Raises SlabError without a run of this generation."""
     at = slab.chunk_at(chunk)
     words = slab.words
     span = words[(at + lay.CHUNK_SPAN) >> 2]
@@ -181,12 +181,12 @@ def _run_at(slab: Slab, chunk: int, offset: int) -> tuple[int, int]:
 
 
 def read_record(slab: Slab, chunk: int, offset: int) -> Record:
-    """The header of the record at byte `offset` of `chunk`; the caller has checked the run it lies in."""
+    """Return the header of the record at byte `offset` of `chunk`; the caller has checked its run."""
     return Record._make(lay.RECORD.unpack_from(slab.view, slab.chunks_at + chunk * lay.CHUNK_BYTES + offset))
 
 
 def runs_of(slab: Slab, chunk: int) -> Iterator[tuple[int, Run]]:
-    """Offsets and headers of the runs of a chunk, in order."""
+    """Yield offsets and headers of the runs of a chunk, in order."""
     at = slab.chunk_at(chunk)
     offset = lay.CHUNK_HEADER
     for _ in range(slab.words[(at + lay.CHUNK_RUNS) >> 2]):
@@ -196,34 +196,34 @@ def runs_of(slab: Slab, chunk: int) -> Iterator[tuple[int, Run]]:
 
 
 def name_of(slab: Slab, chunk: int, offset: int, run: Run) -> bytes:
-    """The topic's name that stands behind the header of a run that was filled before its topic had a number."""
+    """Return the topic name behind a run's header, written because the topic had no number."""
     at = slab.chunk_at(chunk) + offset + lay.RUN_HEADER
     return bytes(slab.view[at : at + run.name_length])
 
 
 def records_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[int, Record]]:
-    """Offsets (in the chunk) and headers of the records of a run, in order.  Raises SlabError past the run's end."""
+    """Yield offsets (in the chunk) and headers of a run's records, in order.  Raises SlabError past the run's end."""
     return _walk(slab, chunk, offset + run.body, run.records, offset + run.size)
 
 
 def segment_records(slab: Slab, segment: Segment) -> Iterator[tuple[int, Record]]:
-    """Offsets and headers of the records of a segment.  Raises SlabError when it is not what it claims."""
+    """Yield offsets and headers of a segment's records.  Raises SlabError if the headers disagree."""
     at, end = segment_bounds(slab, segment)
     base = slab.chunk_at(segment.chunk)
     return _walk(slab, segment.chunk, at - base, segment.records, end - base)
 
 
 def refuse(slab: Slab, segments: Iterable[Segment]) -> NoReturn:
-    """Raise SlabError for segments one of which is not what it claims."""
+    """Raise SlabError for the first segment that disagrees with its headers."""
     for segment in segments:
         segment_bounds(slab, segment)
     raise SlabError("The records of a run go past its end.")
 
 
 def segment_bounds(slab: Slab, segment: Segment) -> tuple[int, int]:
-    """File offsets of a segment's first record and of the end of its run.
+    """Return file offsets of a segment's first record and of the end of its run.
 
-    Raises SlabError when the segment is not what it claims.  Whoever walks it checks each record against the end.
+    Raises SlabError if the headers disagree.  A caller that walks the segment checks each record against the end.
     """
     at, limit = _run_at(slab, segment.chunk, segment.run)
     words = slab.words
@@ -252,14 +252,14 @@ _RECORD_STATES: Final = _KNOWN_STATES - {State.SPLIT}
 
 
 def segment_of(chunk: int, offset: int, run: Run) -> Segment:
-    """The segment that covers a whole run."""
+    """Return the segment that covers a whole run."""
     return Segment(chunk, run.generation, offset, offset + run.body, run.records, run.payload)
 
 
 def segment_words(slab: Slab, segment: Segment) -> list[int]:
-    """Indices into `slab.words` of the words that say who owns the segment: one, or one a record if it was split.
+    """Return indices into `slab.words` of the segment's state words: one, or one for each record of a split run.
 
-    Raises SlabError when the segment is a part of a run that has not been split, or is not what it claims.
+    Raises SlabError for a part of an unsplit run, and if the headers disagree.
     """
     first, _ = segment_bounds(slab, segment)
     base = slab.chunks_at + segment.chunk * lay.CHUNK_BYTES
@@ -274,9 +274,10 @@ def segment_words(slab: Slab, segment: Segment) -> list[int]:
 
 
 def split(slab: Slab, chunk: int, offset: int) -> None:
-    """Let each record of a run speak for itself.  Only the run's owner may; splitting twice changes nothing.
+    """Copy a run's header fields to each of its records, whose headers count from then on.
 
-    Each record takes over what its run said, then one store makes the run SPLIT: a crash in between leaves it whole.
+    Only the run's owner may call this; a second call changes nothing.  One store at the end makes the run SPLIT, so a
+    crash before it leaves the run whole.
     """
     run = read_run(slab, chunk, offset)
     if run.state is State.SPLIT:
@@ -298,21 +299,21 @@ _PLACEMENT: Final = Struct("<iih")
 
 
 NO_SEQUENCE: Final = -1
-"""Epoch and sequence where the brokers do not recognise repeated batches."""
+"""Epoch and sequence number where brokers do not recognise repeated batches."""
 
 
 def next_sequence(sequence: int, count: int) -> int:
-    """The sequence number `count` records after `sequence`: they run from 0 to 2^31 - 1 and start again at 0.
+    """Return the sequence number `count` records after `sequence`; numbers wrap from 2^31 - 1 to 0.
 
-    Where there is none (-1) there is none behind it.
+    -1, no number, stays -1.
     """
     return (sequence + count) & 0x7FFFFFFF if sequence >= 0 else sequence
 
 
 def place(slab: Slab, segment: Segment, partition: int, sequence: int, epoch: int, *, opens_batch: bool) -> None:
-    """Write the final partition and sequence numbers of a segment that goes into a record batch.
+    """Write the final partition and sequence numbers of a segment that joins a record batch.
 
-    On a whole run they stand in the run's header, in a split run in each record's.
+    A whole run has them in its header, a split run in each record's.
     """
     view, flag = slab.view, lay.FLAG_BATCH_START if opens_batch else 0
     run_at = slab.chunk_at(segment.chunk) + segment.run

@@ -1,14 +1,14 @@
-"""A slab file as it was found: what can be read of it, and what cannot.
+"""A slab file in any condition: its readable records and a list of its damage.
 
-For people who hold a file that no daemon reads any more, or that is damaged.  The mapping is private, so nothing here
-reaches the file; stores to it (a dead process's transaction finished, a count repaired) are part of the reading.
+This module serves operators with a damaged file, or with one that no daemon reads any more.  The mapping is private, so
+nothing here reaches the file.  Stores to the mapping are part of the reading: they finish a dead process's transaction
+or repair a count.
 
-Damage is a sentence in a list here, not an exception: the part that it names is passed over and the reading goes on.
-Memory that was overwritten with zeros looks like memory that was never used: only the books tell that something is
-missing.
+Damage is a sentence in a list, not an exception: the reader skips the part that it names and continues.  Memory that
+was overwritten with zeros looks like unused memory; only the books show that messages are missing.
 
-Records come in order of arrival.  A run is in order already, so the runs are merged: only those that were filled at the
-same time are open at a time.
+Records come in order of arrival.  Each run is already in order, so the runs are merged, and only runs that were filled
+at the same time are open together.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ __all__ = ["Body", "ChunkCounts", "Kept", "Landed", "LandingZone", "Salvage"]
 class Kept(NamedTuple):
     """A record whose bytes are in the slab.
 
-    `topic` is empty where no name is known of it.  `partition_key` is None in an AnyPartition message.  The key is from
-    file offset `key_at` to `value_at`, the value from there to `headers_at`, the record headers from there to `end`.
+    `topic` is empty where the name is lost.  `partition_key` is None for an AnyPartition message.  The key is at file
+    offsets `key_at` to `value_at`, the value from there to `headers_at`, the record headers from there to `end`.
     """
 
     chunk: int
@@ -61,7 +61,7 @@ class Kept(NamedTuple):
 
     @property
     def was_sent(self) -> bool:
-        """Whether it is part of a record batch that was built, so that a broker may have it."""
+        """Return True for a record of a batch that was built, because a broker may have it."""
         return self.state in _SENT
 
 
@@ -69,15 +69,13 @@ _SENT: Final = frozenset({State.IN_FLIGHT, State.RETURNED_SENT, State.ROUTED_SEN
 
 
 class Body(NamedTuple):
-    """The bytes of a record."""
-
     key: bytes
     value: bytes
     headers: bytes
 
 
 class Landed(NamedTuple):
-    """A datagram in the landing zone: `length` bytes at file offset `at`, of which a slot has room for the first."""
+    """A datagram in the landing zone, `length` bytes at file offset `at`; a slot may hold only the first of them."""
 
     arrival: int
     at: int
@@ -85,14 +83,14 @@ class Landed(NamedTuple):
 
 
 class LandingZone(NamedTuple):
-    """How many datagrams are in the landing zone, and those that no record was made of, in order of arrival."""
+    """The number of datagrams in the landing zone, and those without a record, in order of arrival."""
 
     landed: int
     pending: list[Landed]
 
 
 class ChunkCounts(NamedTuple):
-    """How many chunks are free, in use (bodies of spans included), and have a header that is not sound."""
+    """Numbers of chunks that are free, in use (bodies of spans included) or without a sound header."""
 
     free: int
     used: int
@@ -109,10 +107,11 @@ class _Place(NamedTuple):
 
 
 class Salvage:
-    """The slab at `path`; `damage` grows while it is read.
+    """The slab at `path`; `damage` grows during the reading.
 
-    `is_live`: a living daemon has it.  Then nothing is finished or repaired in our copy, and what is read may be
-    a moment old; else the copy is as the next daemon would find it.  Raises SlabError when nothing can be read.
+    With `is_live`, a living daemon has the slab.  Then the copy is not finished or repaired, and the result may be a
+    moment old.  Otherwise the copy is in the state that the next daemon would see.  Raises SlabError for an unreadable
+    file.
     """
 
     def __init__(self, path: Path, *, is_live: bool) -> None:
@@ -123,11 +122,10 @@ class Salvage:
         self._nameless: set[int] = set()
 
     def close(self) -> None:
-        """Unmap."""
         self.slab.close()
 
     def _finish_transactions(self) -> None:
-        """What a killed process had decided counts as done: the next daemon would not deliver it again."""
+        """Apply the valid redo records of killed processes, as the next daemon would before it delivers anything."""
         for index in range(lay.ROW_COUNT):
             try:
                 Row(self.slab, index).counters.release()
@@ -137,7 +135,7 @@ class Salvage:
     # --- chunks ------------------------------------------------------------------------------------------------------
 
     def chunks(self) -> ChunkCounts:
-        """Count the chunks, and note the damaged ones."""
+        """Count the chunks and add the damaged ones to `damage`."""
         used = sum(span for _, state, span, _ in chunk_heads(self.slab) if state is not ChunkState.FREE)
         unsound = [
             chunk
@@ -148,13 +146,13 @@ class Salvage:
         return ChunkCounts(self.slab.geometry.chunks - used - len(unsound), used, len(unsound))
 
     def _says_used(self, chunk: int) -> bool:
-        """A chunk that was never opened has no header, one that was just being opened a part of it: both say FREE."""
+        """Report if a chunk's state byte is not FREE.  Chunks that were never opened, or only partly, say FREE."""
         return self.slab.view[self.slab.chunk_at(chunk) + lay.CHUNK_STATE] != ChunkState.FREE
 
     # --- records -----------------------------------------------------------------------------------------------------
 
     def records(self, *, settled: bool = False) -> Iterator[Kept]:
-        """The records that are held, and if wanted those that are `settled`, in order of arrival."""
+        """Yield the held records, with `settled` also the settled ones, in order of arrival."""
         places = sorted(self._places(settled=settled), reverse=True)
         fronts: list[tuple[int, int, Kept, Iterator[Kept]]] = []
         while places or fronts:
@@ -184,7 +182,7 @@ class Salvage:
             for offset, run in runs_of(self.slab, chunk):
                 yield run, _Place(run.first_arrival, chunk, offset, run.generation)
         except SlabError as error:
-            yield f"{error} It was passed over, and what lies behind it in the chunk."
+            yield f"{error} It was skipped, with everything behind it in the chunk."
 
     def _records_in(self, place: _Place) -> Iterator[Kept]:
         _, chunk, offset, generation = place
@@ -194,8 +192,8 @@ class Salvage:
             for at, record in records_of(self.slab, chunk, offset, run):
                 yield self._kept(chunk, topic, run, at, record)
         except SlabError as error:
-            if self._generation(chunk) == generation:  # else a living daemon is done with it
-                self.damage.append(f"{error} It was passed over, and what lies behind it in the run.")
+            if self._generation(chunk) == generation:  # else a living daemon has reclaimed it
+                self.damage.append(f"{error} It was skipped, with everything behind it in the run.")
 
     def _generation(self, chunk: int) -> int:
         return self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_GENERATION) >> 2]
@@ -234,7 +232,7 @@ class Salvage:
         )
 
     def body(self, kept: Kept) -> Body | None:
-        """The bytes of a record; None if a living daemon has used its memory again meanwhile."""
+        """Return the bytes of a record; None if a living daemon has reused its memory."""
         view = self.slab.view
         found = Body(
             bytes(view[kept.key_at : kept.value_at]),
@@ -246,7 +244,7 @@ class Salvage:
     # --- landing zone ------------------------------------------------------------------------------------------------
 
     def landing_zone(self) -> LandingZone:
-        """What was received last, and of that what was not copied to a lane."""
+        """Return the contents of the landing zone, and those datagrams that no lane has a copy of."""
         base = self.slab.longs[landing.base_at(self.slab) >> 3]
         places = landing.landed_places(self.slab)
         copied = arrivals_from(self.slab, base) if places else frozenset()

@@ -1,11 +1,11 @@
-"""Who sends how much: a table of users for each input, in shared memory.
+"""Messages of each sending user: a table for each input, in shared memory.
 
-Each input process writes the table of its own row only and reads those of all inputs, so that a quota holds for the
-daemon however many processes a user's messages come by; they may exceed it together by what they take in at the same
-moment.  A table outlives its process, so that nobody gets a new quota by having one killed.  It is no part of the
-books: a crash may leave its sums a batch short.
+Each input process writes only its own row's table and reads the tables of all inputs.  So a quota holds for the whole
+daemon, whatever processes receive a user's messages.  Inputs that receive at the same moment may exceed it together. A
+table outlives its process, so the death of a process does not renew a quota.  The table is no part of the books: a
+crash may leave its sums one batch short.
 
-A table that is full gives the entry of the user who was not heard of for longest to a new one.
+A full table reuses the entry of the user whose last message is the oldest.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["SenderSums", "SenderTable", "read_senders"]
 
 
 class SenderSums(NamedTuple):
-    """Sums of one user since the slab was made.
+    """Sums of one user since the creation of the slab.
 
-    `received` messages in all, of which `not_allowed` and `over_quota` ones were discarded; `refused` connections;
-    `waited` is how often a connection was not read because of the quota.
+    `received` counts all messages, `not_allowed` and `over_quota` those of them that were discarded, `refused` counts
+    connections.  `waited` counts how often the input did not read a connection because of the quota.
     """
 
     received: int = 0
@@ -46,7 +46,7 @@ class SenderTable:
         self._places = {key: place for place, key in _keys(self._longs, self._own) if key}
 
     def used(self, user: int, window: int) -> int:
-        """How many messages of a user all inputs took in within a window of time, given by its number."""
+        """Return the messages that all inputs received from a user within the window of time of this number."""
         return sum(self._used_of(table, user + _KEY, window) for table in self._all)
 
     def _used_of(self, table: int, key: int, window: int) -> int:
@@ -56,7 +56,7 @@ class SenderTable:
         return self._longs[place + _COUNT]
 
     def take(self, user: int, window: int, count: int) -> None:
-        """Note messages that were taken in within a window."""
+        """Count messages that were received within a window."""
         place = self._place_of(user + _KEY, window)
         if self._longs[place + _WINDOW] != window:
             self._longs[place + _COUNT] = 0
@@ -64,7 +64,6 @@ class SenderTable:
         self._longs[place + _COUNT] += count
 
     def add(self, user: int, window: int, sums: SenderSums) -> None:
-        """Add to the sums of a user."""
         place = self._place_of(user + _KEY, window) + _SUMS
         for at, amount in enumerate(sums, place):
             if amount:
@@ -90,7 +89,7 @@ class SenderTable:
 
 
 def read_senders(slab: Slab) -> dict[int, SenderSums]:
-    """The sums of all inputs by user."""
+    """Return the sums of all inputs by user."""
     found: dict[int, SenderSums] = {}
     for row in range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_INPUT + lay.INPUT_ROWS):
         for place, key in _keys(slab.longs, _table_at(slab, row) >> 3):
@@ -102,7 +101,7 @@ def read_senders(slab: Slab) -> dict[int, SenderSums]:
 
 
 _KEY = 2
-"""Added to a user's number: 0 is a free entry, and -1 stands for the users of TCP."""
+"""Added to a user's number, because key 0 is a free entry and user -1 stands for all TCP clients."""
 _WINDOW, _COUNT, _SUMS = 1, 2, 3
 _WORDS = lay.SENDER_ENTRY >> 3
 
@@ -113,7 +112,7 @@ def _table_at(slab: Slab, row: int) -> int:
 
 
 def _keys(longs: memoryview[int], table: int) -> list[tuple[int, int]]:
-    """Place and key of each entry of a table."""
+    """Return index and key of each entry of a table."""
     end = table + lay.SENDERS_PER_INPUT * _WORDS
     return list(zip(range(table, end, _WORDS), longs[table:end:_WORDS].tolist(), strict=True))
 

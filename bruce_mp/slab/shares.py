@@ -1,14 +1,14 @@
-"""Which input may use which part of the slab.
+"""The division of the slab's chunks among the inputs.
 
-The chunks are cut into *shares* of neighbours.  A table in the superblock says for each share which input has it; 0 is
-nobody.  An input takes a share when it runs out of chunks, under a lock of the file that the kernel takes from whoever
-dies, and gives it back by one store when nothing is in it and shares are scarce.  A dead input's shares stay with its
-row, for its successor.
+Chunks are grouped into *shares* of neighbours.  A table in the superblock names the input that has each share; 0 means
+free.  An input takes a share when it runs out of chunks, under a file lock that the kernel releases if the process
+dies.  It returns an empty share with one store when shares are scarce.  A dead input's shares stay with its row, for
+its successor.
 
-Half of the slab is guaranteed to the inputs that hold messages, the same part to each; the rest is for any of them.
-So an input whose clients wait when the slab is full cannot take the room of one whose messages would be discarded.  An
-input that holds nothing keeps an eighth of its part, so that the others may use nearly all of the slab.  When it
-receives messages, it takes what the others give back, up to its part.
+Half of the slab is guaranteed to the inputs that hold messages, in equal parts; the rest goes to any of them.  So an
+input whose clients wait for a full slab cannot take the room of one whose messages would be discarded.  An input that
+holds nothing keeps an eighth of its part, so that the others may use nearly all of the slab.  When it receives
+messages, it takes the shares that the others return, up to its part.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = ["Shares", "note_owners"]
 _LOCK_TRIES: Final = 50
 _LOCK_PAUSE_S: Final = 0.0001
 _IDLE_DIVISOR: Final = 8
-"""An input that holds nothing keeps one part in so many of what is guaranteed to it."""
+"""An input that holds nothing keeps its guaranteed shares divided by this number."""
 _SCARCE: Final = 4
-"""Below one part in so many, free shares are scarce."""
+"""Free shares are scarce below all shares divided by this number."""
 
 
 class Shares:
@@ -50,24 +50,24 @@ class Shares:
         self._guaranteed = self.count // (2 * (len(self._others) + 1))
         self._lock_file = os.open(slab.path, os.O_RDWR | os.O_CLOEXEC) if self._others else -1
         self._known_obtainable: int | None = None
-        """As long as nobody takes or gives a share, where nobody else does."""
+        """Cached `obtainable`, valid only without other inputs and until this input takes or returns a share."""
 
     def __del__(self) -> None:
         if getattr(self, "_lock_file", -1) >= 0:
             os.close(self._lock_file)
 
     def chunks_of(self, share: int) -> range:
-        """The chunks of a share; the last one may have fewer than `size`."""
+        """Return the chunks of a share; the last share may have fewer than `size`."""
         return range(share * self.size, share * self.size + (self._last_size if share == self.count - 1 else self.size))
 
     @property
     def own(self) -> list[int]:
-        """The shares that this input has."""
+        """Return the shares that this input has."""
         return [share for share, owner in enumerate(self._table.tolist()) if owner == self._owner]
 
     @property
     def capacity(self) -> int:
-        """How many chunks this input can have at the most while the others hold or do not hold messages as now."""
+        """Return the largest number of chunks that this input can have, given the shares that others hold now."""
         others = 0
         if self._others:
             table = bytes(self._table)
@@ -75,12 +75,12 @@ class Shares:
         return (self.count - 1) * self.size + self._last_size - others * self.size
 
     def _owed(self, has: int) -> int:
-        """Return the shares that are kept for another input, which has so many."""
+        """Return the number of shares that are kept for another input, which has `has` of them."""
         return self._guaranteed if has else -(-self._guaranteed // _IDLE_DIVISOR)
 
     @property
     def obtainable(self) -> int:
-        """How many chunks this input could take now."""
+        """Return the number of chunks that this input could take now."""
         if self._known_obtainable is not None:
             return self._known_obtainable
         table = bytes(self._table)
@@ -97,16 +97,16 @@ class Shares:
 
     @property
     def are_scarce(self) -> bool:
-        """Whether a share that is not used should be given back."""
+        """Report if inputs should return empty shares."""
         return bool(self._others) and bytes(self._table).count(0) * _SCARCE < self.count
 
     @property
     def free(self) -> list[int]:
-        """The shares that nobody has."""
+        """Return the shares that no input has."""
         return [share for share, owner in enumerate(self._table.tolist()) if not owner]
 
     def take_one(self) -> int | None:
-        """Take the first share that is free; None when none is to be had now."""
+        """Take the first free share and return it; None when none is obtainable."""
         with self._lock() as is_locked:
             table = bytes(self._table)
             if not is_locked or self._takeable(table) < 1:
@@ -116,7 +116,7 @@ class Shares:
             return share
 
     def take(self, shares: Sequence[int]) -> bool:
-        """Take all these shares, or none if one is not to be had now."""
+        """Take all these shares; False, and none taken, if one is not obtainable."""
         with self._lock() as is_locked:
             table = bytes(self._table)
             if not is_locked or self._takeable(table) < len(shares) or any(table[share] for share in shares):
@@ -126,7 +126,7 @@ class Shares:
             return True
 
     def give(self, share: int) -> None:
-        """Give a share back in which no chunk is in use."""
+        """Return a share without chunks in use."""
         self._note(share, 0)
 
     def _note(self, share: int, owner: int) -> None:
@@ -135,7 +135,7 @@ class Shares:
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """The lock that all inputs share; False when somebody has it too long, who may be stopped in a debugger."""
+        """Hold the lock of all inputs; yield False if its holder, perhaps stopped in a debugger, keeps it too long."""
         if self._lock_file < 0:
             yield True
             return
@@ -158,9 +158,9 @@ class Shares:
 
 
 def note_owners(slab: Slab, heads: Sequence[tuple[int, int]]) -> None:
-    """Write the table anew for chunks in use, pairs of chunk and span, from the owners in their headers.
+    """Rewrite the table for chunks in use, pairs of chunk and span, from the owners in their headers.
 
-    Nobody else may be at work: the supervisor does it before it starts the inputs.
+    The supervisor calls this before it starts the inputs, because no other process may change the table then.
     """
     shares = Shares(slab, 0)
     table = bytearray(shares.count)

@@ -1,14 +1,14 @@
-"""The life of a run or a record as a table: from which state to which, and who may store it.
+"""The state machine of runs and records: the transitions, and the process that may store each.
 
     OPEN -> FILLED -> ROUTED -> ASSIGNED -> QUEUED -> IN_FLIGHT -> DELIVERED
 
-is the way of a message that nothing happens to.  A dispatcher that has to give up what it holds RETURNs it: what it
-never sent goes on as ROUTED, what it built into a record batch as ROUTED_SENT, ASSIGNED_SENT and IN_FLIGHT again, with
-partition, sequence numbers and boundaries kept.  DISCARDED ends the life like DELIVERED.  A run that becomes SPLIT has
-no life of its own any more: its records go on, each from the state that the run was in.
+is the path of an ordinary message.  A dispatcher that gives up its messages returns them.  Messages that it never sent
+go on as ROUTED.  Those in a record batch that was built go through ROUTED_SENT, ASSIGNED_SENT and IN_FLIGHT again, with
+partition, sequence numbers and boundaries kept.  DISCARDED is final, as DELIVERED is.  A SPLIT run is final too: its
+records go on separately, each from the state that the run was in.
 
-A state names one process that may store the next, so no word ever has two writers.  A process that restarts finds what
-it held by its state and holder; a router has a new incarnation and stores the same state again with that.
+Each state names the one process that may store the next, so no state word has two writers.  A restarted process finds
+its records by their state and holder.  A router has a new incarnation, with which it stores the same state again.
 """
 
 from __future__ import annotations

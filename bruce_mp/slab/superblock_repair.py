@@ -1,9 +1,9 @@
-"""A private mapping of a slab file, also where its superblock is damaged.
+"""A private mapping of a slab file, also with a damaged superblock.
 
-Nothing else in the file says where its parts lie, but little is free to vary: the sizes of all tables are fixed but for
-the landing zone's slots, which follow from the largest datagram.  So if the superblock does not agree with itself, the
-first chunk is looked for, and the size of the slots that puts it there.  A slab of another layout version is never
-guessed at: that needs the program that knows it.
+Only the superblock says where the parts of the file lie, but few numbers can vary.  The sizes of all tables are fixed,
+except for the landing zone's slots, which follow from the largest datagram.  So if the superblock contradicts itself,
+the repair searches for the first chunk and for the slot size that puts it there.  A slab of another layout version is
+never guessed at, because it needs a program with that version.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["open_private"]
 
 MOST_SLOTS: Final = 64
-"""What `Geometry.for_size` gives at the most."""
+"""The largest number of slots that `Geometry.for_size` chooses."""
 
 
 def open_private(path: Path) -> tuple[Slab, list[str]]:
-    """A private mapping of the slab at `path`, and what was repaired in it.
+    """Return a private mapping of the slab at `path`, with a sentence for each repair.
 
-    Raises SlabError when it is no slab, of another layout version, or damaged beyond repair.
+    Raises SlabError when the file is no slab, of another layout version, or damaged beyond repair.
     """
     damage: list[str] = []
     try:
@@ -42,7 +42,7 @@ def open_private(path: Path) -> tuple[Slab, list[str]]:
 
 
 def _geometry(path: Path, error: SlabError) -> Geometry:
-    """The geometry of a file that `Slab` refused.  Raises `error` again if there is nothing to go by."""
+    """Return the geometry of a file that `Slab` refused.  Raises `error` again if the file does not reveal one."""
     if not path.is_file() or path.stat().st_size < lay.PAGE:
         raise error
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
@@ -57,7 +57,7 @@ def _geometry(path: Path, error: SlabError) -> Geometry:
 
 
 def _as_it_says(fields: tuple[int, ...]) -> Geometry | None:
-    """The superblock's own word, if it agrees with itself: then the file was cut, or only other fields are damaged."""
+    """Return the superblock's own geometry if it is consistent, in a shortened file or beside other damaged fields."""
     _, _, chunk, size, chunks, topics, partitions, rows, slots, slot_size = fields
     geometry = Geometry(chunks, topics, partitions, slots, slot_size)
     agrees = (chunk, rows, size) == (lay.CHUNK_BYTES, lay.ROW_COUNT, geometry.file_size)
@@ -65,7 +65,7 @@ def _as_it_says(fields: tuple[int, ...]) -> Geometry | None:
 
 
 def _by_first_chunk(data: mmap.mmap) -> Geometry | None:
-    """The geometry that begins its chunks where the first header of one is found."""
+    """Return the geometry whose chunks begin at the first chunk header in the file."""
     landing_at = Geometry(chunks=1).landing_at
     heads = (at for at in range(landing_at, len(data) - lay.CHUNK_BYTES + 1, lay.PAGE) if _is_head(data, at))
     first = next(heads, None)
@@ -86,7 +86,7 @@ _HEADED: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED}
 
 
 def _candidates(first: int) -> Iterator[Geometry]:
-    """The geometries that a daemon may have chosen and whose chunks begin at `first`."""
+    """Yield the geometries that a daemon may have chosen and whose chunks begin at `first`."""
     for slots in range(1, MOST_SLOTS + 1):
         room = first - Geometry(chunks=1, landing_slots=slots).landing_slots_at
         for size in range(room // slots & -64, max(0, room - lay.PAGE) // slots, -64):
@@ -96,13 +96,13 @@ def _candidates(first: int) -> Iterator[Geometry]:
 
 
 def _slot_in_iovec(data: mmap.mmap, geometry: Geometry) -> bool:
-    """Whether the first place for datagrams that the kernel was told of has the size of a slot."""
+    """Report if the first iovec of the landing zone has the size of a slot."""
     length_at = geometry.landing_iovecs_at + 8
     return int.from_bytes(data[length_at : length_at + 8], "little") == geometry.landing_slot_size
 
 
 def _repair_topic_count(slab: Slab) -> list[str]:
-    """Count the topics anew if the number cannot be right: a table of entries without names ends at the first."""
+    """Recount the topics if their number is impossible; the first entry without a name ends the table."""
     at = lay.SUPER_TOPIC_COUNT >> 2
     if 1 <= slab.words[at] <= slab.geometry.topics:
         return []

@@ -1,13 +1,13 @@
 """The topic table and the partition table.
 
-The router is the only writer of both, except for a partition's next sequence number, which belongs to the dispatcher
-that owns the partition, and a topic's refusal, which any dispatcher notes.  An entry is complete before the store that
-makes it visible.
+The router is the only writer of both, with two exceptions.  A partition's next sequence number belongs to the
+dispatcher that owns the partition, and any dispatcher records a topic's refusal.  An entry is complete before the store
+that makes it visible.
 
-A topic keeps its number as long as it has an entry.  The entry of a topic that is gone, and of which nothing is held,
-may be given to another, under another number: the place in the table and a multiple of its capacity.  So a number that
-somebody kept never comes to mean another topic.  A partition that gets an entry again, which its topic had lost, begins
-in a producer epoch that it has not had: a broker that remembers it would take the first messages for repetitions.
+A topic keeps its number while it has an entry.  The entry of a topic that is gone and holds no messages may pass to
+another topic, under another number: the place in the table plus a multiple of its capacity.  So a number never comes to
+mean another topic.  A partition that loses its entry and gets one again begins in a producer epoch that it has not had.
+Otherwise a broker that remembers the partition would take its first messages for repetitions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LARGEST: Final = 0xFFFFFFFF
 
 
 class TopicTable:
-    """Numbers of topics, and how many partitions each has.  Every process reads it, the router adds to it."""
+    """The numbers and partition counts of topics.  Every process reads it; the router adds to it."""
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
@@ -36,11 +36,11 @@ class TopicTable:
         self._ids: dict[bytes, int] = {}
         self._names: dict[int, bytes] = {}
         self._seen: list[int] = [0]
-        """The number in each entry when it was looked at last."""
+        """The number in each entry at the last refresh."""
         self.refresh()
 
     def refresh(self) -> None:
-        """Take in the entries that changed since the last look."""
+        """Read the entries that changed since the last refresh."""
         numbers = self._numbers()
         if numbers == self._seen:
             return
@@ -51,13 +51,13 @@ class TopicTable:
                 self._seen[index] = self._take_in(number)
 
     def _numbers(self) -> list[int]:
-        """The number in each entry; the first is never used."""
+        """Return the number in each entry; the first is never used."""
         first = (self._slab.geometry.topics_at + lay.TOPIC_NUMBER) >> 2
         step = lay.TOPIC_ENTRY >> 2
         return self._slab.words[first : first + self._slab.words[lay.SUPER_TOPIC_COUNT >> 2] * step : step].tolist()
 
     def _take_in(self, topic: int) -> int:
-        """Read an entry; 0 if it was given to another topic meanwhile, which the table's version will tell."""
+        """Read an entry and return its number; 0 if the router changes entry and version during the read."""
         if not topic:
             return 0
         at = self._at(topic)
@@ -81,15 +81,15 @@ class TopicTable:
 
     @property
     def version(self) -> int:
-        """Goes up with every change of the table: somebody who saw it unchanged need not look again."""
+        """Return a number that grows with every change of the table, so that readers can skip an unchanged one."""
         return self._slab.words[lay.SUPER_TOPICS_VERSION >> 2]
 
     def id_of(self, name: bytes) -> int:
-        """The topic's number, 0 if it has none."""
+        """Return the topic's number, 0 if it has none."""
         return self._ids.get(name, 0)
 
     def name_of(self, topic: int) -> bytes:
-        """The topic's name.  Raises KeyError for a number that was never given, or whose topic is gone."""
+        """Return the topic's name.  Raises KeyError for a number without a topic."""
         name = self._names.get(topic)
         if name is None:
             self.refresh()
@@ -101,17 +101,16 @@ class TopicTable:
 
     @property
     def room(self) -> int:
-        """How many more topics can be numbered."""
+        """Return how many more topics can be numbered."""
         return self._slab.geometry.topics - 1 - len(self._names)
 
     def has(self, topic: int) -> bool:
-        """Whether a topic has this number."""
         if topic not in self._names:
             self.refresh()
         return topic in self._names
 
     def was_freed(self, topic: int) -> bool:
-        """Whether a topic had this number that is gone."""
+        """Report if a topic had this number and is gone."""
         return 0 < topic <= self._slab.words[(self._at(topic) + lay.TOPIC_LAST_NUMBER) >> 2]
 
     def ids(self) -> dict[bytes, int]:
@@ -119,29 +118,29 @@ class TopicTable:
         return dict(self._ids)
 
     def known(self) -> dict[bytes, int]:
-        """All topics that have a number, and how many partitions each has."""
+        """Return the partition count of each numbered topic."""
         return {name: self.partitions_of(topic) for name, topic in self._ids.items()}
 
     def partitions_of(self, topic: int) -> int:
-        """How many partitions the router has seen of the topic."""
+        """Return the number of partitions that the router has seen of the topic."""
         return self._slab.words[(self._at(topic) + lay.TOPIC_PARTITIONS) >> 2]
 
     def refusals(self) -> dict[bytes, int]:
-        """Topics for which the last answer of a broker was a fatal error, and its code."""
+        """Return the error codes of topics for which the last answer of a broker was a fatal error."""
         self.refresh()
         codes = {name: self.refusal_of(topic) for name, topic in self._ids.items()}
         return {name: code for name, code in codes.items() if code}
 
     def refusal_of(self, topic: int) -> int:
-        """The code of the fatal error that was the last answer for a topic, 0 if it was none."""
+        """Return the fatal error code of the last answer for a topic, 0 if there was no error."""
         return self._slab.words[(self._at(topic) + lay.TOPIC_REFUSAL) >> 2]
 
     def note_refusal(self, topic: int, code: int) -> None:
-        """A broker's answer for a topic was a fatal error; 0: it was not (dispatchers only, the last one counts)."""
+        """Store the fatal error code of the last answer for a topic, 0 after success (dispatchers only)."""
         self._slab.words[(self._at(topic) + lay.TOPIC_REFUSAL) >> 2] = code
 
     def add(self, name: bytes, partitions: int) -> int:
-        """Number a topic (router only) or note its new partition count; 0 = table full or name too long."""
+        """Number a topic (router only) or store its new partition count; 0 = table full or name too long."""
         topic = self.id_of(name) or self._append(name)
         if topic and self.partitions_of(topic) != partitions:
             self._slab.words[(self._at(topic) + lay.TOPIC_PARTITIONS) >> 2] = partitions
@@ -164,19 +163,19 @@ class TopicTable:
         return topic
 
     def _free_place(self) -> int:
-        """The index of an entry that nobody has, 0 if there is none."""
+        """Return the index of a free entry, 0 if there is none."""
         if len(self._seen) < self._slab.geometry.topics:
             return len(self._seen)
         return next((index for index in range(1, len(self._seen)) if not self._seen[index]), 0)
 
     def _next_number(self, index: int) -> int:
-        """A number for an entry that it has not had."""
+        """Return a number that an entry has not had."""
         last = self._slab.words[(self._at(index) + lay.TOPIC_LAST_NUMBER) >> 2]
         number = last + self._slab.geometry.topics if last else index
         return number if number <= _LARGEST else index
 
     def remove(self, topics: Iterable[int]) -> None:
-        """Free the entries of topics that are gone, and of which nothing is held (router only)."""
+        """Free the entries of topics that are gone and hold no messages (router only)."""
         for topic in topics:
             at = self._at(topic)
             self._slab.words[(at + lay.TOPIC_LAST_NUMBER) >> 2] = topic
@@ -186,7 +185,7 @@ class TopicTable:
 
 
 class PartitionTable:
-    """The next sequence number of each partition, with the producer epoch that it belongs to."""
+    """The next sequence number of each partition, with its producer epoch."""
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
@@ -196,7 +195,7 @@ class PartitionTable:
         self._look()
 
     def _look(self, first: int = 0) -> None:
-        """Take in the entries from `first` on."""
+        """Read the entries from index `first` on."""
         count = self._slab.words[lay.SUPER_PARTITION_COUNT >> 2]
         entries = self._slab.view[self._at(first) : self._at(count)]
         for index, (topic, partition, _, _) in enumerate(lay.PARTITION.iter_unpack(entries), first):
@@ -216,11 +215,11 @@ class PartitionTable:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further partition can have an entry."""
+        """Report if no further partition can have an entry."""
         return not self._free and self._seen >= self._slab.geometry.partitions
 
     def ensure(self, topic: int, partition: int) -> bool:
-        """Make the entry of a partition if there is none (router only); False when the table is full."""
+        """Create a partition's entry if there is none (router only); False when the table is full."""
         if (topic, partition) in self._entries:
             return True
         if self.is_full:
@@ -250,26 +249,26 @@ class PartitionTable:
         return epoch, sequence
 
     def current(self, topic: int, partition: int) -> tuple[int, int]:
-        """(producer epoch, next sequence number) of a partition.  Raises KeyError when it has no entry."""
+        """Return (producer epoch, next sequence number) of a partition.  Raises KeyError without an entry."""
         return self._numbers_at(self._require(topic, partition))
 
     def entry_at(self, topic: int, partition: int) -> int:
-        """File offset of a partition's entry.  Raises KeyError when it has none."""
+        """Return the file offset of a partition's entry.  Raises KeyError without one."""
         return self._at(self._require(topic, partition))
 
     def store_next_sequence(self, topic: int, partition: int, sequence: int, epoch: int) -> None:
-        """Store it, with its epoch (the partition's dispatcher only)."""
+        """Store the next sequence number with its epoch (the partition's dispatcher only)."""
         store_next_sequence(self._slab, self.entry_at(topic, partition), sequence, epoch)
 
     def reset(self) -> None:
-        """Begin at 0 everywhere: a new producer id is taken (router only, while nobody numbers)."""
+        """Set all sequence numbers to 0 for a new producer id (router only, while no dispatcher numbers batches)."""
         self._look_again()
         self._slab.words[lay.SUPER_FIRST_EPOCH >> 2] = 0
         for topic, partition in self._entries:
             self.store_next_sequence(topic, partition, 0, 0)
 
     def _require(self, topic: int, partition: int) -> int:
-        """The index of the entry.  New ones are at the end, or where another was freed."""
+        """Return the index of the entry.  New ones are at the end, or where another was freed."""
         index = self._entries.get((topic, partition))
         if index is not None:
             return index

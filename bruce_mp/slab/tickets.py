@@ -1,9 +1,9 @@
-"""Tickets: the order in which an input hands its runs over, so that a sweep can take a snapshot.
+"""Tickets: the order in which an input hands runs over, which lets a sweep take a snapshot.
 
-A router that sweeps the slab while an input goes on filling it could find a run and miss an older one of the same
-lane: it looked at the older one's chunk before that run was handed over.  So each run gets the next ticket, and the
-input's row says which ticket was given out last.  Who reads that first and then sweeps finds every run with a ticket up
-to it, and leaves the later ones to their doorbells.
+Without them, a router that sweeps the slab while an input fills it could find a run and miss an older one of the same
+lane: it reads the older run's chunk before the hand-over.  So each run gets the next ticket, and the input's row has
+the last ticket.  A router that reads the row before its sweep finds every run up to that ticket, and leaves later runs
+to their doorbells.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ def _at(slab: Slab, row: int) -> int:
 
 
 class TicketOffice:
-    """Hands runs of an input over; one in each input process.  `row` is the input's."""
+    """The ticket counter of one input process; `row` is the input's."""
 
     def __init__(self, slab: Slab, row: int) -> None:
         self._slab = slab
         self.row_at = _at(slab, row)
-        """File offset of the ticket that was given out last."""
+        """File offset of the last ticket."""
 
     def hand_over(self, run_at: int) -> None:
-        """Make the run at a file offset the router's: ticket, then word, then the row."""
+        """Hand the run at a file offset over to the router: store ticket, state word and row in this order."""
         ticket = self._slab.longs[self.row_at >> 3] + 1
         self._slab.longs[(run_at + lay.RUN_TICKET) >> 3] = ticket
         self._slab.words[run_at >> 2] = State.FILLED
         self._slab.longs[self.row_at >> 3] = ticket
 
     def catch_up(self, ticket: int) -> None:
-        """A predecessor may have died after it handed over a run with this ticket and before its row said so."""
+        """Raise the row's ticket to that of a run, if a predecessor died between run and row."""
         self._slab.longs[self.row_at >> 3] = max(self._slab.longs[self.row_at >> 3], ticket)
 
 
 def last_tickets(slab: Slab) -> dict[int, int]:
-    """The last ticket of each input row."""
+    """Return the last ticket of each input row."""
     rows = range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_INPUT + lay.INPUT_ROWS)
     return {row: slab.longs[_at(slab, row) >> 3] for row in rows}

@@ -1,15 +1,15 @@
-"""The dynamic threshold of topics: how much of an input's part of the slab one topic may hold.
+"""The dynamic threshold of topics: an upper bound on one topic's part of an input's memory.
 
 The rule is that of shared-memory switches (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
-packet switches", 1998): a topic may hold at most `alpha` times as much as is free.  A single stuck topic then fills
-`alpha / (1 + alpha)` of the memory.  However many are stuck, a part stays free.
+packet switches", 1998): a topic may hold at most `alpha` times the free memory.  A single stuck topic then fills `alpha
+/ (1 + alpha)` of the memory.  However many are stuck, a part stays free.
 
 That part shrinks with each stuck topic, so the last eighth of the memory is a reserve: within it a topic may hold at
-most a quarter of what is free.  A topic that holds nothing gets one chunk while any is free.
+most a quarter of the free memory.  A topic that holds nothing gets one chunk while any is free.
 
 Chunks are counted when a lane gets them and when the pool reclaims them: constant work for each chunk, none for each
-message.  The pool reclaims lazily, so a topic is refused only after a bounded look at its own oldest chunks and at the
-oldest of all.
+message.  The pool reclaims lazily.  So it refuses a topic only after a bounded inspection of the topic's oldest chunks
+and the oldest of all.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ TopicKey = int | bytes
 """The number of a topic, or the name of one that the router has not numbered."""
 
 RESERVE_PART: Final = 8
-"""One part in so many of an input's capacity is the reserve."""
+"""The reserve is an input's capacity divided by this number."""
 RESERVE_DIVISOR: Final = 4
-"""Within the reserve a topic may hold one part in so many of what is free."""
+"""Within the reserve a topic may hold the free memory divided by this number."""
 LOOKS_PER_SWEEP: Final = 256
 PATIENCE_MS: Final = 1000
 FIRST_PAUSE_MS: Final = 5
 LONGEST_PAUSE_MS: Final = 80
-"""A sweep that frees nothing is not repeated for so long: the pauses double, so that a stuck topic costs little."""
+"""Pauses after sweeps that free nothing; they double up to this value, so that a stuck topic costs little."""
 
 
 class Holding:
-    """The chunks that one topic holds, those looked at longest ago first, with the span of each."""
+    """The chunks that one topic holds, with the span of each, in order of their last inspection."""
 
     __slots__ = ("alpha", "chunks", "freed", "held", "pause_ms", "swept_until_ms")
 
@@ -54,7 +54,7 @@ class Holding:
         self.chunks: OrderedDict[int, int] = OrderedDict()
         self.held = self.freed = 0
         self.alpha: int | None = None
-        """None before anything asks for it, and after a change of the configuration."""
+        """None before the first use, and after a change of the configuration."""
         self.pause_ms = FIRST_PAUSE_MS
         self.swept_until_ms = 0
 
@@ -66,14 +66,14 @@ class Holdings:
         self._by_topic: dict[TopicKey, Holding] = {}
         self._topics: dict[int, TopicKey] = {}
         self.freed = 0
-        """Chunks of all topics that came free."""
+        """Number of chunks of all topics that became free."""
 
     def of(self, topic: TopicKey) -> Holding:
-        """Return what a topic holds; a new, unlisted holding if that is nothing."""
+        """Return the holding of a topic; without chunks, a new, unlisted one."""
         return self._by_topic.get(topic) or Holding()
 
     def listed(self) -> dict[TopicKey, Holding]:
-        """Return all that is held, by topic."""
+        """Return all holdings by topic."""
         return self._by_topic
 
     def add(self, topic: TopicKey, holding: Holding, chunk: int, span: int) -> None:
@@ -103,7 +103,7 @@ class Holdings:
 
 
 def topic_of_chunk(slab: Slab, chunk: int) -> TopicKey | None:
-    """Return the topic of a chunk's first run; None where it has no run, is damaged or belongs to a fenced attempt."""
+    """Return the topic of a chunk's first run; None without a run, with damage or in a fenced attempt."""
     at, words = slab.chunk_at(chunk), slab.words
     run_at = at + lay.CHUNK_HEADER
     if not words[(at + lay.CHUNK_RUNS) >> 2] or words[(at + lay.CHUNK_ATTEMPT) >> 2]:
@@ -118,7 +118,7 @@ def topic_of_chunk(slab: Slab, chunk: int) -> TopicKey | None:
 
 
 class _Press(NamedTuple):
-    """A topic has been over its threshold since then, when so many chunks of its own and of all had come free."""
+    """The start of a topic's time over its threshold, and the counts of freed chunks then: its own and all."""
 
     since_ms: int
     freed: int
@@ -132,7 +132,7 @@ class TopicShares:
 
     Where the senders of all topics share a socket that `blocks`, a topic over its threshold may only be slower than its
     senders.  It gets its chunk, and the socket has to rest: see `must_rest`.  The topic is refused once it is stuck:
-    none of its chunks comes free for a second, while another topic holds nothing or gets chunks free.  Where all topics
+    none of its chunks becomes free for a second, while another topic holds nothing or frees chunks.  Where all topics
     are stuck the socket rests, and nothing is refused.
     """
 
@@ -143,7 +143,7 @@ class TopicShares:
         self.blocks = False
         self._pressed: dict[TopicKey, _Press] = {}
         self.has_refused = False
-        """The last `allocate` failed because of the topic's threshold, not for want of memory."""
+        """True if the last `allocate` failed because of the topic's threshold, not for want of memory."""
 
     def apply_config(self, alpha_of: Callable[[bytes], int]) -> None:
         """Apply changed factors."""
@@ -162,22 +162,22 @@ class TopicShares:
         return chunk
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Report if a topic that was refused may go on, for a message that needs `span` chunks or a larger amount.
+        """Report if a refused topic may resume, for a message of `span` chunks or a larger amount.
 
-        Less than half of what it holds is not worth a try: each parses all that waits.
+        A retry parses all waiting messages, so it is not worth less than half of the topic's holding.
         """
         holding = self._pool.holdings.of(topic)
         return self._is_allowed(topic, holding, min(span, 1 + holding.held // 2), now_ms)
 
     def must_rest(self, now_ms: int) -> bool:
-        """Report if a topic is over its threshold that is not stuck, so that nothing should be received."""
+        """Report if a topic is over its threshold without being stuck, so that the input should receive nothing."""
         for topic in list(self._pressed):
             if self._is_allowed(topic, self._pool.holdings.of(topic), 1, now_ms):
                 del self._pressed[topic]
         return any(self._presses(topic, now_ms) for topic in list(self._pressed))
 
     def _presses(self, topic: TopicKey, now_ms: int) -> bool:
-        """Note that a topic is over its threshold; False if it is stuck, or no others wait for it."""
+        """Record a topic over its threshold; False if it is stuck, or if no other topic waits because of it."""
         if not self.blocks:
             return False
         holdings, press = self._pool.holdings, self._pressed.get(topic)
@@ -189,7 +189,7 @@ class TopicShares:
         return holdings.freed == press.freed_in_all and not self._is_any_idle()
 
     def _is_any_idle(self) -> bool:
-        """Report if a numbered topic holds nothing: its messages were all delivered."""
+        """Report if a numbered topic holds no chunks, so all its messages are delivered."""
         return sum(isinstance(topic, int) for topic in self._pool.holdings.listed()) < len(self._topics)
 
     def _is_allowed(self, topic: TopicKey, holding: Holding, span: int, now_ms: int) -> bool:
@@ -200,7 +200,7 @@ class TopicShares:
     def _is_within(self, topic: TopicKey, holding: Holding, span: int) -> bool:
         """Compare what a topic would hold with its threshold."""
         held = holding.held + span
-        if held == 1 or held * RESERVE_DIVISOR <= self._pool.own_free - span:  # quick: what is to be had is not counted
+        if held == 1 or held * RESERVE_DIVISOR <= self._pool.own_free - span:  # quick: counts no obtainable shares
             return True
         free = self._pool.free_count - span
         if held * RESERVE_DIVISOR <= free:
@@ -218,7 +218,7 @@ class TopicShares:
             return b""
 
     def _sweep(self, holding: Holding, now_ms: int) -> bool:
-        """Reclaim settled chunks before a topic is refused, a bounded number of looks; False if none came free."""
+        """Reclaim settled chunks before a refusal, with a bounded number of inspections; False if none became free."""
         if now_ms < holding.swept_until_ms:
             return False
         some = list(islice(holding.chunks, LOOKS_PER_SWEEP))

@@ -231,7 +231,7 @@ def test_a_damaged_run_hides_only_what_lies_behind_it(tmp_path: Path) -> None:
     assert found.values == [b"0", b"1", b"2", b"5"]
     [text] = found.damage
     assert text.startswith("The run at byte ")
-    assert text.endswith("of chunk 0 is damaged. It was passed over, and what lies behind it in the chunk.")
+    assert text.endswith("of chunk 0 is damaged. It was skipped, with everything behind it in the chunk.")
 
 
 def test_a_damaged_record_hides_only_what_lies_behind_it_in_its_run(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_damaged_record_hides_only_what_lies_behind_it_in_its_run(tmp_path: Pa
     overwrite(path, records_at + lay.RECORD_HEADER + 8 + lay.RECORD_VALUE_LENGTH, b"\xff\xff\xff\xff")
     found = Found(path)
     assert found.values == [b"0", b"2", b"3", b"4", b"5"]
-    assert [text.partition(" of chunk 0 is damaged. It was passed over")[0] for text in found.damage] == [
+    assert [text.partition(" of chunk 0 is damaged. It was skipped")[0] for text in found.damage] == [
         f"The record at byte {lay.CHUNK_HEADER + lay.RUN_HEADER + lay.RECORD_HEADER + 8}"
     ]
 
