@@ -1,7 +1,8 @@
-"""The barriers that clients wait for: which, until when, and what they are answered.
+"""The barriers that clients wait for: their sections, deadlines and answers.
 
-A barrier parts the messages of a connection into sections, so that an answer counts those before it and no others.
-What is waited for is read from the worker's own chunks (`outcomes.py`), so a barrier outlives router and dispatchers.
+A barrier divides the messages of a connection into sections, so that an answer counts exactly the messages before it.
+The outcomes come from the worker's own chunks (`outcomes.py`), so a barrier survives the death of router and
+dispatchers.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class _Pending:
     token: bytes
     due_ms: int
     last: Section
-    """The last section that it waits for."""
+    """The last section that the barrier covers."""
 
 
 class Barriers:
-    """The barriers of one worker.  `answer(client, data)` sends an answer; times in ms on a steady clock."""
+    """The barriers of one worker.  `answer(client, data)` sends an answer; times are in ms on a steady clock."""
 
     def __init__(self, outcomes: Outcomes, sections: Sections, answer: Callable[[Client, bytes], None]) -> None:
         self._outcomes = outcomes
@@ -47,23 +48,23 @@ class Barriers:
         self._answer = answer
         self._pending: list[_Pending] = []
         self.are_new = False
-        """Set when somebody begins to wait; whoever has things sent then clears it."""
+        """True after a new barrier; the caller that schedules checks resets it."""
 
     def __len__(self) -> int:
         return len(self._pending)
 
     @property
     def due_ms(self) -> int | None:
-        """When the time of a barrier is over next."""
+        """Return the earliest deadline of a barrier."""
         return min((each.due_ms for each in self._pending), default=None)
 
     @property
     def clients(self) -> set[Client]:
-        """Who waits for an answer."""
+        """Return the clients that wait for an answer."""
         return {each.client for each in self._pending}
 
     def ask(self, client: Client, data: bytes, now_ms: int) -> None:
-        """A client sent a barrier; everything before it is taken in."""
+        """Handle a client's barrier, after the receipt of all its earlier messages."""
         request = decode_barrier(data)
         if isinstance(request, BarrierAnswer):
             self._tell(client, request.token, request.status, client.section)
@@ -85,7 +86,7 @@ class Barriers:
         self.are_new = True
 
     def look(self, now_ms: int) -> bool:
-        """Answer what can be answered, and what waited long enough; whether there was news of any message."""
+        """Answer finished and overdue barriers; True if the outcome of any message became known."""
         news = self._outcomes.look()
         waiting = []
         for each in self._pending:
@@ -101,7 +102,7 @@ class Barriers:
         return news
 
     def end(self) -> None:
-        """The daemon ends: answer everyone."""
+        """Answer all pending barriers, because the daemon shuts down."""
         self._outcomes.look()
         for each in self._pending:
             done = not _outstanding(each.client, each.last)
@@ -110,15 +111,15 @@ class Barriers:
         self._pending = []
 
     def forget(self, client: Client) -> None:
-        """The client is gone."""
+        """Remove a disconnected client."""
         self._pending = [each for each in self._pending if each.client is not client]
         for section in (*client.earlier, client.section):
             self._sections.leave(section)
 
     def _settle(self, client: Client) -> None:
-        """Put together what is finished, so that a connection with many barriers has not as many sections.
+        """Merge finished sections into one, so that a connection with many barriers keeps few sections.
 
-        Whoever waited for them has been answered.
+        No pending barrier covers them alone: their barriers are answered.
         """
         while client.earlier and not client.earlier[0].outstanding:
             section = client.earlier.pop(0)
@@ -128,7 +129,7 @@ class Barriers:
             self._sections.leave(section)
 
     def _tell(self, client: Client, token: bytes, status: BarrierStatus, last: Section) -> None:
-        """Answer, with the counts of all sections up to `last`."""
+        """Send an answer with the counts of all sections up to `last`."""
         sections = list(_sections_of(client, last))
         discards: Tally[DiscardReason | int] = Tally()
         for section in sections:
@@ -141,7 +142,7 @@ class Barriers:
 
 
 def _sections_of(client: Client, last: Section) -> Iterator[Section]:
-    """The sections of a client from its first one to `last`."""
+    """Yield the sections of a client from its first to `last`."""
     yield client.past
     for section in client.earlier:
         yield section

@@ -1,4 +1,4 @@
-"""A stream connection of a worker: its socket, and what the worker knows of who is at the other end."""
+"""A stream connection of a worker: its socket and the credentials of its peer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["Connection", "is_let_in", "peer_of", "user_of"]
 
 _CREDENTIALS: Final = Struct("iII")
 _PEERGROUPS: Final = 59
-"""`SO_PEERGROUPS` of Linux, which Python's socket module does not have."""
+"""Linux' `SO_PEERGROUPS`; Python's socket module lacks it."""
 _GROUPS_BYTES: Final = 1024
-"""All that Python's `getsockopt` has room for: 256 groups."""
+"""The largest buffer of Python's `getsockopt`: room for 256 groups."""
 
 
 class Connection:
-    """A client and its socket.  `outgoing` are answers that it has not taken yet; it may have left, but for those."""
+    """A client and its socket.  `outgoing` holds unsent answers, also after the client has sent its last byte."""
 
     __slots__ = ("client", "has_left", "outgoing", "socket")
 
@@ -39,7 +39,7 @@ class Connection:
 
     @property
     def events(self) -> int:
-        """What to wait for."""
+        """Return the epoll events to wait for."""
         return (0 if self.has_left else select.EPOLLIN) | (select.EPOLLOUT if self.outgoing else 0)
 
     def say_farewell(self) -> None:
@@ -53,7 +53,7 @@ class Connection:
 
 
 def peer_of(connection: socket.socket) -> Peer | None:
-    """Who connected: the kernel knows it of UNIX sockets."""
+    """Return the process and user of the peer; None for TCP, of which the kernel knows neither."""
     if connection.family != socket.AF_UNIX:
         return None
     pid, uid, _ = _credentials_of(connection)
@@ -61,12 +61,12 @@ def peer_of(connection: socket.socket) -> Peer | None:
 
 
 def user_of(peer: Peer | None) -> int:
-    """Whose quota counts."""
+    """Return the user under whose quota the peer's messages fall."""
     return TCP_USER if peer is None else peer.uid
 
 
 def is_let_in(connection: socket.socket, senders: Senders, now_ms: int) -> bool:
-    """Whether who connected may send, by his user or any of his groups; if not, it is noted."""
+    """Report if the allow list names the peer's user or one of its groups; log and count a refusal."""
     if connection.family != socket.AF_UNIX or senders.rules.allowed is None:
         return True
     pid, uid, gid = _credentials_of(connection)
@@ -78,7 +78,7 @@ def is_let_in(connection: socket.socket, senders: Senders, now_ms: int) -> bool:
 
 
 def _groups_of(connection: socket.socket) -> array[int]:
-    """The further groups of who connected; none if they are too many, or the kernel (before 4.13) does not tell."""
+    """Return the supplementary groups of the peer; none on Linux before 4.13, or if they exceed the buffer."""
     try:
         return array("I", connection.getsockopt(socket.SOL_SOCKET, _PEERGROUPS, _GROUPS_BYTES))
     except OSError:

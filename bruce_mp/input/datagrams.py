@@ -1,14 +1,15 @@
-"""A batch of datagrams on its way through the input: from the landing zone into lanes, counted in one transaction.
+"""The path of a batch of datagrams through the input: from the landing zone into lanes, counted in one transaction.
 
-The order makes it safe to die anywhere: first the records are in lanes (each whole or not at all), then one
-transaction counts the batch and empties the landing zone, then the router hears of the runs.  Until the transaction a
-recovery finds the batch in the landing zone and knows by the arrival numbers which of it was copied.
+The order of the steps makes a crash harmless at any point.  First the input appends the records to lanes, each whole or
+not at all.  Then one transaction counts the batch and empties the landing zone.  Then the router hears of the runs.
+Until the transaction, recovery finds the batch in the landing zone, and the arrival numbers show which datagrams were
+copied.
 
-Where it matters who sends, every batch is judged before it goes into lanes.  What is refused of it is counted by the
-transaction that lands the batch.
+Where allow lists or quotas apply, the input judges every batch before it goes into lanes.  The transaction that lands
+the batch also counts the refused datagrams.
 
-A datagram that is longer than allowed is malformed whatever its bytes say; the kernel may have cut it so that they look
-right.  For the parser it has no bytes at all.
+A datagram longer than the limit is malformed whatever its bytes say, because the kernel may have cut it to a valid
+message.  For the parser it has no bytes at all.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ _PLAIN: Final = PlainCounters(
 
 
 class Admission:
-    """Takes what is in the landing zone in.
+    """Admits datagrams from the landing zone to the lanes.
 
-    `longest` is how long a datagram may be.  Without `senders` anybody may send any number.
+    `longest` is the largest size of a datagram.  Without `senders` there are no allow lists and no quotas.
     """
 
     def __init__(
@@ -73,13 +74,13 @@ class Admission:
         self._intake = Intake(slab, self._receiver, lanes, row, longest=self._longest, counters=_PLAIN)
 
     def go_by(self, naps: Naps) -> None:
-        """From now on it may sleep like this while it waits for more."""
+        """Apply new limits for sleeps between receives."""
         self._intake.go_by(naps)
 
     def take(self, descriptor: int, limit: int, now_ms: int, until_ms: int = 0) -> int:
-        """Take in what waits at a socket, at most `limit` messages; how many.
+        """Receive at most `limit` messages from a socket and return their number.
 
-        Up to `until_ms` it may wait for more, see `Intake`.  Raises OSError when the socket is broken.
+        The call may wait for more until `until_ms`, see `Intake`.  Raises OSError when the socket is broken.
         """
         if (self._senders is not None and self._senders.matter) or self._clocks.is_searching(now_ms):
             return self._take_judged(descriptor, limit, now_ms)
@@ -90,7 +91,7 @@ class Admission:
         return landed + count
 
     def _take_judged(self, descriptor: int, limit: int, now_ms: int) -> int:
-        """Take in one batch, and have the kernel tell who sent it."""
+        """Receive one batch with the credentials of its senders."""
         landing.ask_for_senders(self._slab, min(limit, self._slab.geometry.landing_slots))
         count = self._receiver.receive(descriptor, limit)
         if count:
@@ -98,7 +99,7 @@ class Admission:
         return count
 
     def admit(self, count: int, now_ms: int, skip: frozenset[int] = frozenset()) -> None:
-        """Take the first `count` datagrams of the landing zone in; the arrivals in `skip` are in lanes already."""
+        """Admit the first `count` datagrams of the landing zone; the arrivals in `skip` are in lanes already."""
         self._row.open_books()
         base = self._base
         judged = Judged()
@@ -114,13 +115,13 @@ class Admission:
 
     @property
     def _base(self) -> int:
-        """The arrival number of the first datagram in the landing zone."""
+        """Return the arrival number of the first datagram in the landing zone."""
         return self._slab.longs[landing.base_at(self._slab) >> 3]
 
     def _land(
         self, count: int, ingested: Ingested, skip: frozenset[int] = frozenset(), judged: Judged | None = None
     ) -> None:
-        """Report what has to be reported, and count the batch."""
+        """Report discarded messages and land the batch."""
         judged = judged or Judged()
         view, base = self._slab.view, self._base
         landed = landing.landed_places(self._slab) if refused(ingested) or skip or judged.refused else []
@@ -137,9 +138,9 @@ class Admission:
         return int.from_bytes(self._slab.view[at + 4 : at + 6], "big")
 
     def recover(self, owner: int, now_ms: int) -> list[Segment]:
-        """Finish what a dead predecessor left: its open runs, its landing zone.  The runs that the router must hear of.
+        """Finish a dead predecessor's open runs and landing zone; return the runs that the router must hear of.
 
-        Must come before anything else is taken in.
+        The input calls this before it receives anything.
         """
         close_open_runs(self._slab, owner)
         landed = len(landing.landed_lengths(self._slab))
@@ -154,9 +155,10 @@ class Admission:
 def tally(
     received: int, ingested: Ingested, recovered: Iterable[int] = (), not_let_in: Collection[DiscardReason] = ()
 ) -> dict[int, int]:
-    """By how much a batch raises which counter.
+    """Return the amount by which a batch raises each counter.
 
-    `recovered` are the API keys of what a predecessor had copied; `not_let_in` says why others are not in `ingested`.
+    `recovered` are the API keys of messages that a predecessor had copied.  `not_let_in` has the reasons for refused
+    messages, which are not in `ingested`.
     """
     raises = tally_ingested(received, ingested, [dropped.reason for dropped in ingested.no_room])
     raises[Counter.UnixDgInputAgentForwardMsg] += received - refused(ingested) - len(not_let_in)

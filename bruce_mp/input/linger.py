@@ -1,11 +1,11 @@
-"""How long a run may wait in the input for more messages of its topic.
+"""The time that a run may wait in the input for more messages of its topic.
 
-A frame to the router costs some twenty microseconds whether it names one message or a hundred, so a run lingers as
-long as nobody notices: half of the time that the topic's batches may wait anyway, 250 ms at the most, and not at all
-for topics that are not batched.  A batch's age counts from the arrival of its messages, so that this delays nothing.
+A frame to the router costs about twenty microseconds, for one message or for a hundred.  So a run lingers for half of
+the time that the topic's batches may wait anyway, at most 250 ms, and not at all for unbatched topics.  A batch's age
+counts from the arrival of its messages, so the linger delays no delivery.
 
-It is short where it would be noticed: a batch that has no limit of time may be full before, and a rate limit counts a
-run in the window in which its first message came.
+Two cases need a short linger.  A batch without a time limit may be full earlier.  A rate limit counts a run in the
+window in which its first message arrived.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHORT_MS: Final = 25
 
 
 def lingers_of(config: Config) -> Callable[[bytes], int]:
-    """How long a run of a topic may wait."""
+    """Return a function from a topic to the linger of its runs, in ms."""
 
     def linger_of(topic: bytes) -> int:
         rule = config.rate_limit_for(topic)
@@ -37,14 +37,14 @@ def lingers_of(config: Config) -> Callable[[bytes], int]:
 
 
 def shortest_linger_ms(config: Config) -> int:
-    """That of the topic whose runs may wait shortest, whether the configuration names it or not."""
+    """Return the shortest linger of any topic, named in the configuration or not."""
     linger_of, unnamed = lingers_of(config), b""
     named = {*config.batching.topics, *config.rate_limit.topics}
     return min(map(linger_of, [unnamed, *map(str.encode, named)]))
 
 
 def linger_ms(batching: TopicBatching, *, is_limited: bool = False) -> int:
-    """Milliseconds for a topic with this batching; `is_limited`: so many messages of it may pass in a window."""
+    """Return the linger in ms for this batching; `is_limited` means that the topic has a rate limit."""
     if batching.kind is BatchingKind.NONE:
         return 0
     time_ms = batching.limits.time_ms

@@ -1,10 +1,9 @@
-"""How long the datagram input may sleep between two receives.
+"""Limits for the sleep of the datagram input between two receives (receive coalescing).
 
-To be woken costs it more than to take a message in.  While messages come fast it sleeps a little before it looks for
-the next, and finds several.  The clients' messages wait in the kernel meanwhile, so this has limits: what is expected
-fills neither the queue, which has to be long enough, nor the send buffer of a client, in which a message counts until
-it is received; and no message is noticeably later for it.  A client that has made its buffer much smaller waits, or
-gets EAGAIN, sooner than without.
+A wake-up costs more CPU than receiving a message.  While messages come fast, the input sleeps briefly and then receives
+several.  Clients' messages wait in the kernel during that time, so the sleep has limits.  The expected messages must
+not fill the queue, nor the send buffer of a client, where a message counts until it is received.  No message may be
+noticeably later.  A client that reduces its buffer a lot blocks, or gets EAGAIN, sooner than without naps.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ __all__ = ["naps_for"]
 
 LONGEST_US: Final = 2000
 LATER_BY: Final = 16
-"""A message may be later by so small a part of the time for which its run lingers at least."""
+"""The longest delay of a message is the shortest linger divided by this number."""
 ROOM: Final = 4
-"""So small a part of a queue, or of a send buffer, may be taken by what is expected: bursts have the rest."""
+"""Expected messages may take a queue or send buffer divided by this number; the rest is for bursts."""
 SHORT_QUEUE: Final = 128
-"""In a shorter one so few may be expected that the timer costs what it saves."""
+"""In a shorter queue the timer costs as much as a nap saves."""
 SEND_BUFFER: Final = 212_992
-"""What Linux grants a socket that asks for nothing else, in bytes, if nobody has set it otherwise."""
+"""Linux' default send buffer in bytes, used if the setting cannot be read."""
 SEND_BUFFER_SETTING: Final = Path("/proc/sys/net/core/wmem_default")
 
 
 def naps_for(config: Config, queue: int) -> Naps:
-    """Naps for a socket at which `queue` datagrams may wait; 0: nobody knows how many."""
+    """Return naps for a socket with a queue of `queue` datagrams; 0 = unknown length."""
     if queue < SHORT_QUEUE:
         return NO_NAPS
     longest_us = min(LONGEST_US, shortest_linger_ms(config) * 1000 // LATER_BY)
@@ -41,7 +40,7 @@ def naps_for(config: Config, queue: int) -> Naps:
 
 
 def _send_buffer() -> int:
-    """What Linux grants now."""
+    """Return the system's present default for send buffers."""
     try:
         return int(SEND_BUFFER_SETTING.read_text("ascii"))
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""What became of the messages that stream clients sent, found in the chunks that this worker filled.
+"""The outcomes of stream clients' messages, read from the chunks that this worker filled.
 
-Nobody tells a worker of outcomes, so nobody's death can keep it from them: it reads the words of its own chunks, when
-somebody asks and at the latest before it reuses a chunk.  Each run is counted once, when it is settled; how far a chunk
-is counted is remembered as long as its present life lasts.
+No other process reports outcomes to a worker, so no other process' death can hide them.  The worker reads the state
+words of its own chunks, for a pending barrier and at the latest before it reuses a chunk.  It counts each run once,
+when the run is settled, and keeps its position in each chunk until the chunk is reused.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["Outcomes", "Sections"]
 
 _MOST: Final = lay.ARRIVAL_SOURCES - 1
 LOOKS: Final = 512
-"""Chunks that are looked at in one go."""
+"""The largest number of chunks that one call inspects."""
 
 
 class Sections:
-    """The sections of this worker by number; a number is used again when nothing of its section is outstanding."""
+    """The sections of this worker by number; a number is reused when none of its messages is outstanding."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, Section] = {}
@@ -36,16 +36,15 @@ class Sections:
         return len(self._by_number)
 
     def find(self, number: int) -> Section | None:
-        """The section with a number, if there is one."""
         return self._by_number.get(number)
 
     @property
     def are_exhausted(self) -> bool:
-        """Whether no further section can be told from the others."""
+        """Report if all section numbers are in use."""
         return len(self) >= _MOST
 
     def begin(self) -> Section:
-        """A new section; where none can be told from the others any more, one whose outcomes nobody counts."""
+        """Create a section; without a free number, return a section 0, which gets no outcomes."""
         if self.are_exhausted:
             return Section(0)
         self._last = self._last % _MOST + 1
@@ -55,18 +54,18 @@ class Sections:
         return section
 
     def leave(self, section: Section) -> None:
-        """Nothing will be sent in a section any more."""
+        """Mark a section as closed to further messages."""
         section.is_left = True
         self.look(section)
 
     def look(self, section: Section) -> None:
-        """Forget a section that was left and is finished."""
+        """Remove a section that is closed and finished."""
         if section.is_left and not section.outstanding:
             self._by_number.pop(section.number, None)
 
 
 class Outcomes:
-    """Watches the chunks of one worker, those that it opened itself."""
+    """Counts the outcomes in the chunks that one worker opened itself."""
 
     def __init__(self, slab: Slab, sections: Sections) -> None:
         self._slab = slab
@@ -74,17 +73,17 @@ class Outcomes:
         self._counted: dict[int, Place] = {}
 
     def opened(self, chunk: int) -> None:
-        """A chunk begins a new life."""
+        """Start to count a chunk that was opened."""
         self._counted[chunk] = Place()
 
     def released(self, chunk: int) -> None:
-        """A chunk, whose messages are all settled, is about to end its life."""
+        """Count the rest of a settled chunk before its release."""
         if chunk in self._counted:
             self._count(chunk)
             del self._counted[chunk]
 
     def look(self) -> bool:
-        """Look at some chunks, in turn; whether that was news."""
+        """Inspect some chunks in rotation; True if any new outcome was found."""
         found = False
         for _ in range(min(LOOKS, len(self._counted))):
             chunk = next(iter(self._counted))
@@ -97,7 +96,7 @@ class Outcomes:
         self._counted[chunk] = place
         for (number, state, reason), count in counts.items():
             section = self._sections.find(number)
-            if section is None:  # only where memory is damaged
+            if section is None:  # only in damaged memory
                 continue
             if state == State.DELIVERED:
                 section.delivered += count
@@ -107,7 +106,7 @@ class Outcomes:
         return bool(counts)
 
     def topics(self) -> set[int]:
-        """The numbers of topics whose messages are not settled yet, as far as some looks show."""
+        """Return the numbers of topics with unsettled messages, from a bounded number of chunks."""
         found: set[int] = set()
         words = self._slab.words
         for chunk, place in list(self._counted.items())[:LOOKS]:

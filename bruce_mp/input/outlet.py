@@ -1,4 +1,4 @@
-"""What every input does behind its lanes: hand runs on when they are due, tell of discards, look after its memory."""
+"""Publishing of an input's due runs to the router, its discard reports and the upkeep of its memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FLUSH_MS: Final = 2000
 
 
 class Outlet:
-    """Between an input's lanes and the link to the router.  `after_round` belongs behind each round of the loop."""
+    """The link between an input's lanes and the router.  The loop calls `after_round` after each round."""
 
     def __init__(self, loop: Loop, lanes: Lanes, pool: ChunkPool, router: Sender, reporter: DiscardReporter) -> None:
         self._loop = loop
@@ -39,21 +39,21 @@ class Outlet:
         self._report: Timer | None = None
 
     def start_tidying(self) -> None:
-        """Once a second, give back memory that somebody else may want."""
+        """Reclaim memory once a second, because another input may need it."""
         self._pool.tidy()
         self._loop.call_later(_TIDY_EVERY_S, self.start_tidying)
 
     def hand_on(self, segments: list[Segment]) -> None:
-        """Tell the router of runs."""
+        """Send the router a frame that names runs."""
         if segments:
             self._router.send([Parcel(Kind.RUNS, segments=segments)])
 
     def flush(self, topics: Iterable[int]) -> None:
-        """Have what is batched of some topics sent, behind everything handed on so far."""
+        """Make the router send the batches of some topics, after the runs of earlier frames."""
         self._router.send([Parcel(Kind.FLUSH, topic) for topic in topics])
 
     def hand_on_closed(self) -> None:
-        """Tell it of those that are closed; the batch before must have been landed or counted."""
+        """Name the closed runs to the router; the batch before must have been landed or counted."""
         self.hand_on(self._lanes.drain_closed())
 
     def hand_on_runs(self) -> None:
@@ -62,19 +62,19 @@ class Outlet:
         self.hand_on_closed()
 
     def hand_on_all(self) -> None:
-        """Close everything, and tell it of that."""
+        """Close all runs and name them to the router."""
         self._lanes.close_all()
         self.hand_on_closed()
 
     def close(self, links: Links, *, has_router: bool) -> None:
-        """Say the last words, to a router only if there is one: its successor looks by itself."""
+        """Flush and close the links; without a router its frames are dropped, because its successor sweeps the slab."""
         self._reporter.flush()
         if not has_router:
             self._router.close()
         links.close(_FLUSH_MS if has_router else LAST_WORDS_MS)
 
     def after_round(self) -> None:
-        """Hand on what is due, and see to it that the loop wakes when more is."""
+        """Publish due runs, and set a timer for the next."""
         self._lanes.close_due(steady_ms())
         self.hand_on_closed()
         self._set_alarm()
@@ -86,7 +86,7 @@ class Outlet:
         self._reporter.flush()
 
     def _set_alarm(self) -> None:
-        """Wake up when the next run is due; a timer that is there already and early enough serves."""
+        """Set a timer for the next due run, unless an early enough one is set."""
         due = self._lanes.next_due_ms
         if due is None or (self._wake is not None and self._wake_ms <= due):
             return

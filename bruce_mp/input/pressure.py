@@ -1,14 +1,13 @@
-"""Back-pressure: how much the input may receive next, and how long it should rest before it looks again.
+"""Back-pressure: the number of messages that the input may receive next, and its rest before the next receive.
 
-A datagram's sender cannot be told to wait, but the kernel's queue can: it is short, and a blocking sender stops when it
-is full.  So from three quarters of the slab on the input rests a little between turns, longer the fuller it is, and
-takes in less in a turn, of large messages fewer, so that a turn never takes more than a part of what is left.  What is
-stuck in the slab does not count, neither as full nor as room: to rest for it would be in vain.  When the slab is full
-all the same, the config decides: new messages are discarded, or nothing is received until there is room for it for
-certain.
+The input cannot ask a datagram's sender to wait, but the kernel's queue is short, and a blocking sender stops when it
+is full.  So above three quarters of the slab the input rests between turns, longer the fuller the slab is.  It also
+receives less in a turn, fewer messages if they are large, so that a turn takes only a small part of the free chunks.
+Stuck chunks count neither as full nor as room, because a rest does not free them.  When the slab is full all the same,
+the configuration decides: the input discards new messages, or receives nothing until there is certainly room.
 
-How large the datagrams of a batch are is known only of the first.  So a batch may have as many as would find room if
-each were of the largest size; where not even one would, the first may come alone if it fits.
+The input knows only the size of the first datagram of a batch.  So a batch may have as many as would fit if each were
+of the largest size; where not even one such fits, the first may come alone if it fits.
 """
 
 from __future__ import annotations
@@ -23,22 +22,24 @@ if TYPE_CHECKING:
 __all__ = ["LONGEST_S", "Allowance", "Pressure", "chunks_for", "messages_that_fit"]
 
 SOFT: Final = 0.75
-"""The share of the slab in use from which on the input rests."""
+"""The part of the usable slab in use above which the input rests."""
 SHORTEST_S: Final = 0.001
 LONGEST_S: Final = 0.010
 
 
 MOST_MESSAGES: Final = 512
-"""In one turn, between two looks at the slab's room.  Not batches: at a pace a batch is a single message, and to return
-for a few dozen of them costs as much as they do."""
+"""The messages of one turn, between two checks of the slab's room.
+
+Batches would be the wrong unit: with naps a batch may be a single message, and a return for a few dozen messages costs
+as much as they do.
+"""
 LEAST_MESSAGES: Final = 8
 LARGEST_PART: Final = 32
-"""A turn that took more than this part of the free chunks was too long, and one that took less than a quarter of it
-too short."""
+"""A turn that takes more than this part of the free chunks is too long; less than a quarter of it is too short."""
 
 
 class Allowance(NamedTuple):
-    """At most so many messages may be received now; then rest for so many seconds."""
+    """The number of messages that may be received now, and the seconds of rest after them."""
 
     messages: int
     rest_s: float
@@ -48,9 +49,10 @@ NOTHING: Final = Allowance(0, 0.0)
 
 
 class Pressure:
-    """Watches the chunks of one input.  `largest` is the size of its largest message, `batch` that of a batch.
+    """Computes allowances from the chunks of one input.
 
-    `blocks`: nothing is received that may not find room.
+    `largest` is the size of its largest message, `batch` the number of messages in its largest batch.  With `blocks`,
+    the input receives only messages that certainly find room.
     """
 
     def __init__(self, pool: ChunkPool, *, largest: int, batch: int, blocks: bool = False) -> None:
@@ -60,10 +62,10 @@ class Pressure:
         self.blocks = blocks
         self._messages = MOST_MESSAGES
         self._free_before = 0
-        """When the last turn began."""
+        """Free chunks at the beginning of the last turn."""
 
     def allowance(self, next_size: int) -> Allowance:
-        """What may be received now, when the datagram that comes first has `next_size` bytes."""
+        """Return the present allowance; the first waiting datagram has `next_size` bytes."""
         soft_free = int(self._pool.usable * (1 - SOFT))
         is_short = self._pool.free_count <= soft_free
         if is_short:
@@ -77,7 +79,7 @@ class Pressure:
         return Allowance(self._messages if is_short else MOST_MESSAGES, rest_s)
 
     def _learn(self, taken: int) -> None:
-        """The last turn took so many chunks, of those that were free."""
+        """Adapt the length of a turn to the number of chunks that the last one took."""
         if taken * LARGEST_PART > self._pool.free_count:
             self._messages = max(LEAST_MESSAGES, self._messages // 2)
         elif taken * LARGEST_PART * 4 < self._pool.free_count:
@@ -89,7 +91,7 @@ class Pressure:
         return SHORTEST_S + (LONGEST_S - SHORTEST_S) * (1 - self._pool.free_count / max(1, soft_free))
 
     def _room(self, next_size: int) -> int:
-        """Messages that find room for certain."""
+        """Return the number of messages that certainly find room."""
         room = _room_for_largest(self._pool, self._span, self._batch)
         if not room:
             self._pool.reclaim(self._pool.capacity)
@@ -98,15 +100,15 @@ class Pressure:
 
 
 def _room_for_largest(pool: ChunkPool, span: int, batch: int) -> int:
-    """Messages that find room whatever their sizes: each takes a span, or two where a smaller one lies across."""
+    """Count messages of any sizes that fit: each takes a span, or two where a smaller one lies across."""
     pool.secure(2 * batch * span, span)
     return pool.free_spans(span, 2 * batch) // 2
 
 
 def messages_that_fit(pool: ChunkPool, count: int, largest: int, first: int) -> int:
-    """How many of `count` messages of at most `largest` bytes find room for certain; `first` is the size of the first.
+    """Return how many of `count` messages of at most `largest` bytes certainly find room.
 
-    It may be that only that one does.
+    `first` is the size of the first message, which may fit alone.
     """
     span = chunks_for(largest)
     room = _room_of(pool, span, count)
@@ -124,5 +126,5 @@ def _room_of(pool: ChunkPool, span: int, count: int) -> int:
 
 
 def chunks_for(size: int) -> int:
-    """Neighbouring chunks that a message of this size needs at the most."""
+    """Return the largest number of neighbouring chunks that a message of this size needs."""
     return -(-(size + lay.RECORD_HEADER + lay.RUN_HEADER + lay.CHUNK_HEADER) // lay.CHUNK_BYTES)

@@ -1,12 +1,12 @@
-"""The datagram input: receive, validate, append to the slab, hand on the run.
+"""The datagram input: receives, validates, appends to the slab, publishes the runs.
 
-It never waits for anything behind it.
+It never waits for a later stage.
 
-What the kernel took from a sender is not lost without a trace, also at the end.  Told to drain, the input goes on as
-ever until nothing waits at the socket, which takes no more by then; where senders are blocked rather than messages
-discarded, it waits for room.  A service manager's socket goes on taking messages: of these it takes what waits just
-then, and the next daemon takes the others.  Told to stop, it takes in what waits whether there is room or not, so that
-what finds none is at least counted.
+Every message that the kernel accepted from a sender is delivered or counted, also at the end.  After Drain, the input
+continues until nothing waits at the socket, which is closed to senders then; where senders block instead of losing
+messages, it waits for room.  A service manager's socket stays open: the input receives the messages that wait at that
+moment, and the next daemon receives the others.  After Stop, the input receives waiting messages even without room, so
+that each discard is at least counted.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ __all__ = ["main", "prepare"]
 
 _LOG: Final = logging.getLogger(__name__)
 _TURNS_A_ROUND: Final = 4
-"""After so many turns the loop looks at its other sources, however much waits at the socket."""
+"""Turns after which the loop serves its other sources, even if more messages wait at the socket."""
 _LONGEST_ROUND_MS: Final = 100
-"""The supervisor is heard between rounds."""
+"""Longest time between two reads of the supervisor's control socket."""
 _LAST_BATCHES: Final = 2048
-"""Told to stop, it takes in no more than these: senders may go on."""
+"""Largest number of batches after Stop, because senders may continue."""
 _AFTER_ERROR_S: Final = 1.0
 _LOOK: Final = MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT
-"""With it `recv` says how long a datagram is and leaves it where it is."""
+"""Flags with which `recv` returns the length of a datagram and leaves it in the queue."""
 
 
 def prepare(slab: Slab) -> None:
-    """What takes long with a large slab, and harms nobody who still works on it."""
+    """Do the slow set-up for a large slab, safely beside the processes that still use it."""
     slab.populate()
 
 
@@ -92,9 +92,9 @@ class _Input:
             longest=config.input.max_datagram_size,
             senders=self._senders,
         )
-        self._socket.setblocking(True)  # a service manager may have made it; who must not wait says so in each call
+        self._socket.setblocking(True)  # a service manager's socket may differ; non-blocking calls say so themselves
         self._socket.setsockopt(SOL_SOCKET, SO_PASSCRED, 1)
-        self._socket.setsockopt(SOL_SOCKET, SO_TIMESTAMP, 0)  # in the landing zone it would take the sender's place
+        self._socket.setsockopt(SOL_SOCKET, SO_TIMESTAMP, 0)  # timestamps would take the credentials' place
         self._loop = Loop()
         router = self._links.sender(ROUTER_FROM_INPUTS)
         self._outlet = Outlet(self._loop, self._lanes, pool, router, self._reporter)
@@ -103,7 +103,7 @@ class _Input:
         self.apply(config)
 
     def apply(self, config: Config) -> None:
-        """Go by this configuration from now on; what only a restart applies is as it was."""
+        """Apply a reloaded config.  Settings that need a restart keep their old values."""
         renew_logging(self._config.logging, config.logging, self._name)
         self._config = config
         self._reporter.apply(config)
@@ -139,11 +139,11 @@ class _Input:
             self._take_the_rest()
             self._finish()
         elif word is None:
-            self._is_replaced = True  # a new supervisor's input takes what waits; the router is gone
+            self._is_replaced = True  # a new supervisor's input receives the rest; the router is gone
             self._finish()
 
     def _on_datagrams(self) -> None:
-        """Take in what waits, a bounded number of messages; rest when the slab fills up."""
+        """Receive a bounded number of messages; rest when the slab fills up."""
         until_ms = 0 if self._draining or self._blocks else steady_ms() + _LONGEST_ROUND_MS
         for _ in range(_TURNS_A_ROUND):
             size = self._next_size() if self._blocks else 0
@@ -168,7 +168,7 @@ class _Input:
         self._loop.watch(self._socket, lambda _: self._on_datagrams())
 
     def _next_size(self) -> int | None:
-        """How long the datagram is that waits first; None when none waits."""
+        """Return the length of the first waiting datagram; None without one."""
         try:
             return self._socket.recv_into(bytearray(1), 1, _LOOK)
         except BlockingIOError:
@@ -178,7 +178,7 @@ class _Input:
             return None
 
     def _receive(self, limit: int, until_ms: int = 0) -> bool:
-        """Take in at most `limit` messages, for which it may wait that long; False when there were none."""
+        """Receive at most `limit` messages, waiting until `until_ms` at most; False when there were none."""
         self._lanes.clock_step_ms = clock_step_ms()
         try:
             count = self._admission.take(self._socket.fileno(), limit, steady_ms(), until_ms)
@@ -194,12 +194,12 @@ class _Input:
         self._rest(_AFTER_ERROR_S)
 
     def _take_the_rest(self) -> None:
-        """Take in what waits; not for ever."""
+        """Receive the waiting messages, in a bounded number of batches."""
         for _ in range(_LAST_BATCHES):
             if not self._receive(self._slab.geometry.landing_slots):
                 return
 
     def _finish(self) -> None:
-        """Hand everything on, and end."""
+        """Publish all runs and stop."""
         self._outlet.hand_on_all()
         self._loop.stop()

@@ -1,11 +1,11 @@
-"""Who may send, and how much: allow lists and quotas, as one input process applies them.
+"""Allow lists and quotas, as one input process applies them.
 
-`Senders` decides and counts; `judge` applies it to the datagrams in the landing zone.  Where nothing is configured the
-kernel is not asked.  The rules are values made from the configuration, and may be replaced at any time.
+`Senders` decides and counts; `judge` applies it to the datagrams in the landing zone.  Without rules, the input does
+not ask the kernel for senders.  The rules are values made from the configuration and can be replaced at any time.
 
-A datagram is judged when it is taken in, by the credentials that the kernel stored beside it: a successor that finds
-it in the landing zone judges it by the same ones.  What a predecessor had copied into a record is in, whatever a
-quota says now.
+The input judges a datagram by the credentials that the kernel stored beside it.  A successor that finds the datagram in
+the landing zone judges it by the same credentials.  A datagram that a predecessor had copied into a record stays
+admitted under any later quota.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_WINDOW_MS: Final = 1000
 
 
 class Rules(NamedTuple):
-    """Who may send by a listener, which the configuration calls `section`, and how much."""
+    """The allow list and the quotas of a listener; `section` is its name in the configuration."""
 
     section: str
     allowed: AllowList | None
@@ -43,24 +43,22 @@ class Rules(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """Whether it matters who sends."""
+        """Report if there is any rule, so that the sender matters."""
         return self.allowed is not None or self.limits is not None
 
 
 def rules_for_datagrams(config: Input) -> Rules:
-    """The rules of the datagram socket."""
     return Rules("input.unix_datagram", allow_list_of(config.unix_datagram), limits_of(config.quota))
 
 
 def rules_for_streams(config: Input) -> Rules:
-    """The rules of stream connections."""
     return Rules("input.unix_stream", allow_list_of(config.unix_stream), limits_of(config.quota))
 
 
 class Senders:
-    """Applies rules for the input of row `owner`.  Times are of the steady clock, in ms.
+    """Applies rules for the input of row `owner`.  Times are in ms of the steady clock.
 
-    `matter`: there are rules; else nobody needs to ask for senders.
+    `matter` is True with rules; without them the input need not ask the kernel for senders.
     """
 
     def __init__(self, rules: Rules, slab: Slab, owner: int, inputs: Sequence[int]) -> None:
@@ -68,30 +66,30 @@ class Senders:
         self._table = SenderTable(slab, owner, inputs)
 
     def go_by(self, rules: Rules) -> None:
-        """Go by these rules from now on."""
+        """Replace the rules."""
         self.rules = rules
         self.matter = rules.any
 
     def admits(self, uid: int, gids: Iterable[int]) -> bool:
-        """Whether a process of this user, in these groups, may send."""
+        """Report if the allow list admits a process of this user and these groups."""
         return self.rules.allowed is None or self.rules.allowed.admits(uid, gids)
 
     def left(self, user: int, now_ms: int) -> int | None:
-        """How many messages of a user may still come in this interval; None: any number."""
+        """Return how many messages of a user the quota still admits in this interval; None without a limit."""
         limit = None if self.rules.limits is None else self.rules.limits.of(user)
         return None if limit is None else max(0, limit - self._table.used(user, self._window(now_ms)))
 
     def next_interval_ms(self, now_ms: int) -> int:
-        """When the next interval begins."""
+        """Return the start of the next interval."""
         return (self._window(now_ms) + 1) * self._interval_ms
 
     def took(self, user: int, count: int, now_ms: int) -> None:
-        """Note messages that were taken in."""
+        """Count received messages."""
         self._table.take(user, self._window(now_ms), count)
         self.add(user, SenderSums(received=count), now_ms)
 
     def add(self, user: int, sums: SenderSums, now_ms: int) -> None:
-        """Add to the sums of a user that the page shows."""
+        """Add to the sums of a user on the status page."""
         self._table.add(user, self._window(now_ms), sums)
 
     def _window(self, now_ms: int) -> int:
@@ -102,33 +100,33 @@ class Senders:
         return _NO_WINDOW_MS if self.rules.limits is None else self.rules.limits.interval_ms
 
     def refuse(self, uid: int, pid: int, what: str) -> None:
-        """Say that somebody may not send; once in a while for each user."""
+        """Log the refusal of a user that no allow list names; the log limits repetitions for each user."""
         section = self.rules.section
         text = "%s of user %d (process %d) was refused: %s.allow_users and %s.allow_groups do not name the user."
         _LOG.warning(text, what, uid, pid, section, section, extra={"about": (section, uid)})
 
     def hold(self, user: int, what: str) -> None:
-        """Say that somebody sends too much; once in a while for each user."""
+        """Log that a user exceeds its quota; the log limits repetitions for each user."""
         who = "TCP connections" if user == TCP_USER else f"user {user}"
         _LOG.warning("There are more messages of %s than input.quota allows: %s.", who, what, extra={"about": user})
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What is to become of the datagrams of a batch, by who sent them; `senders` is None where that is not known."""
+    """The verdict on a batch of datagrams by their senders; `senders` is None where they are unknown."""
 
     senders: landing.Senders | None = None
     refused: dict[int, DiscardReason] = field(default_factory=dict)
-    """By slot."""
+    """Reasons of refused datagrams by slot."""
     taken: Tally[int] = field(default_factory=Tally)
-    """By user."""
+    """Numbers of admitted datagrams by user."""
 
     def peer(self, slot: int) -> Peer | None:
-        """Who sent a datagram."""
+        """Return the sender of a datagram."""
         return None if self.senders is None else Peer(self.senders.pids[slot], self.senders.uids[slot])
 
     def note(self, by: Senders, now_ms: int) -> None:
-        """Count the batch, which is landed."""
+        """Count the batch, which is landed, for its users."""
         for uid, count in self.taken.items():
             by.took(uid, count, now_ms)
         uids = [] if self.senders is None else self.senders.uids
@@ -139,10 +137,10 @@ class Judged:
 
 
 def judge(by: Senders, slab: Slab, count: int, now_ms: int, skip: Collection[int] = ()) -> Judged:
-    """Judge the first `count` datagrams of the landing zone, but for the slots in `skip`.
+    """Judge the first `count` datagrams of the landing zone, except for the slots in `skip`.
 
-    Those that came while it did not matter who sends are let in.  Of what a user sends in an interval the first
-    messages are within his quota.
+    Datagrams without credentials, received before there were rules, are admitted.  A user's first messages in an
+    interval are the ones within the quota.
     """
     senders = landing.senders_of(slab, count)
     if senders is None:
@@ -158,7 +156,7 @@ def judge(by: Senders, slab: Slab, count: int, now_ms: int, skip: Collection[int
 
 
 def _by_account(senders: landing.Senders, count: int, skip: Collection[int]) -> dict[tuple[int, int], Sequence[int]]:
-    """The slots of each user and group, in order."""
+    """Return the slots of each user and group, in order."""
     _, uids, gids = senders
     if not skip and len(set(uids)) == len(set(gids)) == 1:
         return {(uids[0], gids[0]): range(count)}
@@ -170,7 +168,7 @@ def _by_account(senders: landing.Senders, count: int, skip: Collection[int]) -> 
 
 
 def _ration(by: Senders, found: Judged, uid: int, slots: Sequence[int], now_ms: int) -> None:
-    """Refuse what is beyond a user's quota."""
+    """Refuse a user's datagrams beyond the quota."""
     left = by.left(uid, now_ms)
     within = len(slots) if left is None else min(max(0, left - found.taken[uid]), len(slots))
     if within:

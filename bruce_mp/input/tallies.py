@@ -1,4 +1,4 @@
-"""What a batch raises which counter by, and what the discard report hears of it; the same for all inputs."""
+"""Counters and discard reports of a batch, the same for all inputs."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ RECOGNISED: Final[Mapping[int, Counter]] = {
 
 
 def recognised(message: memoryview) -> Counter:
-    """Return the counter of messages of the type of a sound one."""
+    """Return the counter of sound messages of this message's type."""
     return RECOGNISED[int.from_bytes(message[4:6], "big")]
 
 
 def refused(ingested: Ingested) -> int:
-    """How many messages of a batch went no further."""
+    """Return the number of messages of a batch that were rejected or found no room."""
     return len(ingested.rejections) + len(ingested.no_room)
 
 
@@ -69,7 +69,7 @@ def report(
     place: tuple[int, int],
     peer: Peer | None = None,
 ) -> None:
-    """Tell the discard report of a message that was not taken, which is at `place`: offset and length."""
+    """Report the discard of an invalid message at `place`, an offset and a length."""
     at, length = place
     size = reporter.sample_size
     sample = bytes(buffer[at : at + (length if size is None else min(length, size))])
@@ -81,7 +81,7 @@ def report(
 def report_refused(
     reporter: DiscardReporter, reason: DiscardReason, peer: Peer | None, buffer: memoryview, place: tuple[int, int]
 ) -> None:
-    """Tell of a message that was not let in because of who sent it."""
+    """Report the discard of a message because of its sender."""
     at, length = place
     if reason is DiscardReason.OVER_QUOTA:
         _report_over_quota(reporter, peer, bytes(buffer[at : at + length]))
@@ -91,7 +91,7 @@ def report_refused(
 
 
 def _report_over_quota(reporter: DiscardReporter, peer: Peer | None, data: bytes) -> None:
-    """There may be nothing wrong with it but that it is one too many."""
+    """Report a message over its sender's quota, which may be valid otherwise."""
     message = parse_message(data)
     if not isinstance(message, Message):
         message = Message(b"", data, b"", 0, None)
@@ -103,7 +103,7 @@ def _report_over_quota(reporter: DiscardReporter, peer: Peer | None, data: bytes
 def report_no_room(
     reporter: DiscardReporter, dropped: NoRoom, buffer: memoryview, place: tuple[int, int], reason: DiscardReason
 ) -> None:
-    """Tell of a good message for which there was no room."""
+    """Report the discard of a valid message for want of room."""
     reporter.note(reason, topic=dropped.topic, timestamp=dropped.timestamp)
     if reporter.keeps_copies:
         at, length = place
@@ -118,9 +118,9 @@ def _shortened(message: Message, size: int | None) -> Message:
 
 
 def tally_ingested(received: int, ingested: Ingested, reasons: Iterable[DiscardReason]) -> Tally[int]:
-    """Return by how much a batch of `received` messages raises which counter, whatever input it came by.
+    """Return the amount by which a batch of `received` messages raises each counter, for any input.
 
-    `reasons` say why messages found no room, one for each that did not.
+    `reasons` has one entry for each message that found no room.
     """
     raises: Tally[int] = Tally({Counter.MsgReceived: received})
     raises[RECOGNISED[_ANY_PARTITION]] = ingested.any_partition

@@ -1,6 +1,7 @@
-"""Which timestamps an input lets into records, and the word to operators about clients whose clocks are wrong.
+"""The timestamps that an input admits to records, and a warning about clients with wrong clocks.
 
-The kernels compare and replace; here is the rule for each topic, the counter, and the warning that names the sender.
+The kernels compare and replace timestamps.  This module has the rule for each topic, the counter, and the warning that
+names the sender.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["ClockWatch", "clock_step_ms", "warn_of_clock", "windows_for_datagram
 
 _LOG: Final = logging.getLogger(__name__)
 _SEARCH_MS: Final = 1000
-"""How long the kernel is asked for senders, which costs CPU time, to find one with a wrong clock."""
+"""Time for which the kernel is asked for senders, at a cost in CPU time, to find one with a wrong clock."""
 _SEARCH_EVERY_MS: Final = 30_000
 
 
@@ -55,12 +56,12 @@ def _windows_by_policy(timestamps: Timestamps) -> dict[TimestampPolicy, Timestam
 
 
 def clock_step_ms() -> int:
-    """Return how far the wall clock is ahead of the steady one: it was set since the daemon's start."""
+    """Return how far the wall clock is ahead of the steady clock; a step since the daemon's start changes it."""
     return wall_ms() - steady_ms()
 
 
 def warn_of_clock(found: ReplacedTimestamps, peer: Peer | None, *, stranger: str = "a sender of datagrams") -> None:
-    """Log that timestamps of a topic were replaced, and by whom they were sent, as far as that is known."""
+    """Log that timestamps of a topic were replaced, with their sender as far as it is known."""
     topic = found.topic.decode("utf-8", "backslashreplace")
     _LOG.warning(
         "Timestamps of topic %s from %s are too far from the arrival of their messages, such as %d: %d messages get "
@@ -72,7 +73,7 @@ def warn_of_clock(found: ReplacedTimestamps, peer: Peer | None, *, stranger: str
 
 
 class _Sender(NamedTuple):
-    """A sender in words, which are looked up when a line is written: that reads a file of the process."""
+    """A sender in words, built only when a line is logged, because it reads a file of the process."""
 
     peer: Peer | None
     stranger: str
@@ -96,7 +97,7 @@ class ClockWatch:
         self._search_until_ms = self._search_again_ms = 0
 
     def is_searching(self, now_ms: int) -> bool:
-        """Return whether the next datagrams are to be received with the credentials of their senders."""
+        """Return True if the next datagrams should be received with the credentials of their senders."""
         return now_ms < self._search_until_ms
 
     def follow(self, peer_of: Callable[[int], Peer | None], now_ms: int) -> None:

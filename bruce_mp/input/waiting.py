@@ -1,4 +1,4 @@
-"""The connections that are not read for now: there is no room for what they sent, or their user's quota is used up."""
+"""Paused connections: there is no room for their messages, or their user's quota is used up."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["Waiting"]
 
 _FOR_ROOM_MS: Final = 5
-"""After so long somebody may have room who has none."""
+"""Time after which room may have become free."""
 
 
 class Waiting:
-    """They are known by their descriptors.  `retry` is called when it is worth looking again, after each `pause`."""
+    """Paused connections by descriptor.  After each `pause`, `retry` is called when another attempt makes sense."""
 
     def __init__(self, loop: Loop, retry: Callable[[], None]) -> None:
         self._loop = loop
@@ -35,25 +35,25 @@ class Waiting:
         return descriptor in self._clients
 
     def add(self, descriptor: int, client: Client) -> None:
-        """A connection is not to be read; its client says until when."""
+        """Pause a connection; its client has the end of the pause."""
         self._clients[descriptor] = client
 
     def discard(self, descriptor: int) -> None:
-        """It need not wait, or is gone."""
+        """Remove a connection that resumes or is gone."""
         self._clients.pop(descriptor, None)
 
     def is_for_room(self, descriptor: int) -> bool:
-        """Whether a connection waits, and waits for room that anybody could give."""
+        """Report if a connection is paused for room that any topic's delivery may free."""
         client = self._clients.get(descriptor)
         return client is not None and not client.held_until_ms and not client.stuck_topic
 
     @property
     def some_for_room(self) -> bool:
-        """Whether any waits for room."""
+        """Report if any connection waits for room."""
         return any(map(self.is_for_room, self._clients))
 
     def due(self, now_ms: int) -> list[int]:
-        """Those that may be looked at; of those whose interval is over, others go first the next time."""
+        """Return the connections that may resume; those that do not wait for room move to the back."""
         found = [descriptor for descriptor, client in self._clients.items() if client.held_until_ms <= now_ms]
         for descriptor in found:
             if not self.is_for_room(descriptor):
@@ -61,12 +61,12 @@ class Waiting:
         return found
 
     def pause(self) -> None:
-        """Have `retry` called when somebody may go on."""
+        """Set a timer that calls `retry` when a connection may resume."""
         held_ms = [client.held_until_ms for client in self._clients.values()]
         self._call_by(min(held_ms) if all(held_ms) else steady_ms() + _FOR_ROOM_MS)
 
     def look_soon(self) -> None:
-        """Quotas may have changed: have all looked at."""
+        """Let all connections retry at once, because quotas may have changed."""
         for client in self._clients.values():
             client.held_until_ms = min(client.held_until_ms, 1)
         if self._clients:
