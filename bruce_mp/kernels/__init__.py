@@ -1,28 +1,28 @@
-"""The work per message, behind one interface.
+"""The interface of the per-message kernels.
 
-Everything that is done once a message is done here, over runs of records in the slab; all other code works per run or
-per batch.  The names below are the interface.  `pure` implements it in Python and says what each kernel does,
-`compiled` in Cython; the same tests hold for both.  `choice` decides which are used.
+All work that is done once for each message is here, over runs of records in the slab; other code works per run or per
+batch.  The names below are the interface.  `pure` implements it in Python and is the reference for each kernel,
+`compiled` implements it in Cython; the same tests run on both.  `choice` selects the variant.
 
-    Receiver       a batch of datagrams into the landing zone
-    cut            the messages in what came on a stream
-    Intake         datagrams from a socket into lanes, batch by batch; `Pace`: how long it may sleep meanwhile
-    Lanes          parse and validate a batch, append it to lanes as runs
-    tally          what became of the messages of stream connections in a chunk
-    take           keep those segments of a frame whose words say that they are ours, and make them so
-    mark           store a word for segments
-    place          write partition and sequence numbers of segments; `bind`: the partition of each
-    number         both for record batches, with the next sequence numbers of their partitions
+    Receiver       receives a batch of datagrams into the landing zone
+    cut            finds the messages in a stream's bytes
+    Intake         receives datagrams and appends them to lanes, batch by batch; `Pace` computes its naps
+    Lanes          parses and validates a batch, appends it to lanes as runs
+    tally          counts the outcomes of stream clients' messages in a chunk
+    take           claims the segments of a frame whose state words have the expected value
+    mark           stores a state word for segments
+    place          writes partition and sequence numbers of segments; `bind`: the partition of each
+    number         does both for record batches, with the next sequence numbers of their partitions
     ChunkPool      the chunks of an input, reclaimed when all their records are settled
     Row            a process row whose transactions settle segments
-    heads          what the headers of segments say; also `by_place`: segments by topic and partition
-    waits          how long the messages of record batches have waited, all and by topic
-    by_partition   split PartitionKey runs by the partition that each key designates
-    by_size        cut a segment where its records stop fitting a limit
-    head_of        cut a segment at a number of records or bytes
-    time_span      the timestamps of a segment; `messages` are copies of its messages, or of their beginnings
-    encode         the records section of a RecordBatch v2 from segments; `record_batch` adds the header
-    encode_message_set  the messages of a message set, formats 0 and 1, from segments
+    heads          reads the headers of segments' runs; `by_place` groups segments by topic and partition
+    waits          sums the waiting times of record batches, in all and by topic
+    by_partition   splits PartitionKey runs by the partition of each key
+    by_size        cuts a segment into records within and beyond a limit of size
+    head_of        cuts a segment at a number of records or bytes
+    time_span      returns the timestamps of a segment; `messages` copies its messages, or their beginnings
+    encode         encodes the records section of a RecordBatch v2 from segments; `record_batch` adds the header
+    encode_message_set  encodes a message set, formats 0 and 1, from segments
 """
 
 from bruce_mp.kernels.choice import CHOICE

@@ -1,9 +1,8 @@
-"""Which kernels there are to use: the compiled ones, or, where there are none, the pure ones.
+"""The choice between compiled and pure kernels: the compiled ones, if they are usable.
 
-They are not used when they were built from other sources than lie beside them: that is a checkout whose kernels were
-not built again.
-BRUCE_KERNELS=pure in the environment chooses the pure ones; BRUCE_KERNELS=compiled makes it an error not to have the
-compiled ones.
+Compiled kernels are not used if they were built from other sources than those beside them, as in a checkout that was
+not rebuilt.  In the environment, BRUCE_KERNELS=pure selects the pure kernels, and BRUCE_KERNELS=compiled makes missing
+compiled kernels an error.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _COST: Final = "a message costs several times as much CPU"
 
 
 class Choice(NamedTuple):
-    """Whether the compiled kernels are used, and a sentence about it."""
+    """The selected kernels, with a sentence for the log."""
 
     compiled: bool
     sentence: str
 
 
 def _find_fault(directory: Path) -> str | None:
-    """Why the compiled kernels cannot be used; None if they can."""
+    """Return the reason against the compiled kernels; None if they are usable."""
     files = {path.name for path in directory.iterdir()}
     if any(files.isdisjoint(name + suffix for suffix in EXTENSION_SUFFIXES) for name in (*COMPILED, "stamp")):
         return "were not built: install the package where there is a C compiler, or a wheel"
@@ -49,7 +48,7 @@ def _find_fault(directory: Path) -> str | None:
 
 
 def _digest(sources: Iterable[Path]) -> str:
-    import hashlib  # noqa: PLC0415 - brings OpenSSL along; a package that is installed has no sources to look at
+    import hashlib  # noqa: PLC0415 - brings OpenSSL along; an installed package has no sources
 
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 

@@ -1,7 +1,7 @@
-"""The kernels in Cython.  What each must do is said in the pure module of the same name; the tests hold both to it.
+"""The kernels in Cython.  The pure module of the same name specifies each; the tests run on both.
 
 * Offsets are those of `slab/layout.py`: a test compares `layout.pxd` with it.
-* Nothing is walked before it was checked: chunk, magic, generation, bounds; and every header is read once, so that
-  what was checked is what is used.  A bad place is refused as the pure kernels refuse it, in the same words.
-* Stores to the slab are made one by one in the order of the source, by `store32` and `store64` of `memory.pxd`.
+* Chunk, magic, generation and bounds are checked before any walk.  Every header is read once, so the checked value is
+  the used value.  A bad location raises the same error as in the pure kernels.
+* Stores to the slab happen one by one in the order of the source, through `store32` and `store64` of `memory.pxd`.
 """

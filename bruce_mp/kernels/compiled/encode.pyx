@@ -1,4 +1,4 @@
-"""RecordBatch v2 from segments, whole or its records section: see `kernels/pure/encode.py`."""
+"""RecordBatch v2 from segments, or its records section: see `kernels/pure/encode.py`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcpy, memset
@@ -34,19 +34,19 @@ cdef inline uint64_t varint_size(int64_t value) noexcept nogil:
 
 
 cdef inline uint8_t *put_bytes(uint8_t *at, uint8_t *data, uint64_t length, int64_t empty) noexcept nogil:
-    """Bytes behind their length, which is `empty` if there are none."""
+    """Write a length and its bytes; `empty` is the length of no bytes."""
     at = put_varint(at, <int64_t>length if length else empty)
     memcpy(at, data, length)
     return at + length
 
 
 cdef inline uint64_t bytes_size(uint64_t length) noexcept nogil:
-    """With their length: 0 and -1 take a byte alike."""
+    """Return the size with the length; lengths 0 and -1 take one byte each."""
     return length + varint_size(<int64_t>length)
 
 
 cdef inline uint64_t headers_size(Look *look) noexcept nogil:
-    """Of a record's headers with their count; 0 when they are damaged."""
+    """Return the size of a record's headers with their count; 0 for damaged headers."""
     cdef uint8_t *at = look.headers
     cdef uint8_t *end = at + look.headers_length
     cdef uint64_t size = 0
@@ -62,7 +62,7 @@ cdef inline uint64_t headers_size(Look *look) noexcept nogil:
 
 
 cdef inline uint8_t *put_headers(uint8_t *out, uint8_t *limit, Look *look) noexcept nogil:
-    """A record's headers behind their count; NULL when they are not the bytes that were counted, up to `limit`."""
+    """Write a record's headers with their count; NULL if their size has changed since the first pass."""
     cdef uint8_t *at = look.headers
     cdef uint8_t *end = at + look.headers_length
     cdef int64_t count = 0
@@ -88,7 +88,7 @@ cdef inline uint8_t *put_headers(uint8_t *out, uint8_t *limit, Look *look) noexc
 
 
 cdef inline uint64_t body_size(Out *out, uint8_t *record, Look *look, int64_t *delta) noexcept nogil:
-    """The length of the next record behind its own length, 0 when it is damaged; notes its timestamp."""
+    """Return the length of the next record without its length field, 0 with damage; record its timestamp."""
     cdef uint64_t headers = headers_size(look) if look.headers_length else 1
     cdef int64_t stamp = <int64_t>load64(record + RECORD_TIMESTAMP)
     if out.records == 0:
@@ -101,7 +101,7 @@ cdef inline uint64_t body_size(Out *out, uint8_t *record, Look *look, int64_t *d
 
 
 cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil:
-    """Append a record; without room for any only its size is counted, in `at`."""
+    """Append a record; without `end` only add its size to `at`."""
     cdef int64_t delta
     cdef uint64_t body = body_size(out, record, look, &delta)
     cdef uint64_t size = body + varint_size(<int64_t>body)
@@ -110,7 +110,7 @@ cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil
         return -1
     if out.end != NULL:
         if size > <uint64_t>(out.end - at):
-            return -1  # somebody changed the record under our hands
+            return -1  # the record changed between the passes
         at = put_varint(at, <int64_t>body)
         at[0] = 0
         at = put_varint(at + 1, delta)
@@ -143,13 +143,13 @@ cdef enum:
     LEADER_EPOCH_AT = 12
     MAGIC_AT = 16
     CRC_AT = 17
-    COVERED_AT = 21   # what the CRC covers begins with the attributes
+    COVERED_AT = 21   # the CRC covers the bytes from the attributes on
     DELTA_AT = 23
     HEADER_BYTES = 61
 
 
 cdef void put_header(uint8_t *at, uint64_t size, Out *out, int64_t producer, int epoch, int sequence) noexcept nogil:
-    """The header of a batch with `size` bytes of records, but for its CRC."""
+    """Write the header of a batch with `size` bytes of records, except for its CRC."""
     memset(at, 0, HEADER_BYTES)
     put32(at + LENGTH_AT, <uint32_t>(HEADER_BYTES - LEADER_EPOCH_AT + size))
     put32(at + LEADER_EPOCH_AT, 0xFFFFFFFFU)

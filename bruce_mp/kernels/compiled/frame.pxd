@@ -1,4 +1,4 @@
-# What the encoders share: records are walked twice, to count the bytes and to write them into memory of that size.
+# Shared code of the encoders: one pass counts the bytes of the records, a second writes them into memory of that size.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -8,12 +8,12 @@ from bruce_mp.kernels.compiled.memory cimport *
 
 
 cdef struct Out:
-    uint8_t *at              # without `end` it only counts
+    uint8_t *at              # without `end`, a count of bytes
     uint8_t *end
     uint64_t records
     int64_t first_timestamp, max_timestamp
     int magic                # of a message set
-    int64_t empty_value      # what stands for the length of a value without bytes
+    int64_t empty_value      # the length field of an empty value
 
 
 cdef inline uint8_t *put32(uint8_t *at, uint32_t value) noexcept nogil:
@@ -26,11 +26,11 @@ cdef inline uint8_t *put64(uint8_t *at, uint64_t value) noexcept nogil:
 
 
 ctypedef int (*Put)(Out *out, uint8_t *record, Look *look) noexcept nogil
-# appends a record, or without `end` counts its size; else -1
+# appends a record, or without `end` counts its size; -1 with damage
 
 
 cdef inline int put_segments(Memory *memory, Part *parts, uint64_t count, Out *out, Put put) noexcept nogil:
-    """Append segments, or count their size; -1 when one is not what it claims."""
+    """Append segments, or count their size; -1 for a segment that disagrees with its headers."""
     cdef Bounds place
     cdef Look look
     cdef uint8_t *at
@@ -47,7 +47,7 @@ cdef inline int put_segments(Memory *memory, Part *parts, uint64_t count, Out *o
 
 
 cdef inline object in_two_passes(object slab, list segments, Out *out, Put put):
-    """The bytes of the segments' records, or None when one is not what it claims.  `out` has the settings."""
+    """Return the bytes of the segments' records; None if one disagrees with its headers.  `out` has the settings."""
     cdef Memory memory
     cdef Out size = out[0]
     cdef uint64_t count = 0

@@ -1,4 +1,4 @@
-"""What the headers of many segments say: see `kernels/pure/heads.py`."""
+"""The run headers of many segments: see `kernels/pure/heads.py`."""
 
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.segments cimport is_sound_run, refuse

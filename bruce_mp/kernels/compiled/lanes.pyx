@@ -1,8 +1,8 @@
 """Parse and validate a batch, append it to lanes: see `kernels/pure/parse.py`, `lane.py` and `lanes.py`.
 
-Which lane a message goes to, and when runs are closed, is decided by the pure `Lanes`, of which this one is a subclass.
-What it decided is remembered in a `Target` for each numbered topic; messages of such topics are parsed, grouped and
-appended without a Python object.  What needs a decision goes through the methods of the pure one, group by group.
+The pure `Lanes`, the base class, decides on the lane of each message and on the close of runs.  A `Target` for each
+numbered topic caches the decision.  Messages of such topics are parsed, grouped and appended without a Python object.
+Groups that need a decision go through the methods of the base class.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -70,9 +70,9 @@ cdef enum:
     GENERIC_HEADER = 8   # size, API key, version
     WITH_HEADERS = 0x10000   # version and flags of a message with record headers
     LONGEST_HEADERS = 0xFFFF
-    MMSGHDR_FLAGS = 48   # where the kernel says what it did to the datagram
+    MMSGHDR_FLAGS = 48   # where the kernel stores msg_flags
     CUT = 0x20           # MSG_TRUNC
-    COARSE_MS = 8        # a socket's own timer may be so much late
+    COARSE_MS = 8        # possible lateness of a socket's own timer
     NONE = -1
 
 
@@ -85,7 +85,7 @@ cdef uint64_t ARRIVAL_STREAM = layout.ARRIVAL_STREAM
 cdef int ARRIVAL_SOURCE_BITS = layout.ARRIVAL_SOURCE_BITS
 
 
-cdef struct Item:        # a message that was found sound
+cdef struct Item:        # a sound message
     uint64_t arrival
     int64_t timestamp
     uint8_t *topic
@@ -93,7 +93,7 @@ cdef struct Item:        # a message that was found sound
     uint8_t *value
     uint8_t *headers
     uint32_t partition_key, topic_size, key_size, value_size, headers_size
-    int next             # the next of the same group
+    int next             # next item of the same group
 
 
 cdef struct Group:       # messages of one topic and type, in order
@@ -102,16 +102,16 @@ cdef struct Group:       # messages of one topic and type, in order
 
 
 cdef struct Chain:       # messages of a group for one partition
-    uint64_t batch       # in which the others were set
+    uint64_t batch       # in which first, last and is_shared were set
     int first, last
-    bint is_shared       # its lane is
+    bint is_shared       # true if its lane is shared
 
 
 # --- parse -----------------------------------------------------------------------------------------------------------
 cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
-    """The API key of a message, after its fields were noted; 0 when it is not sound.
+    """Store a message's fields and return its API key; 0 for a message that is not sound.
 
-    The bytes may be changed by somebody else meanwhile: each number is read once.
+    Each number is read once, because another process may change the bytes during the call.
     """
     cdef uint8_t *end = at + length
     cdef int api_key, topic_size
@@ -165,7 +165,7 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
 
 
 cdef object rejection_of(int slot, uint8_t *at, int64_t length):
-    """Why a message was not taken, by the first check that fails."""
+    """Return the rejection for the first check that fails."""
     cdef int api_key, version
     if length < GENERIC_HEADER or <int32_t>big32(at) != length:
         return Rejection(slot, Failure.MALFORMED, 0, 0)
@@ -203,8 +203,8 @@ cdef class Lane:
     cdef object _window
     cdef bint has_window, is_clamp
     cdef int64_t before_ms
-    cdef uint64_t width_ms   # of the window
-    cdef int64_t linger_ms   # of its runs; 0 = none, or the pure lanes were not asked yet
+    cdef uint64_t width_ms   # size of the window
+    cdef int64_t linger_ms   # linger of its runs; 0 = none, or not yet known
     cdef uint64_t start, run_at, end, limit, payload
     cdef uint32_t generation, topic, flags, head_size, partition_count, largest
     cdef int partition_index
@@ -256,7 +256,7 @@ cdef class Lane:
         return self.forget_run()
 
     cdef object hand_over(self, uint8_t *base, uint64_t row_at):
-        """`close_run` with the tickets of a `TicketOffice`: the next one, then the word, then the row."""
+        """Do the work of `close_run` with a `TicketOffice`: store the ticket, the state word, then the row."""
         cdef uint64_t ticket = load64(base + row_at) + 1
         store64(base + self.run_at + RUN_TICKET, ticket)
         store32(base + self.run_at, FILLED)
@@ -264,7 +264,7 @@ cdef class Lane:
         return self.forget_run()
 
     cdef object forget_run(self):
-        """No run is open any more; where the last one is."""
+        """Mark the lane as without an open run; return the segment of the last one."""
         cdef uint64_t run = self.run_at - self.start
         segment = tuple.__new__(
             Segment, (self.chunk, self.generation, run, run + self.head_size, self.records, self.payload)
@@ -273,13 +273,13 @@ cdef class Lane:
         return segment
 
     cdef bint has_room(self, uint64_t size) noexcept:
-        """Whether a record fits in the open run, or, where none is open, in one that would be."""
+        """Report if a record fits into the open run, or into a new one if none is open."""
         if self.chunk < 0:
             return False
         return self.end + size + (0 if self.records else self.head_size) <= self.limit
 
     cdef int append(self, uint8_t *base, Item *items, int first, int64_t now_ms) noexcept:
-        """Append messages of a group as far as they fit; the first that does not, or NONE.  The first must fit."""
+        """Append messages of a group while they fit; return the first that does not, or NONE.  The first must fit."""
         cdef uint64_t size
         cdef uint64_t last_arrival = 0
         cdef int index = first
@@ -304,7 +304,7 @@ cdef class Lane:
         return index
 
     cdef void put(self, uint8_t *at, Item *item) noexcept:
-        """Write a record behind the open run, which does not have it yet."""
+        """Write a record behind the open run, which does not include it yet."""
         cdef uint64_t size = payload_of(item)
         cdef uint8_t *body = at + RECORD_HEADER
         store32(at, 0)
@@ -367,9 +367,9 @@ cdef class Target:
     cdef bytes name
     cdef uint64_t hashed
     cdef Lane any_lane
-    cdef uint64_t partitions # 0: PartitionKey messages have not come yet
-    cdef list keyed_lanes    # by partition index; None where there is no lane yet
-    cdef Chain *chains       # the same
+    cdef uint64_t partitions # 0: no PartitionKey message has arrived
+    cdef list keyed_lanes    # by partition index; None without a lane
+    cdef Chain *chains       # by partition index
     cdef object number
     cdef int group_any, group_keyed
     cdef uint64_t batch      # in which the groups were set
@@ -378,7 +378,7 @@ cdef class Target:
         free(self.chains)
 
     cdef int be_cut_by(self, number, uint64_t partitions) except -1:
-        """From now on PartitionKey messages go to lanes by partition."""
+        """Route the topic's PartitionKey messages to lanes by partition."""
         self.number, self.keyed_lanes = number, [None] * <Py_ssize_t>partitions
         self.chains = <Chain *>calloc(partitions, sizeof(Chain))
         if self.chains == NULL:
@@ -387,25 +387,25 @@ cdef class Target:
         return 0
 
 
-cdef struct Times:           # what the lanes allow
-    int64_t due_ms           # of the first run; 0 where none is open, so that nobody waits
+cdef struct Times:           # limits from the lanes
+    int64_t due_ms           # of the first run; 0 = no run is open, so waiting needs no limit
     int64_t patience_ms
     int late_ms
 
 
 cdef class Work:
-    """The messages of a batch, grouped; and the targets that are known."""
+    """The grouped messages of a batch, and the known targets."""
 
     cdef Item *items
     cdef Group *groups
     cdef uint64_t *order     # partitions of a group
     cdef int room, count, group_count, any_partition, partition_key
     cdef list rejections, no_room
-    cdef bint is_explicit    # clients insist on the timestamps of the batch
-    cdef int64_t clock_step_ms   # how far the wall clock is ahead
-    cdef bint is_urgent      # a run was closed that must not wait
-    cdef int64_t bytes       # of the messages, as they came
-    cdef bint has_asked      # the pure lanes, so that something else may be due or closed; else `times` are true
+    cdef bint is_explicit    # clients mark the timestamps of the batch as explicit
+    cdef int64_t clock_step_ms   # lead of the wall clock
+    cdef bint is_urgent      # a closed run must be handed over now
+    cdef int64_t bytes       # size of the messages on the wire
+    cdef bint has_asked      # the pure lanes were called, so `times` may be out of date
     cdef Times times
     cdef uint32_t topics_version
     cdef uint64_t batch
@@ -428,12 +428,12 @@ cdef class Work:
         free(self.table)
 
     def forget(self):
-        """The lanes have changed.  Never in the middle of a batch: its targets are in use."""
+        """Discard all targets after a change of the lanes.  Not allowed within a batch, which uses its targets."""
         memset(self.table, 0, (self.mask + 1) * sizeof(PyObject *))
         self.targets = []
 
     cdef int learn(self, bytes name) except -1:
-        """Remember a numbered topic; its lanes are noted when they are used."""
+        """Add a numbered topic; its lanes are added at their first use."""
         cdef Target target = Target.__new__(Target)
         target.name = name
         target.hashed = hash_of(<uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
@@ -462,7 +462,7 @@ cdef class Work:
         return 0
 
     cdef PyObject *find(self, uint8_t *name, uint64_t size):
-        """The target of a topic; NULL when it is not known."""
+        """Return the target of a topic; NULL for an unknown topic."""
         cdef uint64_t hashed = hash_of(name, size)
         cdef uint64_t slot = hashed & self.mask
         while self.table[slot] != NULL:
@@ -474,7 +474,7 @@ cdef class Work:
         return NULL
 
     cdef int begin(self, int most) except -1:
-        """Get ready for a batch of so many messages."""
+        """Prepare for a batch of up to `most` messages."""
         self.batch += 1
         self.count = self.group_count = self.any_partition = self.partition_key = 0
         self.bytes = 0
@@ -496,11 +496,11 @@ cdef class Work:
         return 0
 
     cdef object outcome(self):
-        """What became of the batch."""
+        """Return the result of the batch."""
         return Ingested(self.any_partition, self.partition_key, self.rejections, self.no_room)
 
     cdef int add(self, int slot, uint8_t *at, int64_t length, uint64_t arrival) except -1:
-        """Take a message in, or note why not."""
+        """Add a message to its group, or record its rejection."""
         cdef Item *item = &self.items[self.count]
         cdef int api_key = parse_one(at, length, item)
         cdef int group
@@ -539,7 +539,7 @@ cdef class Work:
         return target.group_any
 
     cdef int group_of_stranger(self, Item *item, bint keyed):
-        """Look through the groups: there are few topics that are not known."""
+        """Search the groups one by one; few topics are unknown."""
         cdef Item *first
         cdef int index
         for index in range(self.group_count):
@@ -673,11 +673,11 @@ cdef struct Landing:     # the landing zone
     uint8_t *headers
     uint8_t *slots
     uint64_t slot_size
-    uint32_t longest     # that a datagram may be
+    uint32_t longest     # largest size of a datagram
 
 
 cdef int landing_of(geometry, Memory *memory, int slots, uint32_t longest, Landing *found) except -1:
-    """Where datagrams of at most `longest` bytes land.  Raises ValueError for more slots, or larger ones, than it has."""
+    """Locate the slots for datagrams.  Raises ValueError for more or larger slots than the landing zone has."""
     cdef uint64_t at = geometry.landing_at, slots_at = geometry.landing_slots_at
     if slots > geometry.landing_slots or longest > geometry.landing_slot_size:
         raise ValueError("The landing zone has no such slots.")
@@ -752,7 +752,7 @@ cdef int put_group(lanes, Work work, Group *group, uint8_t *base, int64_t now_ms
 cdef int put_keyed(
     lanes, Work work, bytes topic, number, PyObject *known, Group *group, uint8_t *base, int64_t now_ms
 ) except -1:
-    """A first PartitionKey group, or one whose topic has no number or no partitions."""
+    """Append a topic's first PartitionKey group, or one of a topic without a number or partitions."""
     cdef uint64_t partitions = lanes._partitions_of(number) if number else 0
     if not partitions:
         return put_chain(lanes, work, lanes._share(number, topic, keyed=True), topic, group.first, base, now_ms)
@@ -761,7 +761,7 @@ cdef int put_keyed(
 
 
 cdef int put_by_partition(lanes, Work work, Target target, Group *group, uint8_t *base, int64_t now_ms) except -1:
-    """Cut a PartitionKey group by the partition that each key designates."""
+    """Cut a PartitionKey group by the partitions of its keys and append the parts."""
     cdef int used = cut_group(work, target, group), place
     cdef list kept = target.keyed_lanes
     cdef uint64_t index
@@ -776,13 +776,13 @@ cdef int put_by_partition(lanes, Work work, Target target, Group *group, uint8_t
         index = work.order[place]
         lane = kept[index]
         if target.chains[index].is_shared:
-            kept[index] = None  # it is another topic's by the next batch
+            kept[index] = None  # another topic may use it in the next batch
         put_chain(lanes, work, lane, target.name, target.chains[index].first, base, now_ms)
     return 0
 
 
 cdef int cut_group(Work work, Target target, Group *group) noexcept:
-    """Note which messages go to which partition; how many there are, `work.order` says in which order they came."""
+    """Chain messages by partition; return the number of partitions, in `work.order` by first appearance."""
     cdef int index = group.first, following, used = 0
     cdef uint64_t partition
     cdef Chain *chain
@@ -803,7 +803,7 @@ cdef int cut_group(Work work, Target target, Group *group) noexcept:
 
 
 cdef int stamp(lanes, Work work, Lane lane, bytes topic, int index, int64_t arrived_ms) except -1:
-    """Give messages the timestamps that their records will have: `Lanes._stamp`."""
+    """Give messages the timestamps of their records: see `Lanes._stamp`."""
     cdef uint64_t earliest = <uint64_t>arrived_ms - <uint64_t>lane.before_ms   # unsigned: no difference overflows
     cdef int first = NONE, count = 0
     cdef int64_t timestamp = 0
@@ -820,7 +820,7 @@ cdef int stamp(lanes, Work work, Lane lane, bytes topic, int index, int64_t arri
 
 
 cdef int put_chain(lanes, Work work, Lane lane, bytes topic, int first, uint8_t *base, int64_t now_ms) except -1:
-    """Append messages to a lane, chunk by chunk, and do what is due after it."""
+    """Append messages to a lane, chunk by chunk, then close or schedule its run."""
     cdef uint64_t size
     lane.is_explicit = work.is_explicit
     if lane.has_window and not (work.is_explicit and lane.is_clamp):
@@ -847,7 +847,7 @@ cdef int put_chain(lanes, Work work, Lane lane, bytes topic, int first, uint8_t 
 
 
 cdef int drop(lanes, Work work, bytes topic, int first) except -2:
-    """Note a message that found no room, and those behind it that cannot find any; the next one, or NONE."""
+    """Record a message without room, and those behind it that cannot find any; return the next one, or NONE."""
     reason = lanes._refusal
     cdef bint refuses_rest = lanes._refuses_rest
     while first != NONE:
@@ -877,7 +877,7 @@ cdef class Pace:
 
     cdef int64_t longest_us, most, room
     cdef int64_t since_us, seen, weight   # of the present window
-    cdef bint has_slept                   # in it
+    cdef bint has_slept                   # in that window
     cdef double messages_per_us, bytes_per_us
     cdef int64_t awake_us
     cdef double awake_messages_per_us, awake_bytes_per_us
@@ -979,7 +979,7 @@ class Intake(PureIntake):
                 if work.is_urgent or (closed_ms and now_ms >= closed_ms + times.patience_ms):
                     break
                 left_ms = 0
-                if count < most:  # fewer than might have been: none are left
+                if count < most:  # a short batch: the queue is empty
                     left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
                     if not left_ms:
                         break
@@ -1019,23 +1019,23 @@ cdef void sleep_us(int64_t microseconds) noexcept:
 cdef int receive_within(
     int descriptor, uint8_t *headers, unsigned int limit, int left_ms, int late_ms, int64_t since_ms, int *timer_ms
 ) except -1:
-    """Datagrams into the landing zone, the first of which may come so long after `since_ms`; how many, 0 if none did.
+    """Receive datagrams into the landing zone, waiting `left_ms` from `since_ms` for the first; return their number.
 
-    It may be late by `late_ms`.  The socket's own timer goes first: with it a message costs one call, and no precise
-    timer has to be set.  It is late by up to `COARSE_MS`, and costs a call to set.  So it is set short, to `timer_ms`,
-    and stays while it is not too long nor far too short.  poll() waits for the rest.
+    The wait may be late by `late_ms`.  It starts with the socket's own timer, with which a message costs one call and
+    no precise timer.  That timer is late by up to `COARSE_MS` and costs a call to set.  So it is set to a short time,
+    `timer_ms`, and stays unless it is too long or far too short.  poll() waits for the rest.
     """
     cdef int most = left_ms + late_ms - COARSE_MS, wanted, count
     cdef pollfd waiting
     if most > 0:
-        if timer_ms[0] == 0 or timer_ms[0] > most or timer_ms[0] < most // 4:  # 0: it was never set
-            wanted = max(1, most // 2)  # 0 would be for ever
+        if timer_ms[0] == 0 or timer_ms[0] > most or timer_ms[0] < most // 4:  # 0: never set
+            wanted = max(1, most // 2)  # 0 would mean no limit
             set_timer(descriptor, wanted)
-            timer_ms[0] = wanted  # only now: what could not be set must not count as set
+            timer_ms[0] = wanted  # stored only after success
         count = receive(descriptor, headers, limit, MSG_WAITFORONE)
         if count == 1 and (<mmsghdr *>headers).msg_len == 0 and is_shut(descriptor):
             (<mmsghdr *>headers).msg_len = <uint32_t>layout.LANDING_EMPTY
-            return 0  # no datagram: to a call that waits the kernel tells the end like this
+            return 0  # the kernel reports the end of the socket to a blocking call in this way
         if count:
             return count
         left_ms -= <int>(monotonic_us() // 1000 - since_ms)
@@ -1047,14 +1047,14 @@ cdef int receive_within(
 
 
 cdef bint is_shut(int descriptor) noexcept:
-    """Nobody can send to the socket any more."""
+    """Report if the socket is shut down for senders."""
     cdef pollfd asked
     asked.fd, asked.events, asked.revents = descriptor, POLLRDHUP, 0
     return poll(&asked, 1, 0) == 1 and asked.revents & POLLRDHUP != 0
 
 
 cdef int set_timer(int descriptor, int milliseconds) except -1:
-    """So long a call that receives waits.  Raises OSError when the socket is broken."""
+    """Limit the wait of a receiving call.  Raises OSError when the socket is broken."""
     cdef timeval time
     time.tv_sec, time.tv_usec = milliseconds // 1000, milliseconds % 1000 * 1000
     if setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time)):
@@ -1063,7 +1063,7 @@ cdef int set_timer(int descriptor, int milliseconds) except -1:
 
 
 cdef int receive(int descriptor, uint8_t *headers, unsigned int limit, int flags) except -1:
-    """Datagrams into the landing zone; how many.  Raises OSError when the socket is broken."""
+    """Receive datagrams into the landing zone and return their number.  Raises OSError when the socket is broken."""
     cdef int count, error
     with nogil:
         count = recvmmsg(descriptor, <mmsghdr *>headers, limit, flags, NULL)

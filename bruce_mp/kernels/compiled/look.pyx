@@ -1,4 +1,4 @@
-"""Looks at the records of a segment: see `kernels/pure/look.py`."""
+"""Inspection of a segment's records: see `kernels/pure/look.py`."""
 
 from bruce_mp.kernels.compiled.memory cimport *
 
@@ -8,7 +8,7 @@ from bruce_mp.slab import runs
 
 
 cdef object refuse(slab, segment):
-    """Raise what the pure kernels raise for a segment that is not what it claims."""
+    """Raise the pure kernels' error for a segment that disagrees with its headers."""
     for _ in runs.segment_records(slab, segment):
         pass
     raise SlabError(f"The records of a run of chunk {segment[0]} are damaged.")

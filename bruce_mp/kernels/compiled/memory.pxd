@@ -1,4 +1,4 @@
-# The slab as memory: one way to load, one to store, and the checks that come before any walk.
+# The slab as memory: one way to load, one to store, and the checks before any walk.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.ref cimport PyObject
@@ -51,14 +51,14 @@ cdef extern from *:
 cdef struct Memory:
     Py_buffer buffer
     uint8_t *chunks      # the first chunk
-    uint64_t count       # how many there are
+    uint64_t count       # number of chunks
 
 
 cdef struct Part:        # a `Segment`
     uint64_t chunk, generation, run, first, records, payload
 
 
-cdef struct Bounds:      # a part whose place was found sound
+cdef struct Bounds:      # a part whose location was found sound
     uint8_t *base        # its chunk
     uint8_t *run
     uint8_t *first
@@ -66,7 +66,7 @@ cdef struct Bounds:      # a part whose place was found sound
     bint is_whole        # it begins with the run's first record and has as many as the run
 
 
-cdef struct Look:        # a record whose place was found sound
+cdef struct Look:        # a record whose location was found sound
     uint8_t *key
     uint8_t *value
     uint8_t *headers
@@ -76,7 +76,7 @@ cdef struct Look:        # a record whose place was found sound
 
 
 cdef inline int attach(object slab, Memory *memory) except -1:
-    """Hold the slab's memory; `release` lets it go."""
+    """Hold the slab's memory until `release`."""
     PyObject_GetBuffer(slab.view, &memory.buffer, PyBUF_SIMPLE)
     cdef uint64_t at = PyLong_AsUnsignedLongLong(slab.chunks_at)
     memory.count = PyLong_AsUnsignedLongLong(slab.geometry.chunks)
@@ -104,12 +104,12 @@ cdef inline int part_of(object segment, Part *part) except -1:
 
 
 cdef inline uint8_t *aligned(uint8_t *at, uint64_t size) noexcept nogil:
-    """Behind `size` bytes and the padding after them; `at` is a multiple of 8 from the start of a page."""
+    """Return the address behind `size` bytes and their padding; `at` is a multiple of 8 from the start of a page."""
     return at + ((size + 7) & <uint64_t>~7)
 
 
 cdef inline uint8_t *run_limit(Memory *memory, uint64_t chunk) noexcept nogil:
-    """The end of a chunk that has a sound header, with its span; NULL for any other."""
+    """Return the end of a chunk's span; NULL without a sound header."""
     if chunk >= memory.count:
         return NULL
     cdef uint8_t *base = memory.chunks + chunk * CHUNK_BYTES
@@ -120,7 +120,7 @@ cdef inline uint8_t *run_limit(Memory *memory, uint64_t chunk) noexcept nogil:
 
 
 cdef inline int bounds_of(Memory *memory, Part *part, Bounds *found) noexcept nogil:
-    """0 when the segment is where it says: see `slab.runs.segment_bounds`; else -1."""
+    """Locate a segment: see `slab.runs.segment_bounds`.  Return 0 for a sound one, else -1."""
     cdef uint8_t *limit = run_limit(memory, part.chunk)
     if limit == NULL or part.run & 7 or part.run < CHUNK_HEADER or part.first & 7 or not part.records:
         return -1
@@ -143,7 +143,7 @@ cdef inline int bounds_of(Memory *memory, Part *part, Bounds *found) noexcept no
 
 
 cdef inline int look_at(uint8_t *record, uint8_t *end, Look *found) noexcept nogil:
-    """0 when a record lies within its run and its word is one that a record can have; else -1."""
+    """Return 0 if a record lies within its run and its state word is valid, else -1."""
     if record + RECORD_HEADER > end:
         return -1
     cdef uint64_t key = load32(record + RECORD_KEY_LENGTH)
@@ -162,7 +162,7 @@ cdef inline int look_at(uint8_t *record, uint8_t *end, Look *found) noexcept nog
 
 
 cdef inline int walk(Bounds *place, uint64_t records) noexcept nogil:
-    """0 when so many sound records lie from the segment's first on; else -1."""
+    """Return 0 if `records` sound records lie from the segment's first on, else -1."""
     cdef Look look
     cdef uint8_t *at = place.first
     cdef uint64_t _

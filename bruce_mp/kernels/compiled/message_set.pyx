@@ -12,12 +12,12 @@ from bruce_mp.slab import runs
 cdef enum:
     PREFIX = 12       # offset, size
     CRC_AT = 12
-    COVERED_AT = 16   # what the CRC covers: magic, attributes, the timestamp in format 1, key, value
+    COVERED_AT = 16   # the CRC covers: magic, attributes, the timestamp in format 1, key, value
     NULL_LENGTH = 0xFFFFFFFFU
 
 
 cdef inline uint8_t *put_bytes(uint8_t *at, uint8_t *data, uint64_t length, uint32_t empty) noexcept nogil:
-    """Bytes behind their length, which is `empty` if there are none."""
+    """Write a length and its bytes; `empty` is the length of no bytes."""
     at = put32(at, <uint32_t>length if length else empty)
     memcpy(at, data, length)
     return at + length
@@ -28,7 +28,7 @@ cdef inline uint64_t message_size(Look *look, int magic) noexcept nogil:
 
 
 cdef inline uint8_t *put_message(uint8_t *at, uint8_t *record, Look *look, Out *out) noexcept nogil:
-    """A message but for its CRC."""
+    """Write a message, except for its CRC."""
     put64(at, out.records if out.magic else 0)
     put32(at + 8, <uint32_t>(message_size(look, out.magic) - PREFIX))
     at += COVERED_AT
@@ -82,7 +82,7 @@ cdef uint32_t crc_of(uint8_t *at, uint8_t *end) noexcept nogil:
 
 # --- the set ---------------------------------------------------------------------------------------------------------
 cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil:
-    """Append a message; without room for any only its size is counted, in `at`."""
+    """Append a message; without `end` only add its size to `at`."""
     cdef uint64_t size = message_size(look, out.magic)
     cdef int64_t stamp = <int64_t>load64(record + RECORD_TIMESTAMP)
     cdef uint8_t *end
@@ -90,7 +90,7 @@ cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil
         out.max_timestamp = stamp
     if out.end != NULL:
         if size > <uint64_t>(out.end - out.at):
-            return -1  # somebody changed the record under our hands
+            return -1  # the record changed between the passes
         end = put_message(out.at, record, look, out)
         put32(out.at + CRC_AT, crc_of(out.at + COVERED_AT, end))
     out.at += size

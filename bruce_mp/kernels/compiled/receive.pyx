@@ -1,4 +1,4 @@
-"""A batch of datagrams into the landing zone with one `recvmmsg()`: see `kernels/pure/receive.py`."""
+"""Receive a batch of datagrams into the landing zone with one `recvmmsg()`: see `kernels/pure/receive.py`."""
 
 from libc.errno cimport EAGAIN, EINTR, errno
 
@@ -22,7 +22,7 @@ cdef extern from *:
 
 
 class Receiver(PureReceiver):
-    """The message headers are made as by the pure one; each batch is one call of C."""
+    """The pure receiver, which prepares the message headers, with one C call for each batch."""
 
     def __init__(self, slab):
         super().__init__(slab)

@@ -1,6 +1,6 @@
-"""Transactions of a process row: see `slab/rows.py`, of whose `Row` this one is a subclass.
+"""Transactions of a process row: see `slab/rows.py`, whose `Row` is the base class.
 
-The redo record is written as there, so that a row made after a crash finds it; and so are the stores in order.
+Redo record and order of stores are the same as there, so either variant can complete the other's transaction.
 """
 
 from libc.stdlib cimport free, malloc
@@ -47,13 +47,13 @@ cdef void settle_all(Memory *memory, Part *parts, uint64_t count, uint32_t outco
     for index in range(count):
         if own_words(memory, &parts[index], &place) or not any_unsettled(&place, parts[index].records):
             continue
-        # Only after a word was seen unsettled the generation says whose it is.
+        # The generation is conclusive only after a word was seen unsettled.
         if load32(place.base + CHUNK_GENERATION) == parts[index].generation:
             settle_one(&place, parts[index].records, outcome, reason)
 
 
 cdef int read_parts(slab, segments, Memory *memory, Part *parts) except -1:
-    """The segments as parts; SlabError for one that is not what it claims."""
+    """Convert the segments to parts; raise SlabError for one that disagrees with its headers."""
     cdef Bounds place
     cdef uint64_t index = 0
     for segment in segments:
@@ -65,7 +65,7 @@ cdef int read_parts(slab, segments, Memory *memory, Part *parts) except -1:
 
 
 cdef uint64_t write_pairs(uint8_t *row, dict raises) except? 0:
-    """The counters with their new values; how many."""
+    """Write the counters with their new values; return their number."""
     cdef uint8_t *at = row + ROW_REDO + REDO_PAIRS
     cdef uint64_t counter
     for key, amount in raises.items():
@@ -82,7 +82,7 @@ cdef void commit(
     Memory *memory, uint8_t *row, uint8_t *landing, Part *parts, uint64_t segments, uint64_t pairs, uint32_t outcome,
     uint8_t reason, uint64_t landed,
 ) noexcept nogil:
-    """Mark the redo record valid, do what it says, mark it void."""
+    """Mark the redo record valid, apply it, mark it void."""
     cdef uint8_t *redo = row + ROW_REDO
     cdef uint8_t *pair = redo + REDO_PAIRS
     cdef uint64_t index

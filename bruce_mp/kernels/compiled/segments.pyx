@@ -1,4 +1,4 @@
-"""Words of segments, placements, cuts, and the split by partition: see `kernels/pure/segments.py`."""
+"""State words of segments, placements, cuts, and the split by partition: see `kernels/pure/segments.py`."""
 
 from libc.stdlib cimport free, malloc
 
@@ -14,7 +14,7 @@ cdef enum:
 
 
 cdef object refuse(object slab, object segment):
-    """Raise what the pure kernels raise for a segment that is not what it claims."""
+    """Raise the pure kernels' error for a segment that disagrees with its headers."""
     runs.segment_words(slab, segment)
     for _ in runs.segment_records(slab, segment):
         pass
@@ -26,7 +26,7 @@ cdef inline bint is_split(Bounds *place) noexcept nogil:
 
 
 cdef int own_words(Memory *memory, Part *part, Bounds *place) noexcept nogil:
-    """0 when the segment is sound and can be owned for itself: a whole run, or records of a split one."""
+    """Return 0 if the segment is sound and has its own state words: a whole run, or records of a split one."""
     if bounds_of(memory, part, place):
         return -1
     if is_split(place):
@@ -35,7 +35,7 @@ cdef int own_words(Memory *memory, Part *part, Bounds *place) noexcept nogil:
 
 
 cdef bint have_word(Bounds *place, uint64_t records, uint32_t expected) noexcept nogil:
-    """Whether all words of a segment are this one."""
+    """Report if all state words of a segment are `expected`."""
     cdef Look look
     cdef uint8_t *at = place.first
     cdef uint64_t _
@@ -73,7 +73,7 @@ def take(slab, segments, uint32_t expected, uint32_t word):
             part_of(segment, &part)
             if own_words(&memory, &part, &place) or not have_word(&place, part.records, expected):
                 continue
-            # After the words: the owner cannot reuse the chunk of a record that is ours.
+            # After the words: the input cannot reuse the chunk of a record that this process holds.
             if load32(place.base + CHUNK_GENERATION) == part.generation:
                 store_word(&place, part.records, word)
                 taken.append(segment)
@@ -156,13 +156,13 @@ def bind(slab, segments, partitions):
         release(&memory)
 
 
-cdef struct Whole:       # a part, and where it is
+cdef struct Whole:       # a part and its location
     Part part
     Bounds place
 
 
 cdef int find_all(Memory *memory, list segments, Whole *found) except -2:
-    """0 when all segments are sound and can be owned for themselves, else -1."""
+    """Return 0 if all segments are sound and have their own state words, else -1."""
     cdef Py_ssize_t index
     for index in range(len(segments)):
         part_of(segments[index], &found[index].part)
@@ -174,7 +174,7 @@ cdef int find_all(Memory *memory, list segments, Whole *found) except -2:
 cdef int64_t store_batch(
     Whole *parts, uint64_t count, int partition, int64_t sequence, int epoch, uint32_t word
 ) noexcept nogil:
-    """Placements first, then the words; the sequence number that follows."""
+    """Store the placements, then the words; return the next sequence number."""
     cdef uint64_t index
     cdef int flag = FLAG_BATCH_START
     for index in range(count):
@@ -266,12 +266,12 @@ cdef void settle_one(Bounds *place, uint64_t records, uint32_t outcome, uint8_t 
 
 # --- cuts ------------------------------------------------------------------------------------------------------------
 cdef inline uint64_t body_of(uint8_t *run) noexcept nogil:
-    """Bytes from the start of a run to its first record."""
+    """Return the bytes from the start of a run to its first record."""
     return RUN_HEADER + ((<uint64_t>load16(run + RUN_NAME_LENGTH) + 7) & <uint64_t>~7)
 
 
 cdef bint is_sound_run(Memory *memory, Part *part, Bounds *place) noexcept nogil:
-    """Whether the header of a segment's run is sound: see `slab.runs.read_run`."""
+    """Report if the header of a segment's run is sound: see `slab.runs.read_run`."""
     cdef uint8_t *limit = run_limit(memory, part.chunk)
     cdef uint64_t size = load32(place.run + RUN_SIZE)
     cdef uint64_t body = body_of(place.run)
@@ -281,7 +281,7 @@ cdef bint is_sound_run(Memory *memory, Part *part, Bounds *place) noexcept nogil
 
 
 cdef int whole_run(Memory *memory, Part *part, Bounds *whole) noexcept nogil:
-    """The bounds of all records of a segment's run, if that is sound; else -1."""
+    """Find the bounds of all records of a segment's run; -1 for a damaged run."""
     if bounds_of(memory, part, whole) or not is_sound_run(memory, part, whole):
         return -1
     whole.first = whole.run + body_of(whole.run)
@@ -289,7 +289,7 @@ cdef int whole_run(Memory *memory, Part *part, Bounds *whole) noexcept nogil:
 
 
 cdef int split_run(Memory *memory, Part *part) noexcept nogil:
-    """Let each record of the run speak for itself: see `slab.runs.split`."""
+    """Copy a run's header fields to each of its records: see `slab.runs.split`."""
     cdef Bounds whole
     cdef Look look
     if whole_run(memory, part, &whole):

@@ -1,4 +1,4 @@
-"""Cutting streams into messages, and counting what became of them: see `kernels/pure/cut.py` and `tally.py`."""
+"""Split of streams into messages, and counts of their outcomes: see `kernels/pure/cut.py` and `tally.py`."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
@@ -69,7 +69,7 @@ cdef uint8_t *body_of(uint8_t *run) noexcept nogil:
 
 
 cdef bint is_run_settled(uint8_t *run, uint8_t *end) noexcept nogil:
-    """Whether all records of a run that ends at `end` are settled, and sound."""
+    """Report if all records of a run that ends at `end` are settled and sound."""
     cdef uint8_t *at = body_of(run)
     cdef uint8_t state = load8(run)
     cdef Look look
@@ -84,7 +84,7 @@ cdef bint is_run_settled(uint8_t *run, uint8_t *end) noexcept nogil:
 
 
 cdef int count_run(dict counts, uint8_t *run, uint8_t *end) except -1:
-    """Add the outcomes of a settled run; neighbours with the same are added up first."""
+    """Add the outcomes of a settled run, with one update for neighbours of equal outcome."""
     cdef uint8_t *at = body_of(run)
     cdef uint8_t state = load8(run), reason = load8(run + RUN_REASON)
     cdef bint is_split = state == SPLIT

@@ -1,4 +1,4 @@
-"""How long the messages of record batches have waited: see `kernels/pure/waits.py`."""
+"""Waiting times of record batches' messages: see `kernels/pure/waits.py`."""
 
 from libc.stdlib cimport calloc, free
 
@@ -72,7 +72,7 @@ def waits(slab, batches, bounds_ms, uint64_t now_ms):
     cdef Bounded bounds
     cdef dict places = {}
     cdef uint64_t place
-    cdef Sums *sums = <Sums *>calloc(1 + len(batches), sizeof(Sums))  # the first has the total
+    cdef Sums *sums = <Sums *>calloc(1 + len(batches), sizeof(Sums))  # the first is the total
     if sums == NULL:
         raise MemoryError
     try:

@@ -1,4 +1,4 @@
-# What clients send: big-endian numbers, and record headers as `protocol/client_headers.py` has them.
+# The wire format of clients: big-endian numbers, and record headers as in `protocol/client_headers.py`.
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -23,7 +23,7 @@ cdef struct Header:      # a record header that lies within its bounds
 
 
 cdef inline int header_at(uint8_t *at, uint8_t *end, Header *found) noexcept nogil:
-    """0 when a header lies between `at` and `end`; else -1.  Each number is read once."""
+    """Return 0 if a header lies between `at` and `end`, else -1.  Each number is read once."""
     if end - at < 6:
         return -1
     cdef int64_t key_size = big16(at)
@@ -39,7 +39,7 @@ cdef inline int header_at(uint8_t *at, uint8_t *end, Header *found) noexcept nog
 
 
 cdef inline int walk_headers(uint8_t *at, uint8_t *end) noexcept nogil:
-    """0 when the bytes are headers, one behind the other up to the end; else -1."""
+    """Return 0 if the bytes are a sequence of headers without a rest, else -1."""
     cdef Header header
     while at != end:
         if header_at(at, end, &header):

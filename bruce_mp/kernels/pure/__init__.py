@@ -1,1 +1,1 @@
-"""The kernels in Python: batch-shaped, and the oracle for any other implementation."""
+"""The kernels in Python: batch-oriented, and the reference for other implementations."""

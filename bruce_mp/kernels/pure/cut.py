@@ -1,8 +1,8 @@
-"""Cut what came on a stream into messages, by their sizes alone.
+"""Split the bytes of a stream into messages, by their sizes alone.
 
-A barrier is not a message, nor are the frames of a fenced attempt: the cut stops before them, so that what follows can
-be told from what went before.  Nothing
-else is looked at here; what a message says is for `parse`, which sees the same bytes that a datagram would have had.
+Barriers and the frames of fenced attempts are not messages.  The cut stops before them, so that the caller can separate
+earlier messages from later ones.  Nothing else is inspected here; `parse` validates the messages and sees the same
+bytes as in a datagram.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _FENCE: Final = frozenset({260, 261})
 
 @unique
 class Stop(IntEnum):
-    """Why a cut stopped where it did."""
+    """The reason for the end of a cut."""
 
     MORE = 0
-    """What is left is the beginning of a message, or nothing."""
+    """The rest is empty or the beginning of a message."""
     INVALID_SIZE = 1
-    """A size that is less than its own length: nobody knows where the next message begins."""
+    """A size smaller than the size field: the start of the next message is unknown."""
     TOO_LARGE = 2
-    """A size that is more than is allowed; the message need not have come."""
+    """A size above the limit; the message itself may not be there yet."""
     BARRIER = 3
-    """A barrier, complete."""
+    """A complete barrier."""
     FENCE = 4
-    """A frame that begins or ends a fenced attempt, complete."""
+    """A complete frame that begins or ends a fenced attempt."""
 
 
 class Cut(NamedTuple):
-    """(offset, length) of each whole message, where the cut stopped and why.
+    """(offset, length) of each whole message, and the offset and reason of the end.
 
-    `size` is that of what begins there, 0 where it is not known yet.
+    `size` is that of the next message or frame, 0 where it is still unknown.
     """
 
     places: list[tuple[int, int]]
@@ -48,7 +48,7 @@ class Cut(NamedTuple):
 
 
 def cut(buffer: memoryview, at: int, end: int, longest: int) -> Cut:
-    """Cut the bytes from `at` to `end`; a message may have at most `longest` bytes, its size included."""
+    """Split the bytes from `at` to `end`; a message may have at most `longest` bytes, its size field included."""
     places: list[tuple[int, int]] = []
     while True:
         at = _cut_plain(buffer, at, end, longest, places)
@@ -60,7 +60,7 @@ def cut(buffer: memoryview, at: int, end: int, longest: int) -> Cut:
 
 
 def _cut_plain(buffer: memoryview, at: int, end: int, longest: int, places: list[tuple[int, int]]) -> int:
-    """Cut as long as nothing needs a second look."""
+    """Split messages until one needs a closer inspection."""
     unpack, header = _HEAD.unpack_from, _HEAD.size
     while at + header <= end:
         size, api_key, _ = unpack(buffer, at)
@@ -72,7 +72,7 @@ def _cut_plain(buffer: memoryview, at: int, end: int, longest: int, places: list
 
 
 def _look(buffer: memoryview, at: int, end: int, longest: int) -> tuple[Stop | None, int]:
-    """What begins at `at`: its size, and why the cut stops there; no reason for a message too short for a header."""
+    """Return the reason to stop at `at`, and the size there; no reason for a message too short for a header."""
     if at + _SIZE.size > end:
         return Stop.MORE, 0
     (size,) = _SIZE.unpack_from(buffer, at)

@@ -1,4 +1,4 @@
-"""RecordBatch v2 from segments: its records section, or the whole of it.
+"""RecordBatch v2 from segments: its records section, or the whole batch.
 
 Source of the format: the Kafka protocol guide, "Record Batch".  A record: varint length, attributes 0, varlong
 timestamp delta, varint offset delta, key and value each with a varint length (-1 = null), varint count of headers,
@@ -32,7 +32,7 @@ assert _LOOK.size == lay.RECORD_HEADER
 
 
 class Encoded(NamedTuple):
-    """The records section, and what the batch header says about it."""
+    """The records section, and its fields in the batch header."""
 
     data: bytes
     records: int
@@ -43,8 +43,8 @@ class Encoded(NamedTuple):
 def encode(slab: Slab, segments: Iterable[Segment], *, keeps_empty: bool = False) -> Encoded:
     """Encode the records of segments in order.
 
-    An empty key becomes null, and so does an empty value, unless `keeps_empty`.
-    Raises SlabError when a segment is not what it claims.
+    An empty key becomes null, and so does an empty value, unless `keeps_empty`. Raises SlabError for a segment that
+    disagrees with its headers.
     """
     parts: list[bytes | memoryview] = []
     timestamps: list[int] = []
@@ -62,7 +62,7 @@ def encode(slab: Slab, segments: Iterable[Segment], *, keeps_empty: bool = False
 def record_batch(
     slab: Slab, segments: Iterable[Segment], producer: Producer, *, keeps_empty: bool = False
 ) -> tuple[bytes, bytes]:
-    """(header, records) of an uncompressed batch: see `encode` and `batch_header`, which say what they raise."""
+    """Return (header, records) of an uncompressed batch; raises as `encode` and `batch_header` do."""
     encoded = encode(slab, segments, keeps_empty=keeps_empty)
     return batch_header(*encoded, producer=producer), encoded.data
 
@@ -73,7 +73,7 @@ def _encode_segment(
     at, end = segment_bounds(slab, segment)
     source: bytes | memoryview = slab.view[at:end]
     if len(source) <= lay.CHUNK_BYTES:
-        source = bytes(source)  # many small slices of bytes cost less than of a view
+        source = bytes(source)  # slices of bytes cost less than slices of a view
     at, end, varint = 0, len(source), _VARINTS
     for count in range(len(timestamps), len(timestamps) + segment.records):
         key_length, value_length, headers_length, timestamp = _LOOK.unpack_from(source, at)
@@ -92,7 +92,7 @@ def _encode_segment(
 
 
 def _headers(data: bytes | memoryview) -> bytes:
-    """Record headers as Kafka wants them; they were found sound when they came."""
+    """Return record headers in Kafka's format; the input has validated them."""
     headers = decode_headers(data)
     if headers is None:
         raise SlabError("The headers of a record are damaged.")
@@ -104,7 +104,7 @@ def _field(data: bytes | None) -> bytes:
 
 
 class _Varints(dict[int, bytes]):
-    """Signed integers as zig-zag varints: small ones are made once, the others each time."""
+    """Signed integers as zig-zag varints; small ones are cached."""
 
     def __missing__(self, value: int) -> bytes:
         made = encode_varint(wrap_int64(value))

@@ -1,4 +1,4 @@
-"""What the headers of many segments say, for those who decide by it."""
+"""The run headers of many segments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["RunHead", "by_place", "heads"]
 
 
 class RunHead(NamedTuple):
-    """What the header of a segment's run says; `largest` is its largest payload; for `arrived_ms` see `runs`."""
+    """A run's header; `largest` is its largest payload; see `runs` for `arrived_ms`."""
 
     topic: int
     flags: int
@@ -29,7 +29,7 @@ class RunHead(NamedTuple):
 
 
 def heads(slab: Slab, segments: Iterable[Segment]) -> list[RunHead | None]:
-    """The head of each segment's run; None where there is no sound one."""
+    """Return the head of each segment's run; None without a sound header."""
     return [_head(slab, segment) for segment in segments]
 
 
@@ -43,9 +43,9 @@ def _head(slab: Slab, segment: Segment) -> RunHead | None:
 
 
 def by_place(slab: Slab, segments: Sequence[Segment]) -> dict[tuple[int, int], list[Segment]]:
-    """Segments by topic and partition, which they were bound to; in order.
+    """Group segments by topic and by the partition to which they are bound, in order.
 
-    Raises SlabError for a segment that is not what it claims.
+    Raises SlabError for a segment that disagrees with its headers.
     """
     places: dict[tuple[int, int], list[Segment]] = {}
     for segment in segments:

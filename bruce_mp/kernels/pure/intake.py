@@ -1,7 +1,7 @@
 """Datagrams from a socket into lanes, batch by batch.
 
-A batch that needs no words is landed here as well: all of it sound, room for all of it.  Any other is left for the
-caller to report and to land.  The pure kernel leaves every batch to the caller.
+The compiled kernel also lands a batch in which all messages are sound and find room.  It leaves any other batch to the
+caller, which reports and lands it.  The pure kernel leaves every batch to the caller.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PlainCounters(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What was taken: `landed` messages, and `waiting` in a batch that is to be landed, unless `ingested` is None."""
+    """Numbers of `landed` messages and of those `waiting` in a batch to be landed; without one `ingested` is None."""
 
     landed: int
     waiting: int
@@ -40,7 +40,7 @@ class Taken(NamedTuple):
 
 
 class Intake:
-    """Takes datagrams of at most `longest` bytes in."""
+    """Receives datagrams of at most `longest` bytes."""
 
     pace_type: ClassVar = Pace
 
@@ -55,19 +55,19 @@ class Intake:
         self._counters = counters
         self._pace = self.pace_type()
         self._is_drained = False
-        """Nothing waited behind the last batch."""
+        """True if the last batch emptied the socket's queue."""
 
     def go_by(self, naps: Naps) -> None:
-        """From now on it may sleep like this where it may wait."""
+        """Apply new limits for naps."""
         self._pace = self.pace_type(naps)
 
     def run(self, descriptor: int, limit: int, now_ms: int, until_ms: int) -> Taken:
-        """Take in what waits at a socket, batch by batch, at most `limit` messages.
+        """Receive the messages that wait at a socket, batch by batch, at most `limit` messages.
 
-        Up to `until_ms` it may wait for them, as long as nobody waits for what it has: some runs are open and none is
-        due, and those that are closed, because their chunk was full, have been only for some ms.  That costs less than
-        to return for each message.  While messages come fast it sleeps before it looks for more.  The pure kernel takes
-        one batch, and does not wait for it but for such a nap.
+        The call may wait for messages until `until_ms`, while no received message needs attention: some runs are open
+        and none is due, and runs closed by a full chunk are only a few ms old.  That costs less than a return for each
+        message.  While messages come fast, the kernel naps before the next receive.  The pure kernel receives one batch
+        and waits only in such a nap.
 
         Raises OSError when the socket is broken.
         """
@@ -83,7 +83,7 @@ class Intake:
         return Taken(0, count, self._lanes.ingest_landed(count, self._longest, now_ms))
 
     def _nap(self, now_ms: int, until_ms: int) -> None:
-        """Sleep if that pays, and nothing is due before."""
+        """Sleep if that saves CPU and nothing is due earlier."""
         due_ms = self._lanes.next_due_ms
         left_ms = (until_ms if due_ms is None else min(until_ms, due_ms)) - now_ms
         nap_us = self._pace.nap_us(time.monotonic_ns() // 1000)

@@ -1,8 +1,8 @@
-"""A lane: a chunk that an input is filling, and the open run at its end.
+"""A lane: a chunk that an input is filling, with the open run at its end.
 
-Records are written behind the open run and become part of it by one 8-byte store of the run's count and size, so that
-a crash leaves whole records or none.  What else the header says of them (sums, the chunk's last arrival) is stored
-before: it may be ahead of the records after a crash, never behind.
+Records are written behind the open run.  One 8-byte store of the run's count and size makes them part of it, so a crash
+leaves whole records or none.  The other header fields (sums, the chunk's last arrival) are stored before that.  After a
+crash they may be ahead of the records, never behind.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["Head", "Lane", "record_size"]
 
 _RECORD: Final = Struct("<4xB2xBIII10sHqQ")
-"""`layout.RECORD` with what a new record says: flags, explicit timestamp, key length, value length, partition key,
-_UNPLACED, record headers length, timestamp, arrival"""
+"""`layout.RECORD` with the fields of a new record: flags, explicit timestamp, key length, value length, partition key,
+_UNPLACED, record headers length, timestamp, arrival
+"""
 _UNPLACED: Final = b"\xff" * 10  # partition, sequence and epoch -1
 _PADDING: Final = tuple(bytes(-length & 7) for length in range(8))
 
@@ -34,7 +35,7 @@ assert _RECORD.size == lay.RECORD_HEADER
 
 
 class Head(NamedTuple):
-    """What the header of a lane's runs says; `name` is that of a topic without a number."""
+    """The header fields of a lane's runs; `name` is that of a topic without a number."""
 
     topic: int
     name: bytes
@@ -44,18 +45,18 @@ class Head(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes from the start of a run to its first record."""
+        """Return the bytes from the start of a run to its first record."""
         return lay.RUN_HEADER + lay.align(len(self.name))
 
 
 def record_size(item: Item) -> int:
-    """Bytes that a message takes in a run."""
+    """Return the bytes that a message takes in a run."""
     _, _, _, key_at, key_end, value_at, value_end, headers_at, end = item
     return lay.align(lay.RECORD_HEADER + key_end - key_at + value_end - value_at + end - headers_at)
 
 
 class Lane:
-    """An open chunk (-1 = none), or a span of them, with so many `runs`; while `records` > 0 the last one is open."""
+    """An open chunk (-1 = none) or span, with the number of its runs; while `records` > 0 the last run is open."""
 
     __slots__ = (
         "_end", "_generation", "_largest", "_limit", "_min_timestamp", "_payload", "_run_at", "_slab", "_start",
@@ -70,14 +71,14 @@ class Lane:
         self.runs = self.records = 0
         self.due_ms = self.used_ms = 0
         self.window: TimestampWindow | None = None
-        """The timestamps that its records may have; None: any."""
+        """The window for timestamps of its records; None admits any timestamp."""
         self.is_explicit = False
-        """Clients insist on the timestamps of what is appended next."""
+        """True if clients mark the timestamps of the next records as explicit."""
         self._start = self._run_at = self._end = self._limit = 0  # file offsets
         self._generation = self._payload = self._largest = self._min_timestamp = 0
 
     def enter(self, chunk: int, span: int) -> None:
-        """Go on in a new chunk, or span of chunks."""
+        """Continue in a new chunk, or span of chunks."""
         self.chunk, self.span = chunk, span
         self._start = self._slab.chunk_at(chunk)
         self._generation = self._slab.words[(self._start + lay.CHUNK_GENERATION) >> 2]
@@ -85,13 +86,13 @@ class Lane:
         self.runs = 0
 
     def has_room(self, item: Item) -> bool:
-        """Whether a message fits in the open run, or, where none is open, in one that would be."""
+        """Report if a message fits into the open run, or into a new one if none is open."""
         if self.chunk < 0:
             return False
         return record_size(item) <= self._limit - self._end - (0 if self.records else self.head.size)
 
     def append(self, buffer: memoryview, items: Sequence[Item], start: int, now_ms: int) -> int:
-        """Append messages from `start` on as far as they fit; the index of the first that does not.
+        """Append messages from index `start` on while they fit; return the index of the first that does not.
 
         The first must fit.
         """
@@ -139,7 +140,7 @@ class Lane:
         self._slab.words[(self._start + lay.CHUNK_RUNS) >> 2] = self.runs
 
     def _commit(self, data: bytes, records: int, last_arrival: int) -> None:
-        """Write records behind the open run and make them part of it."""
+        """Write records behind the open run, then extend the run over them."""
         view, words, longs, run_at = self._slab.view, self._slab.words, self._slab.longs, self._run_at
         view[self._end : self._end + len(data)] = data
         self._end += len(data)
@@ -151,7 +152,7 @@ class Lane:
         longs[(run_at + lay.RUN_COUNT) >> 3] = self.records | (self._end - run_at) << 32
 
     def close_run(self, tickets: TicketOffice) -> Segment:
-        """Hand the open run to the router."""
+        """Hand the open run over to the router."""
         tickets.hand_over(self._run_at)
         run = self._run_at - self._start
         segment = Segment(self.chunk, self._generation, run, run + self.head.size, self.records, self._payload)

@@ -1,12 +1,12 @@
-"""Lanes: the open chunks of an input, one per busy topic (PartitionKey: per topic and partition index).
+"""Lanes: the open chunks of an input, one for each busy topic, or topic and partition index of PartitionKey messages.
 
 A parsed batch is appended group by group to the lanes' open runs.  A run is closed and handed to the router when its
 chunk is full or its linger is over.
 
-A topic that the router has not numbered yet, and any topic when there are too many lanes, goes through a *shared*
-lane: its runs carry the topic's name and are closed at the end of the batch, so that they are handed over before
-anything that the topic's own lane will take later.  There are some of them, and the name says which: a topic whose
-messages are stuck keeps the chunks of one.
+Topics that the router has not numbered use a *shared* lane, and so does any topic when there are too many lanes.  Its
+runs carry the topic's name and are closed at the end of the batch, so that they are handed over before the runs that
+the topic's own lane fills later.  A hash of the name chooses among several shared lanes, so a topic whose messages are
+stuck keeps the chunks of only one.
 """
 
 from __future__ import annotations
@@ -37,47 +37,47 @@ if TYPE_CHECKING:
 __all__ = ["Ingested", "Lanes", "NoRoom"]
 
 IDLE_MS: Final = 1000
-"""A lane that nothing was appended to for so long gives its chunk up, once its messages are settled."""
+"""Idle time after which a lane returns its chunk, once its messages are settled."""
 MOST_SHARED: Final = 64
-"""Shared lanes; fewer in a small slab, of which their open chunks take no more than a 64th."""
+"""Number of shared lanes; in a small slab their open chunks take at most a 64th of it."""
 LONGEST_SPAN: Final = 32
-"""Chunks that a busy lane takes at a time, 256 KiB; fewer in a small slab, of which they are no more than a 512th."""
+"""Largest span of a busy lane in chunks, 256 KiB; in a small slab at most a 512th of it."""
 _FEW_RUNS: Final = 2
-"""A lane whose span was full in so few runs takes twice as much next: the end of a span is the end of a run."""
+"""A lane that filled its span within this number of runs doubles it, because the end of a span ends a run."""
 _MANY_RUNS: Final = 6
-"""One whose span lasted for more takes half of it next."""
+"""A lane whose span lasted for more runs halves it."""
 WAKE_SLACK_MS: Final = 12
-"""Who closes one lane closes those that would be due so soon: each frame wakes the router up."""
+"""A closing lane also closes runs that are due within this time, because each frame wakes the router."""
 _LEEWAY_MS: Final = 8
 _PATIENCE_MS: Final = 8
 _LONG_MS: Final = 250
 _PART_NOBODY_MINDS: Final = 6
-"""A run may be handed over earlier or later by so small a part of the time for which it may wait anyway."""
+"""A run may be handed over earlier or later by its linger divided by this number."""
 
 LaneKey = tuple[int, int, int]
 """Topic id, partition index (-1 = AnyPartition), partition count (0 = AnyPartition)."""
 
 
 class Chunks(Protocol):
-    """Where lanes get their chunks: a `ChunkPool`, or what stands before it."""
+    """The source of lanes' chunks: a `ChunkPool`, or a wrapper around one."""
 
     owner: int
 
     def allocate(self, span: int, now_ms: int) -> int | None:
-        """The first of `span` neighbouring chunks, opened and empty, or None."""
+        """Return the first of `span` neighbouring chunks, opened and empty, or None."""
 
     def can_spare(self, span: int) -> bool:
-        """Whether that may be a span for somebody who could do with less."""
+        """Report if an optional larger span may be allocated."""
 
     def seal(self, chunk: int) -> None:
-        """No run will be added to the chunk."""
+        """Close the chunk to further runs."""
 
     def release_seals(self) -> None:
-        """What was sealed may be reclaimed."""
+        """Allow the reclaim of sealed chunks."""
 
 
 class NoRoom(NamedTuple):
-    """A message that found no room in the slab; `arrival` is its number."""
+    """A message that found no room in the slab; `arrival` is its arrival number."""
 
     topic: bytes
     timestamp: int
@@ -86,7 +86,7 @@ class NoRoom(NamedTuple):
 
 
 class Ingested(NamedTuple):
-    """What became of a batch: how many messages of each type were sound, what was rejected, what found no room."""
+    """The result of a batch: sound messages of each type, rejected messages, messages without room."""
 
     any_partition: int
     partition_key: int
@@ -97,9 +97,9 @@ class Ingested(NamedTuple):
 class Lanes:
     """The lanes of one input process.
 
-    `linger_ms` says for a topic how long a run may wait for more; 0 = hand over at the end of each batch.
-    `tickets` hands closed runs over, if not as usual.  `windows` gives the timestamps that a topic's records may have,
-    None where any will do.  Without `shares` topics may hold any amount.
+    `linger_ms` returns the linger of a topic's runs; 0 = hand over at the end of each batch.  `tickets` replaces the
+    usual hand-over of closed runs.  `windows` returns the timestamps that a topic's records may have, None for any.
+    Without `shares` topics may hold any amount.
     """
 
     lane_type: ClassVar = Lane
@@ -125,7 +125,7 @@ class Lanes:
         self._known_windows: dict[int, TimestampWindow | None] = {}
         self._replaced: dict[bytes, ReplacedTimestamps] = {}
         self.clock_step_ms = 0
-        """How far the wall clock is ahead of the clock of `now_ms`."""
+        """Lead of the wall clock over the clock of `now_ms`."""
         self._slacken(_LONG_MS)
         self._partitions: dict[int, int] = {}
         self._resumed: Mapping[int, int] = {}
@@ -140,9 +140,9 @@ class Lanes:
         self._next_due_ms: int | None = None
         self._shares = shares
         self.keeps_order = False
-        """Messages that find no room come again, so that none of their lane may pass them."""
+        """True if messages without room are offered again, so that later ones of their lane must not overtake them."""
         self._refusal = DiscardReason.NO_MEM
-        """Why the last `_make_room` failed, and in `_refuses_rest` if it would for all that follow in the batch."""
+        """The reason for the last failure of `_make_room`; `_refuses_rest` extends it to the rest of the batch."""
         self._refuses_rest = False
 
     def ingest(
@@ -156,9 +156,9 @@ class Lanes:
         sources: Sequence[int] | None = None,
         is_explicit: bool = False,
     ) -> Ingested:
-        """Take a batch of messages: see `parse` for the arguments, `now_ms` is a steady clock.
+        """Parse and append a batch of messages: see `parse` for the arguments; `now_ms` is a steady clock.
 
-        `is_explicit`: the client insists on its timestamps.
+        `is_explicit` marks the clients' timestamps as final.
         """
         self._notice_topics()
         batch = parse(buffer, places, first_arrival, skip, sources=sources)
@@ -174,19 +174,19 @@ class Lanes:
         return Ingested(sound - keyed_ones, keyed_ones, batch.rejections, no_room)
 
     def ingest_landed(self, count: int, longest: int, now_ms: int, skip: frozenset[int] = frozenset()) -> Ingested:
-        """Take the first `count` datagrams of the landing zone.
+        """Append the first `count` datagrams of the landing zone.
 
-        One that is longer than `longest` bytes is malformed whatever its bytes say; the kernel may have cut it so that
-        they look right.
+        A datagram longer than `longest` bytes is malformed whatever its bytes say, because the kernel may have cut it
+        to a valid message.
         """
         places = landing.places_within(self._slab, count, longest)
         base = self._slab.longs[landing.base_at(self._slab) >> 3]
         return self.ingest(self._slab.view, places, base, now_ms, skip)
 
     def _notice_topics(self) -> None:
-        """When the topic table changed, close all runs: what comes after may go to another lane than what was.
+        """Close all runs after a change of the topic table, because later messages of a topic may use another lane.
 
-        The lanes keep their chunks: most of them go on as before.
+        The lanes keep their chunks, since most topics are unchanged.
         """
         if self._topics.version != self._topics_version:
             self._topics_version = self._topics.version
@@ -195,7 +195,7 @@ class Lanes:
             self.close_runs()
 
     def _assign(self, topic: bytes, items: list[Item], *, keyed: bool) -> list[tuple[Lane, list[Item]]]:
-        """Which lane each message of a group goes to."""
+        """Choose the lane of each message of a group."""
         number = self._topics.id_of(topic)
         if not number:
             return [(self._share(0, topic, keyed=keyed), items)]
@@ -210,9 +210,9 @@ class Lanes:
         return [(self._lane_for(topic, number, index, count), some) for index, some in members.items()]
 
     def _partitions_of(self, topic: int) -> int:
-        """How many partitions a topic has, the same until the table's version is seen to have changed.
+        """Return a topic's partition count, cached until the table's version changes.
 
-        Else a key could be in two lanes at a time, and overtake itself.
+        With changing counts, a key could be in two lanes at a time and overtake itself.
         """
         count = self._partitions.get(topic)
         if count is None:
@@ -221,7 +221,7 @@ class Lanes:
         return count
 
     def resume_cut(self, counts: Mapping[int, int]) -> None:
-        """Cut topics by these numbers of partitions until all is closed: a dead input began the batch so."""
+        """Use these partition counts until all lanes are closed, as the dead input did that began the batch."""
         self._resumed = counts
 
     def _lane_for(self, topic: bytes, number: int, index: int, count: int) -> Lane:
@@ -236,13 +236,15 @@ class Lanes:
         return lane
 
     def may_grow(self, topic: bytes, span: int, now_ms: int) -> bool:
-        """Report if a topic that was refused for its share may hold more by now: see `TopicShares`."""
+        """Report if a topic that was refused for its share may now hold more: see `TopicShares`."""
         return self._shares is None or self._shares.may_grow(self._topics.id_of(topic) or topic, span, now_ms)
 
     def _share(self, number: int, topic: bytes, *, keyed: bool, count: int = 0) -> Lane:
-        """A shared lane, whose next run is for this topic; it carries the name if the topic has no number (0).
+        """Return a shared lane whose next run is for this topic; the run carries the name if the topic has no number
+        (0).
 
-        `count`: partitions by which its group was cut, so that the order holds for the keys of one partition only.
+        `count` is the partition count by which its group was cut, so that order holds only for the keys of one
+        partition.
         """
         lane = self._shared[crc32(topic) % len(self._shared)]
         lane.head = Head(number, b"" if number else topic, lay.FLAG_PARTITION_KEY if keyed else 0, -1, count)
@@ -264,16 +266,16 @@ class Lanes:
             self._wake_by(lane.due_ms - self.leeway_ms)
 
     def change_lingers(self, linger_ms: Callable[[bytes], int]) -> None:
-        """From now on runs wait so long; those that are open keep their time."""
+        """Apply changed lingers; open runs keep their due times."""
         self._linger_ms = linger_ms
         self._lingers.clear()
         self._slacken(_LONG_MS)
 
     def _slacken(self, shortest_ms: int) -> None:
-        """No run lingers shorter than this, but those that do not at all.
+        """Derive `leeway_ms` and `patience_ms` from the shortest linger.
 
-        `leeway_ms`: `next_due_ms` is so much too early, and whoever wakes up for it may be so much late.
-        `patience_ms`: so long a run that is closed may wait for others, so that a frame names several.
+        `leeway_ms`: `next_due_ms` is early by this amount, and a caller that wakes for it may be late by the same
+        amount. `patience_ms`: a closed run may wait this long for others, so that one frame names several.
         """
         part = shortest_ms // _PART_NOBODY_MINDS
         self._shortest_ms = shortest_ms
@@ -281,7 +283,7 @@ class Lanes:
         self.patience_ms = max(_PATIENCE_MS, part)
 
     def _linger_of(self, number: int, topic: bytes) -> int:
-        """Remembered by the topic's number: clients make up names without end, the router gives few numbers."""
+        """Return the linger, cached by number: clients can invent endless names, but the router gives few numbers."""
         linger = self._lingers.get(number)
         if linger is None:
             linger = self._lingers[number] = self._linger_ms(topic)
@@ -292,16 +294,16 @@ class Lanes:
     # --- timestamps --------------------------------------------------------------------------------------------------
 
     def change_windows(self, windows: Windows) -> None:
-        """Apply other windows to the messages that come from now on."""
+        """Apply changed windows to later messages."""
         self.windows = windows
         self._known_windows.clear()
         names = {number: name for name, number in self._topics.ids().items()}
         for (number, _, _), lane in self._lanes.items():
-            if number in names:  # a topic that is gone gets a new number, and other lanes
+            if number in names:  # a topic that is gone returns with a new number and other lanes
                 lane.window = self._window_of(number, names[number])
 
     def _window_of(self, number: int, topic: bytes) -> TimestampWindow | None:
-        """Remembered by the topic's number, as `_linger_of`; a topic without one is looked up each time."""
+        """Return the window, cached by number like `_linger_of`; topics without a number are not cached."""
         if not number:
             return self.windows(topic)
         if number not in self._known_windows:
@@ -309,7 +311,7 @@ class Lanes:
         return self._known_windows[number]
 
     def _stamp(self, lane: Lane, topic: bytes, items: list[Item], now_ms: int, *, is_explicit: bool) -> list[Item]:
-        """Give messages the timestamps that their records will have."""
+        """Return messages with the timestamps of their records."""
         window, lane.is_explicit = lane.window, is_explicit
         if window is None or (is_explicit and window.is_clamp):
             return items
@@ -336,7 +338,7 @@ class Lanes:
     def _append(
         self, lane: Lane, buffer: memoryview, items: list[Item], now_ms: int
     ) -> list[tuple[Item, DiscardReason]]:
-        """Append messages to a lane; those for which there was no room come back, and why."""
+        """Append messages to a lane; return those without room, with the reason."""
         dropped: list[tuple[Item, DiscardReason]] = []
         at = 0
         while at < len(items):
@@ -349,7 +351,7 @@ class Lanes:
         return dropped
 
     def _make_room(self, lane: Lane, size: int, now_ms: int) -> bool:
-        """Give the lane a new chunk, or a span of them: for a large record of `size` bytes, or for large runs."""
+        """Give the lane a new chunk, or a span for a large record of `size` bytes or for large runs."""
         needed = -(-(lay.CHUNK_HEADER + lane.head.size + size) // lay.CHUNK_BYTES)
         wanted = self._next_span(lane)
         self._give_up(lane)
@@ -368,15 +370,15 @@ class Lanes:
         return self._shares.allocate(head.topic or head.name, span, now_ms)
 
     def _note_refusal(self, needed: int) -> None:
-        """Note why a record found no room that needs so many chunks."""
+        """Store the reason for the failure to find room for a record of `needed` chunks."""
         is_over = self._shares is not None and self._shares.has_refused
         self._refusal = DiscardReason.TOPIC_OVER_SHARE if is_over else DiscardReason.NO_MEM
         self._refuses_rest = is_over and (needed == 1 or self.keeps_order)
 
     def _next_span(self, lane: Lane) -> int:
-        """Chunks that a lane should take next: twice as many when these were full after a run or two.
+        """Return the span that a lane should take next, doubled if the present one was full within a run or two.
 
-        All that comes behind the input works per run.  The span of a large message may be longer than any other.
+        All later stages work per run.  The span of a large message may exceed every limit.
         """
         if lane.chunk < 0:
             return 1
@@ -390,19 +392,19 @@ class Lanes:
     # --- closing -----------------------------------------------------------------------------------------------------
 
     def _close_run(self, lane: Lane) -> None:
-        """Hand the lane's open run, if it has one, to the router."""
+        """Hand over the lane's open run, if it has one."""
         if lane.records:
             self._closed.append(lane.close_run(self._tickets))
 
     def _give_up(self, lane: Lane) -> None:
-        """Close the run and let the chunk go."""
+        """Close the run and seal the chunk."""
         self._close_run(lane)
         if lane.chunk >= 0:
             self._pool.seal(lane.chunk)
             lane.chunk = -1
 
     def close_due(self, now_ms: int) -> None:
-        """Close the runs whose linger is over, and give up the chunks of idle lanes."""
+        """Close the runs whose linger is over, and return the chunks of idle lanes."""
         if self._next_due_ms is None or now_ms < self._next_due_ms:
             return
         self._next_due_ms = None
@@ -413,11 +415,11 @@ class Lanes:
             del self._lanes[key]
 
     def _look_at_all(self, now_ms: int) -> list[LaneKey]:
-        """Close what is due in the lanes of numbered topics; those that are idle and have given up their chunks."""
+        """Close due runs in the lanes of numbered topics; return the keys of idle lanes that returned their chunks."""
         return [key for key, lane in self._lanes.items() if self._look(lane, now_ms)]
 
     def _look(self, lane: Lane, now_ms: int) -> bool:
-        """Close what is due in a lane; True when the lane is idle and has given up its chunk."""
+        """Close a lane's due run; return True if the lane is idle and has returned its chunk."""
         if lane.records and lane.due_ms <= now_ms + WAKE_SLACK_MS:
             self._close_run(lane)
         if lane.records:
@@ -426,15 +428,15 @@ class Lanes:
         if lane.used_ms + IDLE_MS <= now_ms and self._is_unused(lane):
             self._give_up(lane)
             return True
-        # All lanes at the same times: looking at each in its own time would cost a wake-up a lane.
+        # All lanes share these times: a time for each lane would cost a wake-up for each.
         self._wake_by((now_ms // IDLE_MS + 1) * IDLE_MS)
         return False
 
     def _is_unused(self, lane: Lane) -> bool:
-        """Whether giving the lane's chunk up gives memory back.
+        """Report if the return of the lane's chunk frees memory.
 
-        While its messages are held it does not, and the next message would take another chunk: in an outage a trickle
-        would eat the slab, a chunk a message.
+        It does not while the chunk's messages are held.  The next message would then need another chunk, and in an
+        outage a trickle of messages would fill the slab, one chunk for each message.
         """
         return lane.chunk < 0 or is_settled(self._slab, lane.chunk)
 
@@ -448,7 +450,7 @@ class Lanes:
             self._close_run(lane)
 
     def close_all(self) -> None:
-        """Close every run and give up every chunk."""
+        """Close every run and return every chunk."""
         for lane in self._all():
             self._give_up(lane)
         self._lanes.clear()
@@ -457,11 +459,11 @@ class Lanes:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When `close_due` has something to do next, on the clock of `ingest`."""
+        """Return the time of the next work for `close_due`, on the clock of `ingest`."""
         return self._next_due_ms
 
     def drain_closed(self) -> list[Segment]:
-        """The runs handed over since the last call, in order.  The batch before must have been landed."""
+        """Return the runs closed since the last call, in order.  The batch before must be landed."""
         self._pool.release_seals()
         closed, self._closed = self._closed, []
         return closed

@@ -1,4 +1,4 @@
-"""Looks at the records of a segment: sizes, timestamps, the messages themselves."""
+"""Inspection of a segment's records: sizes, timestamps, messages."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class TimeSpan(NamedTuple):
 
 
 def time_span(slab: Slab, segment: Segment) -> TimeSpan:
-    """The timestamps of a segment's records."""
+    """Return the smallest and largest timestamp of a segment's records."""
     stamps = [record.timestamp for _, record in segment_records(slab, segment)]
     return TimeSpan(min(stamps), max(stamps))
 
 
 def by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segment]]:
-    """Cut a segment into parts whose records all fit (payloads of at most `limit` bytes) or all do not."""
+    """Cut a segment into parts whose payloads are all within `limit` bytes, or all beyond."""
     sizes = [(offset, record.payload) for offset, record in segment_records(slab, segment)]
     parts = [(fits, list(members)) for fits, members in groupby(sizes, lambda item: item[1] <= limit)]
     if len(parts) == 1:
@@ -44,7 +44,7 @@ def by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segmen
 
 
 def messages(slab: Slab, segment: Segment, topic: bytes, longest: int | None) -> list[Message]:
-    """The messages of a segment, whole, or without headers and with at most `longest` bytes of key and of value."""
+    """Return a segment's messages: whole, or without headers and with at most `longest` bytes of key and of value."""
     chunk_at = slab.chunk_at(segment.chunk)
     return [
         _message(slab, chunk_at + offset, record, topic, longest) for offset, record in segment_records(slab, segment)

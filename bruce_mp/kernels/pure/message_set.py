@@ -1,6 +1,6 @@
-"""A message set (formats 0 and 1) from segments: for brokers that know no record batches.
+"""A message set (formats 0 and 1) from segments, for brokers without record batches.
 
-Source of the format: `protocol.message_set`.  The result can be sent as it is, or be compressed into a wrapper.
+Source of the format: `protocol.message_set`.  The result can be sent uncompressed, or compressed into a wrapper.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NO_CODEC: Final = 0
 
 
 class EncodedSet(NamedTuple):
-    """The messages, how many there are, and the latest of their timestamps (V0 has no use for it)."""
+    """The encoded messages, their number and their latest timestamp (unused in V0)."""
 
     data: bytes
     records: int
@@ -43,8 +43,8 @@ def encode_message_set(
 ) -> EncodedSet:
     """Encode the records of segments in order, in MessageFormat.V0 or V1.
 
-    An empty key becomes null, and so does an empty value, unless `keeps_empty`.
-    Raises SlabError when a segment is not what it claims.
+    An empty key becomes null, and so does an empty value, unless `keeps_empty`. Raises SlabError for a segment that
+    disagrees with its headers.
     """
     parts: list[bytes | memoryview] = []
     timestamps: list[int] = []
@@ -58,7 +58,7 @@ def encode_message_set(
 
 
 class _Style(NamedTuple):
-    """The format, and what stands for the length of a value without bytes."""
+    """The format, and the length field of an empty value."""
 
     magic: int
     empty: int
@@ -71,7 +71,7 @@ def _encode_segment(
     at, end = segment_bounds(slab, segment)
     source: bytes | memoryview = slab.view[at:end]
     if len(source) <= lay.CHUNK_BYTES:
-        source = bytes(source)  # many small slices of bytes cost less than of a view
+        source = bytes(source)  # slices of bytes cost less than slices of a view
     at, end = 0, len(source)
     pack, uncovered, length, crc = COVERED[magic].pack, UNCOVERED.pack, LENGTH.pack, crc32
     for number in range(len(timestamps), len(timestamps) + segment.records):

@@ -1,6 +1,6 @@
-"""How fast messages come, and how long the datagram input may sleep for it before it receives again.
+"""The rate of arriving messages, and the length of a nap before the next receive.
 
-To be woken costs it more than to take a message in.  After a nap it finds several.
+A wake-up costs the datagram input more CPU than receiving a message.  After a nap it receives several at once.
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ from typing import Final, NamedTuple
 __all__ = ["NO_NAPS", "Naps", "Pace"]
 
 WINDOW_US: Final = 2000
-"""The pace is that of so long at least."""
+"""Minimum length of a window over which the rate is measured."""
 AWAKE_EVERY_US: Final = 500_000
-"""Once in so long it stays awake for a window: a sender that has to wait for naps looks slower than it is."""
+"""Once in this time a window passes without naps, because a sender that blocks during naps looks slow."""
 LEAST_MESSAGES: Final = 16
-"""For fewer messages a nap costs what it saves: a timer has to be set, and wakes us up."""
+"""With fewer messages a nap costs what it saves: a timer has to be set, and wakes the input."""
 LEAST_US: Final = 400
 HEAD_BYTES: Final = 768
-"""What the kernel counts of a datagram in its sender's buffer, beside up to twice its bytes."""
+"""Bytes that the kernel charges a sender's buffer for a datagram, beside up to twice its length."""
 
 
 class Naps(NamedTuple):
-    """The limits: `longest_us` microseconds, in which no more than `messages` are to be expected, for which the kernel
-    counts no more than `room` bytes.  At that pace neither queue nor send buffer is full before somebody looks again.
+    """The limits of a nap.
+
+    A nap has at most `longest_us` microseconds, with at most `messages` expected messages, for which the kernel charges
+    at most `room` bytes.  Within the limits neither queue nor send buffer is full before the next receive.
     """
 
     longest_us: int
@@ -34,27 +36,27 @@ NO_NAPS: Final = Naps(0, 0, 0)
 
 
 class Pace:
-    """Of the messages of one socket.  Times in microseconds on a steady clock."""
+    """The rate of one socket's messages.  Times are in microseconds on a steady clock."""
 
     def __init__(self, naps: Naps = NO_NAPS) -> None:
         self._naps = naps
         self._since_us = self._seen = self._weight = 0
-        """Of the present window: its beginning, its messages, and what the kernel counted for them."""
+        """Of the present window: its start, its messages, and the bytes that the kernel charged for them."""
         self._has_slept = False
-        """In the present window."""
+        """True after a nap in the present window."""
         self._messages_per_us = self._bytes_per_us = 0.0
-        """In the last one."""
+        """Rates of the last window."""
         self._awake_us = 0
         self._awake_messages_per_us = self._awake_bytes_per_us = 0.0
-        """In the last one without a nap, which ended then."""
+        """Rates of the last window without a nap, which ended at `_awake_us`."""
 
     def add(self, messages: int, size: int) -> None:
-        """So many messages came, with so many bytes in all."""
+        """Count received messages of `size` bytes in all."""
         self._seen += messages
         self._weight += messages * HEAD_BYTES + 2 * size
 
     def nap_us(self, now_us: int) -> int:
-        """How long to sleep when nothing waits; 0: not at all."""
+        """Return the length of a nap for an empty queue; 0 = no nap."""
         if now_us - self._since_us >= WINDOW_US:
             self._end_window(now_us)
         if now_us - self._awake_us > AWAKE_EVERY_US:
@@ -66,7 +68,7 @@ class Pace:
         return int(nap_us)
 
     def _longest_us(self) -> float:
-        """What the limits allow."""
+        """Return the longest nap within the limits."""
         messages_per_us = max(self._messages_per_us, self._awake_messages_per_us)
         bytes_per_us = max(self._bytes_per_us, self._awake_bytes_per_us)
         nap_us = float(self._naps.longest_us)

@@ -1,8 +1,7 @@
 """Parse and validate a batch of client messages.
 
-The layouts and the order of the checks are those of `protocol/client_wire.py`, which is the readable statement of them
-and the oracle of this one's tests.  Here a batch is taken apart at once and grouped by topic and type, so that what
-follows works per group.
+`protocol/client_wire.py` specifies the layouts and the order of the checks, and is the oracle of this module's tests.
+This module parses a whole batch and groups it by topic and type, so that later steps work per group.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ _SIZE: Final = Struct(">i")
 
 @lru_cache(maxsize=1024)
 def _body(topic_size: int) -> Struct:
-    """Topic, timestamp, key size and, if the key is empty, value size: what follows the topic size."""
+    """Return the layout behind the topic size: topic, timestamp, key size and, if the key is empty, value size."""
     return Struct(f">{topic_size}sqii")
 
 
 @unique
 class Failure(IntEnum):
-    """Why a message was not taken; the numbers are those of `DiscardReason`."""
+    """The reason for a rejection; the numbers are those of `DiscardReason`."""
 
     MALFORMED = 1
     UNSUPPORTED_API_KEY = 2
@@ -45,7 +44,7 @@ class Failure(IntEnum):
 
 
 class Rejection(NamedTuple):
-    """A message that was not taken: its slot in the batch, why, and the API key and version if they were readable."""
+    """A rejected message: its slot in the batch, the reason, and API key and version if they were readable."""
 
     slot: int
     failure: Failure
@@ -54,18 +53,18 @@ class Rejection(NamedTuple):
 
 
 Item = tuple[int, int, int, int, int, int, int, int, int]
-"""A message: arrival number, timestamp, partition key, and where in the buffer its key, its value and its record
-headers begin and end.
+"""A message: arrival number, timestamp, partition key, and the start and end of its key, its value and its record
+headers in the buffer.
 
-A plain tuple, because there is one for every message: a named one costs three times as much to make.
+It is a plain tuple, because every message needs one and a named tuple costs three times as much.
 """
 
 Group = tuple[bytes, bool]
-"""Topic, and whether the messages carry a partition key."""
+"""Topic, and True for messages with a partition key."""
 
 
 class Batch(NamedTuple):
-    """A parsed batch: the messages of each group in order of arrival, and what was rejected."""
+    """A parsed batch: the messages of each group in order of arrival, and the rejected ones."""
 
     groups: dict[Group, list[Item]]
     rejections: list[Rejection]
@@ -81,8 +80,8 @@ def parse(
 ) -> Batch:
     """Parse the messages at `places`, pairs of offset and length in `buffer`.
 
-    Message i has the arrival number first_arrival + i, of a stream stream_arrival(first_arrival + i, sources[i]); those
-    in `skip` are passed over.
+    Message i has the arrival number first_arrival + i, in a stream stream_arrival(first_arrival + i, sources[i]).
+    Arrivals in `skip` are skipped.
     """
     groups: dict[Group, list[Item]] = {}
     rejections: list[Rejection] = []
@@ -109,7 +108,7 @@ class _Malformed(Exception):  # noqa: N818 - control flow inside this module, no
 
 
 def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[Group, Item]:
-    # What is read may lie behind the message's end, which is only known to hold when all sizes add up to it.
+    # The reads may go past the message's end; the sizes prove only at the end that they did not.
     end = at + length
     size, api_key, version_and_flags, topic_size = _HEAD.unpack_from(buffer, at)
     partition_key, topic_at = 0, at + _HEAD.size
@@ -134,7 +133,7 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
 
 
 def _headers(buffer: memoryview, value_end: int, end: int) -> int:
-    """Where the headers begin that go up to `end`; they are sound."""
+    """Return the start of the headers that end at `end`; raises _Malformed for damaged ones."""
     (size,) = _SIZE.unpack_from(buffer, value_end)
     at = value_end + _SIZE.size
     if not 0 <= size <= LONGEST_HEADERS or at + size != end or decode_headers(buffer[at:end]) is None:
@@ -149,7 +148,7 @@ _VERSIONS: Final = frozenset({0, _WITH_HEADERS})
 
 
 def _rejection(buffer: memoryview, index: int, at: int, length: int) -> Rejection:
-    """Why a message was not taken, by the first check that fails."""
+    """Return the rejection for the first check that fails."""
     if length < _GENERIC.size:
         return Rejection(index, Failure.MALFORMED, 0, 0)
     size, api_key, version = _GENERIC.unpack_from(buffer, at)

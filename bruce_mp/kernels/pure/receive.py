@@ -1,10 +1,10 @@
-"""A batch of datagrams into the landing zone with one `recvmmsg()`.
+"""Receive a batch of datagrams into the landing zone with one `recvmmsg()`.
 
-The message headers, with the lengths that the kernel stores in them, lie in the slab like the bytes: see
-`slab/landing.py`.  So do the credentials of senders, which the kernel stores if the socket passes them and
-`landing.ask_for_senders` was called before; there is room for nothing else, such as descriptors.
+The message headers, into which the kernel stores the lengths, lie in the slab like the bytes: see `slab/landing.py`.
+The kernel also stores the credentials of senders there, if the socket passes them and `landing.ask_for_senders` was
+called before.  There is no room for other control messages, such as descriptors.
 
-`recvmmsg` is called through ctypes because Python's socket module does not have it.
+`recvmmsg` is called through ctypes because Python's socket module lacks it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["Receiver"]
 
 _MSG_DONTWAIT: Final = 0x40
 _HEADER: Final = Struct("<QIIQQQ")
-"""struct msghdr of 64-bit Linux, its beginning: name, length, padding, iovec, their count, control message"""
+"""The beginning of struct msghdr on 64-bit Linux: name, length, padding, iovec, their count, control message"""
 _IOVEC: Final = Struct("<QQ")
 
 
 class Receiver:
-    """Receives into the landing zone of a slab; one process at a time may."""
+    """Receives into the landing zone of a slab; only one process at a time may do so."""
 
     def __init__(self, slab: Slab) -> None:
         self._slots = slab.geometry.landing_slots
@@ -43,17 +43,17 @@ class Receiver:
 
     @staticmethod
     def _point(slab: Slab, base: int, slot: int) -> None:
-        """Point a message header at its slot.  Flags and lengths are left alone if they tell of a datagram."""
+        """Point a message header at its slot.  Keep flags and lengths of a landed datagram."""
         geometry = slab.geometry
         iovec = geometry.landing_iovecs_at + slot * lay.IOVEC_BYTES
         _IOVEC.pack_into(slab.view, iovec, base + landing.slot_at(slab, slot), geometry.landing_slot_size)
         header = geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES
         _HEADER.pack_into(slab.view, header, 0, 0, 0, base + iovec, 1, base + landing.control_at(slab, slot))
         if slab.words[(header + lay.MMSGHDR_LENGTH) >> 2] == lay.LANDING_EMPTY:
-            slab.longs[(header + lay.MMSGHDR_CONTROL_LENGTH) >> 3] = 0  # room for control messages: none
+            slab.longs[(header + lay.MMSGHDR_CONTROL_LENGTH) >> 3] = 0  # no room for control messages
 
     def receive(self, descriptor: int, limit: int) -> int:
-        """Receive at most `limit` datagrams that wait at a socket; how many, 0 when none.
+        """Receive at most `limit` waiting datagrams and return their number.
 
         The landing zone must be empty.
 

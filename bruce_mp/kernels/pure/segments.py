@@ -1,4 +1,4 @@
-"""Words of segments, cuts, and the split by partition."""
+"""State words and placements of segments, cuts, and the split by partition."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = ["bind", "by_partition", "head_of", "mark", "number", "place", "take"]
 
 
 def take(slab: Slab, segments: Iterable[Segment], expected: int, word: int) -> list[Segment]:
-    """Keep the segments whose words all are `expected` and store `word` for them.
+    """Claim segments: store `word` where all state words are `expected`, and return these segments.
 
-    What was taken before, belongs to somebody else or is of an older generation is passed over: a frame is a doorbell,
-    and a doorbell may ring twice.  So is what is not a sound place.
+    Segments that are claimed already, belong to another process or are of an older generation are skipped: a frame is a
+    doorbell, and a doorbell may ring twice.  Damaged segments are skipped too.
     """
     return [segment for segment in segments if _take_one(slab, segment, expected, word)]
 
@@ -42,7 +42,7 @@ def _take_one(slab: Slab, segment: Segment, expected: int, word: int) -> bool:
         places = segment_words(slab, segment)
     except SlabError:
         return False
-    # The generation is looked at after the words: its owner cannot reuse the chunk of a record that is ours.
+    # The generation is read after the words: the input cannot reuse the chunk of a record that this process holds.
     if any(slab.words[at] != expected for at in places) or not is_current(slab, segment):
         return False
     for at in places:
@@ -51,7 +51,7 @@ def _take_one(slab: Slab, segment: Segment, expected: int, word: int) -> bool:
 
 
 def mark(slab: Slab, segments: Iterable[Segment], word: int) -> None:
-    """Store a word for segments that are ours."""
+    """Store a state word for segments that this process holds."""
     for segment in segments:
         for at in segment_words(slab, segment):
             slab.words[at] = word
@@ -72,11 +72,12 @@ def place(
 def number(
     slab: Slab, batches: Iterable[tuple[int, int, Sequence[Segment]]], word: int, *, is_numbered: bool
 ) -> list[tuple[int, int] | None]:
-    """Give batches the next numbers of their partitions: (epoch, base sequence) of each, -1 where there are none.
+    """Give batches the next sequence numbers of their partitions; return (epoch, base sequence) of each, -1 without
+    numbers.
 
-    A batch is the file offset of its partition's entry in the table, the partition, and its segments, which are ours.
-    The order of the stores is that of `dispatcher.batches`: placement, words, the partition's next sequence number.
-    None, and nothing stored, where a segment is not what it claims.
+    A batch is the file offset of its partition's table entry, the partition, and its segments, which this process
+    holds. The order of the stores is that of `dispatcher.batches`: placement, words, the partition's next sequence
+    number.  A batch with a damaged segment gets None, and nothing is stored.
     """
     return [_number_one(slab, *batch, word, is_numbered=is_numbered) for batch in batches]
 
@@ -101,16 +102,16 @@ def _number_one(
 
 
 def bind(slab: Slab, segments: Iterable[Segment], partitions: Iterable[int]) -> None:
-    """Write the partition of each segment, to which it is bound from now on; sequence numbers are for later."""
+    """Bind each segment to its partition; sequence numbers follow with the batch."""
     for segment, partition in zip(segments, partitions, strict=True):
         runs.place(slab, segment, partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=False)
 
 
 def by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> list[tuple[int, Segment]]:
-    """Cut a PartitionKey segment by the partitions that its keys designate, in order.
+    """Cut a PartitionKey segment by the partitions of its keys, in order.
 
-    `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  The run is split if it has to be, which a
-    lane of its own spares it: there all keys have one index.
+    `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  The run is split only if necessary.  A run
+    of a topic's own lane needs no split, because all its keys have one index.
     """
     segment_bounds(slab, segment)
     run = read_run(slab, segment.chunk, segment.run)
@@ -136,7 +137,7 @@ def _part(segment: Segment, members: list[tuple[int, int]]) -> Segment:
 def head_of(slab: Slab, segment: Segment, records: int, size: int) -> tuple[Segment | None, Segment | None]:
     """Cut a segment into a head of at most `records` records and `size` bytes of payload, and the rest.
 
-    Either may be None.  The run is split if it is cut.
+    Either may be None.  A cut splits the run.
     """
     members: list[tuple[int, int]] = []
     rest: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Count what became of the messages of stream connections, chunk by chunk."""
+"""Count the outcomes of stream clients' messages, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SOURCE: Final = lay.ARRIVAL_SOURCES - 1
 
 
 class Place(NamedTuple):
-    """How far a chunk is counted: its runs before number `run`, which begins at byte `at`."""
+    """A position in a chunk: the runs before number `run`, which begins at byte `at`, are counted."""
 
     run: int = 0
     at: int = lay.CHUNK_HEADER
 
 
 class Tally(NamedTuple):
-    """How far it is counted now; how many messages by source, state (DELIVERED, DISCARDED) and reason."""
+    """The new position, and numbers of messages by source, state (DELIVERED, DISCARDED) and reason."""
 
     place: Place
     counts: dict[tuple[int, int, int], int]
@@ -34,7 +34,7 @@ class Tally(NamedTuple):
 def tally(slab: Slab, chunk: int, place: Place) -> Tally:
     """Count the runs of a chunk from `place` on, up to the first that is not settled.
 
-    Only for the input that owns the chunk, and chunks that a stream input filled.  What is damaged ends the count.
+    Only the stream input that filled the chunk may call this.  Damage ends the count.
     """
     counts: dict[tuple[int, int, int], int] = {}
     words, start = slab.words, slab.chunk_at(chunk)
@@ -54,7 +54,7 @@ def tally(slab: Slab, chunk: int, place: Place) -> Tally:
 
 
 def _size_of(slab: Slab, run_at: int, room: int) -> int:
-    """The size of a run; 0 if it is not sound."""
+    """Return the size of a run; 0 for a damaged one."""
     if room < lay.RUN_HEADER or slab.words[(run_at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
         return 0
     size = slab.words[(run_at + lay.RUN_SIZE) >> 2]
@@ -62,7 +62,7 @@ def _size_of(slab: Slab, run_at: int, room: int) -> int:
 
 
 def _outcomes(slab: Slab, run_at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Source, state and reason of each record of a run, in order; one that is not settled, if not all are, or sound."""
+    """Yield source, state and reason of a run's records, in order; _UNSETTLED for an unsettled or damaged run."""
     words, longs, view = slab.words, slab.longs, slab.view
     state, reason = words[run_at >> 2] & 0xFF, view[run_at + lay.RUN_REASON]
     is_split = state == State.SPLIT

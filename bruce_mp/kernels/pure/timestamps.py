@@ -1,6 +1,6 @@
-"""The timestamps that records get: the client's, or the arrival time where the client's lies outside of a window.
+"""The timestamps of records: the client's, or the arrival time where the client's lies outside of a window.
 
-The record keeps one timestamp.  Every later process reads that one, so a batch that is sent again has the same bytes.
+The record keeps one timestamp.  Every later process reads that one, so a repeated batch has the same bytes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["MAX_TOPICS", "ReplacedTimestamps", "TimestampWindow", "Windows", "replace_timestamps"]
 
 MAX_TOPICS: Final = 64
-"""Topics that are told apart; further ones share the entry of the empty name."""
+"""Number of topics with entries of their own; further topics share the entry of the empty name."""
 
 
 class TimestampWindow(NamedTuple):
-    """How many ms before and after the arrival of its message a timestamp may lie.
+    """The number of ms that a timestamp may lie before and after the arrival of its message.
 
     With `is_clamp` replaced timestamps are counted, and a client that marks its timestamps as explicit keeps them.
     """
@@ -29,7 +29,7 @@ class TimestampWindow(NamedTuple):
 
 
 class ReplacedTimestamps(NamedTuple):
-    """`messages` of a topic got the arrival time; of the first one the client's timestamp and arrival number."""
+    """The count of a topic's replaced timestamps, with timestamp and arrival number of the first message."""
 
     topic: bytes
     timestamp: int
@@ -37,16 +37,16 @@ class ReplacedTimestamps(NamedTuple):
     messages: int
 
     def plus(self, messages: int) -> ReplacedTimestamps:
-        """Return these and so many more."""
+        """Return a copy with a larger count."""
         return self._replace(messages=self.messages + messages)
 
 
 Windows = Callable[[bytes], TimestampWindow | None]
-"""The window of a topic; None: any timestamp will do."""
+"""A function from a topic to its window; None admits any timestamp."""
 
 
 def replace_timestamps(items: list[Item], window: TimestampWindow, arrived_ms: int) -> tuple[list[Item], list[Item]]:
-    """Return the items with the timestamps that their records get, and those that were outside of the window."""
+    """Return the items with the timestamps of their records, and the original items outside of the window."""
     earliest, latest = arrived_ms - window.before_ms, arrived_ms + window.after_ms
     outside = [item for item in items if not earliest <= item[1] <= latest]
     if not outside:

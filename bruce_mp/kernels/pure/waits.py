@@ -1,4 +1,4 @@
-"""How long the messages of record batches have waited, by topic."""
+"""The waiting times of record batches' messages, by topic."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["Waits", "waits"]
 
 
 class Waits(NamedTuple):
-    """Of batches: their messages, the bytes of these, and how long they have waited.
+    """Sums over batches: messages, their bytes and their waiting times.
 
-    `delays` are the messages by bucket, without those that are empty; `waited_ms` is the sum over all messages.
+    `delays` counts messages by bucket, without empty buckets; `waited_ms` is the sum over all messages.
     """
 
     messages: int
@@ -32,11 +32,11 @@ class Waits(NamedTuple):
 def waits(
     slab: Slab, batches: Sequence[SentBatch], bounds_ms: Sequence[int], now_ms: int
 ) -> tuple[Waits, dict[int, Waits]]:
-    """How long the messages of batches have waited until `now_ms` on the steady clock: of all of them, and by topic.
+    """Return the waiting times of batches' messages until `now_ms` on the steady clock: of all messages, and by topic.
 
-    A message counts with the time at which its run began; one that is of another daemon's life, and so seems to be from
-    the future, as just received.  Bucket i has the delays up to `bounds_ms[i]`, the last one those that are longer.
-    Raises SlabError for a segment that is not what it claims.
+    Each message counts with the time at which its run began.  A time in the future, which another daemon's life left,
+    counts as now.  Bucket i has the delays up to `bounds_ms[i]`, the last bucket all longer ones. Raises SlabError for
+    a segment that disagrees with its headers.
     """
     total = _NOTHING
     by_topic: dict[int, Waits] = {}
