@@ -61,7 +61,7 @@ def peer_of(connection: socket.socket) -> Peer | None:
 
 
 def user_of(peer: Peer | None) -> int:
-    """Return the user under whose quota the peer's messages fall."""
+    """Return the user that the peer's messages count for."""
     return TCP_USER if peer is None else peer.uid
 
 

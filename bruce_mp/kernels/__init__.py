@@ -9,7 +9,7 @@ batch.  The names below are the interface.  `pure` implements it in Python and i
     Intake         receives datagrams and appends them to lanes, batch by batch; `Pace` computes its naps
     Lanes          parses and validates a batch, appends it to lanes as runs
     tally          counts the outcomes of stream clients' messages in a chunk
-    take           claims the segments of a frame whose state words have the expected value
+    take           claims a frame's segments with the expected state words
     mark           stores a state word for segments
     place          writes partition and sequence numbers of segments; `bind`: the partition of each
     number         does both for record batches, with the next sequence numbers of their partitions

@@ -3,7 +3,7 @@
 Only the input that owns a chunk changes its state, so this module needs no lock.  `shares.py`, which has a lock, says
 which chunks an input may use.  A chunk is free again when all its runs are settled.  The pool detects that lazily: when
 it needs memory, it inspects a few of the oldest sealed chunks, instead of counting on every message.  The generation of
-an allocation is unique in the life of the slab, because each input has numbers of its own.  So an old segment is
+an allocation is unique in the life of the slab, because no two inputs share numbers.  So an old segment is
 recognised as stale.
 
 A chunk that is not settled some seconds after its opening is *stuck*, for example because its partitions have no
@@ -61,7 +61,7 @@ class ChunkWatcher(Protocol):
         """Handle the opening of a chunk."""
 
     def released(self, chunk: int) -> None:
-        """Handle the coming release of a chunk, whose records are still readable."""
+        """Handle the coming release of a chunk while its records are still readable."""
 
 
 class ChunkPool:
@@ -380,7 +380,7 @@ class ChunkPool:
 
 
 def chunk_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
-    """Yield (chunk, state, span, generation) of every chunk that has a header of its own, in order of place.
+    """Yield (chunk, state, span, generation) of every free chunk and of every span, in order of place.
 
     A damaged header counts as free, because none of its fields can be trusted.
     """
@@ -392,7 +392,7 @@ def chunk_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
 
 
 def _head(slab: Slab, chunk: int) -> tuple[ChunkState, int, int]:
-    """Return (state, span, generation) of a chunk that should have a header of its own."""
+    """Return (state, span, generation) of a chunk that should have a header."""
     head = lay.CHUNK_HEAD.unpack_from(slab.view, slab.chunk_at(chunk))
     magic, generation, state, _, _, span = head[:6]
     if magic != lay.CHUNK_MAGIC or state not in _HEADED or not 1 <= span <= slab.geometry.chunks - chunk:

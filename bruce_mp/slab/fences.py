@@ -1,6 +1,6 @@
 """Runs of fenced attempts in the slab, held back until their client declares the attempt complete.
 
-A fenced attempt has chunks of its own, and their headers carry its number before the first run.  Its runs stay OPEN, so
+A fenced attempt shares no chunk, and its chunks' headers carry its number before the first run.  Its runs stay OPEN, so
 only their input touches them.  The release of an attempt begins with one store to the input's row.  A successor finds
 an incomplete attempt before that store; after the store, it hands over the runs that remain.  The same store decides
 for the spill file of the attempt.

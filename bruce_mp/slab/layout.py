@@ -144,7 +144,7 @@ class ChunkState(IntEnum):
     SEALED = 2
     """Closed to further runs."""
     BODY = 3
-    """Within a span, after its first chunk: has no header of its own."""
+    """Within a span, after its first chunk: has no header."""
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------

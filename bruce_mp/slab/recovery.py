@@ -268,7 +268,7 @@ def _owner_of(slab: Slab, chunk: int) -> int:
 
 
 def _records_from(slab: Slab, chunk: int, first: int) -> Iterator[Record]:
-    """Yield the records of a chunk whose arrival number is at least `first`."""
+    """Yield the records of a chunk with arrival numbers of at least `first`."""
     if last_arrival(slab, chunk) < first:
         return
     for offset, run in runs_of(slab, chunk):

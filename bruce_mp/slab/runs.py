@@ -274,7 +274,7 @@ def segment_words(slab: Slab, segment: Segment) -> list[int]:
 
 
 def split(slab: Slab, chunk: int, offset: int) -> None:
-    """Copy a run's header fields to each of its records, whose headers count from then on.
+    """Copy a run's header fields to each of its records; after that the records' headers count.
 
     Only the run's owner may call this; a second call changes nothing.  One store at the end makes the run SPLIT, so a
     crash before it leaves the run whole.

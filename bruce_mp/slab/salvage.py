@@ -39,7 +39,7 @@ __all__ = ["Body", "ChunkCounts", "Kept", "Landed", "LandingZone", "Salvage"]
 
 
 class Kept(NamedTuple):
-    """A record whose bytes are in the slab.
+    """A record in the slab, with the location of its bytes.
 
     `topic` is empty where the name is lost.  `partition_key` is None for an AnyPartition message.  The key is at file
     offsets `key_at` to `value_at`, the value from there to `headers_at`, the record headers from there to `end`.

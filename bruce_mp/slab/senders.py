@@ -5,7 +5,7 @@ daemon, whatever processes receive a user's messages.  Inputs that receive at th
 table outlives its process, so the death of a process does not renew a quota.  The table is no part of the books: a
 crash may leave its sums one batch short.
 
-A full table reuses the entry of the user whose last message is the oldest.
+A full table reuses the entry of the user with the oldest last message.
 """
 
 from __future__ import annotations

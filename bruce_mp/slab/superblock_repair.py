@@ -65,7 +65,7 @@ def _as_it_says(fields: tuple[int, ...]) -> Geometry | None:
 
 
 def _by_first_chunk(data: mmap.mmap) -> Geometry | None:
-    """Return the geometry whose chunks begin at the first chunk header in the file."""
+    """Return the geometry with chunks from the first chunk header in the file on."""
     landing_at = Geometry(chunks=1).landing_at
     heads = (at for at in range(landing_at, len(data) - lay.CHUNK_BYTES + 1, lay.PAGE) if _is_head(data, at))
     first = next(heads, None)
@@ -86,7 +86,7 @@ _HEADED: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED}
 
 
 def _candidates(first: int) -> Iterator[Geometry]:
-    """Yield the geometries that a daemon may have chosen and whose chunks begin at `first`."""
+    """Yield the geometries that a daemon may have chosen, with chunks from `first` on."""
     for slots in range(1, MOST_SLOTS + 1):
         room = first - Geometry(chunks=1, landing_slots=slots).landing_slots_at
         for size in range(room // slots & -64, max(0, room - lay.PAGE) // slots, -64):

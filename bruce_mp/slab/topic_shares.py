@@ -77,7 +77,7 @@ class Holdings:
         return self._by_topic
 
     def add(self, topic: TopicKey, holding: Holding, chunk: int, span: int) -> None:
-        """Charge a chunk that was allocated to a topic, whose holding is `of(topic)`."""
+        """Charge an allocated chunk to a topic; `holding` is `of(topic)`."""
         self._by_topic[topic] = holding
         holding.chunks[chunk] = span
         holding.held += span

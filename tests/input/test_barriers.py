@@ -1,4 +1,4 @@
-"""Barriers: who is answered when and with which counts, by the words in the slab alone."""
+"""Barriers: the times and counts of answers, from the state words in the slab alone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def worker(slab: Slab) -> StreamInput:
 
 
 def deliver(worker: StreamInput, *, reason: DiscardReason | None = None) -> None:
-    """Settle everything that is handed over."""
+    """Settle all runs that were handed over."""
     worker.close_runs()
     segments = [found.segment for found in sweep(worker.slab, {State.FILLED})]
     mark(worker.slab, segments, State.ROUTED)
@@ -205,9 +205,9 @@ class BarrierMachine(RuleBasedStateMachine):
         self.worker = StreamInput(self.slab, topics=[(b"t1", 2), (b"t2", 1)])
         self.clients = [self.worker.connect() for _ in range(3)]
         self.sent: list[list[str | None]] = [[] for _ in self.clients]
-        """The outcome of each message, None while it has none."""
+        """The outcome of each message, None before it."""
         self.asked: dict[int, tuple[int, int]] = {}
-        """For each token the client, and how many messages it had sent."""
+        """By token, the client and the number of its earlier messages."""
         self.told = self.tokens = 0
         self.now_ms = 1
 
@@ -272,7 +272,7 @@ class BarrierMachine(RuleBasedStateMachine):
         self.check()
 
     def check(self) -> None:
-        """Who is answered was to be answered, with counts that are right; all others wait."""
+        """Check that exactly the expected clients are answered, with correct counts."""
         for client, answer in self.worker.answers[self.told :]:
             who, count = self.asked.pop(int.from_bytes(answer.token, "big"))
             assert self.clients[who] is client

@@ -1,4 +1,4 @@
-"""A batch from the landing zone: what is counted where, and what a crash in between leaves."""
+"""A batch from the landing zone: its counters, and the state after a crash."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ GOOD: Final = [
 
 
 class Link:
-    """In the place of the link to status."""
+    """A stand-in for the link to status."""
 
     def __init__(self) -> None:
         self.events: list[News] = []
@@ -63,7 +63,7 @@ class Link:
 
 
 class Bytes:
-    """The sending end of a link, which keeps what it is given."""
+    """The sending end of a link, which keeps its messages."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
@@ -74,7 +74,7 @@ class Bytes:
 
 
 class Life:
-    """One life of an input process without socket and router: all that it has is in the slab."""
+    """One life of an input process without socket and router: all its state is in the slab."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ def slab() -> Iterator[Slab]:
 
 
 def counted(slab: Slab) -> dict[str, int]:
-    """All counters of the input that are not 0."""
+    """Return all counters of the input that are not 0."""
     return {counter.name: total(slab, counter) for counter in Counter if total(slab, counter)}
 
 
@@ -192,7 +192,7 @@ def test_the_report_has_the_first_bytes_the_version_and_the_api_key(slab: Slab) 
 
 
 def say_that_it_was_cut(slab: Slab, slot: int, *, cut: bool) -> None:
-    """The kernel's flags of a slot: MSG_TRUNC or none."""
+    """Set the kernel's flags of a slot: MSG_TRUNC or none."""
     at = slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES + 48
     slab.words[at >> 2] = 0x20 if cut else 0
 
@@ -220,7 +220,7 @@ def test_the_limit_is_exact_although_a_slot_is_larger(slab: Slab, length: int) -
 def test_a_datagram_that_the_kernel_cut_is_malformed_even_if_it_looks_right(
     slab: Slab, longest: int, cut: bool
 ) -> None:
-    """Its Size field agrees with what is left of it.  5000: the slab was made for smaller ones."""
+    """Its Size field agrees with the remaining bytes.  5000: the slab was made for smaller datagrams."""
     say_that_it_was_cut(slab, 0, cut=cut)
     life = Life(slab, longest)
     life.receive(of_length(GEOMETRY.landing_slot_size))
@@ -270,11 +270,11 @@ def test_what_finds_no_room_is_copied_to_the_discard_file(slab: Slab, size: int)
 
 
 class Died(BaseException):
-    """In the place of SIGKILL."""
+    """A stand-in for SIGKILL."""
 
 
 def die_on_call(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, number: int) -> None:
-    """The call `number` of a method does not happen, and nothing after it."""
+    """Raise Died at call `number` of a method."""
     real = getattr(owner, name)
     calls = 0
 
@@ -304,7 +304,7 @@ RECEIVED: Final = [GOOD[0], BAD[0], *GOOD[1:4], BAD[1], GOOD[4]]
 def test_whenever_it_dies_the_next_life_has_each_message_once_and_counts_it_once(
     slab: Slab, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, number: int
 ) -> None:
-    with kernels("pure"), monkeypatch.context() as patch:  # the compiled ones cannot be stopped in the middle
+    with kernels("pure"), monkeypatch.context() as patch:  # the compiled ones cannot be interrupted
         life = Life(slab)
         die_on_call(patch, owner, name, number)
         with pytest.raises(Died):
@@ -343,7 +343,7 @@ def test_after_a_recovery_it_goes_on_where_it_was(slab: Slab, monkeypatch: pytes
 
 
 KEYS: Final = (3, 10, 9, 17, 2, 16)
-"""Modulo 4 they are of all lanes."""
+"""Modulo 4 they belong to all lanes."""
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -351,7 +351,7 @@ KEYS: Final = (3, 10, 9, 17, 2, 16)
 def test_the_rest_of_a_batch_is_cut_as_its_beginning_when_the_topic_has_grown(
     slab: Slab, monkeypatch: pytest.MonkeyPatch, variant: str, appends: int
 ) -> None:
-    """Else a message of one lane that was not copied yet could come behind a later one of another lane."""
+    """Otherwise an uncopied message of one lane could follow a later one of another lane."""
     with kernels("pure"), monkeypatch.context() as patch:
         life = Life(slab, partitions=4)
         life.receive(datagram(b"t1", b"before", partition_key=3))
@@ -369,7 +369,7 @@ def test_the_rest_of_a_batch_is_cut_as_its_beginning_when_the_topic_has_grown(
 
 
 def head_of_run(slab: Slab, segment: Segment) -> tuple[int, int]:
-    """The partition index of a run, and the number of partitions that its lane was cut by."""
+    """Return the partition index of a run, and the partition count of its lane."""
     run = read_run(slab, segment.chunk, segment.run)
     return run.partition_index, run.partition_count
 
@@ -379,11 +379,11 @@ def test_a_first_life_has_nothing_to_recover(slab: Slab) -> None:
     assert counted(slab) == {}
 
 
-# --- who sends -------------------------------------------------------------------------------------------------------
+# --- senders --------------------------------------------------------------------------------------------------------
 
 ALICE, BOB, CAROL = 1, 2, 3
 SENT_BY: Final = [ALICE, BOB, ALICE, CAROL, ALICE, BOB, ALICE]
-"""Who sent what is in RECEIVED."""
+"""The senders of the messages in RECEIVED."""
 
 
 def rules_of(allowed: AllowList | None = None, limits: Limits | None = None) -> Rules:
@@ -518,7 +518,7 @@ def test_what_was_copied_before_a_crash_is_in_whatever_the_quota_says(
 
 
 class Outside:
-    """A socket that is received from, and somebody who sends to it later."""
+    """A receiving socket, and a sender that sends to it later."""
 
     def __init__(self, *, blocking: bool) -> None:
         self.receiving, self._sending = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -544,7 +544,7 @@ def outside(request: pytest.FixtureRequest) -> Iterator[Outside]:
 
 
 def test_while_a_run_lingers_the_next_message_is_waited_for(slab: Slab, outside: Outside) -> None:
-    """By the compiled kernel: the pure one never waits."""
+    """The compiled kernel waits; the pure one never does."""
     life = Life(slab)
     now_ms = steady_ms()
     outside.send(b"one")

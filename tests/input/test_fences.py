@@ -1,4 +1,4 @@
-"""Fenced attempts on their way into the slab: held, released or discarded, and what a death leaves."""
+"""Fenced attempts in the slab: held, released or discarded, and their state after a crash."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_begin_frame_with_the_option_keeps_timestamps_up_to_the_next(slab: Sla
 
 
 def test_the_option_keeps_a_window_of_zero_from_nothing(slab: Slab) -> None:
-    """Policy `arrival` is the operator's word."""
+    """Policy `arrival` is the operator's decision."""
     worker = StreamInput(slab, topics=TOPICS, windows=lambda _: TimestampWindow(0, 0, is_clamp=False))
     worker.now_ms = 10**9
     worker.feed((worker.connect(), INSISTS + stamped(2) + END + stamped(3)))
@@ -207,7 +207,7 @@ def test_barriers_inside_and_behind(slab: Slab) -> None:
     )
 )
 def test_any_order_of_frames_keeps_the_books(steps: list[tuple[int, str, int]]) -> None:
-    """A model: what is released is what stands between a begin and its end, or outside of both."""
+    """In the model, messages between a begin and its end, or outside of attempts, are released."""
     with new_slab(GEOMETRY) as slab:
         worker = StreamInput(slab, topics=TOPICS)
         clients: list[Client] = [worker.connect() for _ in range(4)]
@@ -235,7 +235,7 @@ def test_any_order_of_frames_keeps_the_books(steps: list[tuple[int, str, int]]) 
 
 
 def test_a_death_anywhere_delivers_all_of_an_attempt_or_nothing() -> None:
-    """At each store of sending, releasing and leaving."""
+    """The crash happens at each store of sending, releasing and leaving."""
     with kernels("pure"), new_slab(SMALL) as slab:
         worker = StreamInput(slab, topics=TOPICS, max_attempt=8)
         done, gone = worker.connect(), worker.connect()
@@ -256,7 +256,7 @@ def test_a_death_anywhere_delivers_all_of_an_attempt_or_nothing() -> None:
 
 
 def test_an_attempt_takes_long_spans_only_within_its_limit() -> None:
-    """Taking much at a time must not make an attempt too large that is not."""
+    """Large allocations must not make an attempt exceed its limit."""
     with new_slab(replace(SMALL, chunks=8192)) as slab:
         worker = StreamInput(slab, topics=TOPICS, max_attempt=6)
         client = worker.connect()

@@ -32,6 +32,6 @@ def test_what_is_not_batched_does_not_wait() -> None:
 
 @pytest.mark.parametrize(("time_ms", "linger"), [(10, 5), (500, 25)])
 def test_a_topic_with_a_limit_has_short_runs(time_ms: int, linger: int) -> None:
-    """A run is counted in the window in which it began."""
+    """A rate limit counts a run in the window in which it began."""
     batching = TopicBatching(BatchingKind.COMBINED, BatchLimits(time_ms=time_ms))
     assert linger_ms(batching, is_limited=True) == linger

@@ -44,7 +44,7 @@ def test_a_topic_with_a_limit_counts_as_well() -> None:
 def test_a_queue_that_is_long_enough_allows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, granted: str, room: int
 ) -> None:
-    """What is expected fits into a send buffer, also where less is granted than usual."""
+    """The expected messages fit into a send buffer, also below the usual size."""
     monkeypatch.setattr(naps, "SEND_BUFFER_SETTING", tmp_path / "wmem_default")
     (tmp_path / "wmem_default").write_text(granted)
     assert naps_for(a_config(), 512) == Naps(2000, 128, room)

@@ -1,4 +1,4 @@
-"""How much may be received: more rest as memory runs out, and in block mode never more than finds room."""
+"""Allowances: more rest as memory runs out, and in block mode only messages that find room."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ sizes = st.integers(0, 200) | st.integers(0, LARGEST - 100) | st.sampled_from([8
 @given(st.integers(0, 2**32), st.lists(st.lists(sizes, min_size=1, max_size=BATCH), max_size=60))
 @examples(60)
 def test_in_block_mode_whatever_is_admitted_finds_room(seed: int, arriving: list[list[int]]) -> None:
-    """Messages of any size and topic arrive; what lies in the slab is delivered now and then, in any order."""
+    """Messages of any size and topic arrive; those in the slab are delivered at random times, in any order."""
     rng = random.Random(seed)
     topics = [(b"t%d" % number, 3) for number in range(6)]
     names = [*(name for name, _ in topics), b"new", b"x" * 249]
@@ -144,7 +144,7 @@ def test_in_block_mode_whatever_is_admitted_finds_room(seed: int, arriving: list
 
 
 def test_block_mode_gets_everything_through_although_it_never_takes_too_much() -> None:
-    """Far more than the slab holds, delivered as it comes."""
+    """The messages exceed the slab's size and are delivered as they arrive."""
     rng = random.Random(5)
     waiting = [datagram(b"t%d" % rng.randrange(5), bytes(rng.randrange(LARGEST - 100))) for _ in range(300)]
     with new_slab(GEOMETRY) as slab:
@@ -163,7 +163,7 @@ def test_block_mode_gets_everything_through_although_it_never_takes_too_much() -
 
 
 def test_what_is_stuck_is_neither_full_nor_room() -> None:
-    """Nine tenths are stuck: of the last one a quarter must be left before it rests."""
+    """Nine tenths are stuck; the input rests once less than a quarter of the last tenth is free."""
     with new_slab(replace(GEOMETRY, chunks=640)) as slab:
         sender = Input(slab, topics=[(b"t", 1)])
         pool = sender.pool

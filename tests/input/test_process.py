@@ -1,4 +1,4 @@
-"""The input process, started for real: its socket, its words with the supervisor, its rest and its end."""
+"""The real input process: its socket, its control messages, its rest and its end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_is_sent_is_handed_to_the_router(process: InputProcess) -> None:
 
 
 def wake_ups(pid: int) -> int:
-    """How often the threads of a process went to sleep of their own will, so far."""
+    """Return the number of voluntary context switches of a process' threads."""
     statuses = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
     return sum(int(status.split("nonvoluntary")[0].rsplit(":", 1)[1]) for status in statuses)
 
@@ -56,7 +56,7 @@ def test_while_nothing_comes_it_wakes_up_for_its_heartbeat_only(process: InputPr
     time.sleep(2)  # the idle lane gives up its chunk, the report of discards is sent: then there is nothing to do
     before = wake_ups(pid)
     time.sleep(5)
-    assert wake_ups(pid) - before <= 20  # 5 heartbeats, and some for luck
+    assert wake_ups(pid) - before <= 20  # 5 heartbeats, with a margin
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_where_senders_wait_nothing_is_discarded_and_all_arrives(tmp_path: Path)
 
 
 def test_blocked_and_told_to_drain_it_waits_for_room_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    """What finds no room even then is counted."""
+    """Messages that find no room even then are counted."""
     with InputProcess(tmp_path, "block") as process:
         sent = process.fill()
         received = process.books().received
@@ -131,7 +131,7 @@ def test_blocked_and_told_to_drain_it_waits_for_room_until_it_is_told_to_stop(tm
 
 
 def test_a_large_message_that_waits_does_not_keep_the_process_busy(tmp_path: Path) -> None:
-    """Full slab, blocked sender: it looks a hundred times a second, and that is all."""
+    """With a full slab and a blocked sender, the input only checks a hundred times a second."""
     with InputProcess(tmp_path, "block") as process:
         process.fill(8000)
         pid = process.process.pid
@@ -165,7 +165,7 @@ def test_a_socket_that_cannot_be_read_is_reported_and_does_not_end_the_process(
 
 
 def test_a_socket_that_tells_the_time_of_receipt_tells_who_sends_instead(tmp_path: Path) -> None:
-    """A service manager can ask for the time; there is room for one of the two."""
+    """A service manager can request the time of receipt, but a control message has room for only one of the two."""
     process = InputProcess(tmp_path)
     process.listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMP, 1)
     with process:

@@ -97,7 +97,7 @@ def test_an_event_of_a_connection_that_was_just_closed_is_passed_over(
 
 
 def test_who_is_no_longer_in_the_list_is_not_heard_any_more(worker: _Worker, listener: socket.socket) -> None:
-    """Not even by a connection that he has had for long, and not if it waits."""
+    """This holds also for an old connection, and for one that waits."""
     clients = [connect(worker, listener) for _ in range(2)]
     clients[0].sendall(datagram(value=bytes(4000)) * 40)
     worker._on_ready()

@@ -1,4 +1,4 @@
-"""What comes on streams, on its way into lanes: rows of the specification, crashes, and a slab without room."""
+"""Stream messages on their way into lanes: rows of the specification, crashes, and a slab without room."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def is_blocked(client: Client) -> bool:
 
 
 def filled(slab: Slab) -> list[bytes]:
-    """What the router would find, in order."""
+    """Return the messages that the router would find, in order."""
     found = [content for content in contents(slab) if content.state is State.FILLED]
     return [content.value for content in sorted(found, key=lambda content: content.arrival)]
 
@@ -297,7 +297,7 @@ def test_workers_share_a_quota(slab: Slab) -> None:
 
 
 def test_what_is_within_the_quota_waits_for_room_only(slab: Slab) -> None:
-    """Not for the next interval, which may be a day."""
+    """The message does not wait for the next interval, which may be a day."""
     worker = StreamInput(slab, rules=quota(150))
     client = worker.connect(user=ALICE)
     worker.feed((client, datagram(value=bytes(4000)) * 200))
@@ -309,7 +309,7 @@ def test_what_is_within_the_quota_waits_for_room_only(slab: Slab) -> None:
 
 
 def test_a_quota_holds_in_a_slab_without_room_too(slab: Slab) -> None:
-    """What waits for room waits for room; what may be sent and finds room is taken."""
+    """Messages without room wait for room; messages within the quota that find room are admitted."""
     worker = StreamInput(slab, rules=quota(10_000))
     client = worker.connect(user=ALICE)
     worker.feed((client, datagram(value=bytes(4000)) * 200))

@@ -1,4 +1,4 @@
-"""A stream worker whose topics have thresholds: who waits, in which order, and what is counted."""
+"""A stream worker whose topics have thresholds: the connections that wait, their order and their counts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALICE: Final = 1001
 
 
 def stuck_worker(slab: Slab, *, blocks: bool = True, rules: Rules | None = None) -> tuple[StreamInput, Client]:
-    """A worker of which one topic holds its share, and the client that sent for it until it had to wait."""
+    """Create a worker with one topic at its threshold, and the client whose messages wait."""
     worker = StreamInput(slab, topics=TOPICS, blocks=blocks, alpha=16, rules=rules)
     client = worker.connect(user=ALICE)
     for _ in range(GEOMETRY.chunks):
@@ -42,14 +42,14 @@ def stuck_worker(slab: Slab, *, blocks: bool = True, rules: Rules | None = None)
 
 
 def deliver(worker: StreamInput) -> None:
-    """Settle all that is held."""
+    """Settle all held messages."""
     worker.close_runs()
     mark(worker.slab, [found.segment for found in sweep(worker.slab, {State.FILLED})], State.DELIVERED)
     worker.now_ms += LONGEST_PAUSE_MS
 
 
 def values(slab: Slab) -> list[bytes]:
-    """The short messages in the slab, by arrival."""
+    """Return the short messages in the slab, by arrival."""
     found = sorted(contents(slab), key=lambda each: each.arrival)
     return [each.value for each in found if len(each.value) < 100]
 
@@ -122,7 +122,7 @@ def test_where_messages_are_discarded_it_is_for_the_share_of_their_topic() -> No
 
 
 def test_a_successor_goes_on_after_messages_that_waited() -> None:
-    """The numbers of messages that were given back are not used again: nothing is counted twice."""
+    """The numbers of returned messages are not reused, so no message is counted twice."""
     with new_slab(GEOMETRY) as slab:
         worker, client = stuck_worker(slab)
         received = worker.row.counters[Counter.MsgReceived]

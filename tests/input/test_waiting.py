@@ -1,4 +1,4 @@
-"""Connections that wait: who is looked at when."""
+"""Paused connections: the times and the order of their retries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FakeTimer:
 
 
 class FakeLoop:
-    """Notes what is to be called when."""
+    """Records the calls that are requested, and their times."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[float, FakeTimer]] = []

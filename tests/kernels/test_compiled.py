@@ -1,4 +1,4 @@
-"""What the compiled kernels share with the rest: offsets, names, and the way they are chosen."""
+"""Agreement of the compiled kernels with the rest: offsets, names and the choice of a variant."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_source_is_listed_and_has_a_stub() -> None:
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_stubs_name_pure_kernels(name: str) -> None:
-    """A stub has nothing but imports, so mypy holds both variants to the same types."""
+    """A stub has only imports, so mypy checks both variants against the same types."""
     stub = ast.parse((DIRECTORY / f"{name}.pyi").read_text())
     for statement in stub.body:
         assert isinstance(statement, ast.ImportFrom)

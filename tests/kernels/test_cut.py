@@ -1,4 +1,4 @@
-"""Cutting a stream into messages: with the parser behind it, the same as if each had come as a datagram."""
+"""The split of a stream into messages: the parser gets the same messages as from datagrams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHORTEST_FENCE: Final = bytes.fromhex("0000000801040000")
 
 
 def cut_all(data: bytes, longest: int = LONGEST) -> Cut:
-    """Cut bytes that stand in the middle of a buffer."""
+    """Split bytes in the middle of a buffer."""
     found = cut(memoryview(b"\xff" * 3 + data + b"\0\0\0\x08" * 3), 3, 3 + len(data), longest)
     return found._replace(at=found.at - 3, places=[(at - 3, size) for at, size in found.places])
 

@@ -1,4 +1,4 @@
-"""Encoded records against the plain encoder, kafka-python's decoder, and segments that are not what they claim."""
+"""Encoded records against the plain encoder and kafka-python's decoder, and segments with wrong fields."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ lists = st.lists(
     min_size=1,
     max_size=6,
 )
-"""Records as the slab has them: an empty key or value is b"", not None."""
+"""Records in the slab's form: an empty key or value is b"", not None."""
 LARGEST: Final = [Record(NOW, bytes(8192), bytes(200_000), ((bytes(32767), bytes(30_000)),))] * 6
 
 
@@ -54,7 +54,7 @@ def _as_bytes(headers: list[tuple[str, bytes | None]]) -> tuple[tuple[bytes, byt
 
 
 def nulls(records: list[Record]) -> list[Record]:
-    """Records as Kafka has them: empty is null, numbered from 0."""
+    """Return records in Kafka's form: empty is null, numbered from 0."""
     return [
         record._replace(key=record.key or None, value=record.value or None, offset=offset)
         for offset, record in enumerate(records)
@@ -95,7 +95,7 @@ def test_no_records_are_no_batch() -> None:
 
 
 def _readable(record: Record) -> Record:
-    """With keys of headers that are text, as kafka-python wants them."""
+    """Return headers with text keys, as kafka-python expects."""
     return record._replace(headers=tuple((key.hex()[:9].encode(), value) for key, value in record.headers))
 
 

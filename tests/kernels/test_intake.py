@@ -1,4 +1,4 @@
-"""The intake waits for more behind the first datagram, and never longer than it was told to."""
+"""The intake waits for more messages behind the first datagram, never beyond its deadline."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COUNTERS: Final = PlainCounters(
 )
 TOO_LATE_S: Final = 5.0
 LONG_MS: Final = 20_000
-"""Nothing waits for so long: what ends the wait comes after a fifth of a second."""
+"""Longer than any wait: each ends after a fifth of a second."""
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def slab() -> Iterator[Slab]:
 
 
 def an_intake(slab: Slab, linger_of: Callable[[bytes], int]) -> tuple[Intake, Lanes]:
-    """It knows the topic of `datagram()`."""
+    """Create an intake with the topic of `datagram()`."""
     assert TopicTable(slab).add(b"t1", 1)
     lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), TopicTable(slab), linger_of)
     largest = SMALL.landing_slot_size
@@ -52,13 +52,13 @@ def an_intake(slab: Slab, linger_of: Callable[[bytes], int]) -> tuple[Intake, La
 
 @pytest.fixture
 def intake(slab: Slab) -> Intake:
-    """All runs linger long."""
+    """Create an intake whose runs linger long."""
     return an_intake(slab, lambda _: 60_000)[0]
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """Two sockets: who sends, and who receives."""
+    """Open two sockets, for sender and receiver."""
     sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with sender, receiver:
         yield sender, receiver
@@ -66,7 +66,7 @@ def pair() -> Iterator[Pair]:
 
 @contextmanager
 def later(delay_s: float, deed: Callable[[], object]) -> Iterator[None]:
-    """Do it after a while in another thread, unless all is over before."""
+    """Call a function after a delay in another thread, unless the block ends earlier."""
     timer = Timer(delay_s, deed)
     timer.start()
     yield
@@ -76,7 +76,7 @@ def later(delay_s: float, deed: Callable[[], object]) -> Iterator[None]:
 
 @pytest.mark.parametrize("wait_ms", range(7, 14))
 def test_its_first_wait_ends_in_time_however_short_it_is(pair: Pair, intake: Intake, wait_ms: int) -> None:
-    """What comes when it should be long over is not taken: a timer that was never set would wait for it."""
+    """A late message is not received; without a timer the call would wait for it."""
     sender, receiver = pair
     sender.send(datagram())
     with later(TOO_LATE_S, lambda: sender.send(datagram())):
@@ -114,7 +114,7 @@ def test_runs_that_are_full_wait_only_a_little_for_company(pair: Pair, intake: I
 
 @pytest.mark.parametrize("linger_ms", [20, 60])
 def test_a_run_of_a_lane_that_lingers_again_is_due_in_time(pair: Pair, slab: Slab, linger_ms: int) -> None:
-    """Not only when idle lanes are looked at, each full second."""
+    """The run is due at its own time, not only at the check of idle lanes in each full second."""
     intake, lanes = an_intake(slab, lambda _: linger_ms)
     sender, receiver = pair
     for now_ms in (10_000, 10_500):
@@ -138,7 +138,7 @@ def test_how_long_a_lane_lingers_is_asked_again_when_it_changed(pair: Pair, slab
 
 
 def test_the_end_of_the_socket_is_no_datagram(pair: Pair, slab: Slab, intake: Intake) -> None:
-    """A call that waits when the socket is shut down returns, and gives an empty datagram that nobody sent."""
+    """A blocking call returns an empty datagram, which nobody sent, when the socket is shut down."""
     sender, receiver = pair
     sender.send(datagram())
     with later(0.2, lambda: receiver.shutdown(socket.SHUT_RD)):
@@ -162,7 +162,7 @@ def test_an_empty_datagram_that_is_waited_for_is_malformed(pair: Pair, intake: I
 
 @pytest.fixture
 def roomy_pair() -> Iterator[Pair]:
-    """Two sockets with a long queue between them."""
+    """Open two sockets with a long queue between them."""
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
@@ -173,7 +173,7 @@ def roomy_pair() -> Iterator[Pair]:
 
 
 def send_at_a_pace(sender: socket.socket, ticks: int) -> None:
-    """Five messages a tick, which is a millisecond, or some."""
+    """Send five messages in each tick of about a millisecond."""
     for _ in range(ticks):
         for _ in range(5):
             sender.send(datagram())
@@ -181,7 +181,7 @@ def send_at_a_pace(sender: socket.socket, ticks: int) -> None:
 
 
 def batches_at_a_pace(pair: Pair, intake: Intake, row: Row) -> int:
-    """How many the intake makes of messages that come in a hundred ticks."""
+    """Return the number of batches that the intake makes of the messages of a hundred ticks."""
     sender, receiver = pair
     before, taken, batches = row.version, 0, 0
     with later(0.0, lambda: send_at_a_pace(sender, 100)):
@@ -191,18 +191,18 @@ def batches_at_a_pace(pair: Pair, intake: Intake, row: Row) -> int:
             taken += landed + waiting
             batches += waiting > 0
     assert taken == 500
-    return batches + (row.version - before) // 2  # those that it landed itself
+    return batches + (row.version - before) // 2  # the second term counts batches that the intake landed itself
 
 
 def test_it_sleeps_while_messages_come_fast_and_finds_several(roomy_pair: Pair, slab: Slab, intake: Intake) -> None:
-    """Once in some tries, because others may want the machine; without naps a tick is a batch or more."""
+    """One of several tries succeeds on a busy machine; without naps each tick has at least one batch."""
     intake.go_by(Naps(longest_us=20_000, messages=500, room=1 << 20))
     row = Row(slab, INPUT_ROW)
     assert any(batches_at_a_pace(roomy_pair, intake, row) < 60 for _ in range(3))
 
 
 def test_it_does_not_sleep_over_what_is_due(pair: Pair, intake: Intake) -> None:
-    """Its naps may be long where runs linger long; this call may not wait."""
+    """Naps may be long where runs linger long, but this call has an earlier deadline."""
     sender, receiver = pair
     intake.go_by(Naps(longest_us=8_000_000, messages=1 << 30, room=1 << 40))
     with later(TOO_LATE_S, lambda: sender.send(datagram())):

@@ -1,4 +1,4 @@
-"""Lanes: every message is in the slab once, in order, whatever the batch is cut into and wherever the process dies."""
+"""Lanes: each message is in the slab once and in order, for any division into batches and a crash at any store."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_run_that_is_open_keeps_its_time_when_lingers_change(slab: Slab) -> No
 
 
 class Withheld(TicketOffice):
-    """Hands nothing over."""
+    """A ticket office that hands nothing over."""
 
     def hand_over(self, run_at: int) -> None:
         pass
@@ -327,7 +327,7 @@ def test_where_there_is_no_room_for_a_long_span_a_short_one_does() -> None:
 
 
 def test_keys_without_a_lane_of_their_own_never_go_to_another_topic() -> None:
-    """The one shared lane is a topic's for the time of a group only."""
+    """The one shared lane serves a topic for the time of one group only."""
     names = [b"t1", b"t2"]
     with new_slab() as slab:
         sender = Input(slab, topics=[(name, 8) for name in names])

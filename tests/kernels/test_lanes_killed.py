@@ -1,7 +1,7 @@
 """Killed at any store, lanes lose and double nothing.
 
-The pure kernels are looked at after each instruction of Python, the compiled ones after each of the machine, which
-takes so long that they get some of the batches only, and that their recovery is not killed in turn.
+The pure kernels are interrupted after each Python instruction, the compiled ones after each machine instruction.  That
+takes so long that the compiled ones get only some of the batches, and no kill during recovery.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def test_killed_at_any_store_nothing_is_lost_or_doubled(slab: Slab, variant: str
         assert again.base == again.row.counters[0] == len(BEFORE) + len(batch)
         assert again.row.version % 2 == 0
         handed_over = sweep(slab, {State.FILLED})
-        assert sweep_filled(slab) == handed_over  # the row knows of the last ticket
+        assert sweep_filled(slab) == handed_over  # the row has the last ticket
         check_runs(slab, [found.segment for found in handed_over], [BEFORE, batch])
 
     for count in images:
@@ -93,7 +93,7 @@ def test_killed_at_any_store_nothing_is_lost_or_doubled(slab: Slab, variant: str
 
 @pytest.mark.parametrize("variant", ["pure"], indirect=True)
 def test_a_copy_that_was_delivered_before_the_crash_is_not_made_again(slab: Slab) -> None:
-    """The router may sweep up a run of a batch that is not landed yet: it is in the slab like any other."""
+    """The router may claim a run of a batch that is not landed yet, because it is in the slab like any other."""
     sender = Input(slab, topics=TOPICS)
     batch: list[Message] = [(b"t1", bytes([i]) * 3500, b"", None) for i in range(8)]
     put_in_landing_zone(slab, [datagram(*message, timestamp=-5) for message in batch])
@@ -103,7 +103,7 @@ def test_a_copy_that_was_delivered_before_the_crash_is_not_made_again(slab: Slab
         filled = [found.segment for found in sweep(slab, {State.FILLED})]
         mark(slab, filled, State.DELIVERED)
         done = {content.arrival for content in contents(slab) if content.state is State.DELIVERED}
-        for _ in range(2):  # the second time all chunks of the first have been adopted and are sealed
+        for _ in range(2):  # the second input adopts all chunks of the first, which are sealed
             again = Input(slab)
             again.close_all()
         delivered = {content.arrival for content in contents(slab) if content.state is State.DELIVERED}

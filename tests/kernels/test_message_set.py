@@ -1,4 +1,4 @@
-"""Encoded message sets: known bytes, kafka-python's encoder and decoder, and segments that are not what they claim."""
+"""Encoded message sets: known bytes, kafka-python's encoder and decoder, and segments with wrong fields."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ keys = st.binary(max_size=10) | st.sampled_from([63, 8192]).map(bytes)
 lists = st.lists(
     st.tuples(timestamps, keys, sizes.map(bytes)).map(lambda fields: Record(*fields)), min_size=1, max_size=6
 )
-"""Records as the slab has them: an empty key or value is b"", not None."""
+"""Records in the slab's form: an empty key or value is b"", not None."""
 
 
 def as_kafka_has_them(records: list[Record], message_format: MessageFormat) -> list[Record]:
-    """Empty is null; numbers and timestamps as the format has them."""
+    """Return records in the format's form: empty is null, with the format's numbers and timestamps."""
     timed = message_format is MessageFormat.V1
     return [
         Record(
@@ -58,7 +58,7 @@ def encoded_by_kafka_python(records: list[Record], message_format: MessageFormat
 
 
 def read_by_kafka_python(data: bytes) -> list[Record]:
-    """Message sets and wrappers; checksums are looked at."""
+    """Decode message sets and wrappers, with a check of their checksums."""
     found = []
     for batch in MemoryRecords(data):
         assert batch.validate_crc()

@@ -1,4 +1,4 @@
-"""It sleeps where that pays, and never so long that a queue or a send buffer were full."""
+"""Naps happen where they save CPU, and never last until a queue or a send buffer is full."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAPS: Final = Naps(longest_us=2000, messages=128, room=53_248)
 
 
 def after(messages_per_ms: int, size: int, naps: Naps = NAPS) -> int:
-    """How long it sleeps after some time at a pace."""
+    """Return the length of a nap after some time at a constant rate."""
     pace = Pace(naps)
     pace.nap_us(1_000_000)
     for _ in range(10):
@@ -23,13 +23,13 @@ def after(messages_per_ms: int, size: int, naps: Naps = NAPS) -> int:
 @pytest.mark.parametrize(
     ("messages_per_ms", "size", "nap_us"),
     [
-        (1, 100, 0),  # so few would be there
+        (1, 100, 0),  # too few messages
         (7, 100, 0),
         (8, 100, 2000),
         (20, 100, 2000),
         (100, 10, 675),  # the send buffer: 53,248 / 788 messages
         (100, 100, 550),
-        (200, 100, 0),  # too soon full
+        (200, 100, 0),  # full too soon
         (20, 1000, 961),
         (20, 10_000, 0),
     ],
@@ -59,7 +59,7 @@ def test_the_pace_is_that_of_the_last_two_milliseconds() -> None:
 
 
 def test_a_sender_that_waits_for_it_counts_as_fast_as_it_was() -> None:
-    """While naps stop it, it sends what its buffer holds, and then nothing."""
+    """A sender that blocks during naps fills its buffer and then sends nothing."""
     pace = Pace(NAPS)
     pace.nap_us(1_000_000)
     pace.add(100 * 2, 200 * 100)

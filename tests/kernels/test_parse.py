@@ -71,7 +71,7 @@ edges = st.sampled_from([0, 1, 0x7F, 0x80, 0xFF])
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A good message with some bytes changed, cut or added; most often Size agrees with what came of it."""
+    """Draw a good message with some bytes changed, cut or added, mostly with a correct Size."""
     data = bytearray(draw(good))
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, min(60, len(data) - 1)) | st.integers(0, len(data) - 1))
@@ -84,7 +84,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 def outcomes(datagrams: list[bytes], first_arrival: int, before: bytes, after: bytes) -> list[Message | Rejection]:
-    """What the batch parser makes of datagrams that stand one behind the other in a buffer."""
+    """Return the batch parser's result for adjacent datagrams in a buffer."""
     buffer = before + b"".join(datagrams) + after
     places = []
     at = len(before)
@@ -138,7 +138,7 @@ def test_it_says_what_the_readable_parser_says(
 @examples(100)
 @given(data=damaged(), behind=damaged())
 def test_what_stands_behind_a_message_does_not_change_it(data: bytes, behind: bytes) -> None:
-    """A slot of the landing zone still holds the bytes of the datagram before."""
+    """A slot of the landing zone still holds the bytes of an earlier datagram."""
     assume(len(behind) > len(data))
     assert outcomes([data], 0, b"", behind[len(data) :]) == [parse_message(data)]
 

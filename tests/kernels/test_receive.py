@@ -1,4 +1,4 @@
-"""Receiving on real sockets, and dying there."""
+"""The receiver on real sockets, with kills."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_no_more_than_the_limit(slab: Slab, pair: tuple[socket.socket, socket.so
 
 # --- killed ----------------------------------------------------------------------------------------------------------
 def take_in(path: Path, receiver: socket.socket) -> None:
-    """An input process: recover, then receive until all have come, or until killed."""
+    """Run an input process: recover, then receive all messages or until killed."""
     slab = Slab(path)
     process = Input(slab, topics=[(b"t1", 3)])
     kernel = Receiver(slab)
@@ -154,7 +154,7 @@ def test_killed_under_load_nothing_is_lost_or_doubled(pair: tuple[socket.socket,
                 if process.exitcode is not None:
                     break
                 kills += 1
-        assert kills > KILLS // 2  # else it ran out of messages too early for this machine
+        assert kills > KILLS // 2  # else this machine ran out of messages too early
         with child(take_in, path, receiver) as process:
             process.join(30)
             assert process.exitcode == 0
@@ -166,7 +166,7 @@ def test_killed_under_load_nothing_is_lost_or_doubled(pair: tuple[socket.socket,
         slab.close()
 
 
-# --- who sent it -----------------------------------------------------------------------------------------------------
+# --- senders --------------------------------------------------------------------------------------------------------
 
 
 def test_the_kernel_tells_who_sent_what_it_is_asked_for(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
@@ -183,7 +183,7 @@ def test_the_kernel_tells_who_sent_what_it_is_asked_for(slab: Slab, pair: tuple[
     assert senders.pids[0] == 0
     assert senders.uids[0] == senders.gids[0] == 65534
     assert tuple(column[1] for column in senders) == me
-    Receiver(slab)  # that of a successor leaves them alone
+    Receiver(slab)  # a successor's receiver keeps the credentials
     assert landing.senders_of(slab, 2) == senders
 
 
@@ -197,7 +197,7 @@ def test_without_asking_nobody_is_told(slab: Slab, pair: tuple[socket.socket, so
 
 
 def test_nothing_else_is_taken_for_the_sender(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
-    """The time of receipt, which a service manager may have asked for, comes before who sent it, and leaves no room."""
+    """A service manager may request the time of receipt, which precedes the sender and leaves no room for it."""
     sender, receiver = pair
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     kernel = Receiver(slab)
@@ -212,7 +212,7 @@ def test_nothing_else_is_taken_for_the_sender(slab: Slab, pair: tuple[socket.soc
 def test_descriptors_that_somebody_passes_are_not_taken(
     slab: Slab, pair: tuple[socket.socket, socket.socket], asks: bool
 ) -> None:
-    """Else anybody could use up the daemon's descriptors."""
+    """Otherwise any sender could exhaust the daemon's descriptors."""
     sender, receiver = pair
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     kernel = Receiver(slab)

@@ -1,4 +1,4 @@
-"""Taking, marking and cutting segments."""
+"""Claims, state words and cuts of segments."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def slab() -> Iterator[Slab]:
 
 
 def one_run(slab: Slab, datagrams: list[bytes]) -> Segment:
-    """A run in the hands of the router; of a topic without a number, so that keys are mixed in it."""
+    """Fill a run that the router holds, of a topic without a number, so that it mixes keys."""
     sender = Input(slab)
     sender.receive(datagrams)
     segments = take(slab, sender.close_all(), State.FILLED, MINE)
@@ -74,7 +74,7 @@ def is_split(slab: Slab, segment: Segment) -> bool:
 
 
 def check_parts(slab: Slab, whole: Segment, parts: list[Segment]) -> None:
-    """Parts cover the whole in order, and each can be taken for itself."""
+    """Check that parts cover the whole in order, and that each can be claimed separately."""
     assert [arrival for part in parts for arrival in arrivals(slab, part)] == list(range(whole.records))
     assert all(part.payload == sum(r.key_length + r.value_length for r in records(slab, part)) for part in parts)
     assert is_split(slab, whole) == (len(parts) > 1)
@@ -226,7 +226,7 @@ def test_messages_have_their_partition_keys(slab: Slab) -> None:
 
 
 def entry_of(slab: Slab, sequence: int, epoch: int) -> int:
-    """Where partition 3 of topic 1 has its numbers."""
+    """Return the file offset of the table entry of topic 1's partition 3."""
     table = PartitionTable(slab)
     table.ensure(1, 3)
     table.store_next_sequence(1, 3, sequence, epoch)
@@ -234,7 +234,7 @@ def entry_of(slab: Slab, sequence: int, epoch: int) -> int:
 
 
 def numbers(slab: Slab, segment: Segment) -> list[tuple[int, int, int]]:
-    """(partition, sequence, epoch) of the records of a split run."""
+    """Return (partition, sequence, epoch) of the records of a split run."""
     return [(record.partition, record.sequence, record.epoch) for record in records(slab, segment)]
 
 

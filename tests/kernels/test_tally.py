@@ -1,4 +1,4 @@
-"""Counting outcomes: as a plain reading of the records says, run by run, each once; damage ends the count."""
+"""Counts of outcomes against a plain reading of the records, each run counted once; damage ends the count."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OUTCOMES: Final = (State.DELIVERED, State.DISCARDED, State.IN_FLIGHT)
 
 
 def fill(slab: Slab, rng: random.Random) -> None:
-    """Runs of several clients, whole and split, some settled."""
+    """Fill runs of several clients, whole and split, some settled."""
     worker = StreamInput(slab, topics=[(b"t1", 2), (b"t2", 1)], linger_ms=0)
     clients = [worker.connect() for _ in range(5)]
     for _ in range(60):
@@ -50,7 +50,7 @@ def chunks_of(slab: Slab) -> list[int]:
 
 
 def plain(slab: Slab, chunk: int, number: int) -> tuple[Place, dict[tuple[int, int, int], int]]:
-    """The same, by reading headers."""
+    """Return the same counts by a reading of headers."""
     counts: dict[tuple[int, int, int], int] = {}
     at = lay.CHUNK_HEADER
     for index, (offset, run) in enumerate(runs_of(slab, chunk)):

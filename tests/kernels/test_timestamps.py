@@ -46,7 +46,7 @@ def an_input(slab: Slab, window: TimestampWindow | None) -> Input:
 
 
 def stored(slab: Slab) -> dict[int, int]:
-    """Timestamps by arrival number."""
+    """Return timestamps by arrival number."""
     return {content.arrival: content.timestamp for content in contents(slab)}
 
 

@@ -1,4 +1,4 @@
-"""The dynamic threshold of topics: what one may hold, what it costs, and what stays free for the others."""
+"""The dynamic threshold of topics: the limit of one topic, its cost, and the memory that stays free for others."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Sender:
         self.number = 0
 
     def send(self, *messages: tuple[bytes, bytes], keyed: bool = False) -> list[NoRoom]:
-        """Take messages in, pairs of topic and value; those that found no room."""
+        """Ingest messages, pairs of topic and value, and return those without room."""
         key = 7 if keyed else None
         encoded = [datagram(topic, value, partition_key=key) for topic, value in messages]
         places, at = [], 0
@@ -62,7 +62,7 @@ class Sender:
         return ingested.no_room
 
     def stick(self, topics: Sequence[bytes], rounds: int) -> list[NoRoom]:
-        """Send messages of topics in turn that nobody delivers; the last that found no room, one of each topic."""
+        """Send undelivered messages of topics in turn; return those of the last round that found no room."""
         dropped: list[NoRoom] = []
         for _ in range(rounds):
             dropped = [each for topic in topics for each in self.send((topic, LARGE))]
@@ -70,7 +70,7 @@ class Sender:
         return dropped
 
     def deliver(self, *topics: bytes) -> None:
-        """Settle what is held of these topics."""
+        """Settle the held messages of these topics."""
         self.lanes.close_runs()
         self.lanes.drain_closed()
         table = TopicTable(self.slab)
@@ -81,12 +81,12 @@ class Sender:
                 mark(self.slab, [found.segment], State.DELIVERED)
 
     def held(self) -> dict[object, int]:
-        """Chunks by topic, as they are counted."""
+        """Return the counted chunks by topic."""
         return {topic: holding.held for topic, holding in self.pool.holdings.listed().items()}
 
 
 def counted(slab: Slab) -> dict[object, int]:
-    """Chunks by topic, as they are in the slab."""
+    """Return the chunks in the slab by topic."""
     found: dict[object, int] = {}
     for chunk, _, span, _ in used_heads(slab):
         topic = topic_of_chunk(slab, chunk)
@@ -226,7 +226,7 @@ def test_the_counts_are_those_of_the_slab_also_after_a_restart(
 
 
 def pressed(slab: Slab, *topics: bytes) -> Sender:
-    """An input whose senders wait, and one topic over its threshold."""
+    """Create an input whose senders block, with one topic over its threshold."""
     sender = Sender(slab, topics=topics)
     sender.shares.blocks = True
     sender.send(*[(topic, b"seen") for topic in topics[1:]])

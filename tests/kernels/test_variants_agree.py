@@ -34,7 +34,7 @@ MODULES: Final = ("heads", "lanes", "look", "message_set", "encode", "segments",
 
 
 class Variant:
-    """One variant of the kernels, with an input of its own."""
+    """One variant of the kernels, with its own input."""
 
     def __init__(self, package: str, slab: Slab, linger_ms: int, window: TimestampWindow | None = None) -> None:
         self.slab = slab
@@ -62,7 +62,7 @@ class Variant:
         return ingested, self.lanes.drain_closed()
 
     def call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """What a kernel returns, or that it refuses."""
+        """Return a kernel's result, or SlabError if it refuses."""
         try:
             return self.kernels[name](self.slab, *arguments, **options)
         except SlabError:
@@ -104,7 +104,7 @@ actions = st.lists(
 
 
 def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, list[Segment]]:
-    """What an action on one of the segments yields, and the segments that there are behind it."""
+    """Return the result of an action on one of the segments, and the segments after it."""
     what, which, amount = action
     segment = segments[which % len(segments)]
     rest = [other for other in segments if other is not segment]
@@ -134,7 +134,7 @@ def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, 
 
 
 def _wait_for_both(pure: Variant, compiled: Variant) -> list[Segment]:
-    """What is closed in the next two seconds."""
+    """Return the runs that close in the next two seconds."""
     closed: list[Segment] = []
     while (due_ms := pure.lanes.next_due_ms) is not None and due_ms < 2500:
         for it in (pure, compiled):
@@ -147,7 +147,7 @@ def _wait_for_both(pure: Variant, compiled: Variant) -> list[Segment]:
 
 
 def _number(it: Variant, segments: list[Segment], which: int, amount: int) -> Any:
-    """A batch of each segment by itself, and then one of all."""
+    """Number a batch of each segment separately, and then one batch of all."""
     table = PartitionTable(it.slab)
     table.ensure(1, 2)
     table.store_next_sequence(1, 2, 2**31 - 1 - which % 40, lay.LAST_EPOCH - amount % 3)
@@ -157,7 +157,7 @@ def _number(it: Variant, segments: list[Segment], which: int, amount: int) -> An
 
 
 def _batches(segments: list[Segment]) -> list[SentBatch]:
-    """Batches of two topics, of one and two segments."""
+    """Return batches of two topics, of one and two segments."""
     return [
         SentBatch(1 + start % 4 // 3, 0, 0, 0, tuple(segments[start : start + 1 + start % 2]))
         for start in range(len(segments))
@@ -207,17 +207,17 @@ def test_both_do_the_same(
             assert _without_pointers(first) == _without_pointers(second)
             segments = after
             if found is SlabError:
-                return  # where something is damaged, what was done before it was noticed may differ
+                return  # with damage, the stores before its detection may differ
 
 
 def _without_pointers(slab: Slab) -> bytes:
-    """The slab without the message headers, which have addresses, and the time when it was made."""
+    """Return the slab without the message headers, which have addresses, and without its time of creation."""
     geometry = slab.geometry
     return bytes(slab.view[128 : geometry.landing_at]) + bytes(slab.view[geometry.landing_slots_at :])
 
 
 def _damage(segments: list[Segment], damage: int, *slabs: Slab) -> None:
-    """Another length in the header of a record."""
+    """Store a wrong length in the header of a record."""
     segment = segments[damage % len(segments)]
     field = (lay.RECORD_KEY_LENGTH, lay.RECORD_VALUE_LENGTH, lay.RECORD_EPOCH)[damage % 3]
     for slab in slabs:

@@ -1,4 +1,4 @@
-"""How long the messages of batches have waited: in which bucket they count, and under which topic."""
+"""Waiting times of batches' messages: their buckets and topics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def batch(topic: int, *segments: Segment) -> SentBatch:
 
 
 def put(filled: FilledSlab, messages: int, arrived_ms: int, topic: bytes = b"news") -> Segment:
-    """A run that began at that time."""
+    """Fill a run that began at a given time."""
     (segment,) = filled.receive(topic, messages)
     at = filled.slab.chunk_at(segment.chunk) + segment.run
     filled.slab.store_signed(at + lay.RUN_ARRIVED_MS, arrived_ms)

@@ -1,4 +1,4 @@
-"""Crashes are tried at every store: that takes the pure kernels."""
+"""Crash tests interrupt every store, so they use the pure kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chunk pool against a small model, over crashes; what it must never do is hand out a chunk that is in use."""
+"""The chunk pool against a small model, over crashes; above all, it must not hand out a chunk in use."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ CHUNKS = SMALL.chunks
 
 @dataclass
 class Allocation:
-    """What the model knows of a chunk or span in use."""
+    """The model's state of a chunk or span in use."""
 
     span: int
     generation: int
     lane: Lane
     last_arrival: int = 0
     runs: list[tuple[Segment, set[int]]] = field(default_factory=list)
-    """Each run with the places of its words that are not settled."""
+    """Each run with the indices of its unsettled state words."""
 
     @property
     def settled(self) -> bool:
@@ -48,7 +48,7 @@ class Allocation:
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Allocates, fills, seals, settles, crashes; the model says what is in use and what must be possible."""
+    """Allocates, fills, seals, settles and crashes; the model predicts used chunks and possible allocations."""
 
     @initialize()
     def start(self) -> None:
@@ -86,7 +86,7 @@ class PoolMachine(RuleBasedStateMachine):
         return {**self.open, **self.fresh, **self.sealed}
 
     def room_for(self, span: int) -> bool:
-        """Whether there is a gap, were all that is settled reclaimed."""
+        """Report if a gap exists once all settled chunks are reclaimed."""
         taken = bytearray(CHUNKS)
         pinned = {**self.open, **self.fresh, **{c: a for c, a in self.sealed.items() if not a.settled}}
         for chunk, allocation in pinned.items():
@@ -100,7 +100,7 @@ class PoolMachine(RuleBasedStateMachine):
         chunk = self.pool.allocate(span, self.now_ms)
         self.forget_reclaimed()
         if chunk is None:
-            assert not possible or not step_ms  # it does not look again in the same moment
+            assert not possible or not step_ms  # no second inspection at the same time
             return
         assert possible
         new = set(range(chunk, chunk + span))
@@ -108,7 +108,7 @@ class PoolMachine(RuleBasedStateMachine):
         for at, allocation in self.used.items():
             assert new.isdisjoint(range(at, at + allocation.span))
         generation = self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_GENERATION) >> 2]
-        assert generation > self.generation  # unique for ever
+        assert generation > self.generation  # unique in the life of the slab
         self.generation = generation
         lane = Lane(self.slab, Head(1, b"", 0, -1, 0))
         lane.enter(chunk, span)
@@ -121,7 +121,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert self.pool.stuck_count <= sum(spans.values())
 
     def forget_reclaimed(self) -> None:
-        """What the pool reclaimed must have been sealed, released and settled."""
+        """Check that the pool reclaimed only sealed, released and settled chunks."""
         heads = {chunk: generation for chunk, state, _, generation in chunk_heads(self.slab) if state}
         for chunk, allocation in list(self.sealed.items()):
             if heads.get(chunk) != allocation.generation:
@@ -168,7 +168,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule()
     def land(self) -> None:
-        """The batch in the landing zone is done with."""
+        """Land the batch in the landing zone."""
         self.slab.longs[landing.base_at(self.slab) >> 3] = self.arrival
         self.pool.release_seals()
         self.sealed.update(self.fresh)
@@ -214,7 +214,7 @@ def test_a_full_pool_looks_again_only_after_a_while() -> None:
 
 
 def test_what_the_landing_zone_still_holds_is_not_reclaimed_after_a_crash() -> None:
-    """Else a second crash would find no trace of a copy that was delivered already, and deliver it twice."""
+    """Otherwise a second crash would find no trace of a delivered copy, and deliver it twice."""
     with slab_file() as path:
         slab = Slab(path)
         pool = ChunkPool(slab, INPUT_ROW)
@@ -248,7 +248,7 @@ def test_generations_go_on_after_the_last_number() -> None:
 
 
 def test_a_crash_while_a_span_is_released_leaves_it_to_be_released_again() -> None:
-    """Also where the header of a record lies at a place that is cleared."""
+    """This holds also where the header of a record lies at a cleared place."""
     with new_slab() as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         chunk = pool.allocate(4, 0)
@@ -275,7 +275,7 @@ def test_a_crash_while_a_span_is_released_leaves_it_to_be_released_again() -> No
 
 
 def filled(slab: Slab, pool: ChunkPool, span: int, now_ms: int) -> Segment:
-    """A run in a sealed span of its own."""
+    """Fill and seal a run in a span of its own."""
     chunk = pool.allocate(span, now_ms)
     assert chunk is not None
     lane = Lane(slab, Head(1, b"", 0, -1, 0))
@@ -303,7 +303,7 @@ def test_what_is_not_settled_for_long_is_stuck_until_it_is() -> None:
 
 
 def test_stuck_chunks_do_not_hide_the_others() -> None:
-    """Of a few looks most are at chunks that are likely to be settled."""
+    """Most inspections are of chunks that are likely to be settled."""
     with new_slab(replace(SMALL, chunks=1024)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         for _ in range(600):
@@ -318,7 +318,7 @@ def test_stuck_chunks_do_not_hide_the_others() -> None:
 
 
 def test_what_was_stuck_comes_free_together() -> None:
-    """Few looks are at what is stuck, but they go on behind what has come free."""
+    """Few inspections are of stuck chunks, but they continue while chunks become free."""
     with new_slab(replace(SMALL, chunks=1024)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         old = [filled(slab, pool, 1, 0) for _ in range(600)]
@@ -357,7 +357,7 @@ def test_what_is_needed_later_is_not_spared() -> None:
 
 
 def test_neighbours_that_are_needed_later_are_not_spared() -> None:
-    """Ten spans of nine lie side by side, and many free chunks apart: a long span would be taken of the ten."""
+    """Ten spans of nine are neighbours, and many free chunks are scattered; a long span would use one of the ten."""
     with new_slab(replace(SMALL, chunks=1024)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         chunks = [pool.allocate(1, 0) for _ in range(1024)]
@@ -382,20 +382,20 @@ def test_neighbours_are_spared_of_a_slab_that_is_free() -> None:
 
 
 def test_a_span_lies_across_what_just_came_free_and_what_nobody_has() -> None:
-    """It comes free only when it is looked at again, behind others."""
+    """The span becomes free only at a later inspection, behind other chunks."""
     with new_slab() as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         for _ in range(LOOKS_PER_ALLOCATION + 1):
             filled(slab, pool, 1, 0)
         mark(slab, [filled(slab, pool, 3, 0)], State.DELIVERED)
-        pool = ChunkPool(slab, INPUT_ROW)  # of the rest it has taken nothing yet
+        pool = ChunkPool(slab, INPUT_ROW)  # has taken none of the rest
         pool.release_seals()
         first = LOOKS_PER_ALLOCATION + 1
         assert pool.allocate(CHUNKS - first, 0) == first
 
 
 def test_those_in_use_are_the_heads_that_are_not_free() -> None:
-    """Also where a header is damaged: it is free, and hides none behind it."""
+    """A damaged header counts as free and hides no header behind it."""
     with new_slab() as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         firsts = [pool.allocate(span, 0) for span in (1, 3, 1, 2)]

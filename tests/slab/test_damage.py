@@ -1,4 +1,4 @@
-"""Damaged memory and damaged frames: refused with SlabError or passed over, in bounded time, by everything."""
+"""Damaged memory and damaged frames: every reader refuses them with SlabError or skips them, in bounded time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHUNKS_IN_USE = 6
 
 
 def fill(slab: Slab) -> list[Segment]:
-    """Whole runs, split runs, an open run, runs with names, a span: in the first chunks."""
+    """Fill the first chunks with whole runs, split runs, an open run, runs with names and a span."""
     sender = Input(slab, topics=[(b"t1", 3), (b"t2", 1)])
     sender.receive([datagram(b"t1", bytes(900), b"k", key) for key in (0, 1, 1)] + [datagram(b"t2", b"a")])
     sender.receive([datagram(b"new", b"b", b"", 1), datagram(b"new", b"c", b"", 2), datagram(b"other", bytes(500))])
@@ -50,7 +50,7 @@ def fill(slab: Slab) -> list[Segment]:
 
 
 def actions(slab: Slab, segment: Segment) -> list[Callable[[], object]]:
-    """Everything that walks memory.  A segment is given to those that take one."""
+    """Return every function that walks memory, with the segment where it needs one."""
     return [
         lambda: kernels.take(slab, [segment], HELD, HELD),
         lambda: kernels.mark(slab, [segment], HELD),
@@ -73,7 +73,7 @@ def actions(slab: Slab, segment: Segment) -> list[Callable[[], object]]:
 
 
 def sweeps(slab: Slab) -> list[Callable[[], object]]:
-    """What a process does at its start, and what reads without owning: these may not even raise SlabError."""
+    """Return the readers without ownership and the recovery steps, which may not even raise SlabError."""
     return [
         lambda: list(all_runs(slab)),
         lambda: batches_of(sweep(slab, {State.IN_FLIGHT})),
@@ -89,7 +89,7 @@ def sweeps(slab: Slab) -> list[Callable[[], object]]:
 
 
 def fill_up(slab: Slab) -> None:
-    """An input that comes after must be able to work."""
+    """Allocate as a later input would, which must succeed."""
     pool = ChunkPool(slab, INPUT_ROW)
     pool.release_seals()
     for now_ms in range(slab.geometry.chunks):
@@ -97,7 +97,7 @@ def fill_up(slab: Slab) -> None:
 
 
 def headers(slab: Slab) -> list[int]:
-    """Offsets in the chunk area of everything that is read as a number."""
+    """Return the offsets in the chunk area of all fields that are read as numbers."""
     places: list[int] = []
     for chunk, offset, run in all_runs(slab):
         base = chunk * lay.CHUNK_BYTES

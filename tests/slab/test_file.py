@@ -1,4 +1,4 @@
-"""The slab file: made whole or not at all, locked, and refused when it is not what it should be."""
+"""The slab file: complete or absent, locked, and refused with damage."""
 
 from __future__ import annotations
 

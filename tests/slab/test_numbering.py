@@ -1,4 +1,4 @@
-"""When a slab takes a new producer id, and when it must not."""
+"""Conditions under which a slab takes a new producer id."""
 
 from __future__ import annotations
 

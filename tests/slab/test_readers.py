@@ -1,4 +1,4 @@
-"""Reading a slab while its owner appends, hands over, splits, settles, frees and reopens, in another process."""
+"""Reads of a slab while its owner appends, hands over, splits, settles, frees and reopens, in another process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ROUTED: Final = word(State.ROUTED, 1)
 
 
 def message(arrival: int, rand: random.Random) -> bytes:
-    """A message that says which it is."""
+    """Return a message whose value identifies it."""
     size = rand.choice([0, 10, 300, 3000, 9000]) if rand.random() < 0.9 else 20000
     topic = rand.choice(NAMES)
     key = rand.randrange(4) if rand.random() < 0.5 else None
@@ -45,7 +45,7 @@ def message(arrival: int, rand: random.Random) -> bytes:
 
 
 def own(path: Path) -> None:
-    """Everything that the processes do to a slab, as fast as it goes."""
+    """Do every operation of the processes on a slab, as fast as possible."""
     rand = random.Random(5)
     slab = Slab(path)
     owner = Input(slab, linger_ms=3)
@@ -66,7 +66,7 @@ def own(path: Path) -> None:
 
 
 def pin(path: Path) -> list[Found]:
-    """Runs that stay as they are, whole and split, large and small."""
+    """Return runs that stay unchanged, whole and split, large and small."""
     slab = Slab(path)
     owner = Input(slab, topics=[(b"t1", 3), (b"t2", 1), (PINNED, 2)])
     for sizes in ([5, 5, 5], [9000], [3000, 3000]):
@@ -80,12 +80,12 @@ def pin(path: Path) -> list[Found]:
 
 
 def check(slab: Slab, found: Found) -> None:
-    """What a reader found is sound as long as its generation lasts."""
+    """Check that a segment is sound while its generation lasts."""
     try:
         words = {slab.words[at] for at in segment_words(slab, found.segment)}
         records = list(segment_records(slab, found.segment))
     except SlabError:
-        # The run was split, grew, or is gone: none of that can be while `take` would accept the segment.
+        # The run was split, grew or is gone.  None of that is possible while `take` would accept the segment.
         return
     base = slab.chunk_at(found.segment.chunk) + lay.RECORD_HEADER
     values = [(r.arrival, bytes(slab.view[base + at : base + at + r.value_length])) for at, r in records]
@@ -162,7 +162,7 @@ def test_a_chunk_that_is_reopened_again_and_again_is_given_up() -> None:
 
 
 def test_what_is_released_while_it_is_read_holds_nothing() -> None:
-    """The beginnings of the further chunks of a span are overwritten then: a record there would look like a new one."""
+    """The release overwrites the headers of a span's other chunks, where a record would look like a new header."""
     with new_slab(GEOMETRY) as slab:
         owner = Input(slab, topics=[(b"t1", 1)])
         owner.receive([datagram(b"t1", bytes(9000))])

@@ -1,4 +1,4 @@
-"""Record batches put together again from the slab alone, with the boundaries that they were sent with."""
+"""Record batches rebuilt from the slab alone, with the boundaries of their first send."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def slab() -> Iterator[Slab]:
 
 
 class Plan(NamedTuple):
-    """Batches of one partition in one epoch: how many records each takes."""
+    """Batches of one partition in one epoch, each as its number of records."""
 
     topic: bytes
     partition: int
@@ -60,7 +60,7 @@ plans = st.lists(
 
 
 def send(slab: Slab, sender: Input, plan: Plan, run_length: int) -> list[SentBatch]:
-    """Fill runs of some records and build batches of others over them, as a dispatcher does."""
+    """Fill runs and build batches with other boundaries over them, as a dispatcher does."""
     ready: list[Segment] = []
     for start in range(0, sum(plan.sizes), run_length):
         count = min(run_length, sum(plan.sizes) - start)
@@ -87,7 +87,7 @@ def send(slab: Slab, sender: Input, plan: Plan, run_length: int) -> list[SentBat
 
 
 def spelled_out(slab: Slab, batches: list[SentBatch]) -> list[tuple[int, int, int, int, list[int]]]:
-    """Batches with the records in them; how they are cut into segments does not matter."""
+    """Return batches with their records, however they are cut into segments."""
     return [
         (
             batch.topic,

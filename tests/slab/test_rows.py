@@ -1,4 +1,4 @@
-"""Transactions of process rows: killed at any store, they are whole or not there after the row is made again."""
+"""Transactions of process rows: after a kill at any store, a new row completes them or finds no trace."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def slab() -> Iterator[Slab]:
 
 
 def regions(slab: Slab, row: int) -> list[range]:
-    """What a transaction of a row may write."""
+    """Return the ranges of the file that a row's transaction may write."""
     geometry = slab.geometry
     row_at = geometry.rows_at + row * lay.ROW_BYTES
     return [
@@ -43,7 +43,7 @@ def regions(slab: Slab, row: int) -> list[range]:
 
 
 def in_flight(slab: Slab) -> list[Segment]:
-    """A whole run, one that was split, a part of a split one."""
+    """Return a whole run, a split one and a part of a split one."""
     sender = Input(slab, topics=[(b"t1", 3), (b"t2", 2)])
     sender.receive([datagram(b"t1", b"a"), datagram(b"t1", b"b"), datagram(b"t2", b"c"), datagram(b"t2", b"d")])
     sender.receive([datagram(b"new", b"x", partition_key=key) for key in (0, 1, 0)])
@@ -71,7 +71,7 @@ def reasons(slab: Slab, segments: list[Segment]) -> set[int]:
 
 
 def check_each_image(slab: Slab, row: int, images: CrashImages, check: Callable[[], object]) -> None:
-    """In each image, the row is made again, also by a process that is itself killed at any store."""
+    """Open the row in each image, also in a process that is itself killed at any store."""
     for count in images:
         if count % NESTED_EVERY == 0:
             nested = crash_images(slab, regions(slab, row), lambda: Row(slab, row))
@@ -151,7 +151,7 @@ def test_the_version_changes_with_every_transaction(slab: Slab) -> None:
 
 
 def test_what_was_reclaimed_since_is_not_touched_when_a_transaction_is_done_again(slab: Slab) -> None:
-    """A chunk whose records were settled before the crash may belong to somebody else by now."""
+    """Another process may own a chunk whose records were settled before the crash."""
     [segment] = _filled(slab, b"old")
     row = Row(slab, DISPATCHER_ROW)
     images = crash_images(

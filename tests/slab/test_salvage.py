@@ -1,4 +1,4 @@
-"""Reading a slab as it was found: everything that is there, in order, and a sentence for everything that is not."""
+"""The reading of damaged slabs: every readable record, in order, and a sentence for each damage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REAL = Geometry.for_size(1 << 20, 65536)
 
 
 class Found:
-    """What a salvage of a file gives."""
+    """The result of a file's salvage."""
 
     def __init__(self, path: Path, *, settled: bool = False, is_live: bool = False) -> None:
         salvage = Salvage(path, is_live=is_live)
@@ -50,7 +50,7 @@ class Found:
 
 
 def fill(path: Path, geometry: Geometry = SMALL) -> None:
-    """Three chunks in use: t1 with two runs of two records, t2 with one run of one, a topic without a number."""
+    """Fill three chunks: t1 with two runs of two records, t2 with one run of one, a topic without a number."""
     create(path, geometry, now_ms=0)
     slab = Slab(path)
     sender = Input(slab, linger_ms=0, topics=TOPICS)

@@ -1,4 +1,4 @@
-"""A slab that several inputs share: nobody uses another's chunks, and everybody gets what is guaranteed."""
+"""A slab shared by several inputs: each uses only its own chunks and gets its guaranteed part."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 ROWS: Final = (lay.ROW_FIRST_INPUT, lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_INPUT + 2)
 CHUNKS: Final = 2500
-"""Three to a share, and one in the last share."""
+"""Three chunks in each share but the last, which has one."""
 GEOMETRY: Final = Geometry(chunks=CHUNKS, topics=16, partitions=16, landing_slots=8, landing_slot_size=4096)
 
 
 class SharingMachine(RuleBasedStateMachine):
-    """Inputs that allocate and free; the model says whose each chunk is."""
+    """Inputs that allocate and free; the model has the owner of each chunk."""
 
     @initialize()
     def start(self) -> None:
@@ -55,7 +55,7 @@ class SharingMachine(RuleBasedStateMachine):
 
     @rule(row=st.sampled_from(ROWS), share=st.floats(0, 1))
     def free(self, row: int, share: float) -> None:
-        """Chunks without runs are settled."""
+        """Release the input's chunks, which have no runs and so count as settled."""
         own = sorted(chunk for chunk, (owner, _) in self.taken.items() if owner == row)
         for chunk in own[: int(len(own) * share)]:
             self.pools[row].seal(chunk)
@@ -68,13 +68,13 @@ class SharingMachine(RuleBasedStateMachine):
 
     @rule(row=st.sampled_from(ROWS))
     def die(self, row: int) -> None:
-        """The successor adopts, and what has no runs is free again."""
+        """Start a successor, which adopts the chunks and frees those without runs."""
         self.pools[row] = ChunkPool(self.slab, row, ROWS)
         self.pools[row].release_seals()
         self.free(row, 0)
 
     def forget(self, chunk: int, span: int) -> None:
-        """What was sealed may have been reclaimed on the way; what is still there must not be touched."""
+        """Remove a new span from the model, and check that it covers no chunk in use."""
         heads = self.heads()
         self.taken = {at: place for at, place in self.taken.items() if at in heads}
         assert not any(at < chunk + span and chunk < at + place[1] for at, place in self.taken.items() if at != chunk)
@@ -144,7 +144,7 @@ def test_what_a_busy_one_frees_in_scarcity_goes_to_whoever_wants_it() -> None:
             busy.seal(chunk)
         busy.release_seals()
         got = 0
-        for at_ms in range(0, 100, 10):  # each second it gives back what is scarce then
+        for at_ms in range(0, 100, 10):  # each time it returns shares that are scarce
             busy.tidy()
             got += len(list(fill(hungry, at_ms)))
         assert got > len(chunks) // 3

@@ -1,7 +1,7 @@
-"""The state machine of runs and records: processes hand records about, and die; no record is lost or held twice.
+"""The state machine of runs and records: processes hand records over and die; no record is lost or held twice.
 
-The model knows of each record (by its arrival number) nothing but who holds it.  What a process keeps in memory is
-thrown away by a crash and must be found again in the slab.
+The model has only the holder of each record, by arrival number.  A crash discards a process' memory, and the process
+must find its records in the slab.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_every_state_is_on_a_way_from_open_to_settled() -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """An input, a router, two dispatchers.  Each transition is one that the table allows."""
+    """An input, a router and two dispatchers, with only the transitions of the table."""
 
     @initialize()
     def start(self) -> None:
@@ -91,7 +91,8 @@ class Machine(RuleBasedStateMachine):
         if word(after, holder) != again:
             assert kernels.take(self.slab, [segment], again, again) == []  # a doorbell that rings twice
 
-    # --- what the processes do -----------------------------------------------------------------------------------
+    # --- work of the processes
+    # -----------------------------------------------------------------------------------------
 
     @rule(
         messages=st.lists(
@@ -168,7 +169,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def everybody_dies(self) -> None:
-        """All Python objects are gone; the segments are found again in the slab."""
+        """Discard all Python objects and find the segments in the slab again."""
         self.slab.close()
         self.slab = Slab(self.path)
         self.input = Input(self.slab)
@@ -188,13 +189,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def router_restarts(self) -> None:
-        """A new incarnation takes over what the old one held."""
+        """Claim the records of the previous incarnation."""
         self.incarnation += 1
         for state in (State.ROUTED, State.ROUTED_SENT):
             for segment in [some for some in self.segments if self.state_of(some)[0] is state]:
                 self.move(segment, state, self.incarnation)
 
-    # --- what always holds ---------------------------------------------------------------------------------------
+    # --- invariants
+    # ----------------------------------------------------------------------------------------------------
 
     @invariant()
     def slab_and_model_agree(self) -> None:

@@ -1,4 +1,4 @@
-"""How much of a slab an outage can use, and what a few stuck messages cost the rest: small versions of the bench."""
+"""The usable part of a slab in an outage, and the cost of a few stuck messages: small versions of the benchmark."""
 
 from __future__ import annotations
 

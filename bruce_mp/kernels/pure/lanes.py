@@ -45,7 +45,7 @@ LONGEST_SPAN: Final = 32
 _FEW_RUNS: Final = 2
 """A lane that filled its span within this number of runs doubles it, because the end of a span ends a run."""
 _MANY_RUNS: Final = 6
-"""A lane whose span lasted for more runs halves it."""
+"""A lane that needs more runs to fill its span halves it."""
 WAKE_SLACK_MS: Final = 12
 """A closing lane also closes runs that are due within this time, because each frame wakes the router."""
 _LEEWAY_MS: Final = 8
@@ -404,7 +404,7 @@ class Lanes:
             lane.chunk = -1
 
     def close_due(self, now_ms: int) -> None:
-        """Close the runs whose linger is over, and return the chunks of idle lanes."""
+        """Close due runs, and return the chunks of idle lanes."""
         if self._next_due_ms is None or now_ms < self._next_due_ms:
             return
         self._next_due_ms = None

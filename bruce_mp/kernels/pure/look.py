@@ -31,7 +31,7 @@ def time_span(slab: Slab, segment: Segment) -> TimeSpan:
 
 
 def by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segment]]:
-    """Cut a segment into parts whose payloads are all within `limit` bytes, or all beyond."""
+    """Cut a segment into parts with payloads of at most `limit` bytes, or of more."""
     sizes = [(offset, record.payload) for offset, record in segment_records(slab, segment)]
     parts = [(fits, list(members)) for fits, members in groupby(sizes, lambda item: item[1] <= limit)]
     if len(parts) == 1:

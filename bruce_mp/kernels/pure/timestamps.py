@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_TOPICS", "ReplacedTimestamps", "TimestampWindow", "Windows", "replace_timestamps"]
 
 MAX_TOPICS: Final = 64
-"""Number of topics with entries of their own; further topics share the entry of the empty name."""
+"""Number of topics with separate entries; further topics share the entry of the empty name."""
 
 
 class TimestampWindow(NamedTuple):
