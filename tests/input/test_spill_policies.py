@@ -1,0 +1,289 @@
+"""What other policies do to spilled attempts: timestamps, the part of a topic, and messages that wait beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+
+from bruce_mp.kernels import TimestampWindow
+from bruce_mp.protocol.fence_wire import encode_begin, encode_end
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.layout import State
+from bruce_mp.slab.recovery import sweep
+from bruce_mp.slab.rows import Row
+from bruce_mp.slab.runs import read_run, segment_records
+from bruce_mp.telemetry.books import read_books, spilled
+from bruce_mp.telemetry.counters import Counter
+from support.slabs import DISPATCHER_ROW, SMALL, datagram, new_slab
+from support.spill_images import spill_images
+from support.streams import WORKER_ROW, StreamInput
+from support.variants import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.kernels import Windows
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
+
+pytestmark = pytest.mark.usefixtures("variant")
+
+GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=16384)
+TOPICS: Final = [(b"stuck", 1), (b"other", 1)]
+BEGIN, END = encode_begin("job"), encode_end()
+CLAMP: Final = TimestampWindow(1000, 1000, is_clamp=True)
+ARRIVAL: Final = TimestampWindow(0, 0, is_clamp=False)
+WALL_MS: Final = 1_700_000_000_000
+"""How far the wall clock is ahead of the steady one in these tests."""
+MUCH: Final = 1 << 30
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab(GEOMETRY) as found:
+        yield found
+
+
+def worker_of(
+    slab: Slab, window: TimestampWindow | None = None, *, alpha: int = 0, now_ms: int = 1, blocks: bool = True
+) -> StreamInput:
+    windows: Windows = lambda _: window  # noqa: E731
+    worker = StreamInput(
+        slab, topics=TOPICS, max_attempt=2, max_spill=MUCH, windows=windows, alpha=alpha, blocks=blocks
+    )
+    worker.now_ms = now_ms
+    worker.lanes.clock_step_ms = WALL_MS
+    return worker
+
+
+def messages(topic: bytes, numbers: range, timestamp: int = 0) -> bytes:
+    return b"".join(datagram(topic, b"%d:" % number + bytes(900), timestamp=timestamp) for number in numbers)
+
+
+class Delivered(NamedTuple):
+    """A message as Kafka gets it."""
+
+    number: int
+    timestamp: int
+    is_explicit: bool
+
+
+class Sink:
+    """Delivers the runs that are handed over, by topic, except those of a topic that is stuck."""
+
+    def __init__(self, slab: Slab) -> None:
+        self._slab = slab
+        self._row = Row(slab, DISPATCHER_ROW)
+        self.delivered: dict[int, list[Delivered]] = {}
+        self.stuck = 0
+
+    def deliver(self) -> int:
+        """Deliver; return how many messages."""
+        found = [each.segment for each in sweep(self._slab, {State.FILLED})]
+        count = 0
+        for segment in found:
+            topic = read_run(self._slab, segment.chunk, segment.run).topic
+            if topic == self.stuck:
+                continue
+            self.delivered.setdefault(topic, []).extend(self._read(segment))
+            self._row.settle([segment], State.DELIVERED, 0, {Counter.MsgDelivered: segment.records})
+            count += segment.records
+        return count
+
+    def _read(self, segment: Segment) -> Iterator[Delivered]:
+        from bruce_mp import kernels as chosen  # noqa: PLC0415 - the variant of the test
+
+        values = [one.value for one in chosen.messages(self._slab, segment, b"", None)]
+        records = [record for _, record in segment_records(self._slab, segment)]
+        for value, record in zip(values, records, strict=True):
+            yield Delivered(int(value.split(b":")[0]), record.timestamp, bool(record.is_explicit))
+
+    def numbers(self, topic: int) -> list[int]:
+        return [each.number for each in self.delivered.get(topic, [])]
+
+
+STUCK, OTHER = 1, 2
+
+
+def drain(worker: StreamInput, sink: Sink) -> None:
+    """Feed and deliver until nothing more moves."""
+    idle = 0
+    while idle < 4:
+        worker.now_ms += 1000
+        is_fed = worker.spill_feed.feed(worker.now_ms)
+        worker.close_runs()
+        idle = 0 if sink.deliver() or is_fed else idle + 1
+        worker.pool.reclaim(worker.pool.capacity)
+
+
+def send_in_parts(worker: StreamInput, begin: bytes, timestamp: int) -> None:
+    """Send a complete attempt of 400 messages, half of it 5 s later than the other; most of it is spilled."""
+    client = worker.connect()
+    worker.feed((client, begin + messages(b"other", range(200), timestamp)))
+    worker.now_ms += 5000
+    worker.feed((client, messages(b"other", range(200, 400), timestamp) + END))
+    assert spilled(worker.slab) > 300
+
+
+@pytest.mark.parametrize("window", [CLAMP, ARRIVAL])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_spilled_message_gets_the_time_of_its_arrival_when_it_comes_back_later(
+    slab: Slab, window: TimestampWindow, is_killed: bool
+) -> None:
+    worker, sink = worker_of(slab, window), Sink(slab)
+    began_ms = worker.now_ms
+    send_in_parts(worker, BEGIN, 1)
+    if is_killed:
+        worker = worker_of(slab, window)
+    worker.now_ms = 60_000
+    drain(worker, sink)
+    assert sink.numbers(OTHER) == list(range(400))
+    arrived = [WALL_MS + began_ms + (5000 if number >= 200 else 0) for number in range(400)]
+    assert [each.timestamp for each in sink.delivered[OTHER]] == arrived
+    assert not any(each.is_explicit for each in sink.delivered[OTHER])
+
+
+def test_a_spilled_timestamp_within_the_window_of_its_arrival_is_kept(slab: Slab) -> None:
+    worker, sink = worker_of(slab, CLAMP), Sink(slab)
+    worker.now_ms = 10_000
+    send_in_parts(worker, BEGIN, WALL_MS + 10_500)
+    worker = worker_of(slab, CLAMP, now_ms=900_000)
+    drain(worker, sink)
+    timestamps = [each.timestamp for each in sink.delivered[OTHER]]
+    assert timestamps[:200] == [WALL_MS + 10_500] * 200
+    assert timestamps[200:] == [WALL_MS + 15_000] * 200
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_spilled_attempt_keeps_explicit_timestamps(slab: Slab, is_killed: bool) -> None:
+    worker, sink = worker_of(slab, CLAMP), Sink(slab)
+    send_in_parts(worker, encode_begin("job", keeps_timestamps=True), 1234)
+    if is_killed:
+        worker = worker_of(slab, CLAMP)
+    drain(worker, sink)
+    assert sink.numbers(OTHER) == list(range(400))
+    assert {(each.timestamp, each.is_explicit) for each in sink.delivered[OTHER]} == {(1234, True)}
+
+
+def test_a_spilled_message_counts_once_by_its_type(slab: Slab) -> None:
+    worker, sink = worker_of(slab), Sink(slab)
+    client = worker.connect()
+    worker.feed((client, BEGIN + messages(b"other", range(300)) + END))
+    drain(worker, sink)
+    assert worker.row.counters[Counter.InputAgentProcessAnyPartitionMsg] == 300
+    assert worker.row.counters[Counter.MsgReceived] == 300
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_spilled_attempt_waits_for_its_topic_and_loses_nothing(slab: Slab, blocks: bool) -> None:
+    """The other attempt, and the other topic of the slice, go on."""
+    worker, sink = worker_of(slab, alpha=1, blocks=blocks), Sink(slab)
+    sink.stuck = STUCK
+    first, second = worker.connect(), worker.connect()
+    both = b"".join(messages(topic, range(n, n + 1)) for n in range(600) for topic in (b"stuck", b"other"))
+    worker.feed((first, BEGIN + both + END), (second, BEGIN + messages(b"other", range(1000, 1300)) + END))
+    drain(worker, sink)
+    assert len(worker.spill_feed) == 1
+    assert [number for number in sink.numbers(OTHER) if number >= 1000] == list(range(1000, 1300))
+    assert read_books(slab).balanced
+    assert read_books(slab).discarded == {}
+    sink.stuck = 0
+    drain(worker, sink)
+    assert sink.numbers(STUCK) == list(range(600))
+    assert [number for number in sink.numbers(OTHER) if number < 1000] == list(range(600))
+    assert (read_books(slab).discarded, read_books(slab).received) == ({}, 1500)
+    assert not list(Path(f"{slab.path}.spill").iterdir())
+
+
+def test_a_spilled_attempt_that_waits_for_its_topic_is_delivered_once_by_a_successor(slab: Slab) -> None:
+    worker, sink = worker_of(slab, alpha=1), Sink(slab)
+    sink.stuck = STUCK
+    client = worker.connect()
+    both = b"".join(messages(topic, range(n, n + 1)) for n in range(600) for topic in (b"stuck", b"other"))
+    worker.feed((client, BEGIN + both + END))
+    drain(worker, sink)
+    for _ in range(3):
+        worker = worker_of(slab, alpha=1)
+        drain(worker, sink)
+        assert read_books(slab).balanced
+    sink.stuck = 0
+    drain(worker, sink)
+    assert (sink.numbers(STUCK), sink.numbers(OTHER)) == (list(range(600)), list(range(600)))
+    assert read_books(slab).discarded == {}
+
+
+def test_an_attempt_without_its_end_is_not_limited_by_the_part_of_a_topic(slab: Slab) -> None:
+    worker = worker_of(slab, alpha=1)
+    hog = worker.connect()
+    while not hog.is_blocked:
+        worker.feed((hog, messages(b"stuck", range(10))))
+    client = worker.connect()
+    worker.feed((client, BEGIN + messages(b"stuck", range(20))))
+    assert not client.is_blocked
+    assert client.attempt is not None
+    assert client.attempt.chunks > 0
+
+
+def test_an_attempt_stays_behind_messages_that_wait_for_their_topic(slab: Slab) -> None:
+    worker, sink = worker_of(slab, alpha=1), Sink(slab)
+    sink.stuck = STUCK
+    client = worker.connect()
+    number = 0
+    while not client.is_blocked:
+        worker.feed((client, messages(b"stuck", range(number, number + 5))))
+        number += 5
+    worker.feed((client, BEGIN + messages(b"stuck", range(number, number + 300)) + END))
+    worker.feed((client, messages(b"stuck", range(number + 300, number + 310))))
+    assert client.attempt is None
+    assert spilled(slab) == 0
+    sink.stuck = 0
+    while len(client.rest):
+        drain(worker, sink)
+        worker.feed((client, b""))
+    drain(worker, sink)
+    assert sink.numbers(STUCK) == list(range(number + 310))
+    assert read_books(slab).discarded == {}
+
+
+def test_a_death_at_any_step_keeps_a_slice_of_which_a_part_waits() -> None:
+    """At each store to the slab and each act on a file while a topic is over its part."""
+    rows = [SMALL.rows_at + row * lay.ROW_BYTES for row in (WORKER_ROW, DISPATCHER_ROW)]
+    regions = [
+        range(lay.PAGE),
+        *(range(row_at, row_at + lay.ROW_REDO + 4096) for row_at in rows),
+        range(SMALL.chunks_at, SMALL.file_size),
+    ]
+    both = b"".join(
+        datagram(topic, b"%d:" % n + bytes(size)) for n in range(8) for topic, size in ((b"stuck", 3000), (b"other", 9))
+    )
+    with kernels("pure"), new_slab(SMALL) as slab:
+        worker = worker_of(slab, alpha=1)
+        hog = worker.connect()
+        while not hog.is_blocked:
+            worker.feed((hog, datagram(b"stuck", b"9:" + bytes(3000))))
+        worker.admission.hang_up(hog)
+        client = worker.connect()
+        worker.feed((client, BEGIN + both + END))
+        assert spilled(slab) > 4
+        before = spilled(slab)
+
+        def work() -> None:
+            worker.spill_feed.feed(5)
+            worker.lanes.drain_closed()
+
+        seen = set()
+        for _ in spill_images(slab, Path(f"{slab.path}.spill"), regions, work):
+            seen.add(spilled(slab))
+            sink = Sink(slab)
+            drain(worker_of(slab, alpha=1), sink)
+            assert [number for number in sink.numbers(STUCK) if number < 9] == list(range(8))
+            assert sink.numbers(OTHER) == list(range(8))
+            books = read_books(slab)
+            assert books.consistent
+            assert books.balanced
+            assert books.discarded.keys() <= {"UNCLEAN_DISCONNECT"}
+        assert before in seen
+        assert any(0 < count < before for count in seen)
