@@ -184,7 +184,10 @@ def test_a_spilled_attempt_waits_for_its_topic_and_loses_nothing(slab: Slab, blo
     sink.stuck = STUCK
     first, second = worker.connect(), worker.connect()
     both = b"".join(messages(topic, range(n, n + 1)) for n in range(600) for topic in (b"stuck", b"other"))
-    worker.feed((first, BEGIN + both + END), (second, BEGIN + messages(b"other", range(1000, 1300)) + END))
+    worker.feed((first, BEGIN + both + END))
+    drain(worker, sink)
+    worker.feed((second, BEGIN + messages(b"other", range(1000, 1300)) + END))
+    assert len(worker.spill_feed) == 2
     drain(worker, sink)
     assert len(worker.spill_feed) == 1
     assert [number for number in sink.numbers(OTHER) if number >= 1000] == list(range(1000, 1300))
