@@ -16,6 +16,7 @@ from bruce_mp.client import FlushError, StreamClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.barrier_wire import BarrierStatus, Level
 from bruce_mp.protocol.fence_wire import EndReason, decode_ended, encode_begin, encode_end
+from bruce_mp.telemetry.clock import wall_ms
 from support.stream_inputs import TOPICS, ask, connect, daemon_in, message, names
 
 if TYPE_CHECKING:
@@ -165,9 +166,9 @@ LARGE: Final = 20_000
 """Messages of 900 bytes and more: twice the slab."""
 
 
-def send_large(client: socket.socket, who: int) -> None:
+def send_large(client: socket.socket, who: int, begin: bytes = BEGIN) -> None:
     """Begin an attempt that is larger than the slab."""
-    client.sendall(BEGIN)
+    client.sendall(begin)
     for start in range(0, LARGE, 500):
         client.sendall(b"".join(message(who, number, 900) for number in range(start, start + 500)))
 
@@ -214,6 +215,34 @@ def test_deaths_of_an_attempt_larger_than_the_slab(
         daemon.terminate()
         assert not list(tmp_path.glob("**/*.spill"))
     assert read_back(broker) == ([(1, number) for number in range(LARGE)] if is_ended else [])
+
+
+@pytest.mark.parametrize("is_explicit", [False, True])
+def test_timestamps_of_a_spilled_attempt_survive_a_kill_and_a_restart(
+    tmp_path: Path, broker: DevBroker, is_explicit: bool
+) -> None:
+    """Those on which the client insists are as sent; others, decades old, become the time of the arrival."""
+    with daemon_in(tmp_path, broker, **SMALL, **{"timestamps.policy": "clamp"}) as daemon:
+        with connect(daemon) as client:
+            began_ms = wall_ms()
+            send_large(client, 1, encode_begin("clock", keeps_timestamps=is_explicit))
+            assert ask(client, 1, Level.RECEIVED).received == LARGE
+            arrived_ms = wall_ms()
+            os.kill(daemon.pids()["router"], signal.SIGSTOP)
+            client.sendall(END)
+            assert ask(client, 2, Level.RECEIVED).received == LARGE
+            daemon.kill_all()
+        assert daemon.books().held["spill"] > LARGE // 4
+        daemon.start()
+        assert daemon.wait_settled(LARGE).discarded == {}
+    records = [record for partition in broker.fetch(TOPICS[1]) for record in partition]
+    found = {names([record.value or b""])[0][1]: record.timestamp for record in records}
+    assert len(records) == len(found) == LARGE
+    if is_explicit:
+        assert all(timestamp == number for number, timestamp in found.items())
+    else:
+        assert began_ms - 50 <= min(found.values())
+        assert max(found.values()) <= arrived_ms + 50
 
 
 def test_a_restart_delivers_what_spill_files_have_of_complete_attempts(tmp_path: Path, broker: DevBroker) -> None:
