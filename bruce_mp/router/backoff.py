@@ -1,8 +1,8 @@
-"""How long a pause lasts: a randomised exponential back-off (behaviour, "Delay", of the reference).
+"""Randomised exponential back-off for pauses (behaviour, "Delay", of the reference).
 
-The first pause of a window costs only the minimum.  Inside a window the back-off starts at `initial`, doubles at each
-pause up to `max_double` times, and is drawn from half to one and a half of that; time that has passed since the last
-pause counts.  A window lasts initial * 2^(max_double + 2).
+The first pause of a window costs only the minimum.  Inside a window the base starts at `initial` and doubles at each
+pause, up to `max_double` times.  Each delay is drawn from 0.5 to 1.5 times the base; the time since the end of the last
+delay is subtracted.  A window lasts initial * 2^(max_double + 2).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class PauseBackoff:
         self._last_end_ms = 0
 
     def change(self, initial_ms: int, max_double: int, minimum_ms: int) -> None:
-        """From now on back off so long; a window that has begun lasts as long as it was to."""
+        """Replace the parameters; a window that has begun keeps its end."""
         self._initial_ms = initial_ms
         self._max_double = max_double
         self._minimum_ms = minimum_ms
 
     def next_delay_ms(self, now_ms: int) -> int:
-        """How long to wait before the next try."""
+        """Return the delay before the next attempt, and count this pause."""
         delay = max(self._minimum_ms, self._backoff(now_ms))
         self._last_end_ms = now_ms + delay
         return delay

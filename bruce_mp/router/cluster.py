@@ -1,4 +1,4 @@
-"""The cluster as the router sees it: a frozen picture made from one metadata answer.
+"""The router's view of the cluster: a frozen value built from one metadata response.
 
 Partitions without a leader stay known, so that a partition key keeps its partition through an outage.
 """
@@ -17,14 +17,14 @@ __all__ = ["Address", "ClusterView", "TopicView", "view_of"]
 
 
 class Address(Struct, frozen=True):
-    """Where a broker is."""
+    """The host and port of a broker."""
 
     host: str
     port: int
 
 
 class TopicView(Struct, frozen=True):
-    """A topic: its partitions in ascending order, and the leaders of those that are available."""
+    """A topic's partitions in ascending order, and the leaders of the available ones."""
 
     partitions: tuple[int, ...]
     leaders: dict[int, int]
@@ -32,8 +32,8 @@ class TopicView(Struct, frozen=True):
     def spread(self, known: int) -> int:
         """Return the number of partitions that keys are spread over, of which `known` were in use before.
 
-        A new partition counts from its first leader on.  Before that another would stand in for it, and there the
-        messages of two lanes pass each other.
+        A new partition counts once it has had a leader.  Before that another partition would stand in for it, and
+        the messages of two lanes would pass each other there.
         """
         count = len(self.partitions)
         if not 0 < known < count:
@@ -42,7 +42,7 @@ class TopicView(Struct, frozen=True):
         return known + sum(1 for _ in led)
 
     def designated(self, index: int) -> int | None:
-        """The partition for the index of a partition key: that one, or the next available one; None = none is."""
+        """Return the partition for a key's index: that one, or the next available one; None if none is available."""
         count = len(self.partitions)
         for step in range(count):
             partition = self.partitions[(index + step) % count]
@@ -52,9 +52,10 @@ class TopicView(Struct, frozen=True):
 
 
 class ClusterView(Struct, frozen=True):
-    """Brokers and topics.  Two views are equal when nothing differs that matters to routing.
+    """Brokers and topics.  Two views are equal if they lead to the same routing.
 
-    `forbidden` are topics that somebody wants and that brokers hide from us, whether they exist or not.
+    `forbidden` are topics that were requested by name and that the brokers hide from the daemon's user.  Such a topic
+    may or may not exist.
     """
 
     brokers: dict[int, Address]
@@ -68,9 +69,9 @@ class ClusterView(Struct, frozen=True):
 
 
 def view_of(metadata: ClusterMetadata, forbidden: frozenset[bytes] = frozenset()) -> ClusterView:
-    """The view of a metadata answer; `forbidden` are the topics that brokers hide from us.
+    """Build the view of a metadata response; `forbidden` are the topics that brokers hide from the daemon's user.
 
-    Only an error that says so makes a topic unknown; with any other it is there, and may have no leaders just now.
+    Only the errors in `_UNKNOWN` make a topic unknown.  A topic with any other error exists, perhaps without leaders.
     """
     return ClusterView(
         brokers={node: Address(broker.host, broker.port) for node, broker in metadata.brokers.items()},

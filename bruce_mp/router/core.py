@@ -1,8 +1,8 @@
-"""The router without an operating system: runs in, partitions chosen, parcels for dispatchers out.
+"""The router's sans-IO core: it receives runs, chooses their partitions and returns parcels for dispatchers.
 
-Everything that it holds is ROUTED in the slab, so a new router finds it by a sweep.  Every message is bound to a
-partition before it leaves for a dispatcher and stays with it whatever happens: this keeps the order within a partition
-through every reroute.  (The reference lets the dispatcher choose; then rerouted messages pass each other.)
+All messages that the router holds are ROUTED in the slab, so a new router finds them by a sweep.  The router binds each
+message to a partition before it goes to a dispatcher, and the binding is final.  This keeps the order within a
+partition through every reroute.  (The reference lets the dispatcher choose; then rerouted messages pass each other.)
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 __all__ = ["Router"]
 
 OVERHEAD: Final = 26
-"""What a message counts beyond key and value where sizes are limited: the overhead of message format 0."""
+"""Bytes added to key and value where a message's size is limited: the overhead of message format 0."""
 PATIENCE_MS: Final = 2_000
-"""How long messages that wait also wait for dispatchers that are about to start, so that each gets its share."""
+"""The longest wait of parked messages for dispatchers that are starting, so that each gets its share."""
 
 _ROUTED: Final = (State.ROUTED, State.ROUTED_SENT)
 
@@ -58,7 +58,7 @@ _Key = tuple[int, int]
 
 
 class Router:
-    """See the module's text.  Times are in ms on one steady clock."""
+    """The router's state and its reactions to events.  Times are in ms on one steady clock."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Router:
         self._early: list[Segment] = []
         self._dues: list[tuple[int, int]] = []
         self._plain_records = [0, 0]
-        """Of plain runs that were not counted yet, by whether they have a partition key."""
+        """Records of plain runs that are not counted yet: without and with a partition key."""
         self._draining = False
         self._vanishing = Vanishing()
         self.wish = MetadataWish()
@@ -106,7 +106,7 @@ class Router:
         )
 
     def apply(self, config: Config, now_ms: int) -> None:
-        """Go by this configuration from now on; what is batched by a rule that changes is sent first."""
+        """Apply a reloaded config.  Batches whose rule changes are sent first."""
         self._config = config
         self._limits.apply(config.rate_limit_for)
         self.unknown.change(autocreate=config.delivery.topic_autocreate)
@@ -123,10 +123,10 @@ class Router:
         view = self._topic(topic, self._table.name_of(topic)).view
         return None if view is None else view.leaders.get(partition)
 
-    # --- messages coming in ------------------------------------------------------------------------------------------
+    # --- received messages -------------------------------------------------------------------------------------------
 
     def on_runs(self, segments: Iterable[Segment], now_ms: int) -> None:
-        """Runs that an input says are filled."""
+        """Claim and route the runs that an input announces as filled."""
         self._accept(kernels.take(self._slab, segments, State.FILLED, self._mine), now_ms)
 
     def _accept(self, segments: Iterable[Segment], now_ms: int) -> None:
@@ -149,7 +149,7 @@ class Router:
         self._count_plain()
 
     def _plain_place(self, segment: Segment, head: RunHead | None, now_ms: int) -> _Key | None:
-        """Topic and partition of a run about which there is nothing else to decide; None for any other."""
+        """Return topic and partition of a run that needs no other decision; None for any other run."""
         topic = self._topics.get(head.topic) if head is not None else None
         if head is None or topic is None or topic.holds_any or topic.view is None or not self._is_plain(topic, head):
             return None
@@ -179,7 +179,7 @@ class Router:
         self._plain_records = [0, 0]
 
     def _send_plain(self, plain: dict[_Key, list[Segment]], now_ms: int) -> None:
-        """Send runs by topic and partition, all at once."""
+        """Send runs by topic and partition, with one parcel for each dispatcher."""
         for (number, partition), segments in self.dispatching.queue(plain).items():
             try:
                 self._send(self._topics[number], partition, segments, Kind.QUEUE, now_ms)
@@ -200,15 +200,15 @@ class Router:
             self._route_to(topic, part, run, now_ms)
 
     def _check_topic(self, number: int) -> None:
-        """Raises SlabError for a number that no topic has, nor has had."""
+        """Raise SlabError for a number that no topic has or had."""
         if number and not (self._table.has(number) or self._table.was_freed(number)):
-            raise SlabError(f"A run is of topic number {number}, and there is no such topic.")
+            raise SlabError(f"A run names topic number {number}, which no topic has.")
 
     def _name_of(self, segment: Segment, run: Run) -> bytes:
         return self._tables.name_of(run.topic) if run.topic else name_of(self._slab, segment.chunk, segment.run, run)
 
     def _topic_of(self, segment: Segment, run: Run) -> Topic | None:
-        """The topic of a run, numbered if it was not; None when the cluster does not know it."""
+        """Return the topic of a run, and number the topic if needed; None if the cluster does not know it."""
         assert self._view is not None
         name = self._name_of(segment, run)
         view = self._view.topics.get(name)
@@ -220,7 +220,7 @@ class Router:
         return self._topic(number, name) if number else None
 
     def _number(self, name: bytes, view: TopicView) -> int:
-        """Number a topic, and note how many partitions its keys are spread over; 0 = no room in the table."""
+        """Number a topic and store the count of partitions for its keys; return 0 if the table is full."""
         number = self._table.id_of(name)
         return self._table.add(name, view.spread(self._table.partitions_of(number) if number else 0))
 
@@ -234,7 +234,7 @@ class Router:
         return topic
 
     def _without_long(self, topic: Topic, segment: Segment) -> list[Segment]:
-        """Discard the messages of a segment that are too long for Kafka; the rest."""
+        """Discard the messages of a segment that are too long for Kafka, and return the others."""
         limit = self._config.batching.message_max_bytes - OVERHEAD
         parts = kernels.by_size(self._slab, segment, limit)
         too_long = [part for fits, part in parts if not fits]
@@ -266,13 +266,13 @@ class Router:
             topic.parked_keyed.append(segment)
             self.dispatching.want_leader(now_ms, now_ms)
             return
-        # The count that the input cut by, also after an increase: another would mix lanes, which are not in order.
+        # Use the input's count, also after an increase: another count would mix lanes and lose their order.
         targets = topic.targets_for(run.partition_count) or topic.targets[: self._table.partitions_of(topic.number)]
         for partition, part in kernels.by_partition(self._slab, segment, targets):
             self._send(topic, partition, [part], Kind.QUEUE, now_ms)
 
     def _send_any(self, topic: Topic, segments: list[Segment], kind: Kind, now_ms: int) -> None:
-        """Send AnyPartition messages to the partition whose turn it is, behind those that wait already."""
+        """Send AnyPartition messages to the next partition, behind the parked ones."""
         if not segments:
             return
         partition = None
@@ -287,7 +287,7 @@ class Router:
         self._send(topic, partition, segments, kind, now_ms)
 
     def _send(self, topic: Topic, partition: int, segments: list[Segment], kind: Kind, now_ms: int) -> None:
-        """Bind messages to a partition for good, and let them go."""
+        """Bind messages to a partition and send them to its dispatcher."""
         if not self.dispatching.has_room(topic.number, partition):
             self._tables.say_full("partitions", "messages for further partitions are discarded.", now_ms)
             self.wish.want(now_ms + EVERY_MS)
@@ -298,20 +298,20 @@ class Router:
         self.dispatching.send(topic.number, partition, segments, kind, now_ms)
 
     def leaderless(self) -> list[tuple[int, int]]:
-        """Topic and partition for which something waits until they have a leader."""
+        """Return the topics and partitions that have waiting messages and no leader."""
         parked = (topic for topic in self._topics.values() if topic.holds_any and topic.view is not None)
         topics = [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.targets]
         return [*topics, *self.dispatching.leaderless()]
 
-    # --- batches by time ---------------------------------------------------------------------------------------------
+    # --- due batches -------------------------------------------------------------------------------------------------
 
     @property
     def due_ms(self) -> int | None:
-        """When a batch may be due next."""
+        """The earliest time at which a batch may be due; None without a batch."""
         return self._dues[0][0] if self._dues else None
 
     def flush_due(self, now_ms: int) -> None:
-        """Send the batches whose time has come."""
+        """Send the batches that are due."""
         while self._dues and self._dues[0][0] <= now_ms:
             topic = self._topics.get(heappop(self._dues)[1])
             batch = topic.batch if topic is not None else None
@@ -319,14 +319,14 @@ class Router:
                 self._send_any(topic, batch.flush(), Kind.BATCH, now_ms)
 
     def flush(self, number: int, now_ms: int) -> None:
-        """Send what is batched of a topic, here and at the dispatchers."""
+        """Send the accumulated records of a topic, here and at the dispatchers."""
         topic = self._topics.get(number)
         if topic is not None and topic.batch is not None:
             self._send_any(topic, topic.batch.flush(), Kind.BATCH, now_ms)
         self.dispatching.flush(number)
 
     def drain(self, now_ms: int) -> None:
-        """From now on nothing waits for company."""
+        """Disable batching and send all accumulated records."""
         self._draining = True
         self.take_filled(now_ms)
         for topic in self._topics.values():
@@ -339,7 +339,7 @@ class Router:
         self.unknown.park(self._name_of(segment, run), segment, now_ms)
 
     def _can_number(self, name: bytes, now_ms: int) -> bool:
-        """Whether the cluster knows the topic and the slab's table has room for it."""
+        """Return True if the cluster knows the topic and the slab's table has room for it."""
         assert self._view is not None
         view = self._view.topics.get(name)
         if view is None:
@@ -353,11 +353,11 @@ class Router:
 
     @property
     def missed(self) -> list[bytes]:
-        """Topics that metadata does not show although somebody wants them: brokers may only hide them from us."""
+        """Needed topics that metadata does not show; brokers may hide them from the daemon's user."""
         return list(dict.fromkeys([*self.unknown.asked, *self._vanishing.missing]))
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> bool:
-        """New metadata, from a fetch that was started at `started_ms`; True when it differs from what we had."""
+        """Apply metadata of a fetch that began at `started_ms`; return True if it differs from the previous view."""
         view = self._vanishing.complete(view, self._table.known(), now_ms)
         changed = view != self._view
         self._view = view
@@ -418,14 +418,14 @@ class Router:
     # --- dispatchers -------------------------------------------------------------------------------------------------
 
     def on_parcels(self, parcels: list[Parcel], now_ms: int) -> None:
-        """A message of a dispatcher."""
+        """Process one frame of a dispatcher."""
         self.dispatching.on_parcels(parcels, now_ms)
         self._unpark(now_ms)
 
     # --- after a death -----------------------------------------------------------------------------------------------
 
     def recover(self, now_ms: int) -> None:
-        """Take over what the router before held, and of what inputs handed over a snapshot."""
+        """Take over the previous router's records and a snapshot of the runs that inputs handed over."""
         held = [found for found in sweep(self._slab, _ROUTED) if found.word not in {self._mine, self._mine_sent}]
         for found in sorted([*held, *sweep_filled(self._slab)], key=lambda item: item.arrival):
             try:
@@ -435,7 +435,7 @@ class Router:
         self.dispatching.recover()
 
     def _adopt(self, found: Found, now_ms: int) -> None:
-        """Take over a segment: a bound one to its route, any other as if it came from the input."""
+        """Claim a segment: add a bound one to its route, and route any other as if the input had sent it."""
         sent = found.state is State.ROUTED_SENT
         taken = kernels.take(self._slab, [found.segment], found.word, self._mine_sent if sent else self._mine)
         self._check_topic(found.topic)
@@ -445,5 +445,5 @@ class Router:
             self._accept(taken, now_ms)
 
     def take_filled(self, now_ms: int) -> None:
-        """Take what an input handed over that died before its doorbell was heard."""
+        """Claim runs whose input died before its doorbell arrived."""
         self.on_runs([found.segment for found in sweep_filled(self._slab)], now_ms)

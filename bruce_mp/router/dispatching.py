@@ -1,12 +1,11 @@
-"""From partitions to dispatchers: who holds what, what is paused, and what is said to whom.
+"""Assignment of partitions to dispatchers: sending, returning, pausing and resuming.
 
-Every partition with traffic has a `Route`, every dispatcher a `Peer` (`routes`).  What cannot go out waits in its
-route, marked ROUTED in the slab.  This module sends, takes back, pauses and resumes; which partition a message goes to
-is decided in `core`.
+Every partition with traffic has a `Route`, every dispatcher a `Peer` (`routes`).  Messages that cannot go out wait in
+their route, ROUTED in the slab.  `core` chooses the partition of a message.
 
-A partition is with one dispatcher at a time: `Route.slot` names it until it has said that everything is handed back.
-Each HAND_BACK has exactly one HANDED_BACK, so it is said once in a pause.  A new process on either side makes all words
-from before void: RESYNC with a new number goes out, and only SYNCED with that number ends the silence.
+One dispatcher at a time holds a partition: `Route.slot` names it until its HANDED_BACK.  Each HAND_BACK has exactly one
+HANDED_BACK, so the router sends HAND_BACK once in a pause.  A new process on either side makes all earlier frames void:
+the router sends RESYNC with a new number, and sends nothing else until SYNCED with that number arrives.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Dispatching"]
 
 NOWHERE: Final = Address("", 0)
-"""The address of a broker that is in no metadata: its dispatcher fails to connect and hands back what it holds."""
+"""The address of a broker that is in no metadata: its dispatcher fails to connect and hands back its messages."""
 
 _HELD_BY_DISPATCHERS: Final = (
     State.ASSIGNED,
@@ -53,7 +52,7 @@ _HELD_BY_DISPATCHERS: Final = (
     State.RETURNED,
     State.RETURNED_SENT,
 )
-"""What is RETURNED has to come from its dispatcher first: until then nothing newer may pass it."""
+"""Includes RETURNED records: newer ones must not pass them before their dispatcher announces them."""
 
 _ASSIGNED: Final = (State.ASSIGNED, State.ASSIGNED_SENT)
 
@@ -61,7 +60,7 @@ _Key = tuple[int, int]
 
 
 class Dispatching:
-    """See the module's text.  `leader_of` says which broker leads a partition, None if none is available.
+    """Routes, dispatchers and their outbox.  `leader_of` returns a partition's leader, None if none is available.
 
     Times are in ms on one steady clock.
     """
@@ -95,24 +94,24 @@ class Dispatching:
         self._drought = Drought(self._new_backoff())
         self._outbox: dict[int, list[Parcel]] = {}
         self._gatherers: dict[int, set[int]] = defaultdict(set)
-        """By topic: the slots of dispatchers that may gather some of it.  What they gather at a RESYNC or a HAND_BACK
-        they make ready by themselves."""
+        """By topic: the slots of dispatchers that may gather records of it.  A dispatcher flushes them by itself at a
+        RESYNC or a HAND_BACK."""
         self._wanted: dict[int, tuple[int, Address]] | None = None
         self._open: dict[_Key, int] = {}
-        """Partitions that messages went to, and their slots.  All are forgotten by whatever may close one: new metadata
-        and the words of dispatchers; what a router before held is adopted before there is any."""
+        """Slots of the partitions known to be open.  New metadata and each frame of a dispatcher clear this map,
+        because either may close a partition.  Adoption of a previous router's records comes before the first entry."""
 
-    # --- what the process asks ---------------------------------------------------------------------------------------
+    # --- queries of the process --------------------------------------------------------------------------------------
 
     def drain_outbox(self) -> dict[int, list[Parcel]]:
-        """Parcels for dispatchers, by slot; the first one says who we are."""
+        """Return and empty the outbox, by slot; the first parcel of each slot holds the router's incarnation."""
         outbox, self._outbox = self._outbox, {}
         return {slot: [Parcel(Kind.FROM, 0, self._incarnation), *parcels] for slot, parcels in outbox.items()}
 
     def wanted(self) -> dict[int, tuple[int, Address]] | None:
-        """Slot to (broker, address): one for each broker in service, and for those that still hold something.
+        """Map slot to (broker, address) for each broker in service and each slot that still holds messages.
 
-        None while there is no metadata: those that there are go on as they are.
+        Return None before the first metadata: the running dispatchers stay.
         """
         if self._wanted is None and self._in_service is not None:
             used = self._used_slots()
@@ -124,12 +123,12 @@ class Dispatching:
         return self._wanted
 
     def paused(self) -> list[tuple[int | None, _Key | None, Scope]]:
-        """The scopes that are paused: (slot, None, dispatcher) or (its slot, (topic, partition), route)."""
+        """Return the paused scopes: (slot, None, dispatcher) or (its slot, (topic, partition), route)."""
         peers = [(slot, None, peer) for slot, peer in self._peers.items() if peer.paused]
         return [*peers, *((route.slot, key, route) for key, route in self._routes.items() if route.paused)]
 
     def leaderless(self) -> list[_Key]:
-        """Topic and partition of the routes that only wait for a leader in service."""
+        """Return topic and partition of the routes that wait only for a leader in service."""
         held = (key for key, route in self._routes.items() if route.holds_any and not route.paused)
         return [key for key in held if self._slot_for(*key) is None]
 
@@ -139,20 +138,20 @@ class Dispatching:
     # --- sending -----------------------------------------------------------------------------------------------------
 
     def has_room(self, topic: int, partition: int) -> bool:
-        """Whether the slab's table of partitions has or can take this one."""
+        """Return True if the slab's partition table has or can take this partition."""
         return (topic, partition) in self._routes or self._tables.partitions.ensure(topic, partition)
 
     def topics(self) -> set[int]:
-        """The topics of which something may be with a dispatcher, or wait for one."""
+        """Return the topics with messages that a dispatcher may hold or that wait for one."""
         return {topic for topic, _ in self._routes}
 
     def _slot_for(self, topic: int, partition: int) -> int | None:
-        """The slot of the partition's leader, if it is in service."""
+        """Return the slot of the partition's leader; None if no leader is in service."""
         leader = self._leader_of(topic, partition)
         return None if leader is None else self._slots.slot_of(leader)
 
     def is_open(self, topic: int, partition: int) -> bool:
-        """Whether messages for the partition can go out now."""
+        """Return True if messages for the partition can go out now."""
         if (topic, partition) in self._open:
             return True
         slot = self._slot_for(topic, partition)
@@ -160,12 +159,12 @@ class Dispatching:
         return slot is not None and self._peer(slot).flowing and (route is None or route.flowing)
 
     def is_starting(self, topic: int, partition: int) -> bool:
-        """Whether the partition's dispatcher is about to take messages."""
+        """Return True if the partition's dispatcher has not answered RESYNC yet."""
         slot = self._slot_for(topic, partition)
         return slot is not None and self._peer(slot).state is ScopeState.SYNCING
 
     def send(self, topic: int, partition: int, segments: list[Segment], kind: Kind, now_ms: int) -> None:
-        """Send to the partition's dispatcher, or keep until its scope flows again.  There is room for the partition."""
+        """Send to the partition's dispatcher, or keep the segments until its scope flows; needs `has_room`."""
         route = self._route(topic, partition)
         slot = self._slot_for(topic, partition)
         if slot is None:
@@ -180,10 +179,10 @@ class Dispatching:
             self._gatherers[topic].add(slot)
 
     def queue(self, runs: Mapping[_Key, list[Segment]]) -> Mapping[_Key, list[Segment]]:
-        """Bind runs to their partitions, and send them for the dispatchers' own batching: one parcel for each.
+        """Bind runs to open partitions and send one QUEUE parcel to each dispatcher; return the runs left over.
 
-        Those that are returned are to be bound, and sent by `send`: a partition was not found open yet, or a run among
-        those for its dispatcher is damaged.
+        The caller binds those and calls `send`: their partition is not known to be open, or a run for the same
+        dispatcher is damaged.
         """
         rest: dict[_Key, list[Segment]] = {}
         by_slot: dict[int, dict[_Key, list[Segment]]] = defaultdict(dict)
@@ -208,12 +207,12 @@ class Dispatching:
         self._post(slot, Parcel(Kind.QUEUE, segments=bound))
 
     def flush(self, topic: int) -> None:
-        """Have the dispatchers send what they gather of a topic; who has got nothing of it since is left asleep."""
+        """Send FLUSH for a topic to the dispatchers that got records of it since the last FLUSH."""
         for slot in self._gatherers.pop(topic, ()):
             self._post(slot, Parcel(Kind.FLUSH, topic))
 
     def want_leader(self, started_ms: int, now_ms: int) -> None:
-        """Somebody waits for a leader, whom metadata that was asked for at `started_ms` did not name."""
+        """Request metadata for a leader that the fetch begun at `started_ms` did not name."""
         self._wish.want(self._drought.until(started_ms, now_ms))
 
     def _give(self, route: Route, slot: int | None) -> None:
@@ -222,7 +221,7 @@ class Dispatching:
             self._wanted = None
 
     def _post(self, slot: int, parcel: Parcel) -> None:
-        """The hand-over: first the word in the slab, then the doorbell."""
+        """Hand over: store the state word in the slab first, then queue the doorbell."""
         state = State.ASSIGNED_SENT if parcel.kind is Kind.SENT else State.ASSIGNED
         kernels.mark(self._slab, parcel.segments, word(state, slot))
         self._outbox.setdefault(slot, []).append(parcel)
@@ -244,7 +243,7 @@ class Dispatching:
         return PauseBackoff(*self._delivery.backoff, self._rng)
 
     def apply(self, delivery: Delivery) -> None:
-        """Go by this configuration from now on."""
+        """Apply a reloaded config."""
         self._delivery = delivery
         self._drought.backoff.change(*delivery.backoff)
         for scope in (*self._peers.values(), *self._routes.values()):
@@ -253,7 +252,7 @@ class Dispatching:
     # --- metadata ----------------------------------------------------------------------------------------------------
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> None:
-        """Follow leaders that moved, and let paused scopes flow again where the metadata allows."""
+        """Follow leaders that moved, and resume paused scopes where the metadata allows."""
         self._open.clear()
         self._addresses.update(view.brokers)
         self._in_service = view.in_service
@@ -266,7 +265,7 @@ class Dispatching:
             self._move(topic, partition, route, started_ms, now_ms)
 
     def hand_back_all(self, now_ms: int) -> None:
-        """Have everything that dispatchers hold handed back and sent anew."""
+        """Request all messages back from all dispatchers, to route them again."""
         self._open.clear()
         for slot, peer in self._peers.items():
             if peer.flowing and peer.pause(now_ms):
@@ -274,7 +273,7 @@ class Dispatching:
                 self._post(slot, Parcel(Kind.HAND_BACK, 0, EVERYTHING))
 
     def _renew_slots(self, view: ClusterView, now_ms: int) -> None:
-        """Free the slots of brokers that are gone and hold nothing, and give slots to those that lead."""
+        """Free the empty slots of removed brokers, and give slots to brokers that lead."""
         used = self._used_slots()
         for node, slot in self._slots.pairs():
             if node not in view.brokers and slot not in used:
@@ -286,7 +285,7 @@ class Dispatching:
                 self._tables.say_full("brokers", f"messages for partitions that broker {node} leads wait.", now_ms)
 
     def _resume_or_wait(self, scope: Scope, started_ms: int) -> bool:
-        """Resume a scope if its back-off was over when the fetch began; else have metadata fetched when it is."""
+        """Resume a scope if its back-off ended before the fetch began; else request metadata for its end."""
         if started_ms < scope.not_before_ms:
             self._wish.want(scope.not_before_ms)
             return False
@@ -295,7 +294,7 @@ class Dispatching:
         return True
 
     def _move(self, topic: int, partition: int, route: Route, started_ms: int, now_ms: int) -> None:
-        """Send what a route holds to the leader's dispatcher, or see to it that somebody asks again."""
+        """Send a route's waiting messages to the leader's dispatcher, or request metadata again."""
         slot = self._slot_for(topic, partition)
         if route.flowing and route.slot is not None and slot not in {None, route.slot}:
             self._recall(topic, partition, route, now_ms)
@@ -308,7 +307,7 @@ class Dispatching:
             self._send_held(topic, partition, route, slot)
 
     def _recall(self, topic: int, partition: int, route: Route, now_ms: int) -> None:
-        """The leader moved without an error, or the topic is gone: have the dispatcher hand the partition back."""
+        """Request a partition back after its leader moved without an error or its topic disappeared."""
         assert route.slot is not None
         route.step(ScopeEvent.PAUSE)
         route.not_before_ms = route.since_ms = now_ms
@@ -317,7 +316,7 @@ class Dispatching:
             self._post(route.slot, Parcel(Kind.HAND_BACK, topic, partition))
 
     def _send_held(self, topic: int, partition: int, route: Route, slot: int) -> None:
-        """Send what a route holds: batches that were built, then the rest in order of arrival."""
+        """Send a route's waiting messages: built batches first, then the rest in order of arrival."""
         if not route.holds_any:
             return
         is_jumbled = route.is_jumbled
@@ -331,7 +330,7 @@ class Dispatching:
             self._post(slot, Parcel(Kind.HELD, topic, partition, rest))
 
     def forget(self, topic: int, now_ms: int) -> list[Segment]:
-        """The topic is gone: what its routes held.  Dispatchers hand back what they hold of it."""
+        """Remove a topic and return the segments of its routes; request the others back from dispatchers."""
         held: list[Segment] = []
         self._gatherers.pop(topic, None)
         for key, route in [(key, route) for key, route in self._routes.items() if key[0] == topic]:
@@ -344,15 +343,15 @@ class Dispatching:
                 self._recall(*key, route, now_ms)
         return held
 
-    # --- words of dispatchers ----------------------------------------------------------------------------------------
+    # --- frames of dispatchers ---------------------------------------------------------------------------------------
 
     def on_parcels(self, parcels: list[Parcel], now_ms: int) -> None:
-        """Words and returned records of one dispatcher; the first parcel says which."""
+        """Process one dispatcher's frame; its first parcel holds slot and incarnation."""
         _, slot, incarnation, _ = parcels[0]
         self._open.clear()
         peer = self._peer(slot)
         if incarnation < peer.incarnation:
-            return  # from one that is dead; its successor says again what is still true
+            return  # the sender is dead; its successor repeats every report that still holds
         peer.incarnation = incarnation
         for parcel in parcels[1:]:
             if parcel.kind in {Kind.RETURNED, Kind.RETURNED_SENT}:
@@ -370,7 +369,7 @@ class Dispatching:
         scope = peer if partition == EVERYTHING else self._route(topic, partition)
         if kind is Kind.PAUSED and scope.pause(now_ms):
             self._row.add(Counter.PauseStarted)
-            if scope is peer or peer.flowing:  # else it was told to hand everything back, and this with it
+            if scope is peer or peer.flowing:  # else HAND_BACK for everything includes this partition
                 self._post(slot, Parcel(Kind.HAND_BACK, topic, partition))
         elif kind is Kind.HANDED_BACK:
             self._handed_back(slot, scope, now_ms)
@@ -398,13 +397,13 @@ class Dispatching:
     # --- after a death -----------------------------------------------------------------------------------------------
 
     def adopt(self, topic: int, partition: int, segments: Iterable[Segment], *, sent: bool) -> None:
-        """Keep what a router before held for a partition."""
+        """Add a previous router's segments to a partition's route."""
         route = self._route(topic, partition)
         (route.returned_sent if sent else route.returned).extend(segments)
         route.is_jumbled = True
 
     def recover(self) -> None:
-        """A new router, which has taken over what the one before held: note who has what, and agree with everybody."""
+        """Find the slots that hold partitions, and resync with every dispatcher; call `adopt` first."""
         held = sweep(self._slab, _HELD_BY_DISPATCHERS)
         for found in held:
             self._give(self._route(found.topic, found.partition), found.holder)
@@ -412,10 +411,10 @@ class Dispatching:
             self._resync(slot, [found for found in held if found.holder == slot and found.state in _ASSIGNED])
 
     def _resync(self, slot: int, assigned: list[Found]) -> None:
-        """Agree with a dispatcher on what it holds; `assigned` is what it may not have taken yet.
+        """Send RESYNC with all ASSIGNED records of a dispatcher; `assigned` are those it may not have claimed.
 
-        Frames may have been lost, so the dispatcher is told of everything that is assigned to it, in order.  Until it
-        has answered nothing more is sent to it: what it returned to somebody who died comes first.
+        Frames may have been lost, so RESYNC announces all assigned records in order.  The router sends nothing more
+        until SYNCED, because records that the dispatcher returned to a dead router come first.
         """
         peer = self._peer(slot)
         if peer.paused:
@@ -431,7 +430,7 @@ class Dispatching:
         self._outbox[slot] += [Parcel(Kind.HELD, part.topic, part.partition, [part.segment]) for part in fresh]
 
     def _assign_rest(self, slot: int, route: Route) -> list[Segment]:
-        """The router before died while it assigned built batches: assign the rest as well, lest one be cut."""
+        """Assign the rest of batches that a dead router assigned in part, so that no batch is cut."""
         rest, route.returned_sent = route.returned_sent, []
         kernels.mark(self._slab, rest, word(State.ASSIGNED_SENT, slot))
         return rest
@@ -446,7 +445,7 @@ class Dispatching:
 
 
 def _by_partition(found: Iterable[Found]) -> dict[_Key, list[Segment]]:
-    """Segments by topic and partition, in order."""
+    """Group segments by topic and partition, in order."""
     parts: dict[_Key, list[Segment]] = {}
     for item in found:
         parts.setdefault((item.topic, item.partition), []).append(item.segment)

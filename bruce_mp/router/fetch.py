@@ -1,7 +1,7 @@
-"""Asking for metadata: one attempt goes through the known brokers and the bootstrap list until one answers.
+"""Metadata fetches: an attempt tries the known brokers and the bootstrap list until a broker responds.
 
-As long as batches are not numbered it also asks for a producer id: the brokers may have been upgraded, or one that was
-slow may have been taken for an old one.
+While batches have no sequence numbers, a fetch also requests a producer id: the brokers may have been upgraded, or a
+slow broker may have been mistaken for an old one.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ __all__ = ["Attempt", "FetchResult", "Fetcher"]
 
 _LOG = logging.getLogger(__name__)
 FIRST_THAT_MAKES_NONE: Final = 4
-"""Of metadata requests: an older one makes a topic that is named, if the broker's set-up says so."""
+"""Metadata request version; older ones create a named topic if `auto.create.topics.enable` is set."""
 _TOPIC_AUTHORIZATION_FAILED: Final = 29
-_UNKNOWN_SERVER_ERROR: Final = -1  # from brokers that have lost their coordination service: it goes away
+_UNKNOWN_SERVER_ERROR: Final = -1  # temporary: from brokers that lost their coordination service
 
 
 class FetchResult(NamedTuple):
-    """What a broker answered.
+    """The result of a fetch.
 
-    `producer_id` is None if none was asked for or given; `producer_error` is the code if we were refused one.
-    `forbidden` are topics that were asked for by name and that our user may not see, whether they exist or not.
+    `producer_id` is None if none was requested or given; `producer_error` is the error code of a refusal.
+    `forbidden` are topics that were requested by name and that the daemon's user may not see.
     """
 
     metadata: ClusterMetadata
@@ -46,16 +46,16 @@ class FetchResult(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """The broker that is asked now, and why the one before it gave no metadata; both empty while none is asked."""
+    """The broker in use and the error of the previous one; both empty without a fetch under way."""
 
     asking: str = ""
     asked_in_vain: str = ""
 
 
 class Fetcher:
-    """One fetch at a time.  `on_done` gets the result, or None when no broker answered.
+    """One metadata fetch at a time.  `on_done` gets the result, or None if no broker responded.
 
-    `on_failure` hears of each broker that did not; of the cause, too, unless it just closed the connection.
+    `on_failure` is called for each broker that failed, with the cause or None for a closed connection.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class Fetcher:
         self._rng = rng
         self._on_done = on_done
         self.last_error = ""
-        """Why a broker that was asked in vain gave no metadata: the last one, or one that somebody has to see to."""
+        """The error of the last broker that failed, or of one whose error needs an operator."""
         self.needs_operator = False
-        """Whether that stays so until somebody changes the set-up."""
+        """True if that error lasts until an operator changes the set-up."""
         self._on_failure = on_failure
         self._failed: set[Address] = set()
         self._wants_producer = False
@@ -84,17 +84,17 @@ class Fetcher:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a fetch is under way."""
+        """True while a fetch is under way."""
         return self._brokers.is_busy
 
     @property
     def attempt(self) -> Attempt:
-        """What is being tried."""
+        """The state of the fetch under way."""
         asked = self._brokers.asked
         return Attempt(f"{asked.host}:{asked.port}", self.last_error) if self.is_busy and asked else Attempt()
 
     def change(self, connect: Connect) -> None:
-        """From now on connect in this way; what is under way is given up, and nobody hears of it."""
+        """Replace the connection factory, and cancel the fetch under way without a callback."""
         self._brokers.leave()
         self._brokers.connect = connect
         self._failed.clear()
@@ -107,9 +107,9 @@ class Fetcher:
         wants_producer: bool,
         missed: Sequence[bytes] = (),
     ) -> None:
-        """Begin: known brokers in random order, the bootstrap list, and last those that failed last time; each once.
+        """Try known brokers in random order, then the bootstrap list, then those that failed before; each once.
 
-        Topics of `missed` that are not in the answer are asked for by name.
+        Topics of `missed` that are not in the response are requested by name.
         """
         self._missed = missed
         first = list(known)
@@ -185,7 +185,7 @@ class Fetcher:
         answer = event.response
         if answer.ask_again or answer.error == _UNKNOWN_SERVER_ERROR:
             _LOG.warning(
-                "A broker gave no producer id, %s (%d); we go on asking until one does.",
+                "A broker gave no producer id, %s (%d); the router tries the others and repeats.",
                 action_for(answer.error).name, answer.error,
             )  # fmt: skip
             self._next_after_failure()

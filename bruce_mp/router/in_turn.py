@@ -1,6 +1,6 @@
-"""Brokers that are asked one after another, until one has answered.
+"""Connections to brokers one after another, until one responds.
 
-What is asked is the owner's business: `fetch.py` asks for metadata, `making.py` to make topics.
+The owner sends the request: `fetch.py` for metadata, `making.py` to create topics.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["BrokersInTurn", "Connect", "connector"]
 
 PATIENCE_S: Final = 10.0
-"""A broker that is silent for so long is not worth waiting for: there are others to ask, and partitions that wait."""
+"""The longest wait for a silent broker, since partitions wait and other brokers can respond."""
 
 Connect = Callable[[Address, Callable[[Event], None]], BrokerSocket]
-"""A socket to a broker, not yet open, and who hears of its events."""
+"""Create a socket to a broker, not yet open, with the callback for its events."""
 
 
 def connector(
     loop: Loop, resolver: Resolver, *, client_id: str, timeout_s: float, openings: Openings, security: Security | None
 ) -> Connect:
-    """Sockets that have all but the address in common."""
+    """Return a factory of sockets that differ only in address and callback."""
 
     def connect(address: Address, on_event: Callable[[Event], None]) -> BrokerSocket:
         return BrokerSocket(
@@ -51,34 +51,34 @@ def connector(
 
 
 class BrokersInTurn:
-    """One connection at a time; `on_event` hears of what happens to the present one."""
+    """One connection at a time; `on_event` gets the events of the present one."""
 
     def __init__(self, connect: Connect, on_event: Callable[[Event], None]) -> None:
         self.connect = connect
         self._on_event = on_event
         self._socket: BrokerSocket | None = None
         self.left: list[Address] = []
-        """Those that have not been asked."""
+        """The brokers not tried yet."""
         self.asked: Address | None = None
-        """The last one that was."""
+        """The broker tried last."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether one of them is being asked."""
+        """True while a connection exists."""
         return self._socket is not None
 
     @property
     def socket(self) -> BrokerSocket:
-        """The connection to the broker that is being asked."""
+        """The connection to the present broker."""
         assert self._socket is not None
         return self._socket
 
     def begin(self, brokers: Iterable[Address]) -> None:
-        """Ask these, each once; `turn` begins with the first."""
+        """Set the brokers to try, each once; the next `turn` connects to the first."""
         self.left = list(dict.fromkeys(brokers))
 
     def turn(self) -> bool:
-        """Leave the present broker and connect to the next; whether there is one."""
+        """Close the connection and connect to the next broker; return False if none is left."""
         self.leave()
         if not self.left:
             return False
@@ -88,7 +88,7 @@ class BrokersInTurn:
         return True
 
     def leave(self) -> None:
-        """End the connection; nothing is heard of it any more."""
+        """Close the connection; its events end."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -1,8 +1,8 @@
-"""Asking a broker to make topics: the controller first, then the others, each once, until one answers.
+"""Topic creation: the request goes to the controller first, then to the others, each once, until one responds.
 
-A broker since 0.10.1 has a request for it; before 2.4 it wants to be told the numbers of partitions and replicas.
-Where they are not configured, and with brokers before 0.10.1, metadata of the topics is asked for, which makes them if
-the broker's `auto.create.topics.enable` is set.
+Brokers since 0.10.1 have CreateTopics; before 2.4 it needs the numbers of partitions and replicas.  Without configured
+numbers, and for brokers before 0.10.1, the request is Metadata.  That creates the topics if the broker's
+`auto.create.topics.enable` is set.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _NOT_CONTROLLER: Final = 41
 
 
 class Sizes(NamedTuple):
-    """Partitions and replicas of a new topic; None: the broker's defaults."""
+    """Partitions and replicas of a new topic; None stands for the broker's default."""
 
     partitions: int | None = None
     replication: int | None = None
 
     @classmethod
     def of(cls, delivery: Delivery) -> Sizes:
-        """As configured."""
+        """Return the configured sizes."""
         return cls(delivery.topic_autocreate_partitions, delivery.topic_autocreate_replication)
 
     def may_be_asked_for(self, abilities: BrokerAbilities) -> bool:
-        """Whether a broker can be told to make topics of these sizes."""
+        """Return True if the broker's CreateTopics can express these sizes."""
         version = abilities.create_topics_version
         return version is not None and (version >= FIRST_WITH_BROKERS_CHOICE or None not in self)
 
 
 class TopicMaker:
-    """One request at a time.  `on_done` gets an error code for each topic; for none if no broker was reached."""
+    """One request at a time.  `on_done` gets each topic's error code, and no topics if no broker responded."""
 
     def __init__(
         self,
@@ -67,16 +67,16 @@ class TopicMaker:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is under way."""
+        """True while a request is under way."""
         return self._brokers.is_busy
 
     def change(self, connect: Connect, sizes: Sizes) -> None:
-        """From the next request on connect, and have topics made, in this way."""
+        """Replace the connection factory and the sizes; a request under way keeps its own connection."""
         self._brokers.connect = connect
         self._sizes = sizes
 
     def start(self, brokers: Iterable[Address], names: Sequence[bytes]) -> None:
-        """Begin; `brokers` in the order in which they are asked."""
+        """Start a request; `brokers` are tried in this order."""
         self._brokers.begin(brokers)
         self._names = names
         self._answers = {}
@@ -96,7 +96,7 @@ class TopicMaker:
             self._on_answers({name: topics[name].error for name in self._names if name in topics})
         elif isinstance(event, Failed | Closed):
             why = event.error if isinstance(event, Failed) else "The connection was closed."
-            _LOG.warning("Topics could not be made: %s  The next broker is asked.", why)
+            _LOG.warning("Topics were not created: %s  The router tries the next broker.", why)
             self._try_next()
 
     def _ask(self, abilities: BrokerAbilities) -> None:

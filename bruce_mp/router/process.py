@@ -1,4 +1,4 @@
-"""The router's process: the loop around `core.Router`, metadata, and the dispatchers that there should be."""
+"""The router's process: the loop around `core.Router`, metadata fetches, and the set of dispatchers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _FETCH_FAULTS: Final = {
     Cause.SILENT: Counter.MetadataResponseReadTimeout,
     None: Counter.MetadataResponseReadLostTcpConnection,
 }
-"""What is counted when one broker gives no metadata; None = it closed the connection without a fault."""
+"""The counter for a broker that gives no metadata; None stands for a closed connection."""
 _REPORT_EVERY_S: Final = 0.5
 _ACKS_ALL: Final = -1
 
@@ -112,14 +112,14 @@ class _Process:
         self._maker = TopicMaker(connect, sizes=Sizes.of(start.config.delivery), on_done=self._on_made)
         self._connect = connect
         self._brokers: list[Address] = []
-        """Those of the last metadata, the controller first."""
+        """The brokers of the last metadata, the controller first."""
         self._fetch_started_ms = 0
         self._announced: dict[int, Broker] | None = None
         self._alarm: Timer | None = None
         self._alarm_ms = 0
         self._periodic: Timer | None = None
         self._wants_refresh = self._is_refresh = False
-        """Whether the next fetch, and the one under way, is a refresh and no answer to trouble."""
+        """True if the next fetch, or the one under way, is a refresh rather than a reaction to an error."""
         self._is_reporting = False
         self._standing = Standing(self._links.sender(DISCARDS), wall_ms, TopicTable(slab).name_of)
 
@@ -135,7 +135,7 @@ class _Process:
         )
 
     def apply(self, config: Config) -> None:
-        """Go by this configuration from now on; what only a restart applies is as it was."""
+        """Apply a reloaded config.  Settings that need a restart keep their old values."""
         before, self._config = self._config, config
         renew_logging(before.logging, config.logging, self._name)
         self._reporter.apply(config)
@@ -147,7 +147,7 @@ class _Process:
             self._schedule_refresh()
 
     def _follow_brokers(self, before: Config, after: Config) -> None:
-        """If others are to be asked, or in another way, ask at once: what was found out before may not be true now."""
+        """Fetch metadata at once if the bootstrap servers or the connection settings changed."""
         has_moved = after.kafka.bootstrap_servers != before.kafka.bootstrap_servers
         if has_moved:
             self._brokers = []
@@ -170,7 +170,7 @@ class _Process:
         self._tap.flush()
         self._links.close(LAST_WORDS_MS)
 
-    # --- what comes in -----------------------------------------------------------------------------------------------
+    # --- received frames ---------------------------------------------------------------------------------------------
 
     def _on_control(self) -> None:
         word = self._control.receive()
@@ -236,7 +236,7 @@ class _Process:
         return sender
 
     def _announce(self) -> None:
-        """Tell the supervisor which dispatchers there should be, when that changed."""
+        """Send the set of needed dispatchers to the supervisor if the set changed."""
         found = self._core.dispatching.wanted()
         if found is None:
             return
@@ -246,7 +246,7 @@ class _Process:
             self._control.send(Dispatchers(wanted))
 
     def _set_alarm(self) -> None:
-        """Wake up for the next batch or fetch; a timer that is there already and early enough serves."""
+        """Set a timer for the next batch or fetch, unless the present timer is early enough."""
         fetch = None if self._fetcher.is_busy else self._core.wish.due_ms
         dues = [due for due in (self._core.due_ms, fetch) if due is not None]
         if not dues or (self._alarm is not None and self._alarm_ms <= min(dues)):
@@ -271,7 +271,7 @@ class _Process:
         self._fetcher.start(self._brokers, bootstrap, wants_producer=wants_producer, missed=self._core.missed)
 
     def _on_fetch_failure(self, cause: Cause | None) -> None:
-        """One broker did not answer; others may."""
+        """Count a broker that gave no metadata; the fetch continues with the next one."""
         self._row.add(_FETCH_FAULTS.get(cause, Counter.ConnectFailOnTryGetMetadata))
 
     def _on_fetched(self, result: FetchResult | None) -> None:
@@ -300,7 +300,7 @@ class _Process:
         self._schedule_refresh()
 
     def _make_topics(self) -> None:
-        """Have the topics made that are wanted; the metadata that is asked for after that will show them."""
+        """Start the creation of the unknown topics; a later metadata fetch shows them."""
         names = self._core.unknown.wanted
         if names and not self._maker.is_busy:
             self._core.unknown.making(names)
@@ -313,17 +313,17 @@ class _Process:
             text, row = name.decode("utf-8", "backslashreplace"), action_for(error)
             if error in SUCCESS:
                 self._row.add(Counter.TopicAutocreateSuccess)
-                _LOG.log(NOTICE, "Topic %s was made.", text, extra={"about": name})
+                _LOG.log(NOTICE, "Topic %s was created.", text, extra={"about": name})
             else:
                 self._row.add(Counter.TopicAutocreateGotErrorResponse)
                 _LOG.error(
-                    "Topic %s cannot be made: the broker answered %s (%d).", text, row.name, error,
+                    "Topic %s cannot be created: the broker answered %s (%d).", text, row.name, error,
                     extra={"about": (name, error)},
                 )  # fmt: skip
         self._core.unknown.made(answers, steady_ms())
 
     def _note_producer(self, result: FetchResult) -> None:
-        """The producer id of the slab, before anything can be sent with it."""
+        """Store the producer id in the slab before any batch uses it."""
         self._standing.refused_producer(result.producer_error)
         if numbering.is_numbering(self._slab):
             return
@@ -333,7 +333,7 @@ class _Process:
             numbering.take_producer(self._slab, result.producer_id)
 
     def _schedule_refresh(self) -> None:
-        """The periodic refresh, 80 to 120 % of the interval after the last fetch."""
+        """Schedule the periodic refresh, 80 to 120 % of the interval after the last fetch."""
         if self._periodic is not None:
             self._periodic.cancel()
         minutes = self._config.delivery.metadata_refresh_interval_min
@@ -347,7 +347,7 @@ class _Process:
 
 
 def _messages(receiver: Receiver) -> list[list[Parcel]]:
-    """The messages that wait at a link, up to a bound."""
+    """Receive the frames that wait at a link, at most `_MESSAGES_A_ROUND`."""
     messages = []
     for _ in range(_MESSAGES_A_ROUND):
         parcels = receiver.receive()

@@ -1,12 +1,12 @@
-"""Rate limits: how many messages of a topic pass in each window of time; the rest is discarded.
+"""Rate limits: a topic passes a limited number of messages in each window; the router discards the others.
 
-There is one router, so that the limit is exact however many inputs there are.  A message counts in the window in which
-its run arrived, not in that in which the router looks at it: messages that had to wait (for the first metadata, for a
-new router) are not punished for it.  Windows have a fixed length, the first begins with the topic's first message.
-What is over the limit of a window is counted and discarded; what is discarded for other reasons is not counted.
+There is one router, so the limit is exact for any number of inputs.  A message counts in the window in which its run
+arrived, not in the window in which the router reads it.  So a wait for the first metadata or for a new router costs no
+allowance.  Windows have a fixed length; the first begins with the topic's first message.  Messages over the limit of a
+window count and are discarded; messages discarded for other reasons do not count.
 
-A run that was counted carries FLAG_ADMITTED, so that the next router does not count it again.  Windows themselves die
-with their router: the next one begins a new window, and a topic gets at most one allowance too many.
+A counted run carries FLAG_ADMITTED, so that the next router does not count it again.  Windows are lost with their
+router: its successor begins a new window, and a topic gets at most one extra allowance.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 __all__ = ["RateLimits", "Windows"]
 
 LATE_MS: Final = 1_000
-"""A run may be looked at so much later than one that arrived after it, and still count in its own window."""
+"""The greatest delay of a run behind later arrivals for which the run counts in its own window."""
 _ANY_SIZE: Final = 1 << 62
 
 
 class Windows:
-    """The windows of one topic.  Times in ms on the clock of arrivals."""
+    """The windows of one topic.  Times are in ms on the clock of arrivals."""
 
     def __init__(self, interval_ms: int, max_count: int) -> None:
         self._interval_ms = interval_ms
@@ -45,17 +45,17 @@ class Windows:
         self._counts: dict[int, int] = {}
 
     def keep_to(self, rule: RateLimitConfig) -> bool:
-        """Whether they are of this rule."""
+        """Return True if the windows belong to this rule."""
         return (self._interval_ms, self._max_count) == (rule.interval_ms, rule.max_count)
 
     def pass_through(self, records: int, at_ms: int) -> int:
-        """Count messages that arrived at this time; how many of them pass, the first ones."""
+        """Count messages that arrived at `at_ms`, and return how many of them pass, from the first on."""
         if self._origin_ms is None:
             self._origin_ms = at_ms
         window = (at_ms - self._origin_ms) // self._interval_ms
         if window > self._newest:
             self._open(window)
-        # One that came before the topic's first one, by another input, has no window of its own.
+        # A run from another input may have arrived before the origin, for which there is no window.
         window = max(window, self._newest - self._kept + 1, 0)
         before = self._counts.get(window, 0)
         self._counts[window] = before + records
@@ -67,7 +67,7 @@ class Windows:
 
 
 class RateLimits:
-    """The limits of all topics.  `rule_of` gives the limit of a topic by name, None where there is none."""
+    """The limits of all topics.  `rule_of` returns a topic's limit by name, None without a limit."""
 
     def __init__(self, slab: Slab, discards: Discards, rule_of: Callable[[bytes], RateLimitConfig | None]) -> None:
         self._slab = slab
@@ -77,7 +77,7 @@ class RateLimits:
         self._names: dict[int, bytes] = {}
 
     def apply(self, rule_of: Callable[[bytes], RateLimitConfig | None]) -> None:
-        """From now on these are the rules; where one is the same its windows go on, elsewhere they begin anew."""
+        """Replace the rules; a topic with an unchanged rule keeps its windows."""
         self._rule_of = rule_of
         for topic, windows in list(self._windows.items()):
             rule = rule_of(self._names[topic])
@@ -85,12 +85,12 @@ class RateLimits:
                 del self._windows[topic]
 
     def forget(self, topic: int) -> None:
-        """A topic is gone, and its number with it."""
+        """Remove the windows of a deleted topic."""
         self._windows.pop(topic, None)
         self._names.pop(topic, None)
 
     def admit(self, topic: int, name: bytes, segments: Sequence[Segment], run: Run, now_ms: int) -> Sequence[Segment]:
-        """Segments of one run that is ours: those that pass.  The others are discarded."""
+        """Return the segments of a claimed run that pass, and discard the others."""
         windows = self._windows_of(topic, name)
         if windows is None or run.flags & lay.FLAG_ADMITTED:
             return segments
@@ -107,7 +107,7 @@ class RateLimits:
         return passed
 
     def has_limit(self, topic: int, name: bytes) -> bool:
-        """Whether there is a limit for a topic."""
+        """Return True if the topic has a limit."""
         return self._windows_of(topic, name) is not None
 
     def _windows_of(self, topic: int, name: bytes) -> Windows | None:
@@ -119,7 +119,7 @@ class RateLimits:
         return self._windows[topic]
 
     def _cut(self, segment: Segment, passed: int) -> tuple[Segment | None, Segment | None]:
-        """The first so many records of a segment, and the rest; only a segment that the limit cuts is looked into."""
+        """Split a segment after `passed` records, and read its records only if both parts have some."""
         if passed >= segment.records:
             return segment, None
         return kernels.head_of(self._slab, segment, passed, _ANY_SIZE) if passed else (None, segment)

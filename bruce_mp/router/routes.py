@@ -1,14 +1,14 @@
-"""Where a partition's messages go, and what holds them back: the pause/reroute protocol as the router lives it.
+"""The router's side of the pause/reroute protocol: the states of partitions and dispatchers.
 
-A *scope* is a partition or a whole dispatcher.  Its life is a table:
+A *scope* is a partition or a whole dispatcher.  `TRANSITIONS` is its state machine:
 
-    SYNCING       a dispatcher and the router have not agreed yet on what the dispatcher holds: one of them is new
-    FLOWING       messages go to the dispatcher of the leader
-    HANDING_BACK  the dispatcher was told to give back what it holds; what comes in waits here
-    WAITING       everything is back; new metadata decides where it goes
+    SYNCING       router or dispatcher is new, and SYNCED has not come yet
+    FLOWING       messages go to the leader's dispatcher
+    HANDING_BACK  the dispatcher returns its messages; new messages wait in the router
+    WAITING       all messages are back; new metadata decides their dispatcher
 
-A scope never leaves WAITING before `not_before`, so that its back-off is kept whoever asks for metadata.  What goes out
-again goes in order: batches that were built, then what was queued, then what came in meanwhile.
+A scope never leaves WAITING before `not_before_ms`, so each metadata fetch respects its back-off.  Messages go out
+again in order: built batches, then queued messages, then those that arrived during the pause.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["TRANSITIONS", "Drought", "Peer", "Route", "Scope", "ScopeEvent", "Sc
 
 @unique
 class ScopeState(Enum):
-    """See the module's text."""
+    """The state of a partition or a dispatcher in the pause protocol."""
 
     SYNCING = "syncing"
     FLOWING = "flowing"
@@ -37,7 +37,7 @@ class ScopeState(Enum):
 
 @unique
 class ScopeEvent(Enum):
-    """What happens to a scope."""
+    """An event of a scope."""
 
     HELLO = "hello"
     SYNCED = "synced"
@@ -54,11 +54,11 @@ TRANSITIONS: Final[dict[tuple[ScopeState, ScopeEvent], ScopeState]] = {
     (ScopeState.HANDING_BACK, ScopeEvent.HANDED_BACK): ScopeState.WAITING,
     (ScopeState.WAITING, ScopeEvent.RESUME): ScopeState.FLOWING,
 }
-"""A pause may be told twice: a dispatcher reminds us.  HELLO and SYNCED happen only to dispatchers."""
+"""A dispatcher repeats its report of a pause.  HELLO and SYNCED happen only to dispatchers."""
 
 
 class Scope:
-    """A partition or a dispatcher, and where it stands in the protocol."""
+    """A partition or a dispatcher with its state in the protocol."""
 
     __slots__ = ("backoff", "not_before_ms", "since_ms", "state")
 
@@ -67,14 +67,14 @@ class Scope:
         self.backoff = backoff
         self.not_before_ms = 0
         self.since_ms = 0
-        """When its last pause began."""
+        """The beginning of the last pause."""
 
     def step(self, event: ScopeEvent) -> None:
-        """Follow the table.  Raises BruceError for what it does not allow."""
+        """Apply `TRANSITIONS`; raise BruceError for an event that the present state does not allow."""
         try:
             self.state = TRANSITIONS[self.state, event]
         except KeyError:
-            raise BruceError(f"A scope that is {self.state.value} was told: {event.value}.") from None
+            raise BruceError(f"A scope in state {self.state.value} cannot process {event.value}.") from None
 
     @property
     def flowing(self) -> bool:
@@ -85,7 +85,7 @@ class Scope:
         return self.state in {ScopeState.HANDING_BACK, ScopeState.WAITING}
 
     def pause(self, now_ms: int) -> bool:
-        """Pause; True when it was not paused before."""
+        """Pause the scope; return False if it was paused before."""
         news = self.flowing
         self.step(ScopeEvent.PAUSE)
         if news:
@@ -95,7 +95,7 @@ class Scope:
 
 
 class Peer(Scope):
-    """A dispatcher.  `incarnation` is that of its newest process, `session` the number of our last RESYNC to it."""
+    """A dispatcher: `incarnation` of its newest process, and in `session` the number of the last RESYNC."""
 
     __slots__ = ("incarnation", "session")
 
@@ -109,10 +109,10 @@ LONGEST_DROUGHT_MS: Final = 2_000
 
 
 class Drought:
-    """Partitions without a leader: one back-off for all, so that a thousand of them ask no more often than one.
+    """One back-off for all partitions without a leader, so that a thousand cause no more fetches than one.
 
-    It stays short, because some broker does answer: a leader that is back should be noticed, and messages with a
-    partition key go to another partition until then.
+    The back-off stays short: brokers respond, and until the leader is found again, messages with a partition key go to
+    another partition.
     """
 
     def __init__(self, backoff: PauseBackoff) -> None:
@@ -120,14 +120,14 @@ class Drought:
         self._not_before_ms = 0
 
     def until(self, started_ms: int, now_ms: int) -> int:
-        """When to ask again, after metadata that was asked for at `started_ms` did not help."""
+        """Return the time of the next fetch, after one begun at `started_ms` named no leader."""
         if started_ms >= self._not_before_ms:
             self._not_before_ms = now_ms + min(self.backoff.next_delay_ms(now_ms), LONGEST_DROUGHT_MS)
         return self._not_before_ms
 
 
 class Route(Scope):
-    """A partition: the slot that holds its messages, and those that wait here."""
+    """A partition: the dispatcher slot that holds its messages, and the messages that wait in the router."""
 
     __slots__ = ("came_meanwhile", "is_jumbled", "returned", "returned_sent", "slot")
 
@@ -138,14 +138,14 @@ class Route(Scope):
         self.returned: list[Segment] = []
         self.came_meanwhile: list[Segment] = []
         self.is_jumbled = False
-        """A router before left some of it, of which we do not know whether it was handed back or came meanwhile."""
+        """True if a previous router left segments of unknown origin: handed back, or new during the pause."""
 
     @property
     def holds_any(self) -> bool:
         return bool(self.returned_sent or self.returned or self.came_meanwhile)
 
     def empty(self) -> tuple[list[Segment], list[Segment]]:
-        """(built batches, the rest), in the order in which they have to go out; the route holds nothing then."""
+        """Empty the route and return (built batches, the rest), each in sending order."""
         sent, rest = self.returned_sent, self.returned + self.came_meanwhile
         self.returned_sent, self.returned, self.came_meanwhile = [], [], []
         self.is_jumbled = False

@@ -1,6 +1,6 @@
-"""Dispatcher slots: a broker keeps its slot as long as it exists, or its slot holds something.
+"""Dispatcher slots: a broker keeps its slot while it exists or the slot holds messages.
 
-A record's word names its holder by slot, so the mapping is kept in the dispatchers' rows and survives the router.
+A state word names its holder by slot.  The mapping is in the dispatchers' process rows, so it survives the router.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["SlotTable"]
 
 
 class SlotTable:
-    """Which broker has which slot."""
+    """The mapping from brokers to dispatcher slots."""
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
@@ -32,11 +32,11 @@ class SlotTable:
         return self._slab.words[self._at(slot)] - 1
 
     def slot_of(self, node: int) -> int | None:
-        """The slot of a broker; None when it has none."""
+        """Return the slot of a broker; None if it has none."""
         return self._slots.get(node)
 
     def give(self, node: int) -> int | None:
-        """The slot of a broker, a new one if it has none; None when all are taken."""
+        """Return the slot of a broker, a new one if needed; None if all are in use."""
         if node in self._slots:
             return self._slots[node]
         taken = set(self._slots.values())
@@ -47,11 +47,11 @@ class SlotTable:
         return slot
 
     def free(self, node: int) -> None:
-        """The broker is gone, and nothing in the slab is held by its slot."""
+        """Free the slot of a broker; no state word may name it any more."""
         slot = self._slots.pop(node, None)
         if slot is not None:
             self._slab.words[self._at(slot)] = 0
 
     def pairs(self) -> list[tuple[int, int]]:
-        """(broker, slot) of all that have one."""
+        """Return all (broker, slot) pairs."""
         return list(self._slots.items())

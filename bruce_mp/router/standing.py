@@ -1,4 +1,4 @@
-"""Where the router stands with the cluster, for the status page and the log."""
+"""The state of metadata fetches and paused scopes, for the status page and the log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PUBLISH_EVERY_S: Final = 1.0
 
 
 class Standing:
-    """Follows the fetches of the metadata.  `now_ms` is the wall clock, `topic_name` names a topic by its number."""
+    """The cluster's last known state.  `now_ms` is the wall clock; `topic_name` maps topic numbers to names."""
 
     def __init__(self, sender: ByteSender, now_ms: Callable[[], int], topic_name: Callable[[int], bytes]) -> None:
         self._sender = sender
@@ -37,15 +37,15 @@ class Standing:
         self._producer_error = 0
         self._forbidden: tuple[bytes, ...] = ()
         self._leaderless: dict[tuple[int, int], int] = {}
-        """Partitions for which messages wait, and since when they have no leader."""
+        """Partitions with waiting messages and no leader, with the time at which this began."""
 
     def fetched(self, brokers: Mapping[int, Address], forbidden: Iterable[bytes] = ()) -> None:
-        """A fetch worked; the brokers by node, and the topics that are wanted and that our user may not see."""
+        """Record a successful fetch: brokers by node, and needed topics that the daemon's user may not see."""
         self._forbidden = tuple(sorted(forbidden)[:MOST_LISTED])
         for name in self._forbidden:
             _LOG.error(
                 "Topic %s: the brokers hide it from our user, TOPIC_AUTHORIZATION_FAILED (29), if there is one. Its "
-                "messages wait. Allow our user to write it (ACL WRITE), or correct who sends to it.",
+                "messages wait. Allow our user to write it (ACL WRITE), or correct the sender.",
                 name.decode("utf-8", "replace"), extra={"about": name},
             )  # fmt: skip
         self._brokers = tuple((node, address.host, address.port) for node, address in sorted(brokers.items()))
@@ -55,18 +55,18 @@ class Standing:
         self._failing_since_ms, self._error, self._needs_operator = None, "", False
 
     def refused_producer(self, error: int) -> None:
-        """For which error we have no producer id; 0: for none."""
+        """Record the error with which the brokers refused a producer id; 0 for no error."""
         self._producer_error = error
 
     def failed(self, error: str, *, needs_operator: bool) -> None:
-        """No broker answered; what the last one had to say, and whether it stays so until the set-up is changed."""
+        """Record a fetch without a response; `needs_operator`: the error lasts until the set-up changes."""
         self._needs_operator = needs_operator
         if self._failing_since_ms is None:
             self._failing_since_ms = self._now_ms()
         self._error = error
 
     def publish(self, router: Router, steady_ms: int, attempt: Attempt) -> None:
-        """Tell status.  What it does not take is not said: it is said again in a second."""
+        """Send a report to the status process; a lost report is replaced a second later."""
         paused = [*self._no_leader(router), *self._paused(router, steady_ms)]
         standing = RouterStanding(
             self._brokers,

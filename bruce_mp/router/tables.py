@@ -1,7 +1,7 @@
-"""The slab's tables are finite: entries of topics that are gone go to others, and what is full is said.
+"""The slab's topic and partition tables: reuse of entries, and errors when a table is full.
 
-An entry is freed only when a table is full, the cluster has not known its topic for a while (`vanishing`), and
-a sweep finds nothing of it in the slab.  That takes a look at every chunk, so it is not done often.
+An entry is freed only when a table is full, the cluster has not known its topic for a while (`vanishing`), and a sweep
+finds no records of it in the slab.  The sweep reads every chunk, so at least `EVERY_MS` lies between two.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["EVERY_MS", "Tables"]
 _LOG = logging.getLogger(__name__)
 _HELD: Final = frozenset(State) - SETTLED - {State.SPLIT}
 EVERY_MS: Final = 10_000
-"""How often the slab may be searched for entries to free."""
+"""The shortest time between two sweeps for entries to free."""
 SAY_AGAIN_MS: Final = 60_000
 
 
@@ -40,14 +40,14 @@ class Tables:
         self._said_ms: dict[str, int] = {}
 
     def name_of(self, topic: int) -> bytes:
-        """The name of a topic, also of one whose entry was just freed: an input may not know yet.  Empty: unknown."""
+        """Return a topic's name, also if its entry was freed last, which inputs may not know; empty if unknown."""
         try:
             return self.topics.name_of(topic)
         except KeyError:
             return self._former.get(topic, b"")
 
     def free(self, existing: Container[bytes], used: Callable[[], AbstractSet[int]], now_ms: int) -> list[int]:
-        """If a table is full, free the entries of topics that do not exist and are not used; their numbers."""
+        """Free the entries of deleted, unused topics if a table is full, and return their numbers."""
         if not (not self.topics.room or self.partitions.is_full) or now_ms < self._next_look_ms:
             return []
         kept = used()
@@ -67,7 +67,7 @@ class Tables:
             _LOG.info("A table of the slab was full; the entries of %d topics that are gone were freed.", len(gone))
 
     def say_full(self, what: str, consequence: str, now_ms: int) -> None:
-        """Log that a table of the slab is full, not too often."""
+        """Log that a table of the slab is full, at most once in `SAY_AGAIN_MS` for each table."""
         if now_ms >= self._said_ms.get(what, now_ms):
             self._said_ms[what] = now_ms + SAY_AGAIN_MS
             _LOG.error("The slab's table of %s is full: %s", what, consequence)

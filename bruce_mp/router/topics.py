@@ -1,4 +1,4 @@
-"""A topic in the router: its batch of AnyPartition messages, and the partition that the next ones go to."""
+"""A topic in the router: its batch of AnyPartition messages, and the choice of their partition."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-    IsOpen = Callable[[int, int], bool]  # whether messages for a topic's partition can go out now
+    IsOpen = Callable[[int, int], bool]  # True if messages for this topic and partition can go out
 
 __all__ = ["Topic", "portions_of", "targets_of"]
 
 PORTION_BYTES: Final = 64 * 1024
-"""Of what had to wait a partition gets so much at a time: a backlog is for all of them."""
+"""Bytes of a backlog for one partition at a time, so that all partitions share the backlog."""
 
 
 class _Bound(NamedTuple):
-    """The chunk that an input fills, and the partition to which its messages go."""
+    """The chunk that an input fills, and the partition of its messages."""
 
     chunk: int
     generation: int
@@ -36,11 +36,10 @@ class _Bound(NamedTuple):
 class Topic:
     """One topic.  `parked` are AnyPartition messages for which no partition is open, in order.
 
-    AnyPartition messages visit the available partitions in turn, so that each broker gets its share.  The turn passes
-    on with the chunk of the slab that the messages lie in: a chunk with messages of one partition is not kept by the
-    trouble of another.  A batch that goes past the end of a chunk passes the turn on, so that large batches go one
-    partition further each.  Combined topics also stay with a partition as long as a batch lasts, because many small
-    batches cost more than a few larger ones.
+    AnyPartition messages go to the available partitions in turn, so that each broker gets its share.  All messages of
+    a chunk go to one partition, so that an error of another partition does not keep the chunk in use.  A batch that
+    goes past the end of a chunk ends the turn, so large batches advance one partition each.  Combined topics also stay
+    with a partition for the time of a batch, because many small batches cost more than a few larger ones.
     """
 
     def __init__(self, slab: Slab, number: int, name: bytes, rule: TopicBatching, rng: random.Random) -> None:
@@ -54,7 +53,7 @@ class Topic:
         self.take_rule(rule)
         self._rng = rng
         self.alarm_ms = 0
-        """For which due time of the batch an alarm is set."""
+        """The due time of the batch for which an alarm is set."""
         self.targets: list[int] = []
         """The partition for each index of a partition key; empty while no partition is available."""
         self._round: list[int] = []
@@ -63,12 +62,12 @@ class Topic:
         self._bound: dict[int, _Bound] = {}
 
     def take_rule(self, rule: TopicBatching) -> None:
-        """How it is batched from now on; nothing is batched at the moment."""
+        """Replace the batching rule; the batch must be empty."""
         self.rule = rule
         self.batch = BatchBuilder(self._slab, rule.limits) if rule.kind is BatchingKind.PER_TOPIC else None
 
     def take_view(self, view: TopicView | None) -> None:
-        """New metadata: a new round."""
+        """Apply new metadata; a changed view begins a new round of partitions."""
         if view == self.view:
             return
         self.view = view
@@ -77,14 +76,14 @@ class Topic:
         self._cursor = len(self._round)
 
     def targets_for(self, count: int) -> list[int] | None:
-        """Return the partitions for keys modulo `count`; None where there are not so many.
+        """Return the partitions for keys modulo `count`; None if the topic has fewer.
 
-        A topic that has grown keeps its first partitions, so that a lane that was cut before goes where it went.
+        A topic that has grown keeps its first partitions, so an earlier lane keeps its partition.
         """
         return self.targets[:count] if 0 < count <= len(self.targets) else None
 
     def next_partition(self, segments: Sequence[Segment], is_open: IsOpen, now_ms: int) -> int | None:
-        """The partition for AnyPartition messages; None when no available one is open."""
+        """Return the partition for AnyPartition messages; None if no available one is open."""
         chunk, generation, *_ = segments[-1]
         owner = self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER]
         bound = self._bound.get(owner)
@@ -107,14 +106,14 @@ class Topic:
         return None
 
     def _advance(self) -> None:
-        """Each round in another order: else, where large messages alternate with small, some get all the large ones."""
+        """Advance, in another order each round, so that alternating sizes do not favour some partitions."""
         self._cursor += 1
         if self._cursor >= len(self._round):
             self._rng.shuffle(self._round)
             self._cursor = 0
 
     def move_on(self) -> None:
-        """Have the next messages go to the next partition."""
+        """End the turn: the next messages go to the next partition."""
         self._stay_until_ms = 0
 
     def _stay_ms(self) -> int:
@@ -126,13 +125,13 @@ class Topic:
 
 
 def targets_of(view: TopicView) -> list[int]:
-    """The partition for each index of a partition key; empty while no partition is available."""
+    """Return the partition for each index of a partition key; empty while no partition is available."""
     designated = (view.designated(index) for index in range(len(view.partitions)))
     return [partition for partition in designated if partition is not None]
 
 
 def portions_of(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
-    """Segments in order, cut into portions."""
+    """Group segments, in order, into portions of about `PORTION_BYTES`."""
     portion: list[Segment] = []
     size = 0
     for segment in segments:

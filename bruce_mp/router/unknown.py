@@ -1,15 +1,15 @@
-"""Topics that the cluster does not know: their messages wait here, and nobody else's.
+"""Topics that the cluster does not know, and the messages that wait for them.
 
-    ASKING    until metadata that was asked for after them has come: the topic may be new
-    WANTED    (with automatic creation) the topic is to be made
-    MAKING    a broker was asked to
-    MADE      it did; the brokers hear of it one by one, so that metadata is asked for a few times
+    ASKING    waits for metadata requested after the topic's first message, since the topic may be new
+    WANTED    (with automatic creation) waits for its creation
+    MAKING    a broker has the creation request
+    MADE      created; brokers learn of it one by one, so several metadata fetches follow
 
-Brokers hide a topic that our user may not see, and say so when they are asked for it by name.  It stays ASKING: its
-messages wait for the permission, as far as the topics are not more than MOST_FORBIDDEN.
+Brokers hide a topic that the daemon's user may not see; a request by name shows the refusal.  Such a topic stays
+ASKING: its messages wait for the permission, for at most MOST_FORBIDDEN topics.
 
-A topic that stays unknown or cannot be made is given up, and refused for a while without asking anybody.  What clients
-make up is bounded: a name waits only as long as messages of it are in the slab, and few refused ones are remembered.
+A topic that stays unknown or cannot be created is refused for a while without another request.  Memory for invented
+names is bounded: a name waits only while the slab has messages of it, and at most MOST_REFUSED refusals are kept.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 __all__ = ["UnknownTopics"]
 
 UNKNOWN_TOPIC_MS: Final = 5_000
-"""How long a topic that the cluster does not know is not asked for again."""
+"""The time for which an unknown topic is refused without another request."""
 YOUNG_MS: Final = 2_000
-"""A broker that has just started may not have heard of all topics: for so long after the first metadata of our life no
-topic is given up for being missing in it."""
+"""The time after the router's first metadata in which no missing topic is given up, because a broker that has just
+started may not know all topics."""
 CANNOT_BE_MADE_MS: Final = 30_000
-"""How long a topic that could not be made is not tried again."""
+"""The time for which a failed topic creation is not repeated."""
 MOST_REFUSED: Final = 10_000
-"""So many refused topics are remembered; of more the cluster is asked each time."""
+"""The most refused topics to remember; each message of any other causes a request."""
 FORBIDDEN_LOOK_MS: Final = 5_000
-"""How often it is looked whether a topic is not forbidden any more."""
+"""The interval of requests for forbidden topics."""
 MOST_FORBIDDEN: Final = 100
-"""So many are asked for by name, and wait.  Whoever sends makes the names up: brokers do not say which exist."""
+"""The most topics that are requested by name and wait.  Clients may invent names; brokers hide which exist."""
 MADE_AT_ONCE: Final = 100
 LOOK_AFTER_MS: Final = (100, 400, 1_000, 3_000, 6_000, 12_000)
-"""When metadata is asked for after a topic was made: after each of these, one behind the other."""
+"""The delays between the metadata fetches that follow a topic creation."""
 MOST_ATTEMPTS: Final = 10
 TRY_AGAIN_MS: Final = 1_000
 SUCCESS: Final = frozenset({0, 5, 36})
-"""Made; made just now and without a leader yet; there already."""
+"""NONE, LEADER_NOT_AVAILABLE (created, no leader yet), TOPIC_ALREADY_EXISTS."""
 TRY_AGAIN: Final = frozenset({7, 8, 13, 41, 89})
-"""Timed out, broker or network away, not the controller, quota exceeded: no word about the topic."""
+"""Timeout, broker or network failure, not the controller, quota exceeded: independent of the topic."""
 
 _VALID_NAME: Final = re.compile(rb"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z")
 _COUNTERS: Final = {
@@ -63,7 +63,7 @@ _COUNTERS: Final = {
 
 @unique
 class Step(Enum):
-    """See the module's text."""
+    """The state of an unknown topic."""
 
     ASKING = "asking"
     WANTED = "wanted"
@@ -72,7 +72,7 @@ class Step(Enum):
 
 
 class _Waiting:
-    """Messages of one topic.  Metadata that was asked for before `since_ms` says nothing about it."""
+    """Messages of one topic.  Metadata requested before `since_ms` decides nothing about the topic."""
 
     __slots__ = ("attempts", "looks", "segments", "since_ms", "step")
 
@@ -85,7 +85,7 @@ class _Waiting:
 
 
 class UnknownTopics:
-    """See the module's text.  `autocreate`: have unknown topics made.  `room`: how many more topics the slab takes."""
+    """All unknown topics.  `autocreate` enables their creation; `room` returns the free entries of the table."""
 
     def __init__(self, discards: Discards, wish: MetadataWish, room: Callable[[], int], *, autocreate: bool) -> None:
         self._discards = discards
@@ -97,13 +97,13 @@ class UnknownTopics:
         self._believes_from_ms: int | None = None
 
     def change(self, *, autocreate: bool) -> None:
-        """Whether to have unknown topics made from now on; what was given up before may be asked for again."""
+        """Enable or disable topic creation; a change clears all refusals."""
         if autocreate != self._autocreate:
             self._autocreate = autocreate
             self._refused.clear()
 
     def park(self, name: bytes, segment: Segment, now_ms: int) -> None:
-        """Keep messages of a topic that present metadata does not know, or discard them if that was found out."""
+        """Hold messages of an unknown topic, or discard them if the topic was refused."""
         until, reason = self._refused.get(name, (0, DiscardReason.BAD_TOPIC))
         if until > now_ms:
             self._discards.settle([segment], reason, name, _COUNTERS[reason])
@@ -115,7 +115,7 @@ class UnknownTopics:
 
     @property
     def asked(self) -> list[bytes]:
-        """Topics of which it should be asked by name whether they are only hidden; not more than MOST_FORBIDDEN."""
+        """Topics to request by name, since brokers may hide them; at most MOST_FORBIDDEN."""
         names = (name for name, waiting in self._waiting.items() if waiting.step is Step.ASKING)
         return list(islice((name for name in names if _VALID_NAME.match(name)), MOST_FORBIDDEN))
 
@@ -126,7 +126,7 @@ class UnknownTopics:
         now_ms: int,
         forbidden: frozenset[bytes] = frozenset(),
     ) -> list[Segment]:
-        """New metadata, from a fetch that was started at `started_ms`: the messages whose topics are known now."""
+        """Apply metadata of a fetch begun at `started_ms`; return the messages of topics that became known."""
         self._refused = {name: refusal for name, refusal in self._refused.items() if refusal[0] > now_ms}
         if self._believes_from_ms is None:
             self._believes_from_ms = now_ms + YOUNG_MS
@@ -172,17 +172,17 @@ class UnknownTopics:
 
     @property
     def wanted(self) -> list[bytes]:
-        """Topics that are to be made, so many that the slab takes them."""
+        """Topics to create, within the room of the slab's table."""
         wanted = [name for name, waiting in self._waiting.items() if waiting.step is Step.WANTED]
         return wanted[: min(MADE_AT_ONCE, max(0, self._room()))] if wanted else []
 
     def making(self, names: Iterable[bytes]) -> None:
-        """A broker is asked to make these."""
+        """Record that a broker has the creation request for these topics."""
         for name in names:
             self._waiting[name].step = Step.MAKING
 
     def made(self, answers: Mapping[bytes, int], now_ms: int) -> None:
-        """What came of it: Kafka's error code for each topic.  Topics without an answer are tried again."""
+        """Apply Kafka's error code for each created topic; topics without a code are tried again."""
         making = [(name, waiting) for name, waiting in self._waiting.items() if waiting.step is Step.MAKING]
         for name, waiting in making:
             error = answers.get(name)

@@ -1,12 +1,12 @@
-"""Topics that are missing from the metadata: gone, or only unknown to a broker that has just started?
+"""The grace period for topics that are missing from metadata.
 
-A broker that comes back answers before it knows all topics (seen on Kafka 4 in KRaft mode).  To believe it would throw
-away everything that is queued.  So a topic that was known once stays known, without leaders, until it has been missing
-from every answer for a while; its messages wait meanwhile.  One that our user may not see any more is not gone: brokers
-hide what is forbidden, and say so only when they are asked for it by name.
+A restarted broker responds before it knows all topics (seen on Kafka 4 in KRaft mode).  If the router trusted such a
+response, it would discard all queued messages.  So a known topic stays known, without leaders, until every response of
+the grace period lacks it; its messages wait.  A topic that the daemon's user may no longer see stays known: brokers
+hide forbidden topics, and report them only in response to a request by name.
 
-A topic that has fewer partitions than before is treated in the same way.  Kafka removes no partitions: either the
-broker has not heard of an increase, or the topic was deleted and created again.
+A topic with fewer partitions than before gets the same grace period.  Kafka removes no partitions: either the broker
+does not know of an increase yet, or the topic was deleted and created again.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def _shows_less(topic: TopicView | None, known: int) -> bool:
 
 
 class Vanishing:
-    """Remembers since when which topics are missing.  Times in ms on one clock."""
+    """The missing topics, each with the time at which it was first missing.  Times are in ms on one clock."""
 
     def __init__(self) -> None:
         self._missing_since: dict[bytes, int] = {}
 
     @property
     def missing(self) -> Iterable[bytes]:
-        """The topics that should be asked for by name."""
+        """The topics to request by name."""
         return self._missing_since.keys()
 
     def complete(self, view: ClusterView, known: Mapping[bytes, int], now_ms: int) -> ClusterView:
-        """The view with the topics that are not believed to be gone; `known` has their numbers of partitions."""
+        """Return the view with the topics in their grace period; `known` maps names to partition counts."""
         missing = [name for name, count in known.items() if _shows_less(view.topics.get(name), count)]
         self._missing_since = {name: self._missing_since.get(name, now_ms) for name in missing}
         kept = {

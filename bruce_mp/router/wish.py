@@ -1,4 +1,4 @@
-"""When metadata should be fetched next: the earliest wish of anybody, but never before the floor."""
+"""The schedule of metadata fetches: the earliest request decides, but never before the floor."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 __all__ = ["MetadataWish"]
 
 SPACING_MS: Final = 100
-"""Between the beginnings of two fetches: a flood of messages for unknown topics must not become a flood of requests."""
+"""The shortest time between the starts of two fetches, which limits the load of unknown topics."""
 
 LONGEST_ABSENCE_MS: Final = 5_000
-"""Between two tries while no broker answers: after an outage of hours messages should flow again within seconds."""
+"""The longest delay while no broker responds, so that messages flow within seconds after a long outage."""
 
 
 class MetadataWish:
-    """Times in ms on one clock."""
+    """The next fetch's time.  Times are in ms on one clock."""
 
     def __init__(self) -> None:
         self._wanted_ms: int | None = 0
@@ -22,23 +22,23 @@ class MetadataWish:
 
     @property
     def due_ms(self) -> int | None:
-        """When to fetch; None = nobody waits for it."""
+        """The time of the next fetch; None without a request."""
         return None if self._wanted_ms is None else max(self._wanted_ms, self._floor_ms)
 
     def want(self, at_ms: int) -> None:
-        """Fetch at this time at the latest."""
+        """Request a fetch at `at_ms` at the latest."""
         if self._wanted_ms is None or at_ms < self._wanted_ms:
             self._wanted_ms = at_ms
 
     def want_at_once(self, now_ms: int) -> None:
-        """Fetch now, even if no broker answered a moment ago: others are asked, or in another way."""
+        """Request a fetch now, without the floor, because brokers or connection settings changed."""
         self._wanted_ms = self._floor_ms = now_ms
 
     def begun(self, now_ms: int) -> None:
-        """A fetch begins; wishes from now on are for the next."""
+        """Clear the requests as a fetch begins; later requests are for the next fetch."""
         self._wanted_ms = None
         self._floor_ms = now_ms + SPACING_MS
 
     def failed(self, now_ms: int, delay_ms: int) -> None:
-        """No broker answered: ask again after the delay, or sooner if that is long, whatever is wished."""
+        """Schedule the next fetch after the delay, at most `LONGEST_ABSENCE_MS`, despite earlier requests."""
         self._wanted_ms = self._floor_ms = now_ms + min(delay_ms, LONGEST_ABSENCE_MS)

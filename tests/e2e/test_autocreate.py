@@ -64,4 +64,4 @@ def test_a_topic_that_is_refused_costs_one_request_and_stops_nobody(tmp_path: Pa
         assert (books.delivered, books.discarded) == (200, {"TOPIC_AUTOCREATE_FAIL": 201})
         assert counted(daemon, Counter.TopicAutocreateGotErrorResponse) == 1
         assert counted(daemon, Counter.DiscardOnTopicAutocreateFail) == 201
-        assert "Topic forbidden cannot be made: the broker answered POLICY_VIOLATION (44)." in daemon.log()
+        assert "Topic forbidden cannot be created: the broker answered POLICY_VIOLATION (44)." in daemon.log()
