@@ -1,8 +1,8 @@
-"""Whether to try to compress a topic's next batch, by what came of the last ones.
+"""Adaptive compression: earlier results of a topic decide if its next batch is compressed.
 
-What is compressed already, encrypted or random does not get smaller, and trying costs time for every batch.  So a topic
-whose last batches did not pay rests: some batches are sent as they are, then one is tried; as long as that does not pay
-either, the next rest is twice as long.  A rest also ends by time, so that a quiet topic does not rest for days.
+Compressed, encrypted or random data does not get smaller, and each trial costs time.  So a topic whose last batches
+did not shrink rests: several batches go out uncompressed, then one is tried.  After each failed trial the next rest is
+twice as long.  A rest also ends by time, so that a quiet topic does not rest for days.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ __all__ = ["Trials"]
 
 BAD_IN_A_ROW: Final = 5
 WORTH_PERCENT: Final = 90
-"""A batch that keeps more than this share of its size was not worth the time."""
+"""A batch that keeps more than this share of its size does not justify the time."""
 FIRST_REST: Final = 16
 LONGEST_REST: Final = 1024
 REST_S: Final = 60.0
 
 
 class Trials:
-    """The tries of one topic.  `now` in seconds of a monotonic clock."""
+    """The trials of one topic.  `now` is in seconds of a monotonic clock."""
 
     __slots__ = ("_bad", "_left", "_rest", "_wake_at")
 
@@ -32,11 +32,11 @@ class Trials:
 
     @property
     def is_resting(self) -> bool:
-        """Whether the last batches did not pay."""
+        """True if the last batches did not shrink enough."""
         return self._bad >= BAD_IN_A_ROW
 
     def is_due(self, now: float) -> bool:
-        """Whether to try the next batch, which is asked about once."""
+        """Return True if the next batch is to be compressed; call once for each batch."""
         if self._left and now < self._wake_at:
             self._left -= 1
             return False
@@ -44,7 +44,7 @@ class Trials:
         return True
 
     def tried(self, plain: int, packed: int, now: float) -> None:
-        """A batch was compressed from `plain` to `packed` bytes."""
+        """Record the compression of a batch from `plain` to `packed` bytes."""
         if packed * 100 <= plain * WORTH_PERCENT:
             self._bad, self._rest = 0, FIRST_REST
             return

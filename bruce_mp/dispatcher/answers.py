@@ -1,13 +1,13 @@
-"""What an answer does to a batch and its queue: the error table, applied.
+"""Applies the error table to a batch and its queue.
 
-Sequence numbers are kept without a gap, or the broker refuses all that follows.  What is given up leaves one:
+Sequence numbers must have no gap, or the broker refuses all following batches.  A discarded batch leaves a gap:
 
-* Known for sure not to be written, with nothing before it in doubt: what follows is numbered anew from there.
-* Otherwise what follows is sent as it is.  The broker takes it, or refuses it as out of order, which proves that it is
-  not written; then it is numbered anew.
+* If the batch is surely not written and no earlier one is in doubt, the following batches are renumbered from there.
+* Otherwise the following batches keep their numbers.  The broker accepts them, or refuses them as out of order, which
+  proves that they are not written; then they are renumbered.
 
-Numbers are used again only if no request that had them can still arrive, by a connection that was given up.  If one
-can, the partition takes the next epoch of the producer id instead, which makes the broker refuse the stray.
+Numbers are reused only if no earlier request with them can still arrive by an abandoned connection.  If one can, the
+partition takes the producer id's next epoch, and the broker refuses the late request.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _OUT_OF_ORDER: Final = 45
 _LAST_LISTED: Final = 133
 _FOR_OPERATORS: Final = frozenset({Action.FATAL_FOR_TOPIC, Action.AWAIT_PERMISSION})
 _FINAL: Final = frozenset({Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED})
-"""What ends a batch's life, if there is nothing left to leave out."""
+"""Actions that end a batch, unless a part of it can be sent without the refused property."""
 _BY_RECORD: Final = frozenset({Action.SPLIT, Action.RESTAMP})
 
 
 class Answers:
-    """Settles batches and moves queues as the broker's answers demand."""
+    """Settles batches and changes queue states according to the broker's responses."""
 
     def __init__(
         self,
@@ -76,21 +76,21 @@ class Answers:
         self.traffic = TrafficSums()
         self._deliveries = Deliveries(slab, row, topics, self.traffic)
         self.uncompressed: set[tuple[bytes, int]] = set()
-        """Partitions whose leader does not take what we compress."""
+        """Partitions with a leader that refuses compressed batches."""
 
     def accept(self, batches: Sequence[SentBatch], error: int = 0) -> None:
-        """The broker has batches: their answer was good, or an error that says no more than that."""
+        """Settle batches that the broker has: the response is no error, or only reports a repetition."""
         self._count(error, len(batches))
         for batch in batches if self.troubles else ():
             self.troubles.over(self._topics.name_of(batch.topic), batch.partition)
         self.deliver(batches)
 
     def deliver(self, batches: Sequence[SentBatch]) -> None:
-        """The broker has batches, or needs not say so."""
+        """Settle batches as delivered; with acks 0 there is no response."""
         self._deliveries.settle(batches)
 
     def answer(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
-        """Do what the table says for an error that is the answer to a batch in flight."""
+        """Apply the error table to the response for a batch in flight."""
         row = action_for(ack.error)
         if row.action is Action.OK:
             self.accept([batch], ack.error)
@@ -108,7 +108,7 @@ class Answers:
         queue.settle_doubts()
 
     def _follows_gap(self, queue: PartitionQueue, batch: SentBatch) -> bool:
-        """Whether a batch is out of order only because of what was refused or given up before it."""
+        """Return True if a batch is out of order only because an earlier one was refused or discarded."""
         if queue.failed or queue.gap is not None:
             return True
         if queue.is_torn or queue.expected not in {None, batch.base_sequence}:
@@ -137,7 +137,7 @@ class Answers:
             self._send_again(queue, batch, row, topic)
 
     def _goes_plainer(self, queue: PartitionQueue, batch: SentBatch, row: ErrorRow, topic: bytes) -> bool:
-        """Whether a batch may go again without what the broker objects to; what is under way was sent with it, too."""
+        """Return True if a batch may be sent again without numbers or compression, as the broker demands."""
         if row.action is Action.SEND_UNNUMBERED and batch.base_sequence >= 0:
             queue.stops_numbering = True
             return True
@@ -168,9 +168,9 @@ class Answers:
             self._note_duplicates([batch], topic)
 
     def _restamp(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> bool:
-        """Send a batch once more with arrival times for what the broker refused; False if there is nothing to replace.
+        """Send a batch again with arrival times for the refused records; return False if none can be replaced.
 
-        Without names only a message that is refused alone is known to be wrong: `_split` finds it.
+        If the response names no records, only a message that is refused alone is at fault; `_split` finds it.
         """
         named = frozenset(index for index, _ in ack.record_errors) or frozenset([0] if batch.records == 1 else ())
         found = restamp(self._slab, batch.segments, named)
@@ -179,7 +179,7 @@ class Answers:
         self._row.add(Counter.ConnectorReplaceTimestamp, found.records)
         _LOG.warning(
             "Topic %s, partition %d: the broker refuses the timestamps of %d messages (%s): they are sent once more "
-            'with the time of their arrival. Mend their sender, or set timestamps.topics."%s" = "clamp".',
+            'with the time of their arrival. Correct their sender, or set timestamps.topics."%s" = "clamp".',
             _text(topic), batch.partition, found.records, found.first, _text(topic), extra={"about": topic},
         )  # fmt: skip
         queue.failed.append(batch)
@@ -189,7 +189,7 @@ class Answers:
     # --- giving up ---------------------------------------------------------------------------------------------------
 
     def _split(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
-        """Nothing of the batch was written: give up the records that the answer names, or look for them by halves."""
+        """Discard the records that the response names, or halve the batch to find them; nothing was written."""
         named = [index for index, _ in ack.record_errors]
         rest, culprits = self._maker.without(batch, named) if named else (None, [])
         if batch.records == 1:
@@ -205,7 +205,7 @@ class Answers:
                 "Topic %s, partition %d: discarded %s.", _text(topic), batch.partition, words, extra={"about": topic}
             )
         self._note_gap(queue, batch)
-        if rest is not None:  # first: one that died without its beginning would be taken for a part of the batch before
+        if rest is not None:  # first, since after a crash a batch without its beginning would join the one before
             self._maker.close_up(rest)
             queue.failed.append(rest)
         self._discard(culprits, DiscardReason.KAFKA_ERROR_ACK, topic)
@@ -220,7 +220,7 @@ class Answers:
         self._discard(batch.segments, reason, topic)
 
     def leave_damaged(self, queue: PartitionQueue, batch: SentBatch) -> None:
-        """Send a batch, which was not sent now, without what is damaged in it; that stays ours, without numbers."""
+        """Queue an unsent batch without its damaged records, which keep their owner and lose their numbers."""
         self._note_gap(queue, batch)
         sound = [segment for segment in batch.segments if is_sound(self._slab, segment)]
         for segment in batch.segments:
@@ -232,7 +232,7 @@ class Answers:
             queue.resend.appendleft(rest)
 
     def _note_gap(self, queue: PartitionQueue, batch: SentBatch) -> None:
-        """Numbers of a batch that was not written become free, if nothing before it is in doubt."""
+        """Free the numbers of an unwritten batch if no earlier batch is in doubt."""
         queue.drain()
         is_next = batch.base_sequence >= 0 and queue.expected in {None, batch.base_sequence}
         if is_next and queue.gap is None and not queue.failed and not queue.in_doubt:
@@ -247,7 +247,7 @@ class Answers:
     # --- numbers -----------------------------------------------------------------------------------------------------
 
     def renumber(self, queue: PartitionQueue, topic: bytes) -> None:
-        """After draining: number what will be sent again anew, where that is needed."""
+        """Renumber the batches to resend if needed; the queue is drained."""
         if queue.stops_numbering:
             self._stop_numbering(queue, topic)
         elif queue.gap is None and not queue.bump:
@@ -264,8 +264,8 @@ class Answers:
             self._note_duplicates(queue.resend, topic)
         self._maker.stop_numbering(queue.topic, queue.partition)
         _LOG.error(
-            "Topic %s, partition %d: its message format has no sequence numbers; from now on its messages are "
-            "delivered at least once. Raise the topic's message.format.version and restart the daemon.",
+            "Topic %s, partition %d: its message format has no sequence numbers; its messages are delivered "
+            "at least once. Raise the topic's message.format.version and restart the daemon.",
             _text(topic), queue.partition, extra={"about": topic},
         )  # fmt: skip
 
@@ -275,7 +275,7 @@ class Answers:
         self._maker.bump_epoch(queue.topic, queue.partition)
         queue.expected = None
         _LOG.warning(
-            "Topic %s, partition %d: took the next producer epoch; %d batches are numbered anew.",
+            "Topic %s, partition %d: took the next producer epoch; %d batches are renumbered.",
             _text(topic), queue.partition, len(queue.resend), extra={"about": topic},
         )  # fmt: skip
         if not self._maker.is_numbered(queue.topic, queue.partition):
@@ -285,11 +285,11 @@ class Answers:
             )  # fmt: skip
 
     def doubt(self, batches: Iterable[SentBatch], topic: bytes) -> None:
-        """Batches whose answer will never come; the broker may have them."""
+        """Put batches in doubt: no response will come, and the broker may have them."""
         self._note_duplicates([batch for batch in batches if not self._is_recognised(batch)], topic)
 
     def _is_recognised(self, batch: SentBatch) -> bool:
-        """Whether the broker sees that it has a batch already."""
+        """Return True if the broker recognises a repetition of the batch."""
         return batch.base_sequence >= 0 and self._maker.recognised
 
     def _note_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
@@ -298,7 +298,7 @@ class Answers:
 
 
 def _refused_for_sure(row: ErrorRow) -> bool:
-    """Whether an error says that nothing was written; one that we do not know says nothing."""
+    """Return True if an error of the table proves that nothing was written."""
     return not row.may_duplicate and row.code in ERROR_TABLE
 
 

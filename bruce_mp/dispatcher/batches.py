@@ -1,9 +1,8 @@
-"""Record batches of a partition: built, numbered, split, numbered anew, all of it written into the slab.
+"""Building, numbering, splitting and renumbering of a partition's record batches, with stores to the slab.
 
-A batch that was built keeps partition, sequence numbers and boundaries, so that a retry is the batch that the broker
-may have already.  The order of the stores makes a crash harmless: placement first, then the words, then the
-partition's next sequence number, and only then bytes to the broker.  Only what is known not to be written is cut or
-numbered anew.
+A built batch keeps partition, sequence numbers and boundaries, so that a retry equals the batch that the broker may
+have.  The order of the stores makes a crash harmless: placement first, then the state words, then the partition's next
+sequence number, then bytes to the broker.  Only batches that are surely not written are cut or renumbered.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ if TYPE_CHECKING:
 __all__ = ["BatchMaker", "Plan"]
 
 OVERHEAD: Final = 26
-"""What a record counts beyond key and value where the size of a batch is limited."""
+"""Bytes added to a record's key and value where the size of a batch is limited."""
 LAST_EPOCH: Final = lay.LAST_EPOCH
-"""Kafka's epochs have 16 bits.  A partition that used them up goes on without sequence numbers, and so does one whose
-broker takes none, until a daemon starts that gets a new producer id."""
+"""Kafka's epochs have 16 bits.  A partition that used all of them sends without sequence numbers, as does one whose
+broker accepts none, until a daemon starts with a new producer id."""
 _ANY_SIZE: Final = 1 << 62
 
 
 class Plan(NamedTuple):
-    """What a batch will have."""
+    """The content of a batch that is not built yet."""
 
     topic: int
     partition: int
@@ -55,14 +54,14 @@ class BatchMaker:
         self._sequences = sequences
         self._word = word(State.IN_FLIGHT, slot)
         self.max_bytes = max_bytes
-        """Keys and values that a batch may have; one that was built keeps its boundaries."""
+        """The most bytes of keys and values of a new batch."""
         self.idempotent = idempotent
-        """Whether batches are numbered: the cluster was found to know producer ids."""
+        """True if batches have sequence numbers, since the cluster has producer ids."""
         self.recognised = idempotent
-        """Whether the broker recognises a batch that it has already: it may be older than others of its cluster."""
+        """True if the broker recognises repeated batches; it may be older than others of its cluster."""
 
     def build(self, plans: Sequence[Plan]) -> list[SentBatch | None]:
-        """Number batches and make them ours; None, and nothing done, where a segment is not what it claims."""
+        """Number batches and store IN_FLIGHT; return None for a plan with an unsound segment, without a store."""
         entry_at = self._sequences.entry_at
         batches = [(entry_at(topic, partition), partition, segments) for topic, partition, segments, _ in plans]
         numbers = kernels.number(self._slab, batches, self._word, is_numbered=self.idempotent)
@@ -72,14 +71,14 @@ class BatchMaker:
         ]
 
     def _numbers(self, topic: int, partition: int) -> tuple[int, int]:
-        """(epoch, sequence number) for the next batch of a partition."""
+        """Return (epoch, sequence number) for the next batch of a partition."""
         epoch, sequence = self._sequences.current(topic, partition)
         return (epoch, sequence) if self.idempotent and epoch < LAST_EPOCH else (NO_SEQUENCE, NO_SEQUENCE)
 
     def plan(self, queue: PartitionQueue, room: int) -> Plan:
-        """Take what goes into a batch off the front of what is ready, which is not empty.
+        """Remove the content of a batch from the front of the ready records, which must not be empty.
 
-        It has at most `room` bytes of key and value, but at least one record, and is within the broker's limit.
+        The batch has at least one record, at most `room` bytes of keys and values, and respects the broker's limit.
         """
         ready = queue.ready
         segments: list[Segment] = []
@@ -97,7 +96,7 @@ class BatchMaker:
         return Plan(queue.topic, queue.partition, tuple(segments), total)
 
     def _cut_first(self, ready: deque[Segment], room: int) -> Segment:
-        """What fits of a first segment that does not fit whole; a single record always does, even without any room."""
+        """Remove the part of the first segment that fits, at least one record."""
         segment = ready.popleft()
         fitting = self.max_bytes * segment.records // (segment.payload + OVERHEAD * segment.records)
         records = max(1, fitting) if room else 1
@@ -118,10 +117,10 @@ class BatchMaker:
             following = next_sequence(batch.base_sequence, batch.records)
             self._sequences.store_next_sequence(batch.topic, batch.partition, following, batch.epoch)
 
-    # --- what was not written ----------------------------------------------------------------------------------------
+    # --- unwritten batches -------------------------------------------------------------------------------------------
 
     def halve(self, batch: SentBatch) -> tuple[SentBatch, SentBatch]:
-        """Split a batch of at least two records; sequence numbers stay."""
+        """Split a batch of at least two records; the sequence numbers stay."""
         heads, tails = self._cut_at(batch.segments, batch.records // 2)
         first = batch._replace(segments=tuple(heads))
         base = next_sequence(batch.base_sequence, first.records)
@@ -130,9 +129,9 @@ class BatchMaker:
         return first, second
 
     def without(self, batch: SentBatch, indices: Iterable[int]) -> tuple[SentBatch | None, list[Segment]]:
-        """Cut the records with these places out of a batch: (the others, if there are any, and those).
+        """Cut records out of a batch by index; return (the other records or None, the cut segments).
 
-        The others are to be `close_up`ed before those are settled.
+        The caller calls `close_up` for the other records before it settles the cut ones.
         """
         kept: list[Segment] = []
         out: list[Segment] = []
@@ -147,8 +146,8 @@ class BatchMaker:
         return (batch._replace(segments=tuple(kept)) if kept else None), out
 
     def forget_numbers(self, segment: Segment, partition: int) -> None:
-        """Take the numbers from a damaged segment, so that nobody takes them for numbers in use."""
-        with suppress(SlabError):  # in a split run its damaged records keep theirs
+        """Clear a damaged segment's sequence numbers, so that recovery does not treat them as in use."""
+        with suppress(SlabError):  # damaged records of a split run keep their numbers
             kernels.place(self._slab, [segment], partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=True)
 
     def close_up(self, batch: SentBatch) -> None:
@@ -156,7 +155,7 @@ class BatchMaker:
         self._write(batch)
 
     def _cut_at(self, segments: Iterable[Segment], records: int) -> tuple[list[Segment], list[Segment]]:
-        """Cut segments after so many records."""
+        """Cut segments after the given number of records."""
         heads: list[Segment] = []
         tails: list[Segment] = []
         left = records
@@ -168,21 +167,21 @@ class BatchMaker:
         return heads, tails
 
     def rewind(self, topic: int, partition: int, sequence: int) -> None:
-        """From now on the partition is numbered from here, in the same producer epoch."""
+        """Set the partition's next sequence number, in the same producer epoch."""
         epoch, _ = self._sequences.current(topic, partition)
         self._sequences.store_next_sequence(topic, partition, sequence, epoch)
 
     def bump_epoch(self, topic: int, partition: int) -> None:
-        """From now on the partition is numbered from 0 in the next producer epoch."""
+        """Number the partition from 0 in the next producer epoch."""
         epoch, _ = self._sequences.current(topic, partition)
         self._sequences.store_next_sequence(topic, partition, 0, min(epoch + 1, LAST_EPOCH))
 
     def stop_numbering(self, topic: int, partition: int) -> None:
-        """From now on the partition goes without sequence numbers."""
+        """Send the partition's further batches without sequence numbers."""
         self._sequences.store_next_sequence(topic, partition, 0, LAST_EPOCH)
 
     def is_numbered(self, topic: int, partition: int) -> bool:
-        """Whether the partition's next batch gets a sequence number."""
+        """Return True if the partition's next batch gets a sequence number."""
         return self._numbers(topic, partition)[1] >= 0
 
     def renumber(self, batch: SentBatch) -> SentBatch:
@@ -194,11 +193,11 @@ class BatchMaker:
         return batch
 
     def is_outdated(self, batch: SentBatch) -> bool:
-        """Whether the partition's epoch was bumped after the batch was numbered."""
+        """Return True if the partition's epoch was bumped after the batch was numbered."""
         return batch.epoch != self._numbers(batch.topic, batch.partition)[0]
 
     def note_recovered(self, batch: SentBatch) -> None:
-        """A batch found in the slab: the next sequence number is behind it, if a crash came before it was stored."""
+        """Move the next sequence number behind a batch found in the slab, if a crash prevented that store."""
         epoch, following = self._numbers(batch.topic, batch.partition)
         if batch.base_sequence >= 0 and epoch == batch.epoch:
             end = next_sequence(batch.base_sequence, batch.records)
@@ -206,7 +205,7 @@ class BatchMaker:
                 self._sequences.store_next_sequence(batch.topic, batch.partition, end, epoch)
 
     def count_attempt(self, batch: SentBatch) -> int:
-        """One more failed attempt of a batch; how many there are.  They stand with its first record, up to 255."""
+        """Count a failed attempt of a batch and return the count, which its first record stores, up to 255."""
         first = batch.segments[0]
         at = self._slab.chunk_at(first.chunk)
         is_split = self._slab.words[(at + first.run) >> 2] & 0xFF == State.SPLIT
@@ -216,7 +215,7 @@ class BatchMaker:
 
 
 def _ranges(indices: Iterable[int], end: int) -> list[tuple[int, int]]:
-    """Indices below `end` as ranges of neighbours."""
+    """Group indices below `end` into ranges of neighbours."""
     ranges: list[tuple[int, int]] = []
     for index in sorted({index for index in indices if 0 <= index < end}):
         if ranges and ranges[-1][1] == index:

@@ -1,6 +1,7 @@
-"""Compressing what is sent: with the codec of the topic's config, where the broker takes it and where it pays.
+"""Compression of record batches with the topic's configured codec, if the broker accepts it and the size shrinks.
 
-A broker that is too old for a codec gets one that all of them take.  A failure to compress is no reason not to send.
+A broker that is too old for a codec gets `SUBSTITUTE`, which all brokers accept.  If compression fails, the batch goes
+out uncompressed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Topic:
-    """What holds for a topic, and what came of its last batches."""
+    """A topic's compression rule, and the results of its last batches."""
 
     __slots__ = ("is_substitute_known", "name", "rule", "text", "trials", "wanted")
 
@@ -40,13 +41,13 @@ class _Topic:
         self.wanted = Codec[rule.type.upper()]
         self.trials = Trials() if rule.adaptive else None
         self.is_substitute_known = False
-        """Whether the log says that its codec is not the one wanted."""
+        """True once the log reports the substitute codec."""
 
 
 class Compressor:
-    """Compresses batches; what it does is counted in the process's row, and by topic in `sums`.
+    """Compresses batches and counts the results in the process row and, by topic, in `sums`.
 
-    `plain` names the topics and partitions that have to be sent uncompressed.  `clock` gives seconds, monotonic.
+    `plain` names the topics and partitions to send uncompressed.  `clock` returns seconds of a monotonic clock.
     """
 
     def __init__(
@@ -67,17 +68,17 @@ class Compressor:
         self.sums = CompressionSums()
 
     def change(self, rule_of: Callable[[bytes], CompressionConfig], compression: Compression) -> None:
-        """From now on these are the rules; a topic with the same one as before keeps what came of its batches."""
+        """Replace the rules; a topic with an unchanged rule keeps the results of its batches."""
         self._rule_of = rule_of
         self._threshold = compression.size_threshold_percent
         self._topics = {name: topic for name, topic in self._topics.items() if topic.rule == rule_of(name)}
 
     def leaves(self, topic: bytes, partition: int) -> bool:
-        """Whether a batch goes as it is, whatever it has."""
+        """Return True if batches of this partition are never compressed."""
         return self._topic(topic).wanted is Codec.NONE or (topic, partition) in self._plain
 
     def compress(self, topic: bytes, partition: int, data: bytes, abilities: BrokerAbilities) -> tuple[Codec, bytes]:
-        """What to send for the records of a batch, and the codec that it is in."""
+        """Return the codec and the bytes to send for the records of a batch."""
         it = self._topic(topic)
         if self.leaves(topic, partition) or len(data) < it.rule.min_size:
             self._row.add(Counter.MsgSetCompressionNo)

@@ -1,13 +1,13 @@
-"""A dispatcher without an operating system: parcels from the router in, batches for the broker out, answers in.
+"""The dispatcher's sans-IO core: it receives parcels and responses, and returns batches for the broker.
 
-It holds a queue per partition (`queues`), gathers batches (`gather`), builds and numbers them (`batches`), and does
-with each answer what the error table says (`protocol/error_actions`).  Everything that it holds is marked in the slab
-with its slot, so that its successor finds it by a sweep.
+It has a queue for each partition (`queues`), accumulates records (`gather`), builds and numbers batches (`batches`),
+and applies the error table to each response (`protocol/error_actions`).  The state words of its records name its slot,
+so a successor finds them by a sweep.
 
-It begins with HELLO and does nothing before the router's RESYNC, which names all that is assigned to it.  What a
-predecessor left half done is finished first: a batch of which only a part was taken over is taken whole, and a
-partition of which only a part was handed back is handed back whole.  Then SYNCED, and all words from before are void.
-What routers say that are dead by now is passed over.
+It sends HELLO and waits for the router's RESYNC, which names all records assigned to it.  Then it finishes the work of
+its predecessor: it claims the rest of a batch that was claimed in part, and hands back the rest of a partition that was
+handed back in part.  SYNCED ends this step and makes all earlier frames void.  The dispatcher ignores frames of dead
+routers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["Dispatcher"]
 RETRY_FIRST_S: Final = 0.1
 RETRY_LONGEST_S: Final = 10.0
 REMIND_S: Final = 1.0
-"""How often a pause is reported again: the router that heard of it may have died."""
+"""The interval of repeated PAUSED reports; the router that received the first may have died."""
 
 _Key = tuple[int, int]
 
@@ -58,7 +58,7 @@ class _Limits(NamedTuple):
     request_bytes: int
     max_in_flight: int
     patience_ms: int
-    """How long a hand-back waits for outstanding answers."""
+    """The longest wait of a hand-back for outstanding responses."""
 
     @classmethod
     def of(cls, config: Config) -> _Limits:
@@ -68,7 +68,7 @@ class _Limits(NamedTuple):
 
 
 class Dispatcher:
-    """See the module's text.  `now` is in seconds of a monotonic clock."""
+    """The queues of one dispatcher and its reactions to events.  `now` is in seconds of a monotonic clock."""
 
     def __init__(
         self, slab: Slab, row: Row, config: Config, slot: int, reporter: DiscardReporter, *, incarnation: int
@@ -98,11 +98,11 @@ class Dispatcher:
         self._paused = False
         self._handing_back = False
         self._awaiting_since_ms: int | None = None
-        """When a hand-back began to wait for answers."""
+        """The time at which a hand-back began to wait for responses."""
         self._is_synced = False
 
     def apply(self, config: Config) -> None:
-        """Go by this configuration from now on; what gathers by other rules is sent first."""
+        """Apply a reloaded config.  Accumulated records of earlier rules are sent first."""
         self._limits = _Limits.of(config)
         self._sort_in(self._gathering.change_rules(self._rules_of(config)))
         self.maker.max_bytes = config.batching.message_max_bytes
@@ -111,57 +111,57 @@ class Dispatcher:
     def _rules_of(self, config: Config) -> Callable[[int], TopicBatching]:
         return lambda topic: config.batching_for(self._topics.name_of(topic))
 
-    # --- what the process asks ---------------------------------------------------------------------------------------
+    # --- queries of the process --------------------------------------------------------------------------------------
 
     def drain_outbox(self) -> list[Parcel]:
-        """What the router has to hear, in order; the first parcel says who we are."""
+        """Return and empty the parcels for the router; the first one holds slot and incarnation."""
         if not self._outbox:
             return []
         outbox, self._outbox = [Parcel(Kind.FROM, self._slot, self._incarnation), *self._outbox], []
         return outbox
 
     def topic_name(self, topic: int) -> bytes:
-        """The name of a topic by its number."""
+        """Return the name of a topic."""
         return self._topics.name_of(topic)
 
     @property
     def wants_connection(self) -> bool:
-        """Whether there is anything to send."""
+        """True if there are records to send."""
         return not self._paused and self._turns.have_work
 
     @property
     def gather_due_ms(self) -> int | None:
-        """When a gathered batch is due."""
+        """The time at which an accumulated batch is due."""
         return self._gathering.due_ms
 
     @property
     def troubles(self) -> Troubles:
-        """Partitions whose last answer was an error."""
+        """Partitions whose last response was an error."""
         return self._answers.troubles
 
     @property
     def traffic(self) -> TrafficSums:
-        """What became of the messages of each topic."""
+        """The outcomes of each topic's messages."""
         return self._answers.traffic
 
     @property
     def uncompressed(self) -> Container[tuple[bytes, int]]:
-        """Topics and partitions that have to be sent uncompressed."""
+        """Topics and partitions whose leader refuses compressed batches."""
         return self._answers.uncompressed
 
     @property
     def retry_at(self) -> float | None:
-        """When a queue that waits for its back-off, or for the broker's quota, may send again."""
+        """The time at which a queue in back-off, or under the broker's quota, may send again."""
         return self._turns.next_at(self._rest_until)
 
     def rest_until(self, moment: float) -> None:
-        """The broker asks us to send it nothing until then."""
+        """Send nothing before `moment`, as the broker's quota demands."""
         self._rest_until = max(self._rest_until, moment)
 
     # --- from the router ---------------------------------------------------------------------------------------------
 
     def on_parcels(self, parcels: Sequence[Parcel], now_ms: int) -> None:
-        """Take what the router hands over, and do what it says."""
+        """Claim the records of a router's frame and carry out its requests."""
         router, words = parcels[0].partition, parcels[1:]
         if words[0].kind is Kind.RESYNC and router >= self._router:
             self._router = router
@@ -174,7 +174,7 @@ class Dispatcher:
             if kind is Kind.HAND_BACK:
                 self._hand_back(topic, partition, now_ms)
             elif kind is Kind.FLUSH:
-                if self._topics.has(topic):  # it may be gone, if its messages were settled meanwhile
+                if self._topics.has(topic):  # a topic may be removed once its messages are settled
                     self._end_gathering_of(topic)
             elif kind is Kind.SENT:
                 self._take_over(batches_of(find(self._slab, segment) for segment in self._take_sent(segments)))
@@ -195,7 +195,7 @@ class Dispatcher:
         self._sort_in(self._gathering.flush_of(topic))
 
     def _sort_in(self, segments: Sequence[Segment]) -> None:
-        """Make segments ready, each in the queue of its partition; one that is damaged is left where it is."""
+        """Add segments to the ready records of their partitions; damaged ones stay in place."""
         try:
             places = kernels.by_place(self._slab, segments)
         except SlabError:
@@ -221,18 +221,18 @@ class Dispatcher:
         self._turns.schedule(queue)
 
     def _take_sent(self, segments: Iterable[Segment]) -> list[Segment]:
-        """Take over parts of batches that another dispatcher built."""
+        """Claim parts of batches that another dispatcher built."""
         assigned, in_flight = word(State.ASSIGNED_SENT, self._slot), word(State.IN_FLIGHT, self._slot)
         return kernels.take(self._slab, segments, assigned, in_flight)
 
     def _take_over(self, batches: list[SentBatch]) -> None:
-        """Queue batches of another dispatcher, whose broker may have recognised what ours does not."""
+        """Queue batches of another dispatcher; they are in doubt if the broker recognises no repetitions."""
         if not self.maker.recognised:
             self._doubt([batch for batch in batches if batch.base_sequence >= 0])
         self._adopt(batches)
 
     def _adopt(self, batches: list[SentBatch]) -> None:
-        """Queue batches for sending; those of an older epoch go behind those of the present one, numbered anew."""
+        """Queue batches for sending; those of an older epoch follow those of the present one and are renumbered."""
         present = [batch for batch in batches if not self.maker.is_outdated(batch)]
         outdated = [batch for batch in batches if self.maker.is_outdated(batch)]
         for batch in present:
@@ -246,16 +246,16 @@ class Dispatcher:
     # --- beginning ---------------------------------------------------------------------------------------------------
 
     def say_hello(self) -> None:
-        """Have the router say what is assigned to us."""
+        """Send HELLO, to which the router responds with RESYNC."""
         self._outbox.append(Parcel(Kind.HELLO))
 
     def _resync(self, parcels: Sequence[Parcel], now_ms: int) -> None:
-        """The router begins anew, or we do: agree on what we hold."""
+        """Process RESYNC: router or dispatcher is new, and the dispatcher reports the records that it holds."""
         resync, *rest = parcels
         if not self._is_synced:
             self._recover([segment for parcel in rest if parcel.kind is Kind.SENT for segment in parcel.segments])
             self._is_synced = True
-        self._end_gathering()  # a new router may batch by other rules: nothing that it sends may pass this
+        self._end_gathering()  # a new router may batch by other rules, and its batches must not pass these
         for queue in self._queues.values():
             queue.hand_back = False
         self._handing_back = False
@@ -265,7 +265,7 @@ class Dispatcher:
         self.remind()
 
     def _recover(self, sent: Iterable[Segment]) -> None:
-        """Find in the slab what a predecessor held; `sent` belongs to it, but it may have taken only a part of it."""
+        """Find a predecessor's records in the slab; it may have claimed only a part of `sent`."""
         found = sweep(self._slab, {State.IN_FLIGHT, State.QUEUED}, self._slot)
         in_flight = [part for part in found if part.state is State.IN_FLIGHT]
         self._doubt(batches_of(in_flight))
@@ -275,7 +275,7 @@ class Dispatcher:
                 self._make_ready(part.topic, part.partition, [part.segment])
 
     def _say_what_is_returned(self) -> None:
-        """Say again what was handed back; the router that we said it to may have died, or a predecessor before it."""
+        """Repeat RETURNED: the router may have died before it read the frame, or a predecessor before it sent one."""
         states = {State.RETURNED: Kind.RETURNED, State.RETURNED_SENT: Kind.RETURNED_SENT}
         found = sweep(self._slab, states, self._slot)
         self._outbox += [Parcel(states[part.state], part.topic, part.partition, [part.segment]) for part in found]
@@ -285,29 +285,29 @@ class Dispatcher:
     # --- to the broker -----------------------------------------------------------------------------------------------
 
     def on_connected(self, *, recognises: bool) -> None:
-        """A connection is ready; whether its broker recognises a batch that it has already."""
+        """Use a ready connection; `recognises`: its broker recognises repeated batches."""
         self.maker.idempotent = is_numbering(self._slab)
         self.maker.recognised = self.maker.idempotent and recognises
         if self.maker.idempotent and not recognises:
-            # Numbered when that still meant something, perhaps sent by a predecessor or to another broker.
+            # Their numbers have no meaning for this broker; a predecessor or another broker may have sent them.
             self._doubt([batch for queue in self._queues.values() for batch in queue.resend])
 
     def _doubt(self, batches: list[SentBatch]) -> None:
-        """Batches that the broker may have already, and will not recognise."""
+        """Record possible duplicates: the broker may have these batches and recognises no repetition."""
         for batch in batches:
             self._answers.doubt([batch], self.topic_name(batch.topic))
 
     def flush_due(self, now_ms: int) -> None:
-        """Make ready what has gathered long enough."""
+        """Move accumulated batches that are due to the ready records."""
         self._sort_in(self._gathering.flush_due(now_ms))
 
     def drain(self) -> None:
-        """From now on nothing waits for company."""
+        """Disable batching and flush all accumulated records."""
         self._gathering.draining = True
         self._end_gathering()
 
     def next_request(self, in_flight: int, now: float) -> list[SentBatch]:
-        """The batches of the next request, one per partition at most; [] when there is nothing to send now."""
+        """Return the batches of the next request, at most one for each partition; [] if none may be sent now."""
         if self._paused or now < self._rest_until or in_flight >= self._limits.max_in_flight:
             return []
         batches: list[SentBatch] = []
@@ -326,14 +326,14 @@ class Dispatcher:
         return batches
 
     def _put_back_sound(self, queue: PartitionQueue, plan: Plan) -> None:
-        """What is damaged has left the queue; what was to go with it is at its front again."""
+        """Return the sound records of a failed plan to the front of the queue; the damaged ones have left it."""
         queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, plan.segments)))
         self._turns.schedule(queue)
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def on_written(self, batches: Sequence[SentBatch], now: float) -> None:
-        """With acks 0: written is delivered."""
+        """Settle written batches as delivered; for acks 0."""
         self._answers.deliver(batches)
         for batch in batches:
             queue = self._queues[batch.topic, batch.partition]
@@ -342,7 +342,7 @@ class Dispatcher:
             self._go_on(queue, now)
 
     def on_acks(self, batches: Sequence[SentBatch], acks: Sequence[PartitionAck], now: float) -> None:
-        """The broker's answers for the batches of a request, in their order: the good ones all at once."""
+        """Apply the acks of a request's batches, in order; those without an error share transactions."""
         good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error]
         self._answers.accept(good)
         for batch in good:
@@ -361,7 +361,7 @@ class Dispatcher:
         self._go_on(queue, now)
 
     def refuse(self, batch: SentBatch, error: SlabError, now: float) -> None:
-        """The last batch of `next_request` for its partition cannot be read: leave out what is damaged."""
+        """Remove the damaged records from a partition's last batch of `next_request`, which cannot be read."""
         refuse(self._row, error)
         queue = self._queues.of(batch.topic, batch.partition)
         queue.answered(batch)
@@ -369,14 +369,14 @@ class Dispatcher:
         self._go_on(queue, now)
 
     def _go_on(self, queue: PartitionQueue, now: float) -> None:
-        """A batch is not in flight any more."""
+        """Continue a queue after a batch has left the flight."""
         if queue.state is QueueState.DRAINING and not queue.in_flight:
             self._drained(queue, now)
         self._turns.schedule(queue)
         self._finish_handing_back()
 
     def _drained(self, queue: PartitionQueue, now: float) -> None:
-        """Every answer is there: number anew if need be, then send again, or have the router decide."""
+        """Leave DRAINING: renumber if needed, then send again, hand back or pause."""
         queue.gather()
         self._answers.renumber(queue, self.topic_name(queue.topic))
         queue.state = QueueState.FLOWING
@@ -395,9 +395,9 @@ class Dispatcher:
     # --- pauses ------------------------------------------------------------------------------------------------------
 
     def on_lost(self) -> None:
-        """The connection failed: what was in flight is in doubt, and the router decides where all of it goes.
+        """Put the in-flight batches in doubt after a lost connection, and let the router reroute all records.
 
-        Where there is nothing to decide, nothing pauses: the next message opens another connection.
+        An empty dispatcher does not pause: the next message opens another connection.
         """
         for queue in self._queues.values():
             doubtful = queue.lose()
@@ -414,7 +414,7 @@ class Dispatcher:
             self._outbox.append(Parcel(Kind.PAUSED, 0, EVERYTHING))
 
     def remind(self) -> bool:
-        """Say again what is paused; False when nothing is."""
+        """Repeat PAUSED for all paused scopes; return False if there are none."""
         paused = [queue for queue in self._queues.values() if queue.state is QueueState.PAUSED]
         self._outbox += [Parcel(Kind.PAUSED, queue.topic, queue.partition) for queue in paused]
         if self._paused:
@@ -423,7 +423,7 @@ class Dispatcher:
 
     @property
     def patience_ends_ms(self) -> int | None:
-        """When a hand-back has waited long enough for answers; None when none waits."""
+        """The deadline of a hand-back that waits for responses; None without one."""
         if self._awaiting_since_ms is None:
             return None
         if not self._handing_back and not any(queue.hand_back for queue in self._queues.values()):
@@ -449,11 +449,11 @@ class Dispatcher:
         self._outbox.append(Parcel(Kind.HANDED_BACK, topic, partition))
 
     def _end_gathering(self) -> None:
-        """Make everything that gathers ready, so that it is found in its partition's queue."""
+        """Move all accumulated records to the ready records of their partitions."""
         self._sort_in(self._gathering.flush())
 
     def _finish_handing_back(self) -> None:
-        """Give everything back once no answer is awaited any more."""
+        """Return all records once no response is outstanding."""
         if not self._handing_back or any(queue.in_flight for queue in self._queues.values()):
             return
         for queue in self._queues.values():
@@ -463,8 +463,8 @@ class Dispatcher:
         self._outbox.append(Parcel(Kind.HANDED_BACK, 0, EVERYTHING))
 
     def _return(self, queue: PartitionQueue) -> None:
-        """Hand a queue back: batches that were built first, in order."""
-        if self._topics.has(queue.topic):  # a topic that is gone may have left an empty queue
+        """Return a queue's records to the router: built batches first, in order."""
+        if self._topics.has(queue.topic):  # a removed topic may have left an empty queue
             self.troubles.over(self.topic_name(queue.topic), queue.partition)
         sent, fresh = queue.release()
         self._give(Kind.RETURNED_SENT, State.RETURNED_SENT, queue, [part for batch in sent for part in batch.segments])

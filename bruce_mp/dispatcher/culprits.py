@@ -1,4 +1,4 @@
-"""A message that a broker refuses, in words for a person: its size and the beginning of its key."""
+"""Descriptions of refused messages for the log: size and beginning of the key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEY_PREFIX: Final = 32
 
 
 def describe(slab: Slab, segment: Segment) -> str:
-    """What a segment of refused messages is; of several, the first one's key."""
+    """Describe a segment of refused messages, with the key of the first one."""
     offset, record = next(segment_records(slab, segment))
     if segment.records == 1:
         return describe_record(slab, segment.chunk, offset, record)
@@ -26,7 +26,7 @@ def describe(slab: Slab, segment: Segment) -> str:
 
 
 def describe_record(slab: Slab, chunk: int, offset: int, record: Record) -> str:
-    """Return the size and the key of the message at byte `offset` of a chunk, in words."""
+    """Describe the message at byte `offset` of a chunk by size and key."""
     return f"a message of {record.payload} bytes, {_beginning(slab, chunk, offset, record)}"
 
 

@@ -1,9 +1,9 @@
-"""Settles the record batches that a broker has, many at once.
+"""Settles acknowledged record batches, several in one transaction.
 
-A batch is settled by one transaction, whole; a transaction may settle several batches.  What is counted is the same as
-if each had its own: delivered messages and their delays go with the transaction, the sums by topic behind it.
+One transaction settles a whole batch; a transaction may settle several batches.  The counts equal those of single
+transactions: delivered messages and delays belong to the transaction, the sums by topic follow it.
 
-What was damaged since it was sent is refused; its neighbours are settled without it.
+Records that were damaged after sending are refused; their neighbours are settled without them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Deliveries"]
 
 
 class Deliveries:
-    """Settles batches as delivered, and adds up what became of their topics."""
+    """Settles batches as delivered and adds them to the sums of their topics."""
 
     def __init__(self, slab: Slab, row: Row, topics: TopicTable, traffic: TrafficSums) -> None:
         self._slab = slab
@@ -41,7 +41,7 @@ class Deliveries:
         self._traffic = traffic
 
     def settle(self, batches: Sequence[SentBatch]) -> None:
-        """The broker has these batches."""
+        """Settle batches that the broker has."""
         for some in _transactions(batches):
             try:
                 self._settle(some)
@@ -49,9 +49,10 @@ class Deliveries:
                 self._settle_sound(some)
 
     def _settle(self, batches: Sequence[SentBatch]) -> None:
-        """Settle batches by one transaction.  Raises SlabError, and settles nothing, where something is damaged."""
+        """Settle batches in one transaction; raise SlabError for a damaged segment and settle nothing."""
         total, by_topic = kernels.waits(self._slab, batches, BOUNDS_MS, steady_ms())
-        names = [self._taken_well(topic) for topic in by_topic]  # now: once they are settled their topics may go
+        # Read the names first: a topic may be removed once its messages are settled.
+        names = [self._taken_well(topic) for topic in by_topic]
         segments = [segment for batch in batches for segment in batch.segments]
         raises = {Counter.MsgDelivered: total.messages, **raises_of(total.delays, total.waited_ms)}
         self._row.settle(segments, State.DELIVERED, 0, raises)
@@ -66,14 +67,14 @@ class Deliveries:
                 self._settle([batch._replace(segments=tuple(sound))])
 
     def _taken_well(self, topic: int) -> bytes:
-        """The name of a topic whose messages the broker takes."""
+        """Return a topic's name, and clear its recorded refusal."""
         if self._topics.refusal_of(topic):
             self._topics.note_refusal(topic, 0)
         return self._topics.name_of(topic)
 
 
 def _transactions(batches: Iterable[SentBatch]) -> Iterator[list[SentBatch]]:
-    """Batches in order, as many together as one transaction settles; none is cut."""
+    """Group batches, in order, into transactions; no batch is cut."""
     some: list[SentBatch] = []
     room = MAX_SETTLED_SEGMENTS
     for batch in batches:

@@ -1,6 +1,6 @@
-"""A batch of places in the slab as bytes for a broker: encoded in the format that it takes, compressed if it pays.
+"""Encodes batches of slab segments in the format that a broker accepts, and compresses them.
 
-That is a record batch, or a message set where the broker is older than that.
+The format is a record batch, or a message set for brokers before 0.11.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = ["Encoder"]
 
 
 class Encoder:
-    """Encodes the batches of a request; what it does is counted in the process's row.
+    """Encodes the batches of a request, and counts them in the process row.
 
-    `keeps_empty`: a value without bytes stays empty, and does not become null.
+    `keeps_empty`: an empty value stays empty instead of null.
     """
 
     def __init__(self, slab: Slab, row: Row, compressor: Compressor, *, keeps_empty: bool = False) -> None:
@@ -44,9 +44,9 @@ class Encoder:
     def encode(
         self, batches: Sequence[tuple[bytes, SentBatch]], abilities: BrokerAbilities
     ) -> list[PartitionData | SlabError]:
-        """Batches, each with its topic's name, as parts of a produce request to a broker with these abilities.
+        """Encode (topic name, batch) pairs as parts of a produce request to a broker with these abilities.
 
-        What is wrong, where a segment of a batch is not what it claims.
+        A batch with an unsound segment yields its SlabError.
         """
         self._producer_id = self._slab.signed(lay.SUPER_PRODUCER_ID)
         has_batches = abilities.message_format is MessageFormat.BATCHES

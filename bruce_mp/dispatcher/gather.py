@@ -1,11 +1,11 @@
-"""Batching in the dispatcher: records wait here for company before their partition's queue is ready to send them.
+"""Accumulation in the dispatcher: records wait for a batch limit before their partition's queue may send them.
 
-PartitionKey messages of topics that are batched by themselves have a batch per topic, combined topics one batch all
-together, and the others do not wait at all.  What a full batch decides is only *when* its records become ready: a
-record batch then takes as much from a queue as fits, so that batches grow while answers are slow.
+PartitionKey messages of per-topic batching have a batch for each topic, all combined topics share one batch, and other
+messages do not wait.  A full batch decides only *when* its records become ready.  A record batch then takes as many
+ready records as fit, so batches grow while responses are slow.
 
-What is known of a topic is kept by its place in the topic table, so that it gives way to what is known of the next one
-there: topics come and go as long as a dispatcher lives.  A topic of which something gathers keeps its place.
+The state of a topic is kept by its place in the topic table, so the next topic at that place replaces it.  This bounds
+memory while topics come and go.  A topic with accumulated records keeps its place.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _COUNTED: Final = {
     BatchingKind.PER_TOPIC: (None, Counter.PerTopicBatchPartitionKey),
     BatchingKind.NONE: (Counter.NoBatchAnyPartition, Counter.NoBatchPartitionKey),
 }
-"""What records without and with a partition key are counted as; the router counts those that it batches."""
+"""Counters for records without and with a partition key; the router counts those that it batches."""
 
 
 class _Topic(NamedTuple):
-    """A topic as it is batched.  `batch`: None if its records do not wait; `tally`: records without and with a key."""
+    """A topic's batch, None if its records do not wait, and in `tally` its records without and with a key."""
 
     number: int
     batch: BatchBuilder | None
@@ -48,9 +48,9 @@ class _Topic(NamedTuple):
 
 
 class Gathering:
-    """The batches of one dispatcher, and the counters that say what went into them.  Times in ms on a steady clock.
+    """The accumulating batches of one dispatcher, with counters.  Times are in ms on a steady clock.
 
-    `rule_of` gives the rule of a topic by its number; KeyError if the topic is gone.
+    `rule_of` returns the rule of a topic by its number, and raises KeyError for a removed topic.
     """
 
     def __init__(self, slab: Slab, row: Row, rule_of: Callable[[int], TopicBatching]) -> None:
@@ -64,10 +64,10 @@ class Gathering:
         """By place."""
         self._builders: dict[int, BatchBuilder] = {}
         self.draining = False
-        """When set, nothing waits any more."""
+        """When set, no record waits."""
 
     def change_rules(self, rule_of: Callable[[int], TopicBatching]) -> list[Segment]:
-        """From now on these are the rules; what waited by the ones before."""
+        """Replace the rules, and return the records accumulated by the earlier ones."""
         waited = self.flush()
         self._rule_of = rule_of
         self._topics.clear()
@@ -75,9 +75,9 @@ class Gathering:
         return waited
 
     def add(self, segments: Iterable[Segment], heads: Iterable[RunHead | None], now_ms: int) -> list[Segment]:
-        """Add records of any topics; those that become ready with them, in order.
+        """Add records of any topics, and return those that become ready, in order.
 
-        `heads` are those of the segments; one without a sound head is not counted and does not wait.
+        `heads` belong to the segments; a segment without a sound head is not counted and does not wait.
         """
         ready: list[Segment] = []
         for segment, head in zip(segments, heads, strict=True):
@@ -105,7 +105,7 @@ class Gathering:
         return topic if topic is not None and topic.number == number else self._learn(number)
 
     def _learn(self, number: int) -> _Topic:
-        """A topic that is new in its place; of one that is gone a late frame may come, of which nothing is held."""
+        """Create a topic's state at its place; a late frame may name a removed topic, whose records are settled."""
         try:
             rule = self._rule_of(number)
         except KeyError:
@@ -122,7 +122,7 @@ class Gathering:
         return self._builders.setdefault(key, BatchBuilder(self._slab, rule.limits))
 
     def flush_of(self, number: int) -> list[Segment]:
-        """What waits in the batch that a topic's records go to; nothing, if none of its records ever came."""
+        """Return the records of a topic's batch; none before its first record."""
         topic = self._topics.get(number % self._places)
         if topic is None or topic.number != number or topic.batch is None:
             return []
@@ -130,16 +130,16 @@ class Gathering:
 
     @property
     def due_ms(self) -> int | None:
-        """When a batch is due next."""
+        """The time at which the next batch is due."""
         return min((builder.due_ms for builder in self._builders.values() if builder.due_ms is not None), default=None)
 
     def flush_due(self, now_ms: int) -> list[Segment]:
-        """What is due by now."""
+        """Return the records of all due batches."""
         due = [
             builder for builder in self._builders.values() if builder.due_ms is not None and builder.due_ms <= now_ms
         ]
         return [segment for builder in due for segment in builder.flush()]
 
     def flush(self) -> list[Segment]:
-        """Everything that waits."""
+        """Return all accumulated records."""
         return [segment for builder in self._builders.values() for segment in builder.flush()]

@@ -1,7 +1,7 @@
-"""The C library's heap: what was freed is kept for what comes next.
+"""Tuning of the C library's heap: freed memory stays with the process.
 
-Batches are as large as the pieces that glibc gets from the kernel for one allocation and gives back at once.  The next
-batch would pay for each of its pages again, which costs more than filling them.
+glibc maps an allocation of a batch's size separately and unmaps it when it is freed.  Each batch would then fault all
+its pages again, which costs more than filling them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KEPT_BYTES: Final = 8 << 20
 
 
 def keep_freed_memory() -> None:
-    """Keep up to 8 MiB of free memory at the end of this process's heap; does nothing where there is no glibc."""
+    """Keep up to 8 MiB of free memory at the end of the heap; without glibc, do nothing."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES)

@@ -52,11 +52,11 @@ _LOG = logging.getLogger(__name__)
 _MESSAGES_A_ROUND: Final = 64
 _REPORT_EVERY_S: Final = 0.5
 _FAULTS: Final = {Cause.SILENT: Counter.ConnectorSocketTimeout, Cause.BAD_DATA: Counter.BadProduceResponse}
-"""What is counted when a connection that was ready fails."""
+"""The counter for each cause with which a ready connection fails."""
 _LAST_ANSWERS_S: Final = 0.5
-"""So long a dispatcher whose code is replaced waits for the answers to what it has sent."""
+"""The wait for outstanding responses before new code replaces this process."""
 LONGEST_REST_S: Final = 60.0
-"""Brokers' quota windows are far shorter by default; nothing that one says stops us for longer."""
+"""The longest throttle time that is respected; brokers' quota windows are far shorter by default."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -93,10 +93,10 @@ class _Process:
         self._socket: BrokerSocket | None = None
         self._is_ready = False
         self._is_outdated = False
-        """Whether the connection was made as it is not configured any more."""
+        """True if the connection was made with settings that have changed since."""
         self._requests: dict[int, list[SentBatch]] = {}
         self._being_written: list[SentBatch] = []
-        """With acks 0: sent, and not yet taken by the kernel."""
+        """With acks 0: batches that the kernel has not accepted yet."""
         self._alarm: Timer | None = None
         self._alarm_at = 0.0
         self._is_reminding = False
@@ -110,7 +110,7 @@ class _Process:
         self._openings = Openings(kafka.broker_version, logs_in=self._security.logins is not None)
 
     def apply(self, config: Config) -> None:
-        """Go by this configuration from now on; what only a restart applies is as it was."""
+        """Apply a reloaded config.  Settings that need a restart keep their old values."""
         before, self._config = self._config, config
         renew_logging(before.logging, config.logging, self._name)
         self._reporter.apply(config)
@@ -151,7 +151,7 @@ class _Process:
             self._make_way()
 
     def _make_way(self) -> None:
-        """End when the brokers have answered: a broker that does not recognise repetitions would double the rest."""
+        """Stop after `_LAST_ANSWERS_S`: a broker that recognises no repetitions would double unanswered batches."""
         self._is_leaving = True
         self._loop.forget(self._control)
         self._loop.call_later(_LAST_ANSWERS_S, self._loop.stop)
@@ -197,9 +197,9 @@ class _Process:
             sums.clear()
 
     def _set_alarm(self, began: float) -> None:
-        """Wake up for the next batch or retry; a timer that is there already and early enough serves.
+        """Set a timer for the next batch or retry, unless the present timer is early enough.
 
-        What was due when the round began has had its chance: it waits for something else.
+        Work that was due at the beginning of the round had its chance and waits for another event.
         """
         dues_ms = (self._core.gather_due_ms, self._core.patience_ends_ms)
         dues = [time.monotonic() + (due - steady_ms()) / 1000 for due in dues_ms if due is not None]
@@ -218,7 +218,7 @@ class _Process:
     # --- the broker --------------------------------------------------------------------------------------------------
 
     def _end_outdated(self, connection: BrokerSocket) -> None:
-        """End a connection of before once it owes nothing; until then nothing more is sent on it."""
+        """Close an outdated connection once no response is outstanding; until then send nothing on it."""
         if self._requests or connection.is_writing:
             return
         self._core.on_written(self._being_written, time.monotonic())
@@ -279,7 +279,7 @@ class _Process:
     def _encode(
         self, batches: Sequence[SentBatch], abilities: BrokerAbilities
     ) -> tuple[list[SentBatch], list[PartitionData]]:
-        """The batches that can be read, and their bytes."""
+        """Return the readable batches and their encoded data."""
         sound: list[SentBatch] = []
         data: list[PartitionData] = []
         name_of = self._core.topic_name
@@ -293,7 +293,7 @@ class _Process:
         return sound, data
 
     def _copy(self, target: Target, batches: Iterable[SentBatch]) -> None:
-        """For message debugging, while the messages are still ours."""
+        """Copy batches for message debugging, before they are settled."""
         if self._tap.is_open:
             for batch in batches:
                 self._tap.copy(target, self._core.topic_name(batch.topic), batch.segments)
@@ -329,7 +329,7 @@ class _Process:
             self._start_reminding()
 
     def _heed_quota(self, response: ProduceResponse) -> None:
-        """Give a broker whose quota we are over the rest that it asks for; it reads nothing meanwhile anyway."""
+        """Send nothing for the broker's throttle time, during which it reads no requests."""
         assert self._socket is not None
         if response.throttle_ms and self._socket.connection.abilities.leaves_throttling_to_us:
             self._core.rest_until(time.monotonic() + min(response.throttle_ms / 1000, LONGEST_REST_S))
@@ -337,7 +337,7 @@ class _Process:
     def _on_failed(self, event: Failed) -> None:
         _LOG.log(
             logging.ERROR if event.cause.needs_operator else logging.WARNING,
-            "%s What it was to send waits, and nothing of it is lost.", event.error,
+            "%s The dispatcher's messages wait; none is lost.", event.error,
             extra={"about": event.cause},
         )  # fmt: skip
         self._standing.failed(str(event.error), needs_operator=event.cause.needs_operator)
@@ -347,7 +347,7 @@ class _Process:
         self._pause()
 
     def _give_up_waiting(self) -> None:
-        """A hand-back has waited long enough for answers: what is in doubt goes on to who leads now."""
+        """Close the connection of a hand-back past its deadline; the new leaders get the batches in doubt."""
         _LOG.warning(
             "Broker %s owes answers for partitions that it does not lead any more; its connection is given up.",
             self._broker.node,

@@ -1,19 +1,19 @@
-"""The queue of one partition in a dispatcher.  A message stays in it until its ack.
+"""The queue of one partition in a dispatcher.  A message stays in the queue until its ack.
 
     ready      records free to join any batch
-    resend     batches that were built and have to be sent, again or (rerouted here) anew
+    resend     built batches to send: again, or for the first time by this dispatcher after a reroute
     in_flight  batches sent and not answered, in order
-    failed     batches answered with an error that have to be sent again, in order
+    failed     batches with an error response to send again, in order
 
-Life of a queue:
+States of a queue:
 
     FLOWING   sends
-    DRAINING  an error was answered: nothing is sent until every batch in flight has its answer, so that what is sent
-              again goes in order; the broker refuses what was behind a refused batch
-    PAUSED    the router was told; what the queue holds will be handed back
+    DRAINING  after an error response, sends nothing until every batch in flight has its response, so that batches are
+              resent in order; the broker refuses the batches behind a refused one
+    PAUSED    the router has the report; the queue will be handed back
 
-A broker that knows nothing of a producer takes any sequence number.  So the first batch goes alone: had it company, and
-were it refused and the company not, they would change places.
+A broker without state for a producer accepts any sequence number.  So the first batch goes alone: if the broker refused
+it and accepted a second one in flight, the two would change places.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 __all__ = ["PER_PARTITION", "PartitionQueue", "QueueState", "Queues"]
 
 PER_PARTITION: Final = 5
-"""Batches in flight per partition; a broker remembers as many of a producer."""
+"""The most batches in flight for a partition; a broker remembers as many of a producer."""
 
 
 @unique
 class QueueState(Enum):
-    """See the module's text."""
+    """The state of a partition queue."""
 
     FLOWING = "flowing"
     DRAINING = "draining"
@@ -46,7 +46,7 @@ class QueueState(Enum):
 
 
 class PartitionQueue:
-    """See the module's text.  `not_before` is on the clock of the process, in seconds."""
+    """The batches and records of one partition.  `not_before` is in seconds on the clock of the process."""
 
     __slots__ = (
         "backs_off", "bump", "expected", "failed", "gap", "hand_back", "in_doubt", "in_flight", "is_torn",
@@ -62,12 +62,12 @@ class PartitionQueue:
         self.in_flight: deque[SentBatch] = deque()
         self.failed: list[SentBatch] = []
         self.expected: int | None = None
-        """The sequence number that the broker expects next: None before its first good answer, or if what it
-        took had no number."""
+        """The sequence number that the broker expects next: None before its first good response, and after a
+        batch without a number."""
         self.in_doubt = False
-        """A request was given up without its answer, and may yet be carried out."""
+        """True if the broker may still carry out a request that was abandoned without its response."""
         self.hand_back = False
-        """Once drained, hand everything back: the router asked."""
+        """Once drained, hand all records back, as the router requested."""
         self._forget_plans()
 
     def _forget_plans(self) -> None:
@@ -76,15 +76,15 @@ class PartitionQueue:
         self.backs_off = False
         """Once drained, wait before sending again."""
         self.gap: int | None = None
-        """Once drained, number anew from here: what had this number was given up, and never written."""
+        """Once drained, renumber from here: the batch with this number was discarded and never written."""
         self.is_torn = False
-        """Something was given up whose number may be missing; if so, the broker will tell."""
+        """True if a discarded batch may have left a gap; the broker's next response shows one."""
         self.bump = False
         """Once drained, take the next producer epoch."""
         self.stops_numbering = False
-        """Once drained, go on without sequence numbers."""
+        """Once drained, send without sequence numbers."""
         self.pause = False
-        """Once drained, tell the router."""
+        """Once drained, report PAUSED to the router."""
 
     @property
     def has_work(self) -> bool:
@@ -92,27 +92,27 @@ class PartitionQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it holds nothing, and nobody waits for it."""
+        """True if the queue is empty and no hand-back is pending."""
         holds = self.has_work or self.in_flight or self.failed
         return not holds and self.state is QueueState.FLOWING and not self.hand_back
 
     def may_send(self, now: float, *, recognised: bool) -> bool:
-        """Whether a batch may go out now; `recognised`: whether the broker sees that it has a batch already."""
+        """Return True if a batch may go out now; `recognised`: the broker recognises repeated batches."""
         window = PER_PARTITION if recognised and self.expected is not None else 1
         has_room = self.state is QueueState.FLOWING and len(self.in_flight) < window
         return has_room and now >= self.not_before and self.has_work
 
     def drain(self) -> None:
-        """Send nothing more until all answers are there."""
+        """Send nothing until all outstanding responses have come."""
         if self.state is QueueState.FLOWING:
             self.state = QueueState.DRAINING
 
     def answered(self, batch: SentBatch) -> None:
-        """A batch in flight has its answer."""
+        """Remove an answered batch from those in flight."""
         self.in_flight.remove(batch)
 
     def accepted(self, batch: SentBatch) -> None:
-        """A batch in flight has its answer, and the broker has the batch."""
+        """Remove a batch that the broker has, and advance the expected sequence number."""
         self.answered(batch)
         self.retries = 0
         self.is_torn = False
@@ -122,19 +122,19 @@ class PartitionQueue:
             self.settle_doubts()
 
     def settle_doubts(self) -> None:
-        """With nothing built that waits for an answer there is nothing left that could be written twice."""
+        """Clear `in_doubt` if no built batch is left that could be written twice."""
         if not (self.in_flight or self.resend or self.failed):
             self.in_doubt = False
 
     def gather(self) -> None:
-        """After draining: what failed goes before what was waiting to be sent again."""
+        """Put failed batches before those to resend; the queue is drained."""
         self.resend = deque([*self.failed, *self.resend])
         self.failed = []
 
     def lose(self) -> list[SentBatch]:
-        """The connection is gone: everything in flight is in doubt and has to be sent again.  What was in flight."""
+        """Move the batches in flight to `failed` after a lost connection, and return them; they are in doubt."""
         doubtful = list(self.in_flight)
-        # Failed ones are older than those still in flight behind them: answers come in order.
+        # Failed batches are older than those in flight, because responses come in order.
         self.failed += doubtful
         self.in_flight.clear()
         self.gather()
@@ -143,7 +143,7 @@ class PartitionQueue:
         return doubtful
 
     def release(self) -> tuple[list[SentBatch], list[Segment]]:
-        """All that the queue holds, nothing of which is in flight: (built batches, the rest); it begins anew."""
+        """Empty the queue and return (built batches, the rest); no batch may be in flight."""
         self.gather()
         sent, fresh = list(self.resend), list(self.ready)
         self.resend.clear()
@@ -158,8 +158,8 @@ class PartitionQueue:
 class Queues(dict[tuple[int, int], PartitionQueue]):
     """The queues of a dispatcher by topic and partition.
 
-    Topics come and go as long as it lives.  When there are more than `most` queues, those of topics that do not exist
-    any more are forgotten: their numbers are never given again.  Those `in_turn` stay until they have had their turn.
+    Beyond `most` queues, those of removed topics are deleted, since topic numbers are never reused.  Queues of
+    `in_turn` stay until their turn.
     """
 
     def __init__(self, most: int, exists: Callable[[int], bool], in_turn: Container[tuple[int, int]]) -> None:
@@ -169,7 +169,7 @@ class Queues(dict[tuple[int, int], PartitionQueue]):
         self._in_turn = in_turn
 
     def of(self, topic: int, partition: int) -> PartitionQueue:
-        """The queue of a partition; a new one if there is none."""
+        """Return the queue of a partition, a new one if needed."""
         queue = self.get((topic, partition))
         if queue is None:
             if len(self) >= self._most:

@@ -1,8 +1,8 @@
-"""One more try for messages whose timestamps a broker refuses: with the time of their arrival.
+"""One more attempt for messages whose timestamps a broker refuses, with their arrival times.
 
-The broker refused the batch before it wrote anything, so that it may come again with the same sequence numbers and
-other timestamps.  The slab has no mark for the second try, and needs none: a timestamp that is the arrival time already
-is not replaced.  So a crash at any point leads to the same outcome.
+The broker refused the batch before it wrote any record, so the batch may come again with the same sequence numbers and
+other timestamps.  The slab needs no mark for the second attempt, since a timestamp that equals the arrival time is not
+replaced.  So a crash at any point leads to the same outcome.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 __all__ = ["Restamped", "restamp"]
 
 _SAME_MS: Final = 1000
-"""Two readings of the arrival time may differ by the rounding of clocks, and by how they are slewed meanwhile."""
+"""The greatest difference between two readings of an arrival time, by rounding and clock slew."""
 
 
 class Restamped(NamedTuple):
-    """How many records got their arrival times, and the first of them in words, with its former timestamp."""
+    """The number of records with a replaced timestamp, and a description of the first with its old timestamp."""
 
     records: int
     first: str
 
 
 def restamp(slab: Slab, segments: Iterable[Segment], indices: Collection[int]) -> Restamped:
-    """Replace the timestamps of the records with these places in a batch by their arrival times.
+    """Replace the timestamps of a batch's records, given by index, by their arrival times.
 
-    Timestamps that are arrival times already, or on which the client insists, stay.
-    Raises SlabError where a segment is not what it claims.
+    Timestamps that equal the arrival time, or that the client wants to keep, stay.
+    Raises SlabError for an unsound segment.
     """
     step_ms = wall_ms() - steady_ms()
     start, count, first = 0, 0, ""

@@ -1,4 +1,4 @@
-"""Where a dispatcher stands with its broker, for the status page and the log."""
+"""The state of a dispatcher's connection, for the status page and the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PUBLISH_EVERY_S: Final = 1.0
 
 
 class Standing:
-    """Follows the connection of the dispatcher in `slot`; `now_ms` is the wall clock."""
+    """The connection state of the dispatcher in `slot`; `now_ms` is the wall clock."""
 
     def __init__(self, slot: int, broker: Broker, sender: ByteSender, now_ms: Callable[[], int]) -> None:
         self._slot = slot
@@ -43,11 +43,14 @@ class Standing:
         self._connection, self._since_ms = connection, self._now_ms()
 
     def connecting(self) -> None:
-        """A connection is being made."""
+        """Record the start of a connection attempt."""
         self._become(CONNECTING)
 
     def connected(self, *, exactly_once: bool, certificate_ends_s: float | None = None) -> None:
-        """It is there; whether the broker recognises what it has already, and when its certificate expires."""
+        """Record a ready connection; `exactly_once`: the broker recognises repeated batches.
+
+        `certificate_ends_s` is the expiry of the broker's certificate, in seconds since the epoch.
+        """
         self._become(CONNECTED)
         self._exactly_once = exactly_once
         self._needs_operator = False
@@ -59,18 +62,18 @@ class Standing:
             self._failing_since_ms = 0
 
     def closed(self) -> None:
-        """The broker closed it while it was idle."""
+        """Record that the broker closed an idle connection."""
         self._become(IDLE)
 
     def failed(self, error: str, *, needs_operator: bool = False) -> None:
-        """It failed, or could not be made; whether it stays so until somebody changes the set-up."""
+        """Record a failure; `needs_operator`: the error lasts until the set-up changes."""
         self._become(FAILED)
         self._needs_operator = needs_operator
         self._last_error, self._last_error_ms = error, self._since_ms
         self._failing_since_ms = self._failing_since_ms or self._since_ms
 
     def publish(self, requests_in_flight: int, troubles: tuple[PartitionTrouble, ...]) -> None:
-        """Tell status.  What it does not take is not said: it is said again in a second."""
+        """Send a report to the status process; a lost report is replaced a second later."""
         standing = BrokerStanding(
             self._slot,
             self._broker.node,

@@ -1,4 +1,4 @@
-"""Which partitions the broker answered with an error that is tried again, for the status page.  Bounded."""
+"""Partitions whose last response was a retriable error, for the status page.  Bounded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Troubles"]
 
 
 class Troubles:
-    """The last answers that were errors; `now_ms` is the wall clock."""
+    """The last error responses; `now_ms` is the wall clock."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -23,7 +23,7 @@ class Troubles:
         return bool(self._found)
 
     def note(self, topic: bytes, partition: int, error: str) -> None:
-        """A partition was answered with an error; the first of a row of the same says since when."""
+        """Record a partition's error; repetitions of the same error keep the time of the first."""
         known = self._found.get((topic, partition))
         if known is not None and known.error == error:
             return
@@ -32,9 +32,9 @@ class Troubles:
         self._found[topic, partition] = PartitionTrouble(topic, partition, error, self._now_ms())
 
     def over(self, topic: bytes, partition: int) -> None:
-        """A partition was answered well."""
+        """Remove a partition after a good response."""
         self._found.pop((topic, partition), None)
 
     def listed(self) -> tuple[PartitionTrouble, ...]:
-        """All of them."""
+        """Return all recorded partitions."""
         return tuple(self._found.values())

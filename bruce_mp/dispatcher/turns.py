@@ -1,4 +1,4 @@
-"""Whose turn it is: the queues that have something to send, in the order in which they had it or last sent."""
+"""The round-robin send queue over the partitions that have records to send."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["Turns"]
 
 
 class Turns(dict[tuple[int, int], "PartitionQueue"]):
-    """Queues by topic and partition.  One that has nothing to send any more leaves when its turn comes."""
+    """Queues by topic and partition, in sending order.  An empty queue leaves at its turn."""
 
     def schedule(self, queue: PartitionQueue) -> None:
-        """Give a queue its turn, if it has something to send."""
+        """Append a queue, if it has records to send."""
         if queue.has_work:
             self.setdefault((queue.topic, queue.partition), queue)
 
     @property
     def have_work(self) -> bool:
-        """Whether anything is to be sent."""
+        """True if a queue has records to send."""
         return any(queue.has_work for queue in self.values())
 
     def next_at(self, rest_until: float) -> float | None:
-        """When a queue that waits for its back-off may send, and none may before `rest_until`; None if none waits."""
+        """Return the time at which a queue in back-off may send, at least `rest_until`; None if none waits."""
         delayed = (q.not_before for q in self.values() if q.not_before and q.state is QueueState.FLOWING)
         earliest = min(delayed, default=rest_until if self else None)
         return None if earliest is None else max(earliest, rest_until)
@@ -37,9 +37,10 @@ class Turns(dict[tuple[int, int], "PartitionQueue"]):
     def choose(
         self, maker: BatchMaker, room: int, now: float
     ) -> list[tuple[PartitionQueue, SentBatch | Plan | SlabError]]:
-        """What goes into a request of `room` bytes, one of each queue: a batch that was built, or the plan of another.
+        """Choose the content of a request of `room` bytes: a built batch or a plan of each queue.
 
-        One goes always, however large.  What cannot be planned, because it is not what it claims, has left its queue.
+        One batch always fits, however large.  A failed plan yields its SlabError; its damaged records have left
+        the queue.
         """
         chosen: list[tuple[PartitionQueue, SentBatch | Plan | SlabError]] = []
         is_first = True
@@ -70,7 +71,7 @@ class Turns(dict[tuple[int, int], "PartitionQueue"]):
 
 
 def _next_of(queue: PartitionQueue, maker: BatchMaker, room: int, *, is_first: bool) -> SentBatch | Plan | None:
-    """What a queue sends next; None if there is no room for it."""
+    """Return the next batch or plan of a queue; None if it does not fit."""
     if queue.resend:
         return queue.resend.popleft() if is_first or queue.resend[0].payload <= room else None
     if not is_first and queue.ready[0].payload > room:
