@@ -1,8 +1,8 @@
-"""When a batch is complete: by age, by number of messages, by bytes, whichever comes first.
+"""Batch building with three limits: age, number of messages and bytes; the first one reached completes the batch.
 
-The rules are those of the reference (behaviour, "Flush rule of one batch"), applied to segments: a segment that does
-not fit is cut at the message where the limit is reached (`add`).  Where the batch says no more than when its messages
-may go, it goes with the batch that it completes instead (`add_whole`): a cut is paid for by every message of its run.
+The rules are those of the reference (behaviour, "Flush rule of one batch"), applied to segments.  `add` cuts a segment
+that does not fit at the message that reaches the limit.  `add_whole` adds it uncut to the batch that it completes; this
+serves batches that only time their messages, because a cut costs work for every message of the run.
 
 Ages count from the arrival of the first message at the input, not from the client's timestamp, which may lie anywhere.
 Used by the router for batches of a topic, by the dispatchers for all others.
@@ -26,13 +26,13 @@ _UNLIMITED: Final = 1 << 62
 
 
 class BatchBuilder:
-    """One batch that grows, and the finished ones that adding to it yields."""
+    """A growing batch, whose methods return the batches that they complete."""
 
     def __init__(self, slab: Slab, limits: BatchLimits) -> None:
         self._slab = slab
         self._age_ms = _UNLIMITED if limits.time_ms is None else limits.time_ms
         self._max_bytes = limits.bytes or _UNLIMITED
-        self._max_records = min(limits.messages or _UNLIMITED, self._max_bytes)  # an empty message counts a byte
+        self._max_records = min(limits.messages or _UNLIMITED, self._max_bytes)  # an empty message counts as one byte
         self._segments: list[Segment] = []
         self._records = 0
         self._bytes = 0
@@ -40,11 +40,11 @@ class BatchBuilder:
 
     @property
     def due_ms(self) -> int | None:
-        """When the batch is due by age, on the caller's clock; None = empty, or no limit of age."""
+        """The time at which the age limit is reached, on the caller's clock; None if empty or without that limit."""
         return self._due_ms if self._due_ms < _UNLIMITED else None
 
     def add(self, segment: Segment, now_ms: int) -> list[list[Segment]]:
-        """Add a segment; the batches that this completes, in order."""
+        """Add a segment and return the batches that it completes, in order."""
         arrived = arrived_ms(self._slab, segment)
         if self._segments and self._has_room_behind(segment) and not self._is_due(now_ms):
             self._join(segment, arrived, now_ms)
@@ -62,25 +62,27 @@ class BatchBuilder:
         return done
 
     def add_whole(self, segment: Segment, arrived: int, now_ms: int) -> list[Segment]:
-        """Add a segment that `arrived` at that time and is not cut; the batch if this completes it, else nothing."""
+        """Add a segment uncut, with its arrival time; return the batch if complete, else an empty list."""
         self._join(segment, arrived, now_ms)
         if self._records < self._max_records and self._bytes < self._max_bytes and now_ms < self._due_ms:
             return []
         return self.flush()
 
     def _has_room_behind(self, segment: Segment) -> bool:
-        """Whether a segment fits and does not complete the batch."""
+        """Return True if a segment fits and does not complete the batch."""
         return self._records + segment.records < self._max_records and self._bytes + segment.payload < self._max_bytes
 
     def _fits(self, segment: Segment) -> bool:
         return self._records + segment.records <= self._max_records and self._bytes + segment.payload <= self._max_bytes
 
     def _fill_up(self, segment: Segment, arrived: int, done: list[list[Segment]], now_ms: int) -> Segment | None:
-        """Take what fits from a segment that does not fit whole; the rest of it."""
+        """Add the part of a segment that fits, and return the rest."""
         room = (self._max_records - self._records, self._max_bytes - self._bytes)
         head, rest = head_of(self._slab, segment, *room)
         if head is None and not self._segments:
-            head, rest = head_of(self._slab, segment, 1, _UNLIMITED)  # larger than the limit: it goes alone
+            head, rest = head_of(
+                self._slab, segment, 1, _UNLIMITED
+            )  # a message larger than the limit forms its own batch
         if head is not None:
             self._join(head, arrived, now_ms)
         if self._segments:
@@ -88,7 +90,7 @@ class BatchBuilder:
         return rest
 
     def _join(self, segment: Segment, arrived: int, now_ms: int) -> None:
-        came_ms = min(arrived, now_ms)  # of another life: perhaps to come
+        came_ms = min(arrived, now_ms)  # an arrival time of an earlier daemon may lie in the future
         self._due_ms = min(self._due_ms, came_ms + self._age_ms)
         self._segments.append(segment)
         self._records += segment.records
@@ -101,7 +103,7 @@ class BatchBuilder:
         return now_ms >= self._due_ms
 
     def flush(self) -> list[Segment]:
-        """What has gathered; the batch is empty then."""
+        """Empty the batch and return its segments."""
         segments, self._segments = self._segments, []
         self._records = self._bytes = 0
         self._due_ms = _UNLIMITED

@@ -1,6 +1,6 @@
-"""Places of the slab whose memory is damaged: they are refused.
+"""Refusal of damaged records in the slab.
 
-What is damaged stays where it is, held by whoever has it: nobody can say what it was.  Everything else goes on.
+Damaged records stay in place with their owner, because their contents cannot be trusted.  All other records go on.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _LOG = logging.getLogger(__name__)
 
 
 def refuse(row: Row, error: SlabError) -> None:
-    """Count and log a place that is left alone."""
+    """Count and log a damaged place, which stays as it is."""
     row.add(Counter.RefusedDamagedPlace)
-    _LOG.error("%s What is there is not delivered; `bruce slab inspect` shows more.", error, extra={"about": "damage"})
+    _LOG.error("%s Its messages are not delivered; `bruce slab inspect` shows more.", error, extra={"about": "damage"})
 
 
 def is_sound(slab: Slab, segment: Segment) -> bool:
-    """Whether all records of a segment can be read."""
+    """Return True if all records of a segment can be read."""
     try:
         kernels.time_span(slab, segment)
     except SlabError:
@@ -41,7 +41,7 @@ def is_sound(slab: Slab, segment: Segment) -> bool:
 
 
 def without_damaged(slab: Slab, row: Row, segments: Iterable[Segment]) -> list[Segment]:
-    """Those segments that a word or an outcome can be stored for; the others are refused."""
+    """Return the segments whose state words can be stored, and refuse the others."""
     sound: list[Segment] = []
     for segment in segments:
         try:

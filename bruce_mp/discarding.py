@@ -1,6 +1,6 @@
-"""Discards and possible duplicates of messages that are in the slab: settled, counted, reported, copied.
+"""Discards and possible duplicates of messages in the slab: settling, counting, reporting and copying.
 
-For the processes behind the input.  `ProcessReporter` is the reporter of any process of the message path.
+Router, dispatchers and stream workers use `Discards`; `ProcessReporter` serves the input, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AT_ONCE: Final = MAX_SETTLED_SEGMENTS
 
 
 class ProcessReporter(DiscardReporter):
-    """The reporter of a process with these links and this row."""
+    """The discard reporter of one process."""
 
     def __init__(self, config: Config, links: Links, row: Row) -> None:
         super().__init__(links.sender(DISCARDS), config.http.bad_msg_prefix_size)
@@ -43,7 +43,7 @@ class ProcessReporter(DiscardReporter):
         self.apply(config)
 
     def apply(self, config: Config) -> None:
-        """Go by this configuration from now on."""
+        """Apply a reloaded config."""
         file = None
         if config.discard_log.enable:
             self._copies = self._copies or Copies(self._links.sender(COPIES), self._row.add)
@@ -64,9 +64,9 @@ class Discards:
     def settle(
         self, segments: Iterable[Segment], reason: DiscardReason, topic: bytes, counter: Counter | None = None
     ) -> None:
-        """Discard segments that are ours, and raise `counter` by the number of their messages.
+        """Discard claimed segments, and raise `counter` by the number of their messages.
 
-        What one transaction has room for, such as a record batch, is settled all of it or not at all.
+        Segments that fit into one transaction, such as a record batch, are settled all or none.
         """
         segments = list(segments)
         for start in range(0, len(segments), _AT_ONCE):
@@ -87,7 +87,7 @@ class Discards:
             self._reporter.copy(reason, self._messages(segment, topic))
 
     def _span(self, segment: Segment) -> kernels.TimeSpan:
-        """The timestamps; none of records that are damaged: they are counted all the same."""
+        """Return the range of timestamps, without damaged records, which count nevertheless."""
         try:
             return kernels.time_span(self._slab, segment)
         except SlabError:
@@ -100,7 +100,7 @@ class Discards:
             return []
 
     def note_duplicates(self, segments: Iterable[Segment], topic: bytes) -> None:
-        """Note segments that are sent again although the broker may have kept them."""
+        """Record possible duplicates: segments sent again that the broker may have kept."""
         for segment in segments:
             span = self._span(segment)
             self._row.add(Counter.PossibleDuplicateMsg, segment.records)

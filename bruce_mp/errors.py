@@ -1,9 +1,9 @@
-"""Errors, exit codes and discard reasons: the words that every part of the daemon shares.
+"""Errors, exit codes and discard reasons that every part of the daemon shares.
 
-Three promises hold for everything that is raised on purpose:
+Every deliberately raised error keeps three promises:
 
-* it is a `BruceError`, so that a process can tell a failure that we foresaw from a bug;
-* its text is a sentence for a person: what is wrong, where, and what to do about it;
+* it is a `BruceError`, so that a process can tell an expected failure from a bug;
+* its text is a sentence with the fault, its place and the remedy;
 * it has an exit code, so that a service manager can tell a typo in the config from a crash.
 """
 
@@ -28,7 +28,7 @@ __all__ = [
 
 @unique
 class ExitCode(IntEnum):
-    """What `bruce` says with its exit status.  1 is kept from the ancestors: a mistake in the set-up."""
+    """The exit statuses of `bruce`.  As in its predecessors, 1 is a mistake in the set-up."""
 
     OK = 0
     SETUP = 1
@@ -36,14 +36,14 @@ class ExitCode(IntEnum):
     UNBALANCED = 3
     """`bruce check`: the books do not balance."""
     UNREADABLE = 4
-    """`bruce check` and `bruce status`: the daemon did not answer, or not consistently."""
+    """`bruce check` and `bruce status`: the daemon did not respond, or its answers were inconsistent."""
     BOOT_LOOP = 70
     """A process of the daemon failed at boot again and again."""
 
 
 @unique
 class DiscardReason(IntEnum):
-    """Why a message left the daemon without an ack from Kafka.  The number is what a record keeps in the slab."""
+    """The reason of a discard.  The slab's records store the number."""
 
     MALFORMED = 1
     UNSUPPORTED_API_KEY = 2
@@ -67,25 +67,25 @@ class DiscardReason(IntEnum):
 
 
 class BruceError(Exception):
-    """Base of all errors that we raise on purpose."""
+    """Base of all deliberately raised errors."""
 
     exit_code: ExitCode = ExitCode.SETUP
 
 
 class ConfigError(BruceError):
-    """The configuration is wrong; the text names file, key, value and what is allowed."""
+    """The configuration is wrong; the text names file, key, value and the allowed values."""
 
 
 class StartError(BruceError):
-    """The daemon cannot start: a socket, a directory or a lock is not to be had."""
+    """The daemon cannot start: a socket, a directory or a lock is not available."""
 
 
 class SlabError(BruceError):
-    """A slab file is damaged, of another layout, locked by a living daemon, or a place in it is not what it claims."""
+    """A slab file is damaged, has another layout or is locked, or a record in it is unsound."""
 
 
 class ProtocolError(BruceError):
-    """Base of the two below; never raised itself."""
+    """Base of the two protocol errors; never raised itself."""
 
     def __init__(self, text: str) -> None:
         if type(self) is ProtocolError:
@@ -94,11 +94,11 @@ class ProtocolError(BruceError):
 
 
 class LocalProtocolError(ProtocolError):
-    """We asked a protocol module for something that the protocol does not allow."""
+    """A caller requested an act that the protocol does not allow."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The other side sent something that the protocol does not allow; the connection cannot go on."""
+    """The peer sent data that the protocol does not allow; the connection must end."""
 
 
 class AttemptEndedError(RemoteProtocolError):
@@ -106,7 +106,7 @@ class AttemptEndedError(RemoteProtocolError):
 
 
 def place_above(error: OSError, directory: object) -> str:
-    """What to do about a `directory` in which something cannot be made; the beginning of a sentence."""
+    """Return the remedy for a failed creation in `directory`, as the beginning of a sentence."""
     if error.errno == errno.ENOENT:
         return f"Make the directory {directory}, with write permission for the daemon's user"
     return f"Give the daemon's user write permission in {directory}"

@@ -1,6 +1,6 @@
-"""Message debugging, in the processes that have the messages: copies of those of chosen topics.
+"""Message debugging in router and dispatchers: copies of the messages of chosen topics.
 
-Nothing is chosen as a rule, and then it costs a look at one flag for each segment.
+Without a chosen topic, the cost is one flag check for each segment.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ __all__ = ["Tap", "tap_for"]
 
 
 class Tap:
-    """Copies messages on their way."""
+    """Copies messages of chosen topics."""
 
     def __init__(self, slab: Slab, copies: Copies) -> None:
         self._slab = slab
         self._copies = copies
         self._chosen = DebugTopics()
         self.is_open = False
-        """Whether any topic is chosen."""
+        """True if a topic is chosen."""
 
     def choose(self, chosen: DebugTopics) -> None:
-        """From now on copy the messages of these topics."""
+        """Replace the chosen topics."""
         self._chosen = chosen
         self.is_open = chosen.any
 
     @property
     def pending(self) -> bool:
-        """Whether there is anything to flush."""
+        """True if copies wait for `flush`."""
         return self._copies.pending
 
     def flush(self) -> None:
-        """Send what was copied."""
+        """Send the waiting copies."""
         self._copies.flush()
 
     def copy(self, target: Target, topic: bytes, segments: Iterable[Segment]) -> None:
-        """Copy segments that are ours, if their topic is chosen, but none that is damaged: who works with it tells."""
+        """Copy claimed segments of a chosen topic; skip damaged ones, which their owner reports."""
         if not self._chosen.covers(topic):
             return
         now_ms = wall_ms()
@@ -67,5 +67,5 @@ class Tap:
 
 
 def tap_for(slab: Slab, links: Links, row: Row) -> Tap:
-    """The tap of a process with these links and this row."""
+    """Build the tap of a process."""
     return Tap(slab, Copies(links.sender(COPIES), row.add))
