@@ -1,12 +1,12 @@
-"""Which version of each API to use with a broker: the highest that it advertises and that we speak.
+"""The choice of API versions: the highest one that both the broker and this release support.
 
-What a broker advertises is not quite what it takes.  Kafka 4 still lists Produce 0 to 2 (an old librdkafka would give
-up without them) and closes the connection on them.  They are used only with a broker that has nothing later: with
-Produce 0 and 1 it gets message sets of format 0, with 2 of format 1, and from 3 on record batches.
+A broker may advertise versions that it refuses.  Kafka 4 still lists Produce 0 to 2, which an old librdkafka requires,
+and closes the connection on them.  They serve only brokers without later ones: Produce 0 and 1 carry message sets of
+format 0, Produce 2 those of format 1, and later versions record batches.
 
-A broker before 0.10 cannot be asked; `BEFORE_API_VERSIONS` is what all of those take.
+A broker before 0.10 has no ApiVersions; `BEFORE_API_VERSIONS` holds the versions that all of them accept.
 
-`DOWNGRADE` is the order in which ApiVersions itself is asked: a broker that does not know version 3 answers error 35.
+`DOWNGRADE` is the order of the ApiVersions requests: a broker without version 3 responds with error 35.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ SPOKEN: Final = {
 }
 API_NAMES: Final = {PRODUCE: "Produce", METADATA: "Metadata", INIT_PRODUCER_ID: "InitProducerId"}
 FIRST_PRODUCE: Final = {Codec.LZ4: 2, Codec.ZSTD: 7}
-"""The first produce request that a codec can be used with; codecs not listed go with all.  LZ4 is older, but with its
-own idea of the checksum in a frame's header.  An earlier request with zstd is answered with error 76 (KIP-110)."""
+"""The first produce request for each codec; all requests accept a codec that is not listed.  Earlier brokers expect a
+wrong checksum in LZ4 frame headers.  An earlier request with zstd gets error 76 (KIP-110)."""
 
 FIRST_PRODUCE_THROTTLED_BY_US: Final = 6
 
 SUBSTITUTE: Final = Codec.SNAPPY
-"""Every broker takes it, and it costs the least."""
+"""Every broker accepts Snappy, and it costs the least CPU."""
 
 
 class NoCommonVersionError(RemoteProtocolError):
-    """We and the broker share no version of an API that is needed."""
+    """Broker and daemon share no version of a required API."""
 
 
 class BrokerAbilities(Struct, frozen=True):
-    """What was agreed with a broker.
+    """The agreed API versions of a broker.
 
-    `init_producer_id_version` is None if it knows no producer ids, `create_topics_version` if nobody can ask it to make
-    topics: Kafka before 0.10.1.  `sasl_handshake_version` is None before 0.10, `sasl_authenticate_version` before 1.0.
+    `init_producer_id_version` is None if the broker has no producer ids, `create_topics_version` before 0.10.1.
+     `sasl_handshake_version` is None before 0.10, `sasl_authenticate_version` before 1.0.
     """
 
     produce_version: int
@@ -81,37 +81,37 @@ class BrokerAbilities(Struct, frozen=True):
 
     @property
     def idempotence(self) -> bool:
-        """Whether it recognises a batch that it already has."""
+        """True if the broker recognises repeated batches."""
         return self.init_producer_id_version is not None
 
     @property
     def leaves_throttling_to_us(self) -> bool:
-        """Whether it answers at once and says how long to wait; older ones have waited themselves by then (KIP-219)."""
+        """True if the broker responds at once and the client waits; older brokers delay the response (KIP-219)."""
         return self.produce_version >= FIRST_PRODUCE_THROTTLED_BY_US
 
     @property
     def message_format(self) -> MessageFormat:
-        """How messages have to be written for it."""
+        """The message format that the broker accepts."""
         if self.produce_version >= produce_request.FIRST_VERSION_WITH_BATCHES:
             return MessageFormat.BATCHES
         has_timestamps = self.produce_version >= produce_request.FIRST_VERSION_WITH_TIMESTAMPS
         return MessageFormat.V1 if has_timestamps else MessageFormat.V0
 
     def takes(self, codec: Codec) -> bool:
-        """Whether it takes what `codec` has compressed."""
+        """Return True if the broker accepts `codec`."""
         return self.produce_version >= FIRST_PRODUCE.get(codec, 0)
 
     def substitute(self, codec: Codec) -> Codec:
-        """`codec`, or one that the broker takes in its place."""
+        """Return `codec`, or `SUBSTITUTE` if the broker does not accept `codec`."""
         return codec if self.takes(codec) else SUBSTITUTE
 
 
 BEFORE_API_VERSIONS: Final = BrokerAbilities(produce_version=0, metadata_version=0, init_producer_id_version=None)
-"""Of Kafka 0.8 and 0.9."""
+"""The versions of Kafka 0.8 and 0.9."""
 
 
 def choose_versions(apis: Mapping[int, ApiRange]) -> BrokerAbilities:
-    """Raises NoCommonVersionError."""
+    """Choose the highest common version of each API; raise NoCommonVersionError if a required one has none."""
     optional = (INIT_PRODUCER_ID, CREATE_TOPICS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
     return BrokerAbilities(
         _required(PRODUCE, apis),

@@ -1,12 +1,12 @@
-"""The barrier: a client on a stream connection asks what became of everything that it sent on it before.
+"""Barriers: a client requests the outcome of all messages that it sent before on a stream connection.
 
     request  int32 Size | int16 ApiKey = 258 | int16 ApiVersion = 0 | int16 Flags = 0 | 8 bytes Token | int16 Level
              | int32 TimeLimit in ms
     answer   int32 Size | int16 ApiKey = 259 | int16 ApiVersion = 0 | 8 bytes Token | int16 Status | int64 Received
              | int64 Delivered | int64 Discarded | int16 number of reasons | as often: int16 Reason, int64 Count
 
-All integers are big-endian and signed; Size counts the whole, itself included.  The counts are of the messages that
-came on the connection before the request, from its first on.  `docs/protocol.md` describes it for programmers.
+All integers are big-endian and signed; Size counts the whole frame, itself included.  The counts cover all messages
+that came on the connection before the request.  `docs/protocol.md` describes it for programmers.
 The daemon and the Python client both use this module.
 """
 
@@ -54,7 +54,7 @@ _LONGEST_ANSWER: Final = _ANSWER.size + _REASON.size * (2**15 - 1)
 
 @unique
 class Level(IntEnum):
-    """How far the messages must have come."""
+    """The stage that the messages must reach."""
 
     RECEIVED = 0
     """The daemon has them, or has discarded them."""
@@ -64,25 +64,25 @@ class Level(IntEnum):
 
 @unique
 class BarrierStatus(IntEnum):
-    """What an answer says; the counts are right with any of them."""
+    """The status of an answer; the counts are right with each of them."""
 
     DONE = 0
-    """All messages have come as far as the request asked."""
+    """All messages have reached the requested level."""
     TIMED_OUT = 1
-    """Not all have; those that are left are delivered all the same."""
+    """Not all messages have reached it; the daemon still delivers the others."""
     SHUTTING_DOWN = 2
-    """Not all have, and the daemon ends; what it cannot deliver now it keeps for its next start."""
+    """Not all messages have reached it, and the daemon stops; it keeps the others for its next start."""
     MALFORMED = 3
-    """The request was not understood."""
+    """The request does not follow the protocol."""
     UNSUPPORTED_VERSION = 4
-    """The request has a version that the daemon does not know."""
+    """The daemon does not support the request's version."""
     FENCED = 5
-    """The request is inside a fenced attempt, of which nothing is delivered before its end."""
+    """The request is inside a fenced attempt, whose messages stay until its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A request.  `token` is chosen by the client and comes back; `limit_ms` is how long it wants to wait."""
+    """A request.  The answer repeats the client's `token`; `limit_ms` is the longest wait."""
 
     token: bytes
     level: Level
@@ -91,7 +91,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class BarrierAnswer:
-    """An answer.  A reason that this version does not know stands as its number."""
+    """An answer.  An unknown reason is represented by its number."""
 
     token: bytes
     status: BarrierStatus
@@ -107,7 +107,7 @@ class BarrierAnswer:
 
 
 def encode_barrier(token: bytes, level: Level, limit_ms: int) -> bytes:
-    """The bytes of a request.  Raises LocalProtocolError when the token has not 8 bytes or the time does not fit."""
+    """Encode a request; raise LocalProtocolError for a token of other than 8 bytes or a time out of range."""
     if len(token) != TOKEN_BYTES:
         raise LocalProtocolError(f"The token of a barrier has {len(token)} bytes: give {TOKEN_BYTES}.")
     if not 0 <= limit_ms <= LONGEST_MS:
@@ -116,7 +116,7 @@ def encode_barrier(token: bytes, level: Level, limit_ms: int) -> bytes:
 
 
 def decode_barrier(data: bytes | bytearray | memoryview) -> Barrier | BarrierAnswer:
-    """A request, complete as its Size says; for one that is not sound the answer that it deserves, without counts."""
+    """Decode a whole request; return the answer, without counts, for a malformed or unsupported one."""
     _, _, version = _HEADER.unpack_from(data)
     token = bytes(data[_TOKEN_AT : _TOKEN_AT + TOKEN_BYTES]).ljust(TOKEN_BYTES, b"\0")
     if version != API_VERSION:
@@ -133,7 +133,7 @@ _LEVELS: Final = frozenset(Level)
 
 
 def encode_answer(answer: BarrierAnswer) -> bytes:
-    """The bytes of an answer; reasons without messages are left out."""
+    """Encode an answer, without the reasons that have no messages."""
     reasons = [_REASON.pack(reason, count) for reason, count in sorted(answer.reasons.items()) if count]
     size = _ANSWER.size + len(reasons) * _REASON.size
     counts = (answer.received, answer.delivered, answer.discarded, len(reasons))
@@ -141,13 +141,13 @@ def encode_answer(answer: BarrierAnswer) -> bytes:
 
 
 def decode_answer(data: bytes | bytearray | memoryview) -> BarrierAnswer:
-    """An answer, complete as its Size says.  Raises RemoteProtocolError for bytes that are none."""
+    """Decode a whole answer; raise RemoteProtocolError for malformed bytes."""
     if len(data) < _ANSWER.size:
         raise RemoteProtocolError(f"An answer to a barrier has only {len(data)} bytes; is that the daemon's socket?")
     size, key, version, token, status, received, delivered, discarded, count = _ANSWER.unpack_from(data)
     sound = size == len(data) == _ANSWER.size + count * _REASON.size and (key, version) == (ANSWER_KEY, API_VERSION)
     if not sound or status not in _STATUSES:
-        raise RemoteProtocolError("What came is no answer to a barrier; is that the daemon's socket?")
+        raise RemoteProtocolError("The bytes are no answer to a barrier; is that the daemon's socket?")
     reasons = {
         DiscardReason(reason) if reason in _REASONS else reason: number
         for reason, number in _REASON.iter_unpack(data[_ANSWER.size :])
@@ -160,15 +160,15 @@ _REASONS: Final = frozenset(DiscardReason)
 
 
 class AnswerReader:
-    """Cuts what a client receives into answers."""
+    """Splits the bytes that a client receives into answers."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[BarrierAnswer]:
-        """The answers that are complete with `data`.
+        """Return the answers that `data` completes.
 
-        Raises RemoteProtocolError for bytes that are none, AttemptEndedError where the daemon ended an open attempt.
+        Raise RemoteProtocolError for malformed bytes, and AttemptEndedError if the daemon ended an open attempt.
         """
         self._rest += data
         answers: list[BarrierAnswer] = []
@@ -179,7 +179,7 @@ class AnswerReader:
             if key == ENDED_KEY:
                 break
             if key != ANSWER_KEY or not _ANSWER.size <= size <= _LONGEST_ANSWER:
-                raise RemoteProtocolError("What came is no answer to a barrier; is that the daemon's socket?")
+                raise RemoteProtocolError("The bytes are no answer to a barrier; is that the daemon's socket?")
             if len(self._rest) < size:
                 break
             answers.append(decode_answer(bytes(self._rest[:size])))

@@ -1,4 +1,4 @@
-"""One connection to a Kafka broker, without the socket: bytes in, events out, the time as an argument.
+"""A sans-IO connection to a Kafka broker: bytes in, events out, the time as an argument.
 
     connection = BrokerConnection("bruce", "b1:9092")
     connection.connecting(now)               DISCONNECTED -> CONNECTING
@@ -8,15 +8,14 @@
 
 Invariants:
 
-* A broker answers a connection's requests one by one and in order; so the correlation id of a response must be that of
-  the oldest request without an answer, and a request's time runs from when it was sent or from when the answer before
-  it came, whichever was later.  Sending more never moves a deadline.
-* A produce response names the partitions of its request, all of them, each once; its owner gets them in the order of
-  the request.
-* A request with acks 0 has no response and leaves no trace here.
-* Which questions come before Ready is the `opening`'s to say; the answer to the last of them makes it ready, or begins
-  the login where there is one.  A login is renewed between requests: none is sent until the broker has agreed again.
-* After Failed or Closed nothing more comes out; the requests without an answer are named once, in Failed or by `close`.
+* A broker responds to a connection's requests one by one and in order.  So a response must have the correlation id of
+  the oldest outstanding request.  A request's time begins when it is sent or when the previous response comes,
+  whichever is later.  Sending more never moves a deadline.
+* A produce response names each partition of its request once; the owner gets the acks in the order of the request.
+* A request with acks 0 has no response and is not outstanding.
+* The `opening` defines the questions before Ready; the answer to the last one makes the connection ready, or begins a
+  configured login.  A login is renewed between requests: no request may be sent until LoggedIn.
+* After Failed or Closed no event follows.  Failed or `close` names the outstanding requests, once.
 
 Times are seconds of a monotonic clock.  States and events: `connection_events`.
 """
@@ -59,19 +58,19 @@ CORRELATION_ID_MASK: Final = 0x7FFFFFFF
 DEFAULT_TIMEOUT_S: Final = 60.0
 ASSUMED: Final = (
     " It was taken for older than Kafka 0.10, since it names no versions or kafka.broker_version says so; "
-    "a newer one may refuse what those speak."
+    "a newer one may refuse the old versions."
 )
 
 
 TLS_ALERT: Final = b"\x15\x03"
-"""What a listener with TLS says to a client without, if it says anything."""
+"""The alert that a TLS listener may send to a client without TLS."""
 _TEXT_NO_TLS: Final = (
     "speaks TLS on this port, and we do not. Set kafka.tls.enable, or name the port of its plain listener."
 )
 
 
 class _Outstanding(NamedTuple):
-    """A request without an answer; `correlation_id` is None where the answer has none.  `is_ours`: not the owner's."""
+    """An outstanding request; `correlation_id` is None if the response has none.  `is_ours`: not the owner's."""
 
     correlation_id: int | None
     sent_at: float
@@ -81,9 +80,9 @@ class _Outstanding(NamedTuple):
 
 
 class BrokerConnection:
-    """See the module.  `broker` names it in error texts; `timeout` is for the connect and for each request.
+    """One connection.  `broker` is its name in error texts; `timeout` applies to the connect and to each request.
 
-    Only for its versions a broker is not given longer than VERSIONS_TIMEOUT_S.
+    The version question has the shorter VERSIONS_TIMEOUT_S.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class BrokerConnection:
         self._mechanism: Mechanism | None = None
         self._login: Login | None = None
         self._was_useful = False
-        """Whether a request of the owner's was answered."""
+        """True once a request of the owner has a response."""
 
     # --- looking ------------------------------------------------------------------------------------------------------
     @property
@@ -118,19 +117,19 @@ class BrokerConnection:
 
     @property
     def abilities(self) -> BrokerAbilities:
-        """Raises LocalProtocolError before Ready."""
+        """The agreed API versions; raises LocalProtocolError before Ready."""
         if self._abilities is None:
             raise LocalProtocolError(f"The connection to broker {self._broker} has not agreed on versions yet.")
         return self._abilities
 
     @property
     def unanswered(self) -> tuple[int, ...]:
-        """Correlation ids of the owner's requests without an answer, oldest first."""
+        """Correlation ids of the owner's outstanding requests, oldest first."""
         ids = (one.correlation_id for one in self._outstanding if not one.is_ours)
         return tuple(one for one in ids if one is not None)
 
     def next_deadline(self) -> float | None:
-        """When `check_deadline` has to be called; None while nothing is awaited."""
+        """The time for the next `check_deadline`; None without an outstanding request."""
         if self._state is State.CONNECTING:
             return self._progress_at + self._timeout
         if not self._outstanding:
@@ -144,21 +143,21 @@ class BrokerConnection:
 
     # --- coming and going ---------------------------------------------------------------------------------------------
     def connecting(self, now: float) -> None:
-        """The owner has begun to connect."""
+        """Record that the owner has begun to connect."""
         self._step(Step.CONNECT)
         self._progress_at = now
 
     def connected(self, now: float, mechanism: Mechanism | None = None) -> list[bytes]:
-        """The socket is connected.  Gives the first bytes to send, the opening's first question.
+        """Begin the opening on a connected socket, and return the first bytes to send.
 
-        `mechanism` is for the login, if there is to be one.
+        `mechanism` is for the login; None without one.
         """
         self._step(Step.CONNECTED)
         self._mechanism = mechanism
         return [self._ask_next(now)]
 
     def eof(self) -> list[Event]:
-        """The broker has closed the connection.  Without a word if it was ready and owed us nothing."""
+        """End the connection after the broker closed it: Closed if it was ready and idle, else Failed."""
         if self._state is State.CLOSED:
             return []
         if self._state is State.READY and not self._outstanding:
@@ -179,7 +178,7 @@ class BrokerConnection:
         return self._fail(self._login.closed_text(), cause)
 
     def check_deadline(self, now: float) -> list[Event]:
-        """Failed if a deadline has passed, else nothing."""
+        """Return Failed if a deadline has passed, else no event."""
         if not self.expired(now):
             return []
         if self._state is State.NEGOTIATING:
@@ -188,7 +187,7 @@ class BrokerConnection:
         return self._fail(f"did not {waited_for} within {self._timeout:g} s.", Cause.SILENT)
 
     def close(self) -> tuple[int, ...]:
-        """Ends it from our side; gives the correlation ids of the requests that stay without an answer."""
+        """Close the connection, and return the correlation ids of its outstanding requests."""
         unanswered = self.unanswered
         self._step(Step.CLOSE)
         self._outstanding.clear()
@@ -196,9 +195,9 @@ class BrokerConnection:
 
     # --- requests -----------------------------------------------------------------------------------------------------
     def send_produce(self, data: Sequence[PartitionData], now: float, *, acks: int, timeout_ms: int) -> Sent:
-        """One batch for each partition; acks -1, 1 or 0.  `timeout_ms` is the broker's time for its replicas.
+        """Send one batch for each partition, with acks -1, 1 or 0; `timeout_ms` is the broker's time for its replicas.
 
-        Answered by ProduceAcked, except with acks 0.  Raises LocalProtocolError as `encode_produce` does.
+        ProduceAcked follows, except with acks 0.  Raises LocalProtocolError as `encode_produce` does.
         """
         self._step(Step.SEND)
         version, correlation_id = self.abilities.produce_version, self._next_id()
@@ -211,7 +210,10 @@ class BrokerConnection:
     def request_metadata(
         self, topics: Sequence[bytes] | None, now: float, *, allow_auto_topic_creation: bool = False
     ) -> Sent:
-        """Answered by MetadataReceived; `topics` None asks for all.  Raises LocalProtocolError as `encode_metadata`."""
+        """Request metadata, of all topics if `topics` is None; MetadataReceived follows.
+
+        Raises LocalProtocolError as `encode_metadata` does.
+        """
         self._step(Step.SEND)
         version, correlation_id = self.abilities.metadata_version, self._next_id()
         data = kafka_api.encode_metadata(
@@ -221,7 +223,10 @@ class BrokerConnection:
         return Sent(correlation_id, [data])
 
     def init_producer_id(self, now: float) -> Sent:
-        """Answered by ProducerIdReceived.  Raises LocalProtocolError if the broker knows no producer ids."""
+        """Request a producer id; ProducerIdReceived follows.
+
+        Raises LocalProtocolError if the broker has no producer ids.
+        """
         self._step(Step.SEND)
         version, correlation_id = self.abilities.init_producer_id_version, self._next_id()
         if version is None:
@@ -233,9 +238,9 @@ class BrokerConnection:
     def create_topics(
         self, topics: Sequence[bytes], now: float, *, partitions: int, replication: int, timeout_ms: int
     ) -> Sent:
-        """Answered by TopicsMade.  -1 leaves a number to the broker; see `encode_create_topics`.
+        """Request the creation of topics; TopicsMade follows.  -1 leaves a number to the broker.
 
-        Raises LocalProtocolError if the broker cannot be asked; look at `abilities.create_topics_version`.
+        Raises LocalProtocolError if `abilities.create_topics_version` is None.
         """
         self._step(Step.SEND)
         version, correlation_id = self.abilities.create_topics_version, self._next_id()
@@ -248,7 +253,7 @@ class BrokerConnection:
 
     # --- responses ----------------------------------------------------------------------------------------------------
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """What the bytes complete, in order.  Bad data ends the list with Failed; it is never raised."""
+        """Return the events that the bytes complete, in order; Failed reports bad data, which never raises."""
         self._step(Step.RECEIVE)
         if self._state is State.NEGOTIATING and data.startswith(TLS_ALERT):
             return self._fail(_TEXT_NO_TLS, Cause.NOT_TRUSTED)
@@ -266,7 +271,7 @@ class BrokerConnection:
         return events
 
     def _smallest_frame(self) -> int:
-        """A token without a header may be empty."""
+        """The smallest valid size of a frame; a token without a header may be empty."""
         return 0 if self._outstanding and self._outstanding[0].correlation_id is None else SMALLEST_FRAME
 
     def _answer(self, frame: bytes, now: float) -> list[Event]:
@@ -274,14 +279,14 @@ class BrokerConnection:
         oldest = self._outstanding[0] if is_bare else self._oldest(kafka_api.read_correlation_id(frame))
         self._progress_at = now
         events = oldest.answered(frame)
-        # Not before the response has been understood: till then the request counts as unanswered.
+        # Only after decoding: a request with an invalid response counts as outstanding.
         self._outstanding.popleft()
         self._was_useful = self._was_useful or not oldest.is_ours
         return events
 
     def _oldest(self, correlation_id: int) -> _Outstanding:
         if not self._outstanding:
-            raise RemoteProtocolError(f"It sent a response, number {correlation_id}, that nobody had asked for.")
+            raise RemoteProtocolError(f"It sent response {correlation_id}, which answers no request.")
         oldest = self._outstanding[0]
         if correlation_id != oldest.correlation_id:
             raise RemoteProtocolError(f"Response {correlation_id} came where {oldest.correlation_id} was due.")
@@ -312,7 +317,7 @@ class BrokerConnection:
 
     # --- login --------------------------------------------------------------------------------------------------------
     def renew_login(self, mechanism: Mechanism, now: float) -> list[bytes]:
-        """Log in again, on a connection that is ready; what to send.  No request may be sent until LoggedIn."""
+        """Begin a new login on a ready connection, and return the bytes to send; LoggedIn ends it."""
         return [self._log_in(mechanism, now)]
 
     def _log_in(self, mechanism: Mechanism, now: float) -> bytes:
@@ -412,7 +417,7 @@ class BrokerConnection:
 
 
 def _in_order(response: ProduceResponse, expected: list[tuple[bytes, int]]) -> ProduceResponse:
-    """The response with its acks in the order of the request: a broker's own may be any."""
+    """Return the response with its acks in the order of the request; a broker may use another."""
     acks = {(ack.topic, ack.partition): ack for ack in response.acks}
     if len(response.acks) != len(expected) or acks.keys() != set(expected):
         odd = sorted(acks.keys() ^ set(expected)) or sorted(acks)

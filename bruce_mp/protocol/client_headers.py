@@ -1,4 +1,4 @@
-"""Record headers as clients send them, and as the slab keeps them: one behind the other, nothing in between.
+"""Record headers in the form that clients send and the slab stores: consecutive, without padding.
 
     int16 KeySize | Key | int32 ValueSize (-1: null) | Value
 
@@ -28,11 +28,11 @@ Buffer = bytes | bytearray | memoryview
 Header = tuple[bytes, bytes | None]
 """Key and value; a null value is None."""
 WrittenHeader = tuple[bytes | str, Buffer | str | None]
-"""The same from a person's hand: text is encoded as UTF-8."""
+"""A header in a caller's form: text is encoded as UTF-8."""
 
 
 def encode_headers(headers: Iterable[WrittenHeader]) -> bytes:
-    """The bytes of the headers.
+    """Encode headers.
 
     Raises LocalProtocolError for a key of more than 32,767 bytes, and for more than 65,535 in all.
     """
@@ -59,7 +59,7 @@ def _bytes(text: Buffer | str | None) -> Buffer | None:
 
 
 def decode_headers(data: Buffer) -> tuple[Header, ...] | None:
-    """The headers that the bytes are; None if they are none, or do not end where the last one ends."""
+    """Decode headers; return None for malformed bytes, or for bytes after the last header."""
     headers: list[Header] = []
     at = 0
     try:
@@ -72,7 +72,7 @@ def decode_headers(data: Buffer) -> tuple[Header, ...] | None:
 
 
 def _decode(data: Buffer, at: int) -> tuple[Header, int]:
-    """The header at `at`, and where it ends."""
+    """Decode the header at `at`; return it and its end."""
     (key_size,) = _KEY_SIZE.unpack_from(data, at)
     key_at = at + _KEY_SIZE.size
     value_at = key_at + key_size + _VALUE_SIZE.size

@@ -1,14 +1,14 @@
-"""What local programs send to the daemon: the two message formats, built and parsed one message at a time.
+"""The two message formats of local clients, built and parsed one message at a time.
 
     int32 Size | int16 ApiKey | int16 ApiVersion | int16 Flags | [int32 PartitionKey] | int16 TopicSize | Topic
     | int64 Timestamp | int32 KeySize | Key | int32 ValueSize | Value | [int32 HeadersSize | Headers]
 
-All integers are big-endian and signed; Size counts the whole message, itself included; PartitionKey is there if ApiKey
-says so, and record headers are there if ApiVersion is 1 (`client_headers`).  `docs/protocol.md` describes it for
+All integers are big-endian and signed; Size counts the whole message, itself included; PartitionKey depends on
+ApiKey, and ApiVersion 1 adds record headers (`client_headers`).  `docs/protocol.md` describes it for
 programmers of clients.
 
 This is the readable reference: the kernels parse whole batches of messages and are tested against `parse_message()`.
-The order of the checks decides which reason a message with several faults gets, so it is part of the protocol.
+The order of the checks decides the reason for a message with several faults, so it is part of the protocol.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class ApiKey(IntEnum):
     ANY_PARTITION = 256
     """The daemon chooses the partition."""
     PARTITION_KEY = 257
-    """The client's 32-bit key chooses the partition: modulo their number."""
+    """The client's 32-bit key, modulo the number of partitions, chooses the partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A good message.  `partition_key` is unsigned; `None` in an AnyPartition message."""
+    """A valid message.  `partition_key` is unsigned; `None` in an AnyPartition message."""
 
     topic: bytes
     value: bytes
@@ -79,10 +79,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why bytes are not a message.
+    """The reason for which bytes are not a message.
 
-    `api_key` and `api_version` are what the message says, as far as the checks got: a MALFORMED one with an `api_key`
-    has a known kind and is counted as such, an unsupported one names the number that is not supported.
+    `api_key` and `api_version` are those of the message, if the checks reached them.  A MALFORMED message with an
+    `api_key` counts for its kind; an unsupported one names the unsupported number.
     """
 
     reason: DiscardReason
@@ -96,9 +96,9 @@ class Rejection:
 def encode_any_partition(
     topic: bytes | str, value: Buffer, key: Buffer = b"", *, timestamp_ms: int, headers: Sequence[WrittenHeader] = ()
 ) -> bytes:
-    """The bytes of an AnyPartition message; a `str` topic is encoded as UTF-8.  It has version 1 if it has headers.
+    """Encode an AnyPartition message, of version 1 if it has headers; a `str` topic becomes UTF-8.
 
-    Raises `LocalProtocolError` for an empty topic and for what does not fit: topic, timestamp, headers, the whole.
+    Raises `LocalProtocolError` for an empty topic, and if topic, timestamp, headers or the whole do not fit.
     """
     name, tail = _topic(topic), _tail(headers)
     size = _size(ANY_PARTITION_START, name, key, value, tail)
@@ -115,7 +115,7 @@ def encode_partition_key(
     timestamp_ms: int,
     headers: Sequence[WrittenHeader] = (),
 ) -> bytes:
-    """The bytes of a PartitionKey message; 32 bits of `partition_key` count, written as signed or unsigned.
+    """Encode a PartitionKey message; `partition_key` has 32 bits, signed or unsigned.
 
     Raises `LocalProtocolError` as `encode_any_partition()` does, and for a partition key of more than 32 bits.
     """
@@ -131,7 +131,7 @@ def encode_partition_key(
 
 
 def _tail(headers: Sequence[WrittenHeader]) -> bytes:
-    """What version 1 has behind the value; nothing in version 0."""
+    """Return the bytes after the value: headers in version 1, none in version 0."""
     data = encode_headers(headers)
     return INT32.pack(len(data)) + data if data else b""
 
@@ -169,11 +169,11 @@ def _rest(name: bytes, timestamp_ms: int, key: Buffer, value: Buffer) -> bytes:
 
 
 class _MalformedError(Exception):
-    """The bytes end too early, or a field has a value that it must not have."""
+    """The bytes end too early, or a field has an invalid value."""
 
 
 class _Reader:
-    """Takes fields off the front of a message's body."""
+    """Reads fields from the front of a message's body."""
 
     def __init__(self, view: memoryview) -> None:
         self._left = view
@@ -194,7 +194,7 @@ class _Reader:
 
 
 def parse_message(buffer: Buffer) -> Message | Rejection:
-    """One complete message as it came: a datagram, or what its Size cuts out of a stream."""
+    """Parse one whole message: a datagram, or the bytes of a stream that its Size covers."""
     view = memoryview(buffer)
     if len(view) < HEADER.size:
         return Rejection(DiscardReason.MALFORMED)

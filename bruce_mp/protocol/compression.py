@@ -1,9 +1,9 @@
-"""Codecs of record batches: what Kafka's attributes call 1 to 4, in the forms that every broker and consumer reads.
+"""Codecs of record batches, 1 to 4 in Kafka's attributes, in the forms that every broker and consumer reads.
 
-A codec's library is loaded by `load_codecs`, or when the codec is first needed: all of them would be 3 MB of each
-dispatcher, and a daemon uses one of them or none.  `codecs` has what is done with them, and in which form.
-Decompression is bounded: its input may come from anybody.
-zstd is taken only in produce requests from version 7 on (`BrokerAbilities.takes`).
+`load_codecs` or the first use loads a codec's library.  All of them would take 3 MB of each dispatcher, and a daemon
+uses one or none.  Package `codecs` has a module for each.
+Decompression is bounded, because its input is not trusted.
+Brokers accept zstd only in produce requests from version 7 on (`BrokerAbilities.takes`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEFAULT_LIMIT: Final = 256 * 1024 * 1024
 
 @unique
 class Codec(IntEnum):
-    """The value is what stands in a batch's attributes."""
+    """A codec; the value is its number in a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -35,7 +35,7 @@ class Codec(IntEnum):
 
 
 class Levels(NamedTuple):
-    """Levels of a codec, both ends included, and the one to use if none is asked for."""
+    """The levels of a codec, both ends included, and its default."""
 
     lowest: int
     highest: int
@@ -47,7 +47,7 @@ LEVELS: Final = {
     Codec.LZ4: Levels(0, 16, 0),
     Codec.ZSTD: Levels(1, 22, 3),
 }
-"""Codecs that are not in it have no levels."""
+"""Other codecs have no levels."""
 
 
 class _Library(Protocol):
@@ -66,14 +66,14 @@ def _library(codec: Codec) -> _Library:
 
 
 def load_codecs(codecs: Iterable[Codec]) -> None:
-    """Load what these codecs need, so that no batch waits for it."""
+    """Load the libraries of these codecs before the first batch needs them."""
     for codec in codecs:
         if codec is not Codec.NONE:
             _library(codec)
 
 
 def compress(codec: Codec, level: int | None, data: bytes) -> bytes:
-    """`level` None, and any level of a codec without levels, is the codec's own.
+    """Compress `data`; `level` None selects the default, and codecs without levels ignore it.
 
     Raises LocalProtocolError for a level out of range.
     """
@@ -94,7 +94,7 @@ def _level(codec: Codec, level: int | None) -> int:
 
 
 def decompress(codec: Codec, data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
-    """Raises RemoteProtocolError for damaged data and for more than `limit` bytes of output."""
+    """Decompress `data`; raise RemoteProtocolError if it is damaged or yields more than `limit` bytes."""
     if codec is Codec.NONE:
         return data
     library = _library(codec)
@@ -106,5 +106,5 @@ def decompress(codec: Codec, data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
 
 
 def choose(compressed_len: int, uncompressed_len: int, threshold_percent: int) -> bool:
-    """Whether the compressed form is worth sending: not larger than that share of the plain form."""
+    """Return True if the compressed form is at most `threshold_percent` of the plain form."""
     return compressed_len * 100 <= uncompressed_len * threshold_percent

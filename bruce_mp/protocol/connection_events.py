@@ -1,7 +1,7 @@
-"""What a broker connection tells its owner, and the table of its states.
+"""The events of a broker connection, and its state machine.
 
-The table is the whole of the state machine: what is not in it is refused with LocalProtocolError.  A connection lives
-once: after CLOSED its owner makes a new one.
+The table is the whole state machine: any other step raises LocalProtocolError.  A connection is used once: after CLOSED
+its owner creates a new one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class State(Enum):
-    """Where a connection stands."""
+    """The state of a connection."""
 
     DISCONNECTED = "not connected yet"
     CONNECTING = "connecting"
@@ -51,7 +51,7 @@ class State(Enum):
 
 
 class Step(Enum):
-    """What can happen to a connection."""
+    """A step of a connection."""
 
     CONNECT = "connect"
     CONNECTED = "be connected"
@@ -89,87 +89,87 @@ TRANSITIONS: Final[Mapping[tuple[State, Step], State]] = MappingProxyType(
 
 
 class Cause(Enum):
-    """Why a connection failed."""
+    """The cause of a failed connection."""
 
     BAD_DATA = "bad data"
     CLOSED_BY_BROKER = "closed by the broker"
     SILENT = "silent"
-    """A deadline passed: of the connect, or of the oldest request without an answer."""
+    """The deadline of the connect, or of the oldest outstanding request, passed."""
     NO_API_VERSIONS = "no answer about versions"
-    """Closed (as Kafka 0.8 does) or silent (as 0.9 is) when asked for versions: another connection may try the
+    """No response to ApiVersions: Kafka 0.8 closes the connection, 0.9 stays silent.  Another connection may try the
     `fallback` of the opening."""
     NO_COMMON_VERSION = "no common version"
     NOT_TRUSTED = "TLS cannot be agreed on"
-    """One side does not accept the other's certificate, or they share no version of TLS."""
+    """One peer refuses the other's certificate, or the peers share no version of TLS."""
     NOT_LET_IN = "login refused"
     NO_CREDENTIALS = "no credentials"
-    """The password, token, certificate or key that we are to use is not to be had."""
+    """The configured password, token, certificate or key is not available."""
 
     @property
     def needs_operator(self) -> bool:
-        """Whether it stays so until somebody changes the set-up."""
+        """True if the cause lasts until an operator changes the set-up."""
         return self in {Cause.NOT_TRUSTED, Cause.NOT_LET_IN, Cause.NO_CREDENTIALS}
 
 
 class Sent(NamedTuple):
-    """A request: the id that its answer will name, and the buffers to write, in order."""
+    """A request: the correlation id of its response, and the buffers to write, in order."""
 
     correlation_id: int
     buffers: list[bytes]
 
 
 class Send(Struct, frozen=True):
-    """These bytes must go out now: part of the opening."""
+    """Bytes of the opening, which the owner must write now."""
 
     data: bytes
 
 
 class Ready(Struct, frozen=True):
-    """Requests may be sent from now on."""
+    """The connection accepts requests."""
 
     abilities: BrokerAbilities
 
 
 class LoggedIn(Struct, frozen=True):
-    """The broker let us in, for `lifetime_s`; 0: for as long as the connection lasts.  Comes before Ready."""
+    """A login for `lifetime_s`, or for the whole connection if 0.  Comes before Ready."""
 
     lifetime_s: float
 
 
 class ProduceAcked(Struct, frozen=True):
-    """Names exactly the partitions of the request, each once, in its order."""
+    """A produce response, with each partition of the request once and in its order."""
 
     correlation_id: int
     response: ProduceResponse
 
 
 class MetadataReceived(Struct, frozen=True):
-    """An answer to `request_metadata`."""
+    """The response to `request_metadata`."""
 
     correlation_id: int
     metadata: ClusterMetadata
 
 
 class ProducerIdReceived(Struct, frozen=True):
-    """An answer to `init_producer_id`."""
+    """The response to `init_producer_id`."""
 
     correlation_id: int
     response: ProducerIdResponse
 
 
 class TopicsMade(Struct, frozen=True):
-    """An answer to `create_topics`: the error code for each topic."""
+    """The response to `create_topics`: the error code for each topic."""
 
     correlation_id: int
     errors: dict[bytes, int]
 
 
 class Closed(Struct, frozen=True):
-    """The broker closed an idle connection: no fault, nothing is in doubt."""
+    """The broker closed an idle connection, without a fault and without outstanding requests."""
 
 
 class Failed(Struct, frozen=True):
-    """The connection is of no more use; close the socket.  What became of the `unanswered` requests is not known."""
+    """The connection failed; close the socket.  The outcome of the `unanswered` requests is unknown."""
 
     error: RemoteProtocolError
     cause: Cause

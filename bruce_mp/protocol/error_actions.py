@@ -4,8 +4,8 @@ Promises behind the table:
 
 * Errors of the cluster's state, and missing permissions, are retried without limit, bounded by the slab alone.
   `max_failed_attempts` in the config sets a limit.
-* One bad message never takes its neighbours along.
-* Trouble with sequence numbers never ends the daemon.
+* One bad message never causes the discard of its neighbours.
+* An error of sequence numbers never ends the daemon.
 * An error of one topic stops no other topic.
 
 Columns:
@@ -278,5 +278,5 @@ ERROR_TABLE: Final[Mapping[int, ErrorRow]] = MappingProxyType({row.code: row for
 
 
 def action_for(code: int) -> ErrorRow:
-    """The row of a code; for one that is not in the table, UNDOCUMENTED with that code."""
+    """Return the row of a code; for an unknown code, UNDOCUMENTED with that code."""
     return ERROR_TABLE.get(code) or replace(UNDOCUMENTED, code=code)

@@ -44,7 +44,7 @@ OTHER_APIS: Final = (
     "share-group consumer",
     "controller quorum",
 )
-"""Reasons of the codes that the page lists without a row each."""
+"""Reasons of the codes that share a line of the page."""
 
 WIDTH: Final = 119
 

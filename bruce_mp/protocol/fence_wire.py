@@ -1,19 +1,19 @@
-"""Fenced attempts: a client on a stream connection says where an attempt begins and where it is complete.
+"""Fenced attempts: a client marks the beginning and the end of an attempt on a stream connection.
 
     begin  int32 Size | int16 ApiKey = 260 | int16 ApiVersion = 0 | int16 Flags = 0 | int16 NameSize | Name
     end    int32 Size | int16 ApiKey = 261 | int16 ApiVersion = 0 | int16 Flags = 0
     ended  int32 Size | int16 ApiKey = 262 | int16 ApiVersion = 0 | int16 Reason | int16 TextSize | Text
 
-All integers are big-endian and signed; Size counts the whole, itself included.  What comes between the two is held by
-the daemon and goes to Kafka when the end has come.  A connection that ends before that takes its attempt with it: the
-messages are discarded, for a reason of their own.  Name tells people whose attempt it was.
+All integers are big-endian and signed; Size counts the whole frame, itself included.  The daemon holds the messages
+between the two frames and sends them to Kafka after the end frame.  If the connection ends first, the daemon discards
+them with a reason of their own.  Name identifies the attempt for people.
 
-Behind a NUL byte in Name there may be options, separated by spaces; a daemon ignores those that it does not know, and
-one that knows none takes them for a part of the name.  `timestamps=client`: the daemon keeps the timestamps of all
-messages up to the next begin frame, however old they are.  An attempt without messages may say so for what follows it.
+After a NUL byte, Name may have options, separated by spaces.  A daemon ignores unknown options; an older daemon treats
+them as part of the name.  `timestamps=client`: the daemon keeps the timestamps of all messages up to the next begin
+frame, of any age.  An attempt without messages sets this option for the messages after it.
 
-The daemon sends the third frame, and then closes the connection, when it is the daemon that ends an open attempt.
-Text is a sentence in UTF-8 for the log of the client.
+The daemon sends the third frame before it ends an open attempt and closes the connection.  Text is a sentence in UTF-8
+for the log of the client.
 """
 
 from __future__ import annotations
@@ -104,12 +104,12 @@ def decode_begin(data: bytes | bytearray | memoryview) -> Begin | None:
 
 
 def is_end(data: bytes | bytearray | memoryview) -> bool:
-    """Whether this is a sound end frame."""
+    """Return True for a valid end frame."""
     return bytes(data) == encode_end()
 
 
 def encode_end() -> bytes:
-    """The frame that completes an attempt."""
+    """Return the frame that completes an attempt."""
     return _END.pack(_END.size, END_KEY, API_VERSION, 0)
 
 

@@ -1,7 +1,7 @@
 """Splits the stream from a broker into frames: a 4-byte size, then that many bytes.
 
-Bytes go in as they come from the socket and come out as whole frames.  A frame's size is checked before a byte of it
-is waited for, so a peer that does not speak Kafka is found out by its first four bytes.
+The reader checks a frame's size before it waits for the content, so the first four bytes expose a peer that does not
+speak Kafka.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ SMALLEST_FRAME: Final = 4  # a correlation id
 
 
 class FrameReader:
-    """The bytes received and not yet taken."""
+    """The received bytes that are not part of a returned frame."""
 
     def __init__(self, max_frame: int = DEFAULT_MAX_FRAME) -> None:
         self._max_frame = max_frame
-        # Deleting from the front of a bytearray moves a pointer and now and then copies what is left, so that many
-        # small frames in one read and one large frame in many reads both cost time in proportion to their bytes.
+        # Deleting from the front of a bytearray moves a pointer and sometimes copies the rest.  So the cost is
+        # linear in the bytes, for many small frames in one read as for one large frame in many reads.
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Takes what was received; `next_frame` gives it back in frames."""
+        """Append received bytes; `next_frame` returns them as frames."""
         self._buffer += data
 
     def next_frame(self, smallest: int = SMALLEST_FRAME) -> bytes | None:
-        """The next whole frame without its size, None if it is not complete yet.
+        """Return the next whole frame without its size; None if it is not complete yet.
 
-        Raises RemoteProtocolError for a size that cannot be; the stream cannot be read on from there.
+        Raises RemoteProtocolError for an invalid size; the stream cannot be read further.
         """
         if len(self._buffer) < SIZE_BYTES:
             return None

@@ -1,14 +1,14 @@
-"""Kafka's requests and responses as bytes: the one module that knows kafka-python, which `kafka_messages` loads.
+"""Encoding of Kafka's requests and responses; the only module that uses kafka-python, by `kafka_messages`.
 
-kafka-python brings Apache's own message schemas, which is what we want of it; its networking stays unused.  Fences:
+kafka-python provides Apache's message schemas; its networking stays unused.  This module hides its weaknesses:
 
-* It is untyped and shows its classes; here only `kafka_types` go in and out.
-* Malformed input makes it raise whatever Python raises at that spot.  All of that becomes `RemoteProtocolError` when a
-  broker sent it and `LocalProtocolError` when we did: a caller never sees another error.
-* It copies a produce request several times (four times the cost of one copy for 1 MB), and makes objects of whatever a
-  response might say; so what is done for each batch is done by `produce_request` and `produce_response` instead.
+* Its classes are untyped; the functions here use only `kafka_types`.
+* Malformed input makes it raise arbitrary Python errors.  They become `RemoteProtocolError` for a broker's data and
+  `LocalProtocolError` for a caller's: no other error leaves this module.
+* It copies a produce request several times (four times the cost of one copy for 1 MB), and creates objects for each
+  field of a response.  So `produce_request` and `produce_response` do the work for batches instead.
 
-A request is a whole frame (size, header, body).  A response is given without its size, from the correlation id on.
+A request is a whole frame (size, header, body).  A response begins with its correlation id, without the size.
 Protocol: https://kafka.apache.org/protocol
 """
 
@@ -58,11 +58,11 @@ __all__ = [
 
 _METADATA: Final = messages("metadata")
 _PRODUCER: Final = messages("producer")
-"""What each connection needs; logins and the making of topics load theirs."""
+"""The messages of each connection; logins and topic creation load theirs."""
 
 UNSUPPORTED_VERSION: Final = 35
 CLIENT_SOFTWARE: Final = "bruce-mp"
-RESPONSE_HEAD: Final = struct.Struct(">ih")  # correlation id, and what is the error code in an ApiVersions response
+RESPONSE_HEAD: Final = struct.Struct(">ih")  # correlation id, and the error code of an ApiVersions response
 
 ENDLESS_VARINT: Final = re.compile(rb"[\x80-\xff]{4096}")
 
@@ -79,7 +79,7 @@ CODEC_FAILURES: Final = (
     ValueError,
     struct.error,
 )
-"""What kafka-python raises on bytes or values that do not fit a schema; UnicodeDecodeError is a ValueError."""
+"""The errors of kafka-python on bytes or values outside a schema; UnicodeDecodeError is a ValueError."""
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def _build(cls: Any, version: int, **fields: Any) -> Any:
 
 
 def encode_api_versions(version: int, correlation_id: int, client_id: str) -> bytes:
-    """Which versions do you speak?  From version 3 on the broker also learns our name and release."""
+    """Encode an ApiVersions request, from version 3 on with the client's name and release."""
     fields = {"client_software_name": CLIENT_SOFTWARE, "client_software_version": __version__} if version >= 3 else {}
     return _encode(_build(_METADATA.ApiVersionsRequest, version, **fields), correlation_id, client_id)
 
@@ -116,11 +116,11 @@ def encode_metadata(
     *,
     allow_auto_topic_creation: bool = False,
 ) -> bytes:
-    """Who leads what?  `topics` None asks for all.
+    """Encode a Metadata request, for all topics if `topics` is None.
 
-    Before version 4 the broker's own setting alone decides whether a topic that is named gets created.
-    Raises LocalProtocolError for a name that is not UTF-8, which can be no topic, and for no names before version 1,
-    where that would mean all.
+    Before version 4 only the broker's setting decides about the creation of named topics.
+    Raises LocalProtocolError for a name that is not UTF-8, and for an empty list before version 1, which would mean
+    all topics.
     """
     with _refusing("A topic name in a metadata request", LocalProtocolError):
         names = None if topics is None else [str(topic, "utf-8") for topic in topics]
@@ -134,7 +134,7 @@ def encode_metadata(
 
 
 def encode_init_producer_id(version: int, correlation_id: int, client_id: str) -> bytes:
-    """Asks for a new producer id, without transactions."""
+    """Encode a request for a new producer id, without transactions."""
     request = _build(_PRODUCER.InitProducerIdRequest, version, transactional_id=None, transaction_timeout_ms=0)
     return _encode(request, correlation_id, client_id)
 
@@ -149,7 +149,7 @@ def encode_create_topics(
     replication: int,
     timeout_ms: int,
 ) -> bytes:
-    """Make these topics; -1 partitions or replicas leave the number to the broker, from version 4 on.
+    """Encode a CreateTopics request; -1 leaves a number to the broker, from version 4 on.
 
     Raises LocalProtocolError for a name that is not UTF-8.
     """
@@ -166,14 +166,14 @@ def encode_create_topics(
 
 
 def encode_sasl_handshake(version: int, correlation_id: int, client_id: str, mechanism: str) -> bytes:
-    """May we log in so?"""
+    """Encode a SaslHandshake request for a mechanism."""
     return _encode(
         _build(messages("sasl").SaslHandshakeRequest, version, mechanism=mechanism), correlation_id, client_id
     )
 
 
 def encode_sasl_token(version: int, correlation_id: int, client_id: str, token: bytes) -> bytes:
-    """A step of a login."""
+    """Encode one token of a login as a SaslAuthenticate request."""
     return _encode(
         _build(messages("sasl").SaslAuthenticateRequest, version, auth_bytes=token), correlation_id, client_id
     )
@@ -181,22 +181,22 @@ def encode_sasl_token(version: int, correlation_id: int, client_id: str, token: 
 
 # --- responses --------------------------------------------------------------------------------------------------------
 def read_correlation_id(frame: bytes) -> int:
-    """The first four bytes of every response.  Raises RemoteProtocolError if there are fewer."""
+    """Return a response's correlation id; raise RemoteProtocolError for fewer than four bytes."""
     if len(frame) < 4:
         raise RemoteProtocolError(f"A response of {len(frame)} bytes is too short for a correlation id.")
     return int.from_bytes(frame[:4], "big", signed=True)
 
 
 def _decode(cls: Any, frame: bytes, version: int) -> Any:
-    # kafka-python follows an unsigned varint as far as its bytes go, in time that grows with their square: 300 kB of
-    # 0xff keep it busy for 3 s.  No response has that many such bytes in a row for a good reason.
+    # kafka-python reads an unsigned varint of any length in quadratic time: 300 kB of 0xff take 3 s.  No valid
+    # response has so many such bytes in a row.
     if ENDLESS_VARINT.search(frame):
         raise RemoteProtocolError(f"The broker's {cls.name} holds a number that does not end.")
     return cls.decode(frame, version=version, header=True)
 
 
 def decode_api_versions(frame: bytes, version: int) -> ApiVersions:
-    """After an error only the code is read: what follows it differs from broker to broker."""
+    """Decode an ApiVersions response; after an error only the code, since brokers differ in the rest."""
     what = "The broker's list of API versions"
     with _refusing(what, RemoteProtocolError):
         _, error = RESPONSE_HEAD.unpack_from(frame)
@@ -207,7 +207,7 @@ def decode_api_versions(frame: bytes, version: int) -> ApiVersions:
 
 
 def decode_producer_id(frame: bytes, version: int) -> ProducerIdResponse:
-    """Raises RemoteProtocolError for bytes that are no such response, and for an id below 0 without an error."""
+    """Decode a response; raise RemoteProtocolError for malformed bytes and a negative id without an error."""
     with _refusing("The broker's answer with a producer id", RemoteProtocolError):
         got = _decode(_PRODUCER.InitProducerIdResponse, frame, version)
     if got.error_code != 0:
@@ -218,21 +218,21 @@ def decode_producer_id(frame: bytes, version: int) -> ProducerIdResponse:
 
 
 def decode_create_topics(frame: bytes, version: int) -> dict[bytes, int]:
-    """The error code for each topic.  Raises RemoteProtocolError."""
+    """Return the error code for each topic; raise RemoteProtocolError for malformed bytes."""
     with _refusing("The broker's answer to a request to make topics", RemoteProtocolError):
         response = _decode(messages("admin").CreateTopicsResponse, frame, version)
         return {topic.name.encode(): topic.error_code for topic in response.topics}
 
 
 def decode_sasl_handshake(frame: bytes, version: int) -> SaslHandshake:
-    """Raises RemoteProtocolError."""
+    """Decode a SaslHandshake response; raise RemoteProtocolError for malformed bytes."""
     with _refusing("The broker's answer about logins", RemoteProtocolError):
         got = _decode(messages("sasl").SaslHandshakeResponse, frame, version)
         return SaslHandshake(got.error_code, tuple(got.mechanisms))
 
 
 def decode_sasl_token(frame: bytes, version: int) -> SaslToken:
-    """Raises RemoteProtocolError."""
+    """Decode a SaslAuthenticate response; raise RemoteProtocolError for malformed bytes."""
     with _refusing("The broker's answer to a login", RemoteProtocolError):
         got = _decode(messages("sasl").SaslAuthenticateResponse, frame, version)
         return SaslToken(got.error_code, got.error_message, bytes(got.auth_bytes), got.session_lifetime_ms)
@@ -240,17 +240,17 @@ def decode_sasl_token(frame: bytes, version: int) -> SaslToken:
 
 # --- metadata ---------------------------------------------------------------------------------------------------------
 def decode_metadata(frame: bytes, version: int) -> ClusterMetadata:
-    """Raises RemoteProtocolError for bytes that are no such response, for ids and ports out of range, for no brokers.
+    """Decode metadata; raise RemoteProtocolError for malformed bytes, bad ids or ports, or no brokers.
 
-    A partition without a usable leader is kept, and named as such: the number of a topic's partitions must not change
-    with an outage, or messages with a partition key would move.
+    A partition without a usable leader stays in the result with NO_BROKER.  An outage must not change a topic's number
+    of partitions, or messages with a partition key would move.
     """
     with _refusing("The broker's metadata", RemoteProtocolError):
         return _ClusterReader(_decode(_METADATA.MetadataResponse, frame, version)).read()
 
 
 class _ClusterReader:
-    """One metadata response on its way to ClusterMetadata; counts what it had to put right."""
+    """Builds ClusterMetadata from one response, and counts its corrections."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
@@ -268,7 +268,7 @@ class _ClusterReader:
                 "The broker's metadata lists no brokers. It may not have joined its cluster yet; "
                 "and Kafka 0.8 lists none until there is a topic."
             )
-        # A topic without a name was asked for by its id, which we never do.
+        # Only a topic requested by id has no name, and requests here use names.
         named = (topic for topic in got.topics if topic.name is not None)
         topics = self._first_of_each((topic.name.encode(), self._topic(topic)) for topic in named)
         return ClusterMetadata(

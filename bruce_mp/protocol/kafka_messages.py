@@ -1,9 +1,9 @@
 """The messages of kafka-python, without its clients.
 
-Whoever imports a part of `kafka` gets `kafka/__init__.py` with it, which brings producer, consumer and admin client and
-all of their networking: 6 MB in each process, of which nothing is used.  So `kafka` is entered as a package whose
-`__init__` has not run.  It runs when somebody asks the package for a name: what else in this process wants
-`kafka.KafkaConsumer` gets it.
+An import of a part of `kafka` runs `kafka/__init__.py`, which loads producer, consumer and admin client with their
+networking: 6 MB in each process, all unused.  So this module registers `kafka` as a package whose `__init__` has not
+run.  The first access to a name of the package runs `__init__`, so other code in the process can use
+`kafka.KafkaConsumer`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PACKAGE: Final = "kafka"
 
 @cache
 def messages(group: str) -> Any:
-    """The module `kafka.protocol.<group>`; it is loaded when it is first asked for."""
+    """Return the module `kafka.protocol.<group>`, and load it at the first call."""
     if _PACKAGE not in sys.modules:
         _enter()
     return import_module(f"{_PACKAGE}.protocol.{group}")
@@ -34,7 +34,7 @@ def _enter() -> None:
     package, loader = module_from_spec(spec), spec.loader
 
     def look_up(name: str) -> Any:
-        """What the package lacks may be in its `__init__` (PEP 562)."""
+        """Run the package's `__init__` for a missing name (PEP 562)."""
         del package.__dict__["__getattr__"]
         loader.exec_module(package)
         return getattr(package, name)

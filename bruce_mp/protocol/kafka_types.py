@@ -1,6 +1,6 @@
-"""Values that go into and come out of Kafka's requests, as the rest of the daemon sees them.
+"""The daemon's types for the content of Kafka's requests and responses.
 
-Nothing here knows how a message is laid out on the wire; `kafka_api`, `produce_request` and `produce_response` do.
+The wire layouts are in `kafka_api`, `produce_request` and `produce_response`.
 Topic names are bytes everywhere, as they are in the slab.  Ids follow Kafka: -1 means "none" or "unknown".
 """
 
@@ -32,10 +32,10 @@ __all__ = [
 NO_BROKER: Final = -1
 MAX_PORT: Final = 65535
 USABLE_PARTITION_ERRORS: Final = frozenset({0, 9})
-"""9, REPLICA_NOT_AVAILABLE, speaks of a follower: the leader named with it is good (seen on 0.8 to 4.3)."""
+"""9, REPLICA_NOT_AVAILABLE, concerns a follower; the leader is usable (seen on 0.8 to 4.3)."""
 
 TRANSIENT_PRODUCER_ID_ERRORS: Final = frozenset({7, 8, 13, 14, 15, 16, 51})
-"""Timed out, broker or network away, coordinator loading, not there or elsewhere, a transaction under way."""
+"""Timeout, broker or network failure, coordinator loading or unavailable or elsewhere, transaction under way."""
 
 
 class ApiRange(Struct, frozen=True):
@@ -46,14 +46,14 @@ class ApiRange(Struct, frozen=True):
 
 
 class ApiVersions(Struct, frozen=True):
-    """Answer to ApiVersions; after an error `apis` is empty."""
+    """The response to ApiVersions; after an error `apis` is empty."""
 
     error: int
     apis: dict[int, ApiRange]
 
 
 class BrokerAddress(Struct, frozen=True):
-    """Where a broker wants to be reached; `rack` is None if it has none."""
+    """The advertised address of a broker; `rack` is None if it has none."""
 
     host: str
     port: int
@@ -61,14 +61,14 @@ class BrokerAddress(Struct, frozen=True):
 
 
 def broker_address(node: int, host: str | None, port: int, rack: str | None) -> BrokerAddress:
-    """The address that a broker gives of a broker.  Raises RemoteProtocolError for what can be none."""
+    """Build the address that a response names; raise RemoteProtocolError for an impossible one."""
     if node < 0 or not host or not 1 <= port <= MAX_PORT:
         raise RemoteProtocolError(f"The broker names broker {node} at {host!r} port {port}.")
     return BrokerAddress(host, port, rack)
 
 
 class PartitionMetadata(Struct, frozen=True):
-    """One partition; `leader` is NO_BROKER while it has no leader that the same answer lists."""
+    """One partition; `leader` is NO_BROKER without a leader in the same response's list of brokers."""
 
     error: int
     leader: int
@@ -76,7 +76,7 @@ class PartitionMetadata(Struct, frozen=True):
 
     @property
     def available(self) -> bool:
-        """Whether messages can be sent to it now."""
+        """True if messages can be sent to the partition now."""
         return self.leader != NO_BROKER and self.error in USABLE_PARTITION_ERRORS
 
 
@@ -88,16 +88,16 @@ class TopicMetadata(Struct, frozen=True):
 
 
 class ClusterMetadata(Struct, frozen=True):
-    """Answer to Metadata.  Never without brokers; whatever is odd but harmless was put right and counted here."""
+    """The response to Metadata, with at least one broker.  Harmless oddities are corrected and counted."""
 
     brokers: dict[int, BrokerAddress]
     topics: dict[bytes, TopicMetadata]
     controller: int = NO_BROKER
     throttle_ms: int = 0
     unknown_leaders: int = 0
-    """Partitions whose leader is not in the list of brokers; they stand in `topics` with NO_BROKER."""
+    """Partitions whose leader is not in the list of brokers; in `topics` they have NO_BROKER."""
     duplicates: int = 0
-    """Brokers, topics and partitions named twice; the first one stands."""
+    """Brokers, topics and partitions named twice; the first one counts."""
 
 
 class PartitionData(Struct, frozen=True):
@@ -113,7 +113,7 @@ class PartitionData(Struct, frozen=True):
 
 
 class PartitionAck(Struct, frozen=True):
-    """What became of one partition's batch.
+    """The response for one partition's batch.
 
     `log_append_time` is in milliseconds, -1 unless the topic uses the broker's clock.  `record_errors` names the
     records at fault by their index in the batch (version 8 and later).  `leader` and `leader_epoch` are the broker's
@@ -132,7 +132,7 @@ class PartitionAck(Struct, frozen=True):
 
 
 class ProduceResponse(Struct, frozen=True):
-    """Answer to Produce; `endpoints` are the addresses of the leaders hinted at."""
+    """The response to Produce; `endpoints` are the addresses of the hinted leaders."""
 
     acks: tuple[PartitionAck, ...]
     throttle_ms: int = 0
@@ -140,7 +140,7 @@ class ProduceResponse(Struct, frozen=True):
 
 
 class ProducerIdResponse(Struct, frozen=True):
-    """Answer to InitProducerId; id and epoch are -1 after an error."""
+    """The response to InitProducerId; id and epoch are -1 after an error."""
 
     error: int
     producer_id: int
@@ -149,19 +149,19 @@ class ProducerIdResponse(Struct, frozen=True):
 
     @property
     def ask_again(self) -> bool:
-        """Whether the error goes away by itself: a KRaft broker answers 14 until it has fetched a block of ids."""
+        """True for a transient error: a KRaft broker responds with 14 until it has a block of ids."""
         return self.error in TRANSIENT_PRODUCER_ID_ERRORS
 
 
 class SaslHandshake(Struct, frozen=True):
-    """Answer to SaslHandshake: the mechanisms that the broker has enabled."""
+    """The response to SaslHandshake: the mechanisms that the broker has enabled."""
 
     error: int
     mechanisms: tuple[str, ...]
 
 
 class SaslToken(Struct, frozen=True):
-    """Answer to SaslAuthenticate.  `lifetime_ms` is 0 unless the login has to be renewed in that time (KIP-368)."""
+    """The response to SaslAuthenticate.  `lifetime_ms` is the login's lifetime, 0 without limit (KIP-368)."""
 
     error: int
     message: str | None

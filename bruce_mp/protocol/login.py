@@ -1,7 +1,7 @@
-"""The login on a connection: which mechanism, then its tokens, as Kafka wraps them.
+"""The SASL login on a connection: the choice of the mechanism, then its tokens, as Kafka frames them.
 
-A broker since 1.0 is asked with SaslHandshake v1, and each token is a request, SaslAuthenticate.  An older one knows
-SaslHandshake v0 only; tokens go to and fro without a header then, and a refusal is a closed connection.
+Brokers since 1.0 support SaslHandshake v1; each token is then a SaslAuthenticate request.  Older ones support only
+SaslHandshake v0: tokens have no header, and the broker refuses a login by closing the connection.
 Protocol: KIP-43, KIP-152, KIP-368.
 """
 
@@ -22,11 +22,11 @@ __all__ = ["Login"]
 _NO_SUCH_MECHANISM: Final = 33
 _ILLEGAL_STATE: Final = 34
 _WITHOUT_HEADER: Final = 0
-_REMEDY: Final = "Correct [kafka.sasl], or the user on the brokers; what stands in files is read anew at each attempt."
+_REMEDY: Final = "Correct [kafka.sasl], or the user on the brokers; each attempt reads its files again."
 
 
 class Login:
-    """One login, or the renewal of one.  Raises LoginRefusedError if the broker knows no logins."""
+    """One login, or its renewal.  Raises LoginRefusedError if the broker supports no logins."""
 
     def __init__(self, mechanism: Mechanism, abilities: BrokerAbilities, client_id: str) -> None:
         if abilities.sasl_handshake_version is None:
@@ -38,19 +38,19 @@ class Login:
         self._version = abilities.sasl_handshake_version if is_wrapped else _WITHOUT_HEADER
         self._token: bytes | None = mechanism.start()
         self.lifetime_s = 0.0
-        """How long the login holds; 0: as long as the connection."""
+        """The lifetime of the login; 0 stands for the whole connection."""
 
     @property
     def has_headers(self) -> bool:
-        """Whether tokens are requests like others."""
+        """True if each token is a request with a header."""
         return self._version != _WITHOUT_HEADER
 
     def ask(self, correlation_id: int) -> bytes:
-        """The request that comes first."""
+        """Return the first request, SaslHandshake."""
         return kafka_api.encode_sasl_handshake(self._version, correlation_id, self._client_id, self._mechanism.name)
 
     def take_answer(self, frame: bytes) -> None:
-        """The answer to it.  Raises LoginRefusedError."""
+        """Process the SaslHandshake response; raise LoginRefusedError."""
         answer = kafka_api.decode_sasl_handshake(frame, self._version)
         if answer.error == _NO_SUCH_MECHANISM:
             known = ", ".join(answer.mechanisms) or "none"
@@ -66,14 +66,17 @@ class Login:
             raise self._refused(answer.error, None)
 
     def next_token(self, correlation_id: int) -> bytes:
-        """The next thing to say, as a frame."""
+        """Return the next token as a frame."""
         assert self._token is not None
         if self.has_headers:
             return kafka_api.encode_sasl_token(self._token_version, correlation_id, self._client_id, self._token)
         return len(self._token).to_bytes(4, "big") + self._token
 
     def take_token(self, frame: bytes) -> bool:
-        """What the broker said; whether we are in.  Raises LoginRefusedError and RemoteProtocolError."""
+        """Process the broker's token; return True if the login is complete.
+
+        Raises LoginRefusedError and RemoteProtocolError.
+        """
         if not self.has_headers:
             return self._go_on(frame)
         got = kafka_api.decode_sasl_token(frame, self._token_version)
@@ -95,7 +98,7 @@ class Login:
         return LoginRefusedError(f"It does not let in {self._mechanism.who}: {name} ({error}).{said} {_REMEDY}")
 
     def closed_text(self) -> str:
-        """What a connection that is closed in the middle of this means."""
+        """Return the explanation of a connection that the broker closed during the login."""
         if self.has_headers:
             return "closed the connection during the login; it may be going down."
         return f"closed the connection: it does not let in {self._mechanism.who}. {_REMEDY}"

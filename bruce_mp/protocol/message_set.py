@@ -1,20 +1,20 @@
-"""Message sets, what brokers before record batches take: message format 0 (Kafka 0.8 and 0.9) and 1 (0.10).
+"""Message sets for brokers before record batches: message format 0 (Kafka 0.8 and 0.9) and 1 (0.10).
 
     offset 0   offset i64                  16  magic i8: the format, 0 or 1
-           8   size i32 (what follows)     17  attributes i8: the codec
+           8   size i32 (of the rest)      17  attributes i8: the codec
           12   CRC-32 u32 of all from      18  timestamp i64, in format 1 alone
                magic on                    ..  key, then value: each a length i32, -1 for null, and the bytes
 
-All big-endian.  A set is messages one behind the other, with neither head nor count.  To compress it is to make it the
-value of one message without a key, the wrapper, whose attributes name the codec.
+All integers are big-endian.  A set consists of consecutive messages, without a header or a count.  A compressed set is
+the value of one message without a key, the wrapper, whose attributes name the codec.
 
-* Offsets are the broker's business.  In format 0 it numbers all messages itself, and unpacks a wrapper for that.  In
-  format 1 the messages of a set are numbered from 0, and a wrapper has the number of its last: then the broker keeps
-  it as it is.
+* The broker assigns offsets.  In format 0 it numbers all messages itself, and decompresses a wrapper for that.  In
+  format 1 the messages of a set are numbered from 0, and a wrapper has the number of its last one, so the broker stores
+  the wrapper unchanged.
 * A wrapper of format 1 has the latest timestamp of its messages.  Timestamps are a client's and may be anything.
-* There is no producer id: a broker keeps what it gets twice.
+* There is no producer id: a broker stores a repeated message twice.
 
-The messages of a set are encoded by a kernel; here are its structures, and the wrapper.
+A kernel encodes the messages of a set; this module has the structures and the wrapper.
 Source: https://kafka.apache.org/documentation/#messageset
 """
 
@@ -41,7 +41,7 @@ NULL: Final = -1
 
 @unique
 class MessageFormat(IntEnum):
-    """How messages are written; the value is what stands in their field `magic`."""
+    """A message format; the value is that of the field `magic`."""
 
     V0 = 0
     """Without timestamps."""
@@ -52,7 +52,7 @@ class MessageFormat(IntEnum):
 
 
 def wrap_set(compressed: bytes, codec: Codec, message_format: MessageFormat, count: int, max_timestamp: int) -> bytes:
-    """The wrapper of `count` messages, which `codec` has compressed: a message set of one message."""
+    """Return the wrapper of `count` compressed messages, a message set of one message."""
     has_time = message_format is MessageFormat.V1
     time = (max_timestamp,) if has_time else ()
     head = COVERED[message_format].pack(message_format, codec, *time, NULL) + LENGTH.pack(len(compressed))

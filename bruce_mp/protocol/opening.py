@@ -1,19 +1,19 @@
-"""How a conversation with a broker is opened, as data: which questions come first, and what to try if that fails.
+"""The opening of a connection to a broker, as data: its first requests, and the fallback if they fail.
 
-A broker since 0.10 says which versions it speaks.  An older one has no word for that: 0.8 closes the connection, 0.9
-says nothing ever.  But so does a newer one that is just going down or not yet up, and to take that for an old one would
-cost exactly-once delivery, or all delivery.  So there are three openings, each the `fallback` of the one before:
+Brokers since 0.10 support ApiVersions.  Of the older ones, 0.8 closes the connection on that request, and 0.9 never
+responds.  But a newer broker does the same while it starts or stops, and to mistake it for an old one would cost
+exactly-once delivery, or all delivery.  So there are three openings, each the `fallback` of the previous one:
 
-    ASK          for versions
-    LOOK_AGAIN   for metadata, which every Kafka gives in version 0, and behind that for versions: a broker that answers
-                 the first and still not the second is an old one
-    assume(...)  for metadata, so that it is seen to speak what is assumed
+    ASK          ApiVersions
+    LOOK_AGAIN   Metadata, which every Kafka supports in version 0, then ApiVersions: a broker that responds only to the
+                 first is an old one
+    assume(...)  Metadata, to confirm the assumed versions
 
-Where there is a login only the first is left, ASK_ONLY: nothing else may be asked before it, and there is no login with
-a broker before 0.10.
+With a login only the first one is possible, ASK_ONLY: no other request may come before a login, and brokers before 0.10
+support none.
 
-A connection goes through one opening.  When it fails with Cause.NO_API_VERSIONS its owner makes another connection with
-the fallback.  Where the configuration names an old release, `opening_for` begins with the last.
+A connection uses one opening.  If it fails with Cause.NO_API_VERSIONS, its owner creates another connection with the
+fallback.  If the configuration names an old release, `opening_for` begins with the last one.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from bruce_mp.protocol.api_versions import BEFORE_API_VERSIONS, BrokerAbilities
 __all__ = ["ASK", "ASK_ONLY", "LOOK_AGAIN", "VERSIONS_TIMEOUT_S", "Opening", "Question", "assume", "opening_for"]
 
 VERSIONS_TIMEOUT_S: Final = 2.0
-"""How long versions are waited for.  A broker answers that without looking at anything; each first contact with a
-Kafka 0.9 waits for so long, twice."""
+"""The timeout of ApiVersions, to which a broker can respond at once.  Each first contact with a Kafka 0.9 costs this
+time twice."""
 FIRST_RELEASE_TO_ASK: Final = (0, 10)
 
 
 @unique
 class Question(Enum):
-    """What an opening may ask."""
+    """A request of an opening."""
 
     VERSIONS = "which versions it speaks"
     METADATA = "for metadata"
 
 
 class Opening(Struct, frozen=True):
-    """`questions` in order.  `assumed` stands for what was agreed on, where the last question is not for versions."""
+    """`questions` in order.  `assumed` are the abilities to use if the last question is not for versions."""
 
     questions: tuple[Question, ...]
     assumed: BrokerAbilities | None = None
@@ -50,7 +50,7 @@ class Opening(Struct, frozen=True):
 
 
 def assume(abilities: BrokerAbilities) -> Opening:
-    """The opening for a broker that cannot be asked."""
+    """Return the opening for a broker without ApiVersions."""
     return Opening((Question.METADATA,), assumed=abilities)
 
 
@@ -60,7 +60,7 @@ ASK_ONLY: Final = Opening((Question.VERSIONS,))
 
 
 def opening_for(release: str | None, *, logs_in: bool = False) -> Opening:
-    """The first opening for brokers of a release such as "0.9.0.1"; None: it is not known."""
+    """Return the first opening for a release such as "0.9.0.1", or None for an unknown release."""
     if logs_in:
         return ASK_ONLY
     if release is not None and tuple(map(int, release.split("."))) < FIRST_RELEASE_TO_ASK:

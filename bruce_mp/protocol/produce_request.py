@@ -1,9 +1,9 @@
-"""The produce request, versions 0 to 12, as a list of buffers for one gathering send.
+"""The produce request, versions 0 to 12, as a list of buffers for one vectored send.
 
-A record batch may be large, so it must not be copied into a request: what is built here are the few bytes between the
-batches.  Only where batches are small a piece for each costs more than the copy.  The layout (fields in wire order;
-+ versions 3 and later; * versions 9 and later, which also write every length as an unsigned varint one greater than the
-length):
+A record batch may be large, so it must not be copied into a request: this module builds the bytes between the
+batches.  Small batches are copied, because a separate buffer costs more than the copy.  The layout (fields in wire
+order; + versions 3 and later; * versions 9 and later, which also write every length as an unsigned varint one greater
+than the length):
 
     header    size i32, api key i16, version i16, correlation id i32, client id (always with an i16 length), tags*
     request   transactional id+ (null), acks i16, timeout ms i32, topics
@@ -49,7 +49,7 @@ I16: Final = Struct(">h")
 I32: Final = Struct(">i")
 NO_TAGS: Final = b"\0"
 COPIED_BYTES: Final = 4096
-"""What is not longer is copied.  A piece costs as much: a buffer to send, to look after and to forget."""
+"""The longest records to copy; a separate buffer costs as much CPU as a copy of this size."""
 VALID_ACKS: Final = (-1, 0, 1)
 
 
@@ -63,7 +63,7 @@ def _uvarint(value: int) -> bytes:
 
 
 class _Layout(NamedTuple):
-    """How one family of versions says "no transaction" and writes lengths, and what it puts behind each structure."""
+    """The encoding of a family of versions: null transaction, lengths, and the bytes after each structure."""
 
     no_transaction: bytes
     string_length: Callable[[int], bytes]
@@ -90,9 +90,9 @@ def _layout_of(version: int) -> _Layout:
 def encode_produce(
     version: int, correlation_id: int, client_id: str, data: Sequence[PartitionData], *, acks: int, timeout_ms: int
 ) -> list[bytes]:
-    """A whole frame in pieces, to be sent in order; large `records` are in it as the objects that were given.
+    """Return a whole frame as buffers in order; large `records` are the given objects.
 
-    `timeout_ms` is how long the broker may wait for its replicas.  The list has two pieces for each partition at most,
+    `timeout_ms` is the broker's longest wait for its replicas.  The list has two pieces for each partition at most,
     and one more: a sender splits it at the system's limit (IOV_MAX, 1024 on Linux).
     Raises LocalProtocolError for a version, acks or a number out of range and for a partition that is named twice.
     """
@@ -138,12 +138,12 @@ def _write_topics(out: _Pieces, layout: _Layout, data: Sequence[PartitionData]) 
 
 
 class _Pieces:
-    """Joins the small parts that follow one another and leaves large ones alone."""
+    """Joins neighbouring small parts, and keeps large ones separate."""
 
     def __init__(self) -> None:
         self._parts = [b""]  # the first will be the size
         self._cuts = [0]
-        """Where the parts go on with another piece."""
+        """The indices of the parts at which a piece begins."""
 
     def write(self, *parts: bytes) -> None:
         self._parts += parts

@@ -1,7 +1,7 @@
-"""The response to a produce request, versions 0 to 12, read from the front.
+"""Decoding of produce responses, versions 0 to 12.
 
-One response answers for hundreds of partitions, and of nearly all of them it says no more than where their batch was
-written.  Such a partition is read at one go; field by field only what has more to say.  The layout (fields in wire
+One response covers hundreds of partitions, most of them without errors.  The decoder reads such a partition with one
+struct, and any other field by field.  The layout (fields in wire
 order; + and a number: in this version and later; * versions 9 and later, which also write every length as an unsigned
 varint one greater than the length, and 0 for null; ? may be null):
 
@@ -13,9 +13,9 @@ varint one greater than the length, and 0 for null; ? may be null):
     record error    index in the batch i32, message?, tags*
     current leader  node i32, epoch i32, tags
     node endpoint   node i32, host, port i32, rack?, tags
-    tags            how many as an unsigned varint; of each its number and its length, as such, and so many bytes
+    tags            count, and for each its number and its length, as unsigned varints, then the bytes
 
-Tags of other numbers are passed over.  Source: ProduceResponse.json and ResponseHeader.json of Apache Kafka, KIP-482.
+Unknown tags are skipped.  Source: ProduceResponse.json and ResponseHeader.json of Apache Kafka, KIP-482.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ENDPOINTS_TAG: Final = 0
 
 
 class _Partition(NamedTuple):
-    """What one family of versions begins a partition with, and what follows where there is no more to say."""
+    """The first fields of a partition in a family of versions, and the rest of one without errors."""
 
     head: Struct
     """Index, error, base offset and, from version 2 on, log append time."""
@@ -63,9 +63,9 @@ PARTITIONS: Final = (*[OLDEST] * 2, *[WITH_TIME] * 3, *[WITH_START] * 3, WITH_ER
 
 
 def decode_produce(frame: bytes, version: int) -> ProduceResponse:
-    """What a response without its size says, acks in its order.  Raises RemoteProtocolError if it does not follow this.
+    """Decode a response without its size, acks in its order; raise RemoteProtocolError for malformed bytes.
 
-    Bytes behind it are passed over.
+    Bytes after the response are ignored.
     """
     reader = _FlexibleReader(frame) if version >= FIRST_FLEXIBLE_VERSION else _Reader(frame)
     try:
@@ -78,7 +78,7 @@ def decode_produce(frame: bytes, version: int) -> ProduceResponse:
 
 
 class _Reader:
-    """Reads fields from byte `at` on.  What lies behind the data raises struct.error or LookupError.
+    """Reads fields from byte `at` on.  A read after the end raises struct.error or LookupError.
 
     A null array counts as an empty one.
     """
@@ -93,11 +93,11 @@ class _Reader:
         return int(value)
 
     def count(self) -> int:
-        """The length of an array; -1 if it is null."""
+        """Read the length of an array; -1 if it is null."""
         return self.number(I32)
 
     def text_length(self) -> int:
-        """The length of a string; -1 if it is null."""
+        """Read the length of a string; -1 if it is null."""
         return self.number(I16)
 
     def take(self, size: int) -> bytes:
@@ -111,7 +111,7 @@ class _Reader:
         return None if size < 0 else self.take(size).decode()
 
     def tags(self) -> dict[int, bytes]:
-        """The tags at the end of a structure, by number; none where a version has none."""
+        """Read the tags at the end of a structure, by number; empty in versions without tags."""
         return {}
 
 
@@ -169,7 +169,7 @@ def _read_topic(reader: _Reader, partition: _Partition, acks: list[PartitionAck]
 
 
 def _with_errors(ack: PartitionAck, reader: _Reader) -> PartitionAck:
-    """The ack with what is said of its errors, and with its leader."""
+    """Return the ack with its record errors and the hinted leader."""
     errors = tuple([_record_error(reader) for _ in range(reader.count())])
     message = reader.text()
     leader = reader.tags().get(LEADER_TAG)

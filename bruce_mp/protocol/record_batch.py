@@ -1,19 +1,19 @@
-"""Record batches, message format v2: reading them, and putting the header before records that a kernel has encoded.
+"""Record batches, message format v2: decoding, and the header for records that a kernel has encoded.
 
     offset 0   base offset i64          27  first timestamp i64     43  producer id i64
-           8   length i32 (what follows)  35  max timestamp i64     51  producer epoch i16
+           8   length i32 (of the rest)  35  max timestamp i64     51  producer epoch i16
           12   leader epoch i32                                     53  base sequence i32
           16   magic i8 (2)             17  CRC-32C u32 over all    57  count i32
           21   attributes i16               from attributes on      61  records, compressed or not
           23   last offset delta i32
 
-All big-endian.  A record is its length, attributes i8 (0), timestamp delta, offset delta, key, value and headers, with
-zigzag varints for every number and -1 as the length of a null; deltas count from the batch's first timestamp and from
-its base offset.
+All integers are big-endian.  A record is length, attributes i8 (0), timestamp delta, offset delta, key, value and
+headers, with zigzag varints for every number and -1 as the length of a null.  Deltas count from the batch's first
+timestamp and from its base offset.
 
-* Timestamps are a client's and may be anything that 64 bits hold; deltas wrap at 64 bits like Java's.
+* Timestamps come from clients and may be any 64-bit number; deltas wrap at 64 bits as in Java.
 * Producer id, epoch and base sequence are all -1 or all given.
-* The encoder of records here is the plain one that the tests hold against the kernels; nothing hot calls it.
+* `encode_records` is the reference that the tests compare with the kernels; the message path does not call it.
 
 Source: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -50,7 +50,7 @@ HEADER_BYTES: Final = HEADER.size
 UNCOVERED: Final = Struct(">qiibI")
 COVERED: Final = Struct(">hiqqqhii")  # the part of the header that the CRC covers
 COVERED_AT: Final = 21
-LENGTH_AT: Final = 12  # the length counts what lies behind it
+LENGTH_AT: Final = 12  # the length counts the bytes after it
 MAGIC: Final = 2
 CODEC_MASK: Final = 0x07
 NO_ATTRIBUTES: Final = b"\0"
@@ -60,7 +60,7 @@ UNKNOWN_LEADER_EPOCH: Final = -1
 
 
 class Producer(NamedTuple):
-    """Who sends a batch, and the sequence number of its first record in its partition."""
+    """The producer of a batch, and the sequence number of its first record."""
 
     producer_id: int
     epoch: int
@@ -99,7 +99,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """Raises RemoteProtocolError for a number that is no codec."""
+        """The batch's codec; raises RemoteProtocolError for an unknown number."""
         try:
             return Codec(self.attributes & CODEC_MASK)
         except ValueError as failure:
@@ -111,13 +111,13 @@ class BatchHeader(NamedTuple):
 
 
 class RecordBatch(NamedTuple):
-    """A batch whose CRC was right; its records are read on demand."""
+    """A batch with a valid CRC; its records are read on demand."""
 
     header: BatchHeader
     payload: bytes
 
     def records(self) -> list[Record]:
-        """Raises RemoteProtocolError for records that are not what the header says."""
+        """Return the records; raise RemoteProtocolError if they contradict the header."""
         reader = VarintReader(decompress(self.header.codec, self.payload))
         records = [_read_record(reader, self.header) for _ in range(self.header.record_count)]
         reader.expect_end()
@@ -134,9 +134,9 @@ def batch_header(
     codec: Codec = Codec.NONE,
     producer: Producer = NO_PRODUCER,
 ) -> bytes:
-    """What stands before `count` encoded records, which `codec` has compressed already, to make a batch of them.
+    """Return the header that makes a batch of `count` records, encoded and already compressed by `codec`.
 
-    They are not copied behind it: a batch may be large.
+    The records are not copied, because a batch may be large.
     Raises LocalProtocolError for a batch without records: a broker refuses it.
     """
     if count < 1:
@@ -148,12 +148,12 @@ def batch_header(
 
 
 def advance_sequence(sequence: int, count: int) -> int:
-    """The sequence number `count` records further on; after 2^31 - 1 comes 0."""
+    """Return the sequence number after `count` records; 0 follows 2^31 - 1."""
     return (sequence + count) % SEQUENCES
 
 
 def encode_records(records: Iterable[Record], *, empty_value_as_null: bool = True) -> bytes:
-    """What `batch_header` takes.  An empty key becomes null; so does an empty value, unless it is told otherwise."""
+    """Encode records for `batch_header`; an empty key becomes null, as an empty value does by default."""
     encoded = bytearray()
     first: int | None = None
     for index, record in enumerate(records):
@@ -182,9 +182,9 @@ def _encode_headers(headers: tuple[tuple[bytes, bytes | None], ...]) -> bytes:
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 def read_batches(data: bytes) -> Iterator[RecordBatch]:
-    """The batches that lie one behind the other, as in a produce request or a fetch response.
+    """Read consecutive batches, as in a produce request or a fetch response.
 
-    Raises RemoteProtocolError at the first that is cut off, is not of format v2 or has a wrong CRC.
+    Raises RemoteProtocolError at the first batch that is cut off, is not of format v2 or has a wrong CRC.
     """
     at = 0
     while at < len(data):

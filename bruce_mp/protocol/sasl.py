@@ -1,4 +1,4 @@
-"""SASL from the client's side, without the network: what to say to a broker, and what to make of its answers.
+"""The client side of SASL as a sans-IO core: it builds tokens and checks the broker's challenges.
 
     mechanism = Scram("SCRAM-SHA-512", "alice", password, nonce)
     say(mechanism.start())
@@ -7,9 +7,9 @@
 
 One object is one exchange.  Invariants:
 
-* No secret is in an error text, in `who` or in the `repr` of anything.
+* No error text, `who` or `repr` contains a secret.
 
-PLAIN: RFC 4616.  Names and passwords are not prepared (SASLprep): Kafka does not either.  OAUTHBEARER: RFC 7628.
+PLAIN: RFC 4616.  As in Kafka, names and passwords are not prepared (SASLprep).  OAUTHBEARER: RFC 7628.
 SCRAM is in `scram`.
 """
 
@@ -26,7 +26,7 @@ _KVSEP: Final = b"\x01"
 
 
 class LoginRefusedError(RemoteProtocolError):
-    """The broker does not let us in, or is not to be trusted with a login."""
+    """The broker refuses the login, or failed to prove its own identity."""
 
 
 class Mechanism(Protocol):
@@ -34,21 +34,24 @@ class Mechanism(Protocol):
 
     @property
     def name(self) -> str:
-        """As Kafka calls it."""
+        """Kafka's name of the mechanism."""
 
     @property
     def who(self) -> str:
-        """For error texts."""
+        """The user and the mechanism, for error texts."""
 
     def start(self) -> bytes:
-        """The first thing to say."""
+        """Return the first token."""
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """The next one; None when we are in.  Raises LoginRefusedError and RemoteProtocolError."""
+        """Return the next token; None once the login is complete.
+
+        Raises LoginRefusedError and RemoteProtocolError.
+        """
 
 
 class Plain:
-    """The password itself.  Neither name nor password may hold a NUL; ValueError."""
+    """PLAIN, which sends the password.  Raises ValueError for a NUL in name or password."""
 
     name: Final = "PLAIN"
 
@@ -59,17 +62,17 @@ class Plain:
         self.who = f'user "{user}" by PLAIN'
 
     def start(self) -> bytes:
-        """Both at once."""
+        """Return name and password."""
         return b"\0" + self._user.encode() + b"\0" + self._password.encode()
 
     def answer(self, challenge: bytes) -> None:
-        """A broker has nothing to ask."""
+        """Check that the broker sent an empty token."""
         if challenge:
-            raise RemoteProtocolError("It asked something where PLAIN has nothing to ask.")
+            raise RemoteProtocolError("It sent a challenge, which PLAIN does not have.")
 
 
 class OAuthBearer:
-    """A token that somebody else has made.  It may hold no control characters; ValueError."""
+    """OAUTHBEARER with a token of an external issuer.  Raises ValueError for a control character in it."""
 
     name: Final = "OAUTHBEARER"
 
@@ -81,11 +84,11 @@ class OAuthBearer:
         self.who = "the holder of the token by OAUTHBEARER"
 
     def start(self) -> bytes:
-        """The token."""
+        """Return the token."""
         return b"%sauth=Bearer %s%s" % (NO_CHANNEL_BINDING + _KVSEP, self._token.encode(), _KVSEP + _KVSEP)
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """A broker that refuses the token says why, and wants that acknowledged before it ends the exchange."""
+        """Acknowledge a refusal: the broker sends its reason and ends the exchange only after this token."""
         if not challenge and not self._is_refused:
             return None
         if self._is_refused:

@@ -1,11 +1,11 @@
-"""SCRAM from the client's side: the proof of a password that does not give it away.
+"""The client side of SCRAM, which proves a password without sending it.
 
-* The broker, too, has to prove that it knows the password, and a proof that could be guessed from by whoever listens is
-  not given: fewer than MIN_ITERATIONS are refused.  More than MAX_ITERATIONS are refused, too, because they would stop
-  the process for seconds.
-* It is apart from `sasl` so that only processes that log in so load OpenSSL's hashes.
+* The broker must prove that it knows the password, too.  Fewer than MIN_ITERATIONS are refused, because an eavesdropper
+  could guess the password from such a proof.  More than MAX_ITERATIONS are refused, because they would block the
+  process for seconds.
+* This module is separate from `sasl`, so that only processes that use SCRAM load OpenSSL's hashes.
 
-RFC 5802 and 7677.  Names and passwords are not prepared (SASLprep): Kafka does not either.
+RFC 5802 and 7677.  As in Kafka, names and passwords are not prepared (SASLprep).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SERVER_ERROR: Final = re.compile(rb"e=([^,]*)(?:,.*)?", re.DOTALL)
 
 
 class Scram:
-    """The proof of a password.  `nonce` is printable, without a comma, and new each time."""
+    """One SCRAM exchange.  `nonce` is printable, without a comma, and unique to the exchange."""
 
     def __init__(self, name: str, user: str, password: str, nonce: str) -> None:
         self.name = name
@@ -46,11 +46,11 @@ class Scram:
         self.who = f'user "{user}" by {name}'
 
     def start(self) -> bytes:
-        """The name."""
+        """Return the first message, with user name and nonce."""
         return NO_CHANNEL_BINDING + self._first
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """First the proof that we know the password; then the broker's proof is checked."""
+        """Return the proof of the password; at the second call, check the broker's proof."""
         if self._expected is None:
             return self._prove(challenge)
         self._check(challenge, self._expected)
@@ -68,18 +68,18 @@ class Scram:
         return b"%s,p=%s" % (final, b64encode(proof))
 
     def _read_first(self, challenge: bytes) -> tuple[bytes, bytes, int]:
-        """Nonce, salt and number of iterations."""
+        """Return nonce, salt and number of iterations."""
         found = _SERVER_FIRST.fullmatch(challenge)
         if found is None:
             _raise_error_of(challenge)
             raise RemoteProtocolError(f"Its first message is not one of {self.name}.")
         nonce, salt, iterations = found[1], _unbase64(found[2]), int(found[3])
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise LoginRefusedError("It answers another login than ours; somebody may repeat what he has recorded.")
+            raise LoginRefusedError("It answers another login than ours; this may be a replay of a recorded one.")
         if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise LoginRefusedError(
                 f"It wants {iterations} iterations of the hash; {MIN_ITERATIONS} to {MAX_ITERATIONS} are sensible. Set "
-                "the user's password anew on the brokers."
+                "the user's password again on the brokers."
             )
         return nonce, salt, iterations
 
@@ -103,10 +103,10 @@ def _unbase64(text: bytes) -> bytes:
     try:
         return b64decode(text, validate=True)
     except binascii.Error as error:
-        raise RemoteProtocolError("What should be base64 in its answer to the login is not.") from error
+        raise RemoteProtocolError("Its answer to the login has a field that is not base64.") from error
 
 
 def _raise_error_of(challenge: bytes) -> None:
-    """Raises LoginRefusedError if the message says that there is an error."""
+    """Raise LoginRefusedError if the message reports an error."""
     if found := _SERVER_ERROR.fullmatch(challenge):
         raise LoginRefusedError(f"It says: {found[1].decode(errors='backslashreplace')[:200]}.")

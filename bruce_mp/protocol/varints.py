@@ -1,7 +1,7 @@
-"""Zigzag varints as they stand inside a record: small numbers of either sign in few bytes.
+"""Zigzag varints, the numbers inside a record: small values of either sign take few bytes.
 
 A number n of 64 bits is written as the unsigned n * 2 (or -n * 2 - 1 below 0), seven bits a byte, the lowest first.
-The reader never looks behind its data and says so with RemoteProtocolError.
+The reader never reads after the end of its data; it raises RemoteProtocolError instead.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SIGN: Final = 1 << (BITS - 1)
 
 
 def wrap_int64(value: int) -> int:
-    """What is left of `value` in 64 bits with sign, as Java's arithmetic leaves it."""
+    """Wrap `value` to a signed 64-bit number, as Java's arithmetic does."""
     return ((value + SIGN) & MASK) - SIGN
 
 
 def encode_varint(value: int) -> bytes:
-    """`value` within 64 bits with sign."""
+    """Encode a signed 64-bit number."""
     rest = (value << 1 ^ value >> (BITS - 1)) & MASK
     encoded = bytearray()
     while rest > 0x7F:
@@ -35,7 +35,7 @@ def encode_varint(value: int) -> bytes:
 
 
 class VarintReader:
-    """Reads numbers and what they measure, from the front."""
+    """Reads numbers, and bytes with a length before them, from the front."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -52,7 +52,7 @@ class VarintReader:
         raise RemoteProtocolError(f"A number at byte {self.position} of the records does not end.")
 
     def take(self, size: int) -> bytes:
-        """Raises RemoteProtocolError if there are fewer than `size` bytes or `size` is negative."""
+        """Read `size` bytes; raise RemoteProtocolError if fewer are left or `size` is negative."""
         end = self.position + size
         if not self.position <= end <= len(self._data):
             raise RemoteProtocolError(f"{size} bytes are claimed at byte {self.position} of {len(self._data)}.")
@@ -61,11 +61,11 @@ class VarintReader:
         return taken
 
     def nullable_bytes(self) -> bytes | None:
-        """Bytes behind their length; length -1 means null."""
+        """Read a length and its bytes; length -1 means null."""
         size = self.varint()
         return None if size == -1 else self.take(size)
 
     def expect_end(self) -> None:
-        """Raises RemoteProtocolError if anything is left."""
+        """Raise RemoteProtocolError if bytes are left."""
         if self.position != len(self._data):
             raise RemoteProtocolError(f"{len(self._data) - self.position} bytes are left behind the last record.")

@@ -1,7 +1,7 @@
-"""The dates in X.509 certificates: all that we want to know of one that is in a file.
+"""The validity dates of X.509 certificates in files.
 
-The `ssl` module gives them for what a broker has shown, but not for files.  DER is read as far as the dates
-(RFC 5280, section 4.1): each element is a tag, a length and so many bytes.
+The `ssl` module gives the dates of a peer's certificate, but not of a file.  This module reads DER up to the dates
+(RFC 5280, section 4.1): each element is a tag, a length and the content.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UTC_TIME: Final = 0x17
 _GENERALIZED_TIME: Final = 0x18
 _DATE: Final = re.compile(rb"(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)Z")
 _BEFORE_VALIDITY: Final = 3
-"""Serial number, algorithm, issuer."""
+"""The elements before the validity: serial number, algorithm, issuer."""
 
 
 class _Element(NamedTuple):
@@ -35,7 +35,7 @@ class _Element(NamedTuple):
 
 
 def certificates_in(pem: bytes) -> Iterator[tuple[float, float]]:
-    """The validity of each certificate in a PEM file; see `validity_of`."""
+    """Return the validity of each certificate in a PEM file; see `validity_of`."""
     for block in _PEM.finditer(pem):
         try:
             der = b64decode(block[1])
@@ -45,10 +45,10 @@ def certificates_in(pem: bytes) -> Iterator[tuple[float, float]]:
 
 
 def validity_of(der: bytes) -> tuple[float, float]:
-    """From when to when a certificate is good, in seconds since the epoch.  Raises RemoteProtocolError."""
+    """Return a certificate's first and last moment in seconds since the epoch; raise RemoteProtocolError."""
     (certificate,) = _elements(der, 1)
     (signed,) = _elements(certificate.content, 1)
-    # The version is left out by the first one.
+    # Certificates of version 1 omit the version.
     skipped = _BEFORE_VALIDITY + (signed.content[:1] == bytes([_VERSION]))
     validity = _elements(signed.content, skipped + 1)[-1]
     if not certificate.tag == signed.tag == validity.tag == _SEQUENCE:
@@ -58,7 +58,7 @@ def validity_of(der: bytes) -> tuple[float, float]:
 
 
 def _elements(data: bytes, count: int) -> list[_Element]:
-    """The first elements of a sequence's content."""
+    """Return the first `count` elements of a sequence's content."""
     found = []
     at = 0
     for _ in range(count):
@@ -72,7 +72,7 @@ def _elements(data: bytes, count: int) -> list[_Element]:
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    """A length, and where it ends."""
+    """Decode a length; return it and its end."""
     if at >= len(data):
         raise RemoteProtocolError("A certificate in it is cut short.")
     first = data[at]

@@ -465,7 +465,7 @@ def test_a_broker_that_is_wrong_leaves_the_request_in_doubt(data: bytes, complai
 
 def test_refuses_a_response_that_nobody_asked_for() -> None:
     connection = ready()
-    assert "nobody had asked for" in str(the_failure(connection.receive(acks(2, ("t", 0)), 1.0)).error)
+    assert "answers no request" in str(the_failure(connection.receive(acks(2, ("t", 0)), 1.0)).error)
 
 
 def test_what_came_before_the_fault_still_counts() -> None:

@@ -1,10 +1,10 @@
-"""The codecs of `protocol.compression`, a module for each, named as the codec.
+"""The codecs of `protocol.compression`, one module for each codec.
 
 Each has
 
-    compress(data, level) -> bytes     `level` is one that the codec has; 0 where it has none
+    compress(data, level) -> bytes     `level` is valid for the codec; 0 if it has no levels
     decompress(data, limit) -> bytes   raises one of FAILURES
-    FAILURES                           what `decompress` raises on damaged input and beyond its limit
+    FAILURES                           errors of `decompress` for damaged input and beyond its limit
 
-They are apart so that a process has those libraries in memory whose codecs it uses.
+The modules are separate so that a process loads only the libraries of its codecs.
 """

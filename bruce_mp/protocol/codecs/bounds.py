@@ -1,4 +1,4 @@
-"""Decompression stops where its caller cannot take more, and what ends too early is damaged."""
+"""Limits of decompression: errors for too much output and for input that ends too early."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["bounded", "whole"]
 
 
 def whole(plain: bytes, limit: int, *, ended: bool) -> bytes:
-    """The plain form.  Raises EOFError if its end is missing, ValueError if it is too long."""
+    """Return `plain`; raise EOFError if its end is missing, ValueError if it exceeds `limit`."""
     bounded(len(plain), limit)
     if not ended:
         raise EOFError("they end too early")
@@ -14,6 +14,6 @@ def whole(plain: bytes, limit: int, *, ended: bool) -> bytes:
 
 
 def bounded(length: int, limit: int) -> None:
-    """Raises ValueError if there are more than `limit` bytes."""
+    """Raise ValueError for more than `limit` bytes."""
     if length > limit:
         raise ValueError(f"they unfold to more than {limit} bytes")

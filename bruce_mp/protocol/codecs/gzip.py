@@ -1,4 +1,4 @@
-"""A gzip container, without name and time, so that the same bytes give the same bytes."""
+"""gzip containers without name and time, so that equal input gives equal output."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _CONTAINER: Final = zlib.MAX_WBITS | 16
 
 
 def compress(data: bytes, level: int) -> bytes:
-    """Levels 0 to 9."""
+    """Compress with level 0 to 9."""
     return zlib.compress(data, level, wbits=_CONTAINER)
 
 
 def decompress(data: bytes, limit: int) -> bytes:
-    """At most `limit` bytes."""
+    """Decompress to at most `limit` bytes."""
     stream = zlib.decompressobj(wbits=_CONTAINER)
     return whole(stream.decompress(data, limit + 1), limit, ended=stream.eof)

@@ -14,12 +14,12 @@ FAILURES: Final = (RuntimeError, EOFError, ValueError)
 
 
 def compress(data: bytes, level: int) -> bytes:
-    """Levels 0 to 16."""
+    """Compress with level 0 to 16."""
     packed: bytes = lz4.frame.compress(data, compression_level=level, block_linked=False)
     return packed
 
 
 def decompress(data: bytes, limit: int) -> bytes:
-    """At most `limit` bytes."""
+    """Decompress to at most `limit` bytes."""
     stream = lz4.frame.LZ4FrameDecompressor()
     return whole(stream.decompress(data, max_length=limit + 1), limit, ended=stream.eof)

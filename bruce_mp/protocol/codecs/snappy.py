@@ -1,8 +1,7 @@
-"""One raw block of Snappy.
+"""Single raw blocks of Snappy.
 
-Java's clients write xerial's framing, but their reader takes a block without its magic as raw
-(SnappyInputStream.readFully), librdkafka writes and reads raw ones, and so did our ancestors; framing would cost 3 to
-4 % in size.
+Java's clients write xerial's framing, but their reader accepts a block without its magic as raw
+(SnappyInputStream.readFully).  librdkafka writes and reads raw blocks.  Framing would cost 3 to 4 % in size.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ FAILURES: Final = (snappy.UncompressError, ValueError)
 
 
 def compress(data: bytes, _level: int) -> bytes:
-    """It has no levels."""
+    """Compress; Snappy has no levels."""
     packed: bytes = snappy.compress(data)
     return packed
 
 
 def decompress(data: bytes, limit: int) -> bytes:
-    """At most `limit` bytes: a block starts with their number, and the library allocates what that says."""
+    """Decompress to at most `limit` bytes; the check precedes the library's allocation of the claimed size."""
     bounded(_uvarint(data), limit)
     plain: bytes = snappy.decompress(data)
     return plain

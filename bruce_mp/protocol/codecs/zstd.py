@@ -1,4 +1,4 @@
-"""One frame of Zstandard.  One compressor is kept for each level, for it allocates its tables when it is made."""
+"""Single frames of Zstandard.  Each level keeps its compressor, because the constructor allocates tables."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def _compressor(level: int) -> zstandard.ZstdCompressor:
 
 
 def compress(data: bytes, level: int) -> bytes:
-    """Levels 1 to 22."""
+    """Compress with level 1 to 22."""
     return _compressor(level).compress(data)
 
 
 def decompress(data: bytes, limit: int) -> bytes:
-    """At most `limit` bytes."""
+    """Decompress to at most `limit` bytes."""
     declared = zstandard.get_frame_parameters(data).content_size
     if declared != zstandard.CONTENTSIZE_UNKNOWN:
         bounded(declared, limit)
