@@ -357,7 +357,7 @@ def test_one_partition_that_backs_off_does_not_hold_up_another() -> None:
         world.close()
 
 
-# --- what a broker objects to -----------------------------------------------------------------------------------------
+# --- refused properties -----------------------------------------------------------------------------------------------
 def test_a_topic_whose_format_has_no_sequence_numbers_is_sent_without(make: MakeWorld) -> None:
     world = make()
     hand_over(world, 2, 2, 2)

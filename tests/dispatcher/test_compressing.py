@@ -1,4 +1,4 @@
-"""What is compressed, with which codec, and what is said and counted about it."""
+"""Compression: the choice of batches and codecs, with log messages and counters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def slab() -> Iterator[Slab]:
 
 
 class Bench:
-    """A compressor of one config for all topics, and what it counts."""
+    """A compressor with one config for all topics, and its counters."""
 
     def __init__(self, slab: Slab, codec: str, compression: Compression = PERCENT_75, **rule: Any) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""What a broker is sent: the format and the codec that it takes."""
+"""Encoding for a broker, in the format and the codec that it accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dispatcher does differently where the broker does not recognise a batch that it has already."""
+"""The dispatcher with a broker that does not recognise repeated batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queues of a dispatcher: what a good answer ends, and which queues are forgotten."""
+"""The queues of a dispatcher: the effects of a good response, and the removal of queues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_nothing_is_forgotten_while_there_are_few() -> None:
 
 
 def test_the_last_good_answer_ends_all_doubt() -> None:
-    """As long as a built batch waits for its answer, one that was given up may still be carried out before it."""
+    """While a built batch waits for its response, the broker may still carry out an abandoned request."""
     queue = PartitionQueue(1, 0)
     batches = [SentBatch(1, 0, 0, 0, (SEGMENT, SEGMENT)), SentBatch(1, 0, 0, 2, (SEGMENT,))]
     queue.in_flight.extend(batches)

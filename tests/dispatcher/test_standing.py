@@ -1,4 +1,4 @@
-"""What a dispatcher says of its broker."""
+"""A dispatcher's reports about its broker."""
 
 from __future__ import annotations
 

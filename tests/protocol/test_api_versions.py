@@ -1,4 +1,4 @@
-"""Which versions are chosen, with what real brokers advertise."""
+"""The choice of API versions, with the advertised ranges of real brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The barrier's request and answer: the vectors of the documentation, round trips, and what is refused."""
+"""The barrier's request and answer: the vectors of the documentation, round trips, and refused input."""
 
 from __future__ import annotations
 

@@ -318,7 +318,7 @@ def test_signed_and_unsigned_partition_keys_are_the_same_bits() -> None:
 
 
 class HugeBytes(bytes):
-    """Claims a size that nobody would want to allocate in a test."""
+    """A buffer that claims a size too large to allocate in a test."""
 
     def __len__(self) -> int:
         return MAX_MESSAGE

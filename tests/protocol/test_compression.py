@@ -1,4 +1,4 @@
-"""Codecs: what we write, others read; what is damaged or too much is refused."""
+"""Codecs: other libraries read the output; damaged or oversized input is refused."""
 
 from __future__ import annotations
 

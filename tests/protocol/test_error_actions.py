@@ -1,4 +1,4 @@
-"""The error table: complete, named as Kafka names its errors, and what was decided for each code."""
+"""The error table: complete, named as Kafka names its errors, and with the decision for each code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A login on a connection, without a broker: what is asked, in which order, and every way in which it is refused."""
+"""A login on a connection, without a broker: the requests, their order, and every refusal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def raw(data: bytes) -> bytes:
 
 
 def connection_with(apis: dict[int, tuple[int, int]], mechanism: Any = None) -> tuple[BrokerConnection, list[Event]]:
-    """After the broker said its versions; and what follows from them."""
+    """Return a connection after the ApiVersions response, with the resulting events."""
     connection = BrokerConnection("bruce", "b1:9092", timeout=TIMEOUT, opening=ASK_ONLY)
     connection.connecting(0.0)
     connection.connected(0.0, mechanism or Plain("alice", "hidden"))
@@ -87,7 +87,7 @@ def produce(connection: BrokerConnection) -> int:
     return connection.send_produce([PartitionData(b"t", 0, b"r")], 5.0, acks=-1, timeout_ms=1).correlation_id
 
 
-# --- what works -------------------------------------------------------------------------------------------------------
+# --- logins -----------------------------------------------------------------------------------------------------------
 def test_a_login_comes_before_ready() -> None:
     connection = logging_in()
     assert connection.state is State.LOGGING_IN
@@ -143,7 +143,7 @@ def test_a_renewal_says_that_it_is_over_and_not_ready_again() -> None:
     produce(connection)
 
 
-# --- what does not ----------------------------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("error", "words"),
     [

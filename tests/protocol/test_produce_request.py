@@ -1,4 +1,4 @@
-"""The produce request that we build: for every version the very bytes of kafka-python, without copying a batch."""
+"""Produce requests: for every version the bytes of kafka-python, without a copy of the batch."""
 
 from __future__ import annotations
 

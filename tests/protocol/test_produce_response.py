@@ -1,4 +1,4 @@
-"""Produce responses: what kafka-python encodes is read in every version, and bad bytes are the broker's fault."""
+"""Produce responses: the output of kafka-python is read in every version, and bad bytes are the broker's fault."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def everything(version: int) -> bytes:
     return encoded(version, topics, 3, [Endpoint(node_id=2, host="b2", port=9094, rack=None)])
 
 
-# --- what is said -----------------------------------------------------------------------------------------------------
+# --- content ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", VERSIONS)
 def test_reads_good_acks(version: int) -> None:
     topics = [
@@ -128,7 +128,7 @@ def test_says_what_kafka_python_reads(version: int, sent: list[Any], throttle_ms
 
 
 def as_ours(topic: str, ack: Any) -> PartitionAck:
-    """What kafka-python has read; what a version lacks has its default there."""
+    """Return kafka-python's reading; fields that a version lacks have their defaults."""
     leader = ack.current_leader
     return PartitionAck(
         topic.encode(),

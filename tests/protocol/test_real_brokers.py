@@ -1,4 +1,4 @@
-"""The protocol modules against real brokers: what they take, what they say, and what a consumer then reads."""
+"""The protocol modules against real brokers: accepted requests, responses, and the records that a consumer reads."""
 
 from __future__ import annotations
 

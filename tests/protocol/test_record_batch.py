@@ -1,4 +1,4 @@
-"""Record batches: kafka-python reads what we write, we read what it writes, and nothing else is let through."""
+"""Record batches: kafka-python and this module read each other's batches, and other input is refused."""
 
 from __future__ import annotations
 

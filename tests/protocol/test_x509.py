@@ -1,4 +1,4 @@
-"""Dates of certificates: what openssl writes, and damaged ones."""
+"""Dates of certificates: certificates of openssl, and damaged ones."""
 
 from __future__ import annotations
 

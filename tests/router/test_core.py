@@ -1,4 +1,4 @@
-"""What the router decides: partitions, unknown topics, limits, pauses.  `World` carries its words about."""
+"""The router's decisions: partitions, unknown topics, limits, pauses.  `World` delivers its frames."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_each_flush_goes_to_the_dispatchers_that_got_something_since_the_last(ma
 
 
 def flushed(world: World) -> int:
-    """To how many dispatchers a FLUSH goes; it is lost on the way."""
+    """Return the number of dispatchers that a FLUSH addresses, and drop the frames."""
     world.router.flush(1, world.now_ms)
     return sum(Parcel(Kind.FLUSH, 1) in sent for sent in world.router.dispatching.drain_outbox().values())
 
@@ -376,7 +376,7 @@ def test_a_full_table_of_partitions_discards_and_stops_nothing_else(make: MakeWo
 
 
 def vanish(world: World, *topics: bytes) -> None:
-    """The cluster knows these topics no more, and the router believes it."""
+    """Remove topics from the cluster, and let the router's grace period pass."""
     for topic in topics:
         del world.topics[topic]
         world.cluster.leaders[topic, 0] = None
@@ -662,7 +662,7 @@ def test_the_slot_of_a_broker_that_is_gone_is_free_for_another(make: MakeWorld) 
 
 
 def test_a_router_without_metadata_leaves_the_dispatchers_alone(make: MakeWorld) -> None:
-    """It does not know yet which there should be; the supervisor would end those that work."""
+    """An empty set of dispatchers would make the supervisor stop the running ones."""
     world = make({b"t": [1, 2]})
     world.send_one(b"t")
     settle(world)

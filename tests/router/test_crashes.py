@@ -1,4 +1,4 @@
-"""Whoever dies, at whichever store: a story is told again and again, each time with a death one store later."""
+"""Crashes at every store: each story is repeated, each time with a death one store later."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ STORIES: Final = [
 
 
 def tell(story: Story, who: int, stores: int) -> bool:
-    """Tell a story in which somebody dies after so many stores; False if it lived to the end."""
+    """Run a story in which process `who` dies after `stores` stores; return False if it survives."""
     with new_slab(GEOMETRY) as slab:
         world = World(slab, {b"t": (1, 2)}, a_config(action="none"), seed=stores)
         world.boot()
@@ -131,7 +131,7 @@ def world() -> Iterator[World]:
 
 
 def hear_all_but_answers(world: World) -> None:
-    """Everybody hears everything, but the brokers are slow."""
+    """Deliver all frames, but no broker responses."""
     for _ in range(20):
         world.ring()
         world.answer_fetch()
@@ -178,7 +178,7 @@ def test_a_new_router_knows_nothing_of_a_hand_back_that_the_dead_one_asked_for(w
     world.check()
 
 
-# --- what the dead have said ------------------------------------------------------------------------------------------
+# --- frames of dead processes -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", [Kind.PAUSED, Kind.HANDED_BACK, Kind.HELLO])
 def test_words_of_a_dead_dispatcher_are_void(world: World, kind: Kind) -> None:
     world.kill_peer(0)

@@ -1,4 +1,4 @@
-"""Words of router and dispatcher that cross: a hand-back of everything, and what happens meanwhile."""
+"""Crossing frames of router and dispatcher: events during a hand-back of everything."""
 
 from __future__ import annotations
 

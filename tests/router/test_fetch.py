@@ -52,7 +52,7 @@ class FakeConnection:
 
 
 class FakeSocket:
-    """Stands for a `BrokerSocket`; the test says what happens to it."""
+    """A fake `BrokerSocket` with events that the test defines."""
 
     opened: list[FakeSocket]
 
@@ -167,7 +167,7 @@ def test_nobody_answers(results: list[FetchResult | None]) -> None:
 
 @pytest.mark.parametrize("error", [14, 15, 16, 7, -1])
 def test_a_producer_id_that_is_not_to_be_had_yet_does_not_decide(results: list[FetchResult | None], error: int) -> None:
-    """A new cluster answers so for a while; what is decided now holds as long as the slab lives."""
+    """A new cluster responds so for a while, but a decision holds for the life of the slab."""
     play(results, [READY, ANSWERED, producer(error)])
     assert results == [None]
 
@@ -178,7 +178,7 @@ def test_a_producer_id_that_is_refused_decides(results: list[FetchResult | None]
 
 
 def test_who_refused_a_producer_id_is_asked_for_one_again(results: list[FetchResult | None]) -> None:
-    """Somebody may have given us the permission meanwhile."""
+    """An operator may have granted the permission since."""
     fetcher = make_fetcher(results)
     for story in ([READY, ANSWERED, producer(31)], [READY, ANSWERED, producer(0)]):
         fetcher.start([], BOOTSTRAP, wants_producer=True)
@@ -198,7 +198,7 @@ def test_what_somebody_has_to_see_to_is_what_is_told(results: list[FetchResult |
 
 
 def test_a_topic_that_is_missing_is_asked_for_by_name(results: list[FetchResult | None]) -> None:
-    """Brokers hide what our user may not see, and say so when they are asked for it."""
+    """Brokers hide forbidden topics, and report them only for a request by name."""
     fetcher = make_fetcher(results)
     shown = ClusterMetadata(METADATA.brokers, {b"shown": TopicMetadata(0, {})})
     fetcher.start([], BOOTSTRAP, wants_producer=True, missed=[b"shown", b"hidden", b"gone"])

@@ -1,4 +1,4 @@
-"""Router and dispatchers together: whatever fails and whoever dies, every message is delivered once and in order."""
+"""Router and dispatchers together: faults and crashes leave every message delivered once and in order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRITTEN: Final = (7, 20, 13, 56, 6)
 
 
 class Step(NamedTuple):
-    """What happens next: an action, two numbers that it reads as it likes, and perhaps a death in the middle of it."""
+    """One step: an action, two numbers as its arguments, and optionally a death in the middle."""
 
     action: int
     one: int

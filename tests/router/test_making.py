@@ -1,4 +1,4 @@
-"""Asking brokers to make topics: whom, in which way, and what counts as an answer."""
+"""Topic creation: the choice of broker and request, and the responses that end it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ready(create_topics_version: int | None) -> Ready:
 
 
 class FakeConnection:
-    """Notes what is asked."""
+    """Records the requests."""
 
     def __init__(self, asked: list[object]) -> None:
         self.asked = asked
@@ -45,7 +45,7 @@ class FakeConnection:
 
 
 class FakeSocket:
-    """Stands for a `BrokerSocket`; the test says what happens to it."""
+    """A fake `BrokerSocket` with events that the test defines."""
 
     opened: list[FakeSocket]
     asked: list[object]
@@ -72,7 +72,7 @@ def _sockets() -> None:
 
 
 def play(*stories: list[Event], sizes: Sizes = Sizes()) -> Mapping[bytes, int]:  # noqa: B008 - it is a constant
-    """Each broker that is asked tells its story; what came of it."""
+    """Run a request in which each broker has its events, and return the result."""
     results: list[Mapping[bytes, int]] = []
     maker = TopicMaker(
         FakeSocket,  # type: ignore[arg-type]

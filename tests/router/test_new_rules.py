@@ -1,4 +1,4 @@
-"""A topic that is batched in another way: what gathers by the old rules goes before what comes by the new ones."""
+"""A topic that is batched in another way: records accumulated by the old rules go before records of the new ones."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ Step = tuple[Callable[["Story", Any], None], object]
 
 
 class Story:
-    """What happens to a world, step by step; each step has an argument, which most do not need."""
+    """The steps of a world; each has an argument, which most ignore."""
 
     def __init__(self, world: World) -> None:
         self.world = world

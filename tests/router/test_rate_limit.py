@@ -1,4 +1,4 @@
-"""Rate limits: windows against a model of the rule, and what the router does with runs."""
+"""Rate limits: windows compared with a model of the rule, and the router's treatment of runs."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_messages_that_are_discarded_before_use_nothing_up(world: World) -> None
 
 
 def test_messages_that_had_to_wait_count_when_they_arrived(world: World) -> None:
-    """No metadata for three seconds: what came in each of them is within the limit."""
+    """Without metadata for three seconds, the messages of each second are within the limit."""
     for _ in range(3):
         send(world, b"t", 10)
         world.pass_time(1000)
@@ -140,7 +140,7 @@ def test_messages_that_had_to_wait_count_when_they_arrived(world: World) -> None
 
 
 def test_a_new_router_counts_nothing_twice(world: World) -> None:
-    """What its predecessor let pass is let pass; a topic gets one more allowance, because the count is lost."""
+    """Runs admitted by its predecessor pass; a topic gets one extra allowance, because the count is lost."""
     world.boot()
     world.cluster.leaders[b"t", 0] = None
     world.router.wish.want(world.now_ms)

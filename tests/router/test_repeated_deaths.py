@@ -1,4 +1,4 @@
-"""Whoever dies while others repair what a death left: batches keep their boundaries, whichever part was moved.
+"""Crashes during the recovery from a crash: batches keep their boundaries, also after a partial hand-over.
 
 Records of one batch lie in several runs, some of them split, so that a hand-over takes many stores.  Deaths come at
 words, at placements and at next sequence numbers, and often another one follows while the first is made good.
@@ -99,7 +99,7 @@ STORIES: Final = (
 
 
 class DeadlyWorld(World):
-    """A death may bring the next one; at the end nobody dies any more."""
+    """A world in which a death may trigger the next one, up to a limit."""
 
     is_deadly = True
 

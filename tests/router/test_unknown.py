@@ -1,4 +1,4 @@
-"""Unknown topics: their messages wait, topics are made, what cannot be made is refused; nothing else stops."""
+"""Unknown topics: their messages wait, topics are created or refused, and other topics continue."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def world() -> Iterator[World]:
 
 
 def wanted(world: World) -> list[bytes]:
-    """What a broker is to be asked to make, after metadata has shown that it is not there."""
+    """Return the topics to create, after metadata without them."""
     for _ in range(20):
         world.step_all()
     return world.router.unknown.wanted
 
 
 def answer(world: World, errors: dict[bytes, int]) -> None:
-    """A broker is asked to make what is wanted, and answers this."""
+    """Request the creation of the wanted topics, with these answers."""
     world.router.unknown.making(world.router.unknown.wanted)
     world.router.unknown.made(errors, world.now_ms)
 

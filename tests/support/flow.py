@@ -1,6 +1,6 @@
-"""The world of router and dispatchers: it moves messages, answers for brokers, and lets time pass.
+"""The simulated world of router and dispatchers: it moves messages, plays the brokers and advances time.
 
-`World` is the machine with its surroundings: it asks for metadata when the router wishes and carries requests to a fake
+`World` is the machine with its surroundings: it fetches metadata for the router and carries requests to a fake
 cluster.  Each step does one thing of one process, which may be killed in the middle of it (`kill_at`).
 """
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 __all__ = ["ROUTER", "World"]
 
 FINAL: Final = frozenset({-1, 10, 17, 42})
-"""Errors by which something is given up."""
+"""Errors that lead to discards."""
 
 
 class World(Machine):
-    """See the module's text."""
+    """Router, dispatchers and a fake cluster, driven step by step."""
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def send(self, datagrams: Sequence[tuple[bytes, bytes, int | None]]) -> None:
-        """Messages (topic, datagram, partition key) come in, and are handed over."""
+        """Receive messages (topic, datagram, partition key) and hand them over."""
         self.receive(datagrams)
         self.hand_over()
 
     def receive(self, datagrams: Sequence[tuple[bytes, bytes, int | None]]) -> None:
-        """Messages (topic, datagram, partition key) come in."""
+        """Receive messages (topic, datagram, partition key)."""
         base = self.input.base
         ingested = self.input.receive([data for _, data, _ in datagrams])
         assert not ingested.no_room, "the slab of the test is too small"
@@ -52,43 +52,43 @@ class World(Machine):
             self.received[base + number] = (topic, key)
 
     def hand_over(self) -> None:
-        """The input closes its runs, and rings for all that are closed."""
+        """Close the input's runs, and ring for all closed ones."""
         self.doorbells.append(self.input.close_all())
 
     def grow(self, topic: bytes, leaders: Sequence[int | None]) -> None:
-        """A topic gets further partitions, which these brokers lead; None: no broker does yet."""
+        """Add partitions to a topic, led by these brokers; None stands for no leader."""
         for leader in leaders:
             self.cluster.add((topic, self.topics[topic]), leader)
             self.topics[topic] += 1
 
     def send_one(self, topic: bytes, value: bytes = b"v", key: int | None = None) -> int:
-        """One message comes in; its arrival number."""
+        """Receive one message and return its arrival number."""
         self.send([(topic, datagram(topic, value, partition_key=key), key)])
         return self.input.base - 1
 
     def ring(self, *, kill_at: int | None = None) -> None:
-        """The router hears of new runs."""
+        """Deliver the doorbells of new runs to the router."""
         if self.doorbells:
             segments = self.doorbells.popleft()
             self._as_router(lambda: self.router.on_runs(segments, self.now_ms), kill_at=kill_at)
 
     def answer_fetch(self, *, kill_at: int | None = None) -> None:
-        """The router gets the metadata that it asked for."""
+        """Give the router the requested metadata."""
         started, self.fetch_started = self.fetch_started, None
         if started is not None:
             self._as_router(lambda: self.router.on_metadata(self.view(), started, self.now_ms), kill_at=kill_at)
 
     def refresh(self, *, kill_at: int | None = None) -> None:
-        """A refresh has everything handed back."""
+        """Run a metadata refresh that hands everything back."""
         self._as_router(lambda: self.router.dispatching.hand_back_all(self.now_ms), kill_at=kill_at)
 
     def reload(self, config: Config) -> None:
-        """A new configuration is accepted: whoever starts has it, and each takes it in its own time."""
+        """Accept a new config: new processes start with it, and running ones apply it with `take_config`."""
         self.config = config
         self.is_late.update({ROUTER, *self.peers})
 
     def take_config(self, who: int, *, kill_at: int | None = None) -> None:
-        """A process takes the configuration that was accepted."""
+        """Apply the accepted config in one process."""
         if who not in self.is_late:
             return
         self.is_late.discard(who)
@@ -108,14 +108,14 @@ class World(Machine):
         return ClusterView({node: Address("broker", node) for node in sorted(self.brokers)}, topics)
 
     def router_hears(self, *, kill_at: int | None = None) -> None:
-        """The router takes one message of one dispatcher."""
+        """Deliver one frame of a dispatcher to the router."""
         lines = [line for line in self.to_router if line]
         if lines:
             parcels = unpack_parcels(self.rng.choice(lines).popleft())
             self._as_router(lambda: self.router.on_parcels(parcels, self.now_ms), kill_at=kill_at)
 
     def peer_hears(self, slot: int, *, kill_at: int | None = None) -> None:
-        """A dispatcher takes one message of a router, alive or dead."""
+        """Deliver one frame of a router, alive or dead, to a dispatcher."""
         lines = [line for line in self.to_peer[slot] if line]
         if lines and slot in self.peers:
             parcels: list[Parcel] = unpack_parcels(self.rng.choice(lines).popleft())
@@ -123,7 +123,7 @@ class World(Machine):
             self._as_peer(slot, lambda: core.on_parcels(parcels, self.now_ms), kill_at=kill_at)
 
     def peer_sends(self, slot: int, *, kill_at: int | None = None) -> None:
-        """A dispatcher connects if it wants to, and sends one request."""
+        """Connect a dispatcher if needed, and let it send one request."""
         if slot in self.peers:
             self._as_peer(slot, lambda: self._request(slot), kill_at=kill_at)
 
@@ -158,7 +158,7 @@ class World(Machine):
         return Written(topic, batch.partition, batch.epoch, batch.base_sequence, records_of(self.slab, batch.segments))
 
     def answer(self, slot: int, *, kill_at: int | None = None) -> None:
-        """The broker carries out the oldest request and answers it."""
+        """Let the broker carry out the oldest request and respond."""
         peer = self.peers.get(slot)
         if peer is None or peer.connection is None or not peer.connection.requests:
             return
@@ -189,7 +189,7 @@ class World(Machine):
         return self.cluster.has(batch) or (bool(self.stray) and code in FINAL)
 
     def lose(self, slot: int, *, carried_out: int = 0, kill_at: int | None = None) -> None:
-        """A connection breaks; the broker has carried out so many of its requests, and may carry out the others."""
+        """Break a connection after `carried_out` of its requests; the broker may carry out the others later."""
         peer = self.peers.get(slot)
         if peer is None or peer.connection is None:
             return
@@ -200,7 +200,7 @@ class World(Machine):
         self._as_peer(slot, peer.core.on_lost, kill_at=kill_at)
 
     def carry_out_stray(self) -> None:
-        """A broker gets to a request whose sender has long gone."""
+        """Let a broker carry out a request of a closed connection."""
         if self.stray:
             node, requests = self.rng.choice(self.stray)
             for batch in requests.popleft().written:
@@ -208,7 +208,7 @@ class World(Machine):
             self.stray = [(node, requests) for node, requests in self.stray if requests]
 
     def pass_time(self, ms: int) -> None:
-        """Time passes for everybody."""
+        """Advance the clock of all processes."""
         self.now_ms += ms
         self.input.now_ms += ms
         self._as_router(lambda: None)
@@ -218,14 +218,14 @@ class World(Machine):
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def calm(self) -> None:
-        """No more harm: every broker is up, every partition has a leader."""
+        """End all faults: every broker is up, every partition has a leader."""
         self.errors.clear()
         self.down.clear()
         for place, node in self.cluster.leaders.items():
             self.cluster.leaders[place] = node or BROKERS[0]
 
     def run_dry(self, rounds: int = 3000) -> None:
-        """Until everything is settled."""
+        """Step until all messages are settled."""
         for _ in range(rounds):
             if self.is_settled():
                 return
@@ -233,7 +233,7 @@ class World(Machine):
         raise AssertionError(f"not settled after {rounds} rounds: {self.held()}")
 
     def boot(self) -> None:
-        """Until router and dispatchers know each other."""
+        """Step until router and dispatchers are synced."""
         for _ in range(100):
             self.step_all()
             peers = self.router.dispatching._peers.values()
@@ -242,7 +242,7 @@ class World(Machine):
         raise AssertionError("router and dispatchers do not come to terms")
 
     def step_all(self) -> None:
-        """Everybody does something."""
+        """Let each process do one step."""
         self.ring()
         self.answer_fetch()
         self.router_hears()
@@ -253,7 +253,7 @@ class World(Machine):
         self.pass_time(10)
 
     def held(self) -> dict[str, int]:
-        """Messages that are not settled, by state."""
+        """Count the unsettled messages by state."""
         counts: dict[str, int] = defaultdict(int)
         for content in contents(self.slab):
             if content.state not in {State.DELIVERED, State.DISCARDED}:
@@ -261,11 +261,11 @@ class World(Machine):
         return dict(counts)
 
     def is_settled(self) -> bool:
-        """Whether everything received is delivered or discarded."""
+        """Return True if all received messages are delivered or discarded."""
         return not self.doorbells and not self.held()
 
     def check(self, *, duplicates: bool = False, stands_in: bool = True) -> None:
-        """Everything that was received and not discarded is in the logs once and in order.
+        """Check that the logs have every received, undiscarded message once and in order.
 
         Where a partition may have stood in for another, the order holds for each partition that keys name.
         """
@@ -284,5 +284,5 @@ class World(Machine):
         assert len(self.received) - len(set(seen)) == sum(read_books(self.slab).discarded.values())
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self.slab.words = self.words._words

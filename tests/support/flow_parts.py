@@ -1,4 +1,4 @@
-"""What `flow.World` is made of: a configuration, memory that can kill, and a reporter that only counts."""
+"""Parts of `flow.World`: a config, memory whose stores can kill, and a counting reporter."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class FakeReporter:
 
 
 class DiedError(BaseException):
-    """A process was killed at a store; a BaseException, so that nothing on the way takes it for its own."""
+    """A process was killed at a store; a BaseException, so that no handler catches it."""
 
 
 class MortalWords:
-    """The slab's words, which kill whoever stores once too often."""
+    """The slab's words, which kill a process at a chosen store."""
 
     def __init__(self, words: Any) -> None:
         self._words = words
@@ -82,7 +82,7 @@ class MortalWords:
         self._words[at] = value
 
     def tick(self) -> None:
-        """A store comes; whoever is doomed dies before it."""
+        """Count a store, and kill a doomed process before it."""
         if self.left is not None:
             if self.left == 0:
                 self.left = None
