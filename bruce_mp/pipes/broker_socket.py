@@ -1,11 +1,10 @@
-"""The socket of one connection to a broker, under an event loop, around the sans-IO `BrokerConnection`.
+"""Run one connection to a broker: a non-blocking socket on an event loop around the sans-IO `BrokerConnection`.
 
-Used by the dispatchers and by the router's metadata requests.  It never blocks.  All addresses of the name are tried
-in turn; one that does not answer gets its share of the time, so that the others have theirs.  A broker that does not
-say which versions it speaks gets a connection for each opening that is left (`protocol.opening`).  TLS lies between the
-socket and the conversation, which begins when the handshake is over.  A login that lasts for a time is renewed before
-it ends.  The owner hears of everything else through one callback: the events of `protocol.connection_events`, with
-`Failed` also for a broker that cannot be reached.
+The dispatchers use it, and so do the router's metadata requests. The socket tries all addresses of the host in turn.
+Each address gets an equal share of the timeout. A broker that does not report its API versions gets one connection for
+each remaining opening (`protocol.opening`). TLS lies between the socket and the conversation, which begins after the
+handshake. A login with a lifetime is renewed before it expires. The owner receives all other events of
+`protocol.connection_events` through one callback; `Failed` also reports an unreachable broker.
 """
 
 from __future__ import annotations
@@ -44,19 +43,20 @@ _LOG = logging.getLogger(__name__)
 _READ_BYTES: Final = 64 * 1024
 _BUFFERS_A_CALL: Final = 64
 _RENEWED_SHARE: Final = 0.8
-"""Of the time that a login lasts: then it is renewed.  The broker closes the connection at the end of it."""
+"""Fraction of a login's lifetime after which it is renewed. The broker closes the connection when the login expires."""
 _RETRY_SHARE: Final = 0.05
 
 
 _CLOSED_BY_RESET: Final = frozenset({State.CONNECTING, State.NEGOTIATING, State.LOGGING_IN})
-"""Where a reset says no more than an end: some systems close so."""
+"""States in which a reset counts as an end of stream: some systems close a connection with a reset."""
 
 
 class BrokerSocket:
-    """One connection, from `open` to `Failed`, `Closed` or `close`; then of no more use.
+    """One connection, from `open` to `Failed`, `Closed` or `close`; it cannot be opened a second time.
 
-    `openings` is what the process knows of its brokers; without it nothing is known.  `security` is plain text without.
-    With `keeps_login` a login is renewed: the owner has to look at `is_writing` before it sends.
+    `openings` caches the API versions of the process's brokers; without it, the connection asks. Without `security`,
+    the connection is plain text. `keeps_login` renews the login: the owner must then check `is_writing` before it
+    sends.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class BrokerSocket:
         return BrokerConnection(self._client_id, self._name, timeout=self._timeout_s, opening=self._opening)
 
     def open(self) -> None:
-        """Begin to connect."""
+        """Start connecting."""
         if self._security.logins is not None:
             self._security.logins.get(self._on_login)
         else:
@@ -121,7 +121,7 @@ class BrokerSocket:
         self._resolver.resolve(self._host, self._port, self._on_resolved)
 
     def _open_again(self, opening: Opening) -> None:
-        """Begin anew, in another way."""
+        """Reconnect with another opening."""
         self._drop_socket()
         self._unsent.clear()
         self._opening = opening
@@ -130,16 +130,16 @@ class BrokerSocket:
 
     @property
     def is_writing(self) -> bool:
-        """Whether no more should be sent now: bytes wait to be taken by the kernel, or the login is being renewed."""
+        """Return True while the owner must not send: the kernel accepts no bytes, or the login is being renewed."""
         return bool(self._unsent) or self.connection.state is State.RENEWING
 
     @property
     def certificate_ends_s(self) -> float | None:
-        """When the broker's certificate expires, in seconds since the epoch; None if there is none."""
+        """Return the expiry of the broker's certificate in seconds since the epoch, or None without a certificate."""
         return None if self._tls is None else self._tls.certificate_ends_s
 
     def send(self, buffers: Iterable[bytes]) -> None:
-        """Send buffers after what was sent before."""
+        """Send buffers behind all earlier ones."""
         parts = [memoryview(buffer) for buffer in buffers if buffer]
         if self._tls is None:
             self._unsent += parts
@@ -151,7 +151,7 @@ class BrokerSocket:
         self._arm()
 
     def close(self) -> None:
-        """End the connection; nothing is called back any more."""
+        """Close the connection and make no further callback."""
         self._is_over = True
         for timer in (self._alarm, self._renewal):
             if timer is not None:
@@ -178,12 +178,12 @@ class BrokerSocket:
         self._connect_next(error or "it has no address")
 
     def _connect_next(self, last_error: str) -> None:
-        """Try the next address; when none is left, the broker cannot be reached."""
+        """Try the next address; fail when none remains."""
         while self._addresses:
             share_s = self._timeout_s / len(self._addresses)
             try:
                 self._begin(self._addresses.popleft())
-            except (OSError, OverflowError) as error:  # this machine has no IPv6, the port is none, ...
+            except (OSError, OverflowError) as error:  # no IPv6 on this host, a port out of range, ...
                 last_error = (isinstance(error, OSError) and error.strerror) or str(error)
                 self._drop_socket()
                 continue
@@ -193,7 +193,7 @@ class BrokerSocket:
         self._fail(f"Broker {self._name} cannot be reached: {last_error}.", Cause.CLOSED_BY_BROKER)
 
     def _begin(self, address: Address) -> None:
-        """Begin to connect to an address.  OSError or OverflowError when that is known to be in vain."""
+        """Start connecting to an address. Raises OSError or OverflowError if the attempt fails at once."""
         family, host, port = address
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setblocking(False)
@@ -204,7 +204,7 @@ class BrokerSocket:
         self._loop.watch(self._socket, lambda _: self._on_connected(), zmq.POLLOUT)
 
     def _on_no_answer(self) -> None:
-        """An address kept silent for its share of the time."""
+        """Give up on an address that did not answer within its share of the timeout."""
         self._drop_socket()
         self._connect_next("it does not answer")
 
@@ -235,7 +235,7 @@ class BrokerSocket:
             self._flush_tls(self._tls)
 
     def _flush_tls(self, tls: TlsSession) -> None:
-        """Send what TLS has to say by itself: the handshake, alerts, new keys."""
+        """Send the bytes that TLS itself produced: handshake, alerts, key updates."""
         self._unsent += _parts(tls.take())
         self._write()
 
@@ -307,7 +307,7 @@ class BrokerSocket:
             self._converse(b"", is_end=True)
 
     def _last_words(self, tls: TlsSession) -> None:
-        """The alert that tells the broker's log what we did not like; as far as the kernel takes it."""
+        """Send the TLS alert that explains the failure to the broker, as far as the kernel accepts it at once."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.send(tls.take())
@@ -335,12 +335,12 @@ class BrokerSocket:
             self._on_event(event)
 
     def _tries_again(self, event: Failed) -> bool:
-        """Whether there is another way to open the conversation that failed; then it has begun."""
+        """Reconnect with the fallback opening, if the failure calls for it and one exists; return True if so."""
         self._openings.failed((self._host, self._port))
         fallback = self._opening.fallback
         if event.cause is not Cause.NO_API_VERSIONS or fallback is None:
             return False
-        _LOG.info("%s Another connection will tell whether it is older than Kafka 0.10.", event.error)
+        _LOG.info("%s The next connection tries the requests of releases before Kafka 0.10.", event.error)
         self._open_again(fallback)
         return True
 
@@ -372,7 +372,7 @@ class BrokerSocket:
     # --- deadlines ---------------------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        """Wake up at the next deadline, if no earlier alarm does; one that comes too early sets another."""
+        """Wake up at the next deadline, unless an earlier alarm is set; an alarm that fires too early sets the next."""
         deadline = self.connection.next_deadline()
         if self._is_over or deadline is None or (self._alarm is not None and self._alarm_at <= deadline):
             return

@@ -1,9 +1,9 @@
-"""The words between the supervisor and a process, and what a process is given at its start.
+"""The control messages between the supervisor and a process, and the pipe that carries them.
 
-They travel over a `multiprocessing` pipe of the two.  Its end-of-file tells a process that the supervisor is dead.
+The pipe is a `multiprocessing` pipe. Its end-of-file tells a process that the supervisor is dead.
 """
 
-# No `from __future__ import annotations` here: what the annotations name is used at run time.
+# No `from __future__ import annotations` here: msgspec resolves the annotations at run time.
 
 from multiprocessing.connection import Connection
 from select import select
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Broker(msgspec.Struct, frozen=True):
-    """A broker as the metadata names it."""
+    """A broker's id, host and port from the metadata."""
 
     node: int
     host: str
@@ -44,50 +44,50 @@ class Broker(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to process, before anything else: nobody has your place any more; do your work."""
+    """Supervisor to process, first message: the predecessor has ended; start working."""
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):
-    """Process to supervisor: I could begin at once."""
+    """Process to supervisor: the process is loaded and waits for Begin."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Process to supervisor: I have what I need and do my work."""
+    """Process to supervisor: the process is initialized and works."""
 
 
 class Dispatchers(msgspec.Struct, frozen=True, tag=True):
-    """Router to supervisor: the dispatchers that there should be, by slot.  Others have nothing left to do."""
+    """Router to supervisor: the required dispatchers by slot; all others have nothing left to send."""
 
     wanted: dict[int, Broker]
 
 
 class PeerDied(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to router: this process died and was started again; look what it left in the slab."""
+    """Supervisor to router: a process died and was restarted; sweep the slab for its records."""
 
     name: str
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to process: send what you have at once; no new work will come.
+    """Supervisor to process: send all held messages at once; no new work follows.
 
-    To an input whose socket goes on taking messages, for the next daemon: take in what waits now, and no more.
+    An input whose socket stays open for the next daemon receives the messages that wait now, and no later ones.
     """
 
     goes_on: bool = False
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to process: end now, whatever you hold; it is in the slab."""
+    """Supervisor to process: exit now; the slab keeps the messages that the process holds."""
 
 
 class RefreshMetadata(msgspec.Struct, frozen=True, tag=True):
-    """Status to supervisor to router: fetch the metadata now."""
+    """Status to supervisor to router: refresh the metadata now."""
 
 
 class DebugTopics(msgspec.Struct, frozen=True, tag=True):
-    """Status to supervisor to router and dispatchers: copy the messages of these topics, and no others.
+    """Status to supervisor to router and dispatchers: copy the messages of these topics, and of no others.
 
-    The supervisor says it again to whoever starts, status included.
+    The supervisor repeats the message to each process that starts, status included.
     """
 
     topics: tuple[bytes, ...] = ()
@@ -95,36 +95,36 @@ class DebugTopics(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def any(self) -> bool:
-        """Whether there is anything to copy."""
+        """Return True if any topic is to be copied."""
         return self.all or bool(self.topics)
 
     def covers(self, topic: bytes) -> bool:
-        """Whether the messages of a topic are to be copied."""
+        """Return True if the messages of a topic are to be copied."""
         return self.all or topic in self.topics
 
 
 class NewConfig(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to process: from now on this is the configuration.  The answer is ConfigTaken with its number."""
+    """Supervisor to process: apply this configuration; the process answers ConfigTaken with its number."""
 
     number: int
     config: Config
 
 
 class ConfigTaken(msgspec.Struct, frozen=True, tag=True):
-    """Process to supervisor: this one is in force with me."""
+    """Process to supervisor: the process has applied the configuration with this number."""
 
     number: int
 
 
 class ReloadRequest(msgspec.Struct, frozen=True, tag=True):
-    """Status to supervisor: read the configuration anew; with `only_check` say what would come of it."""
+    """Status to supervisor: reload the configuration; with `only_check`, only report the effect of a reload."""
 
     number: int
     only_check: bool
 
 
 class ReloadOutcome(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to status: what came of the request with this number."""
+    """Supervisor to status: the result of the reload request with this number."""
 
     number: int
     accepted: bool
@@ -132,9 +132,9 @@ class ReloadOutcome(msgspec.Struct, frozen=True, tag=True):
 
 
 class InForce(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to status: where the configuration in force is from, since when, and how the last reload went.
+    """Supervisor to status: source and age of the active configuration, and the result of the last reload.
 
-    Times in ms since the epoch.  `refused` says why the last reload was refused, empty if it was not.
+    Times are in ms since the epoch. `refused` is the reason why the last reload was refused, or empty.
     """
 
     path: str
@@ -161,7 +161,7 @@ Word = (
     | InForce
 )
 MOST_BYTES: Final = 128 << 10
-"""The largest word: for so much there is room in a pipe of which `select` says that it can be written to."""
+"""Size limit of a control message. A pipe that `select` reports writable has room for this many bytes."""
 
 _DECODER: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
 
@@ -177,10 +177,10 @@ class Control:
         return self._connection.fileno()
 
     def send(self, word: Word) -> None:
-        """Say a word, without ever waiting.
+        """Send a message without blocking.
 
-        It is lost when the other side is gone, who will notice by the end of the pipe, or hangs with hundreds of words
-        unread: the supervisor must not hang with it.
+        The message is lost if the peer has exited, which the peer's end-of-file reveals. The message is also lost if
+        the peer hangs with hundreds of messages unread: the supervisor must not hang with it.
         """
         if not select([], [self._connection], [], 0)[1]:
             return
@@ -190,7 +190,7 @@ class Control:
             return
 
     def receive(self) -> Word | None:
-        """The next word; it waits for one.  None = the other side is gone."""
+        """Wait for the next message and return it, or None if the peer has exited."""
         try:
             word: Word = _DECODER.decode(self._connection.recv_bytes())
         except (EOFError, OSError):

@@ -1,6 +1,6 @@
-"""Passwords and tokens, from where the configuration says that they are: a file or an environment variable.
+"""Read passwords and tokens from the files or environment variables that the configuration names.
 
-They are read when they are needed and kept nowhere.
+Each use reads the secret again; no copy is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
 
 
 def read_secret(file: str | None, variable: str | None, what: str) -> str | None:
-    """The secret, None if neither place is named.  Raises ConfigError, which begins with `what`."""
+    """Return the secret, or None if neither place is configured. Raises ConfigError, which begins with `what`."""
     if file is not None:
         secret = _read(Path(file), what)
     elif variable is not None:
@@ -33,7 +33,7 @@ def read_secret(file: str | None, variable: str | None, what: str) -> str | None
         return None
     if not secret:
         place = file or f"the environment variable {variable}"
-        raise ConfigError(f"{what} is not in {place}, where it should be: that is empty or not there.")
+        raise ConfigError(f"{what} is not in {place}: that is empty or missing.")
     return secret
 
 
@@ -43,27 +43,27 @@ def _read(file: Path, what: str) -> str:
             data = opened.read(_LARGEST)
         return data.decode().removesuffix("\n").removesuffix("\r")
     except PermissionError as error:
-        remedy = "See to its owner and mode, and to those of the directories above it."
+        remedy = "Check its owner and mode, and those of the directories above it."
         raise ConfigError(f"{what} cannot be read from {file}: {error.strerror}. {remedy}") from error
     except OSError as error:
         raise ConfigError(f"{what} cannot be read from {file}: {error.strerror}.") from error
     except UnicodeDecodeError:
-        # Not chained: the error holds what it could not decode.
+        # Not chained: the error contains the bytes of the secret.
         raise ConfigError(f"{what} in {file} is not UTF-8.") from None
 
 
 def careless_files(config: Config) -> Iterator[str]:
-    """A sentence for each file with a secret that everybody on this host can read or write."""
+    """Yield a sentence for each secret file that every user of this host can read or write."""
     for setting, file in _secret_files(config).items():
         if file is not None and (mode := _mode(file)) & _OF_OTHERS:
             yield (
                 f"{setting} = {file} can be read by every user of this host (mode {mode:04o}): chmod o-rw {file}, and "
-                "let it belong to the daemon's user, who reads it."
+                "make the daemon's user its owner."
             )
 
 
 def missing_files(config: Config) -> Iterator[str]:
-    """A sentence for each file of a secret or certificates that is not there: the daemon starts, and waits for it."""
+    """Yield a sentence for each missing file of a secret or certificate; the daemon starts without it and waits."""
     tls = config.kafka.tls
     others = {
         "kafka.tls.ca_file": tls.ca_file,
@@ -90,4 +90,4 @@ def _mode(file: str) -> int:
     try:
         return stat.S_IMODE(Path(file).stat().st_mode)
     except OSError:
-        return 0  # whoever needs it will say so
+        return 0  # the process that reads the file reports the error

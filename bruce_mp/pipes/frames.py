@@ -1,8 +1,8 @@
-"""What goes through the pipes between input, router and dispatchers.
+"""The frames between input, router and dispatchers.
 
-A message is a list of *parcels*: places in the slab that share a kind, and most a topic and a partition, or one *word*
-of the pause/reroute protocol.  A parcel is 16 bytes of head and its segments; bodies never travel.  Order in a pipe is
-the order of delivery within a partition.
+A frame is a list of *parcels*. A parcel names records in the slab that share a kind, and mostly a topic and a
+partition, or is one message of the pause and reroute protocol. A parcel is a head of 16 bytes and its segments; message
+bodies never travel. The order of frames in a pipe is the delivery order within a partition.
 
     parcel head: u8 kind, 3 bytes 0, u32 topic id, i32 partition (-1 = undesignated), u32 number of segments
 """
@@ -23,52 +23,67 @@ __all__ = ["EVERYTHING", "Kind", "Parcel", "pack_parcels", "unpack_parcels"]
 
 _HEAD: Final = Struct("<B3xIiI")
 EVERYTHING: Final = -1
-"""As the partition of a HAND_BACK: whatever the dispatcher holds."""
+"""Partition number in a HAND_BACK or PAUSED that covers all partitions of the dispatcher."""
 
 
 @unique
 class Kind(IntEnum):
-    """What a parcel is."""
+    """The kind of a parcel."""
 
     RUNS = 1
-    """Input to router: runs handed over, of any topics."""
+    """Input to router: closed runs of any topics."""
     BATCH = 2
-    """Router to dispatcher: a finished batch; it waits for nothing more."""
+    """Router to dispatcher: a complete batch, ready to send."""
     QUEUE = 3
-    """Router to dispatcher: records for the dispatcher's own batching, of any topics and partitions, to which they are
-    bound; so what the router sends at a time is one parcel, not one for each of a thousand partitions."""
+    """Router to dispatcher: records for the dispatcher's own batching, bound to partitions of any topics.
+
+    One parcel covers all partitions of a send, instead of one parcel for each of a thousand partitions.
+    """
     SENT = 4
-    """Router to dispatcher: record batches that were built before; partition, sequences and boundaries are final."""
+    """Router to dispatcher: record batches that were built before; partition, sequence numbers and boundaries are
+    final.
+    """
     HAND_BACK = 5
-    """Router to dispatcher: give back what you hold of this partition, or EVERYTHING."""
+    """Router to dispatcher: return all records of this partition, or of EVERYTHING."""
     RETURNED = 6
-    """Dispatcher to router: records never sent."""
+    """Dispatcher to router: returned records that were never sent."""
     RETURNED_SENT = 7
-    """Dispatcher to router: record batches that were built."""
+    """Dispatcher to router: returned record batches that were built and perhaps sent."""
     PAUSED = 8
-    """Dispatcher to router: I stopped sending to this partition, or to EVERYTHING; give me the word to hand it back."""
+    """Dispatcher to router: sending to this partition, or to EVERYTHING, has stopped; the router answers HAND_BACK."""
     HANDED_BACK = 9
-    """Dispatcher to router: that was all of it."""
+    """Dispatcher to router: the hand-back is complete."""
     FROM = 10
-    """Between router and dispatchers, first in each message: who says what follows.  `topic` is the slot, if it is a
-    dispatcher, `partition` its incarnation, by which the receiver knows what somebody said who is dead."""
+    """Between router and dispatchers, first in each frame: the sender.
+
+    `topic` is the slot of a dispatcher, `partition` the sender's incarnation, by which the receiver recognizes frames
+    of a dead process.
+    """
     HELLO = 11
-    """Dispatcher to router: I have started, and take nothing before you say RESYNC."""
+    """Dispatcher to router: the dispatcher has started and ignores all frames before RESYNC."""
     RESYNC = 12
-    """Router to dispatcher, second in a message: what follows is everything that is assigned to you; say again what you
-    returned.  `topic` numbers the word.  All that was said before is void."""
+    """Router to dispatcher, second in a frame: the frame lists all records that are assigned to the dispatcher, which
+    repeats its RETURNED parcels.
+
+    `topic` is the number of the RESYNC. All earlier frames are void.
+    """
     HELD = 14
-    """Router to dispatcher: records that have waited long enough elsewhere; they go right behind what gathers here."""
+    """Router to dispatcher: records that have waited long enough elsewhere; they follow the records that gather here.
+    """
     FLUSH = 15
-    """Input to router, router to dispatchers: somebody waits for the messages of this topic; what is batched of it
-    goes now.  One that is lost costs the time that the batch may take anyway."""
+    """Input to router, router to dispatchers: a client waits for messages of this topic; send its batches now.
+
+    A lost FLUSH costs the rest of the batch delay.
+    """
     SYNCED = 13
-    """Dispatcher to router: said; from now on I take what comes.  `topic` is the number of the RESYNC,
-    `partition` the incarnation of the router that said it."""
+    """Dispatcher to router: the dispatcher has processed RESYNC and accepts frames.
+
+    `topic` is the number of the RESYNC, `partition` the incarnation of the router that sent it.
+    """
 
 
 class Parcel(NamedTuple):
-    """Segments that travel together."""
+    """A kind, a topic, a partition and the segments that share them."""
 
     kind: Kind
     topic: int = 0
@@ -77,7 +92,7 @@ class Parcel(NamedTuple):
 
 
 def pack_parcels(parcels: Iterable[Parcel]) -> bytes:
-    """Parcels as one message."""
+    """Encode parcels as one frame."""
     return b"".join(
         [
             part
@@ -88,7 +103,7 @@ def pack_parcels(parcels: Iterable[Parcel]) -> bytes:
 
 
 def unpack_parcels(data: bytes) -> list[Parcel]:
-    """The reverse of `pack_parcels`.  Raises SlabError for bytes that are no parcels."""
+    """Decode a frame into its parcels, the inverse of `pack_parcels`. Raises SlabError for a malformed frame."""
     parcels: list[Parcel] = []
     view = memoryview(data)
     end = 0

@@ -1,12 +1,12 @@
-"""ZeroMQ ipc links between the processes: doorbells, never owners.
+"""ZeroMQ ipc links between the processes: they carry doorbells and own no message.
 
-ZeroMQ accepts what it later loses: a killed receiver takes hundreds of accepted frames with it.  So a frame only says
-where to look in the slab, whoever receives it checks what it says against the slab, and whoever starts sweeps the slab.
-High-water marks are 0 (no limit): the slab bounds how much there can be to say.  What status is
-told has limits.
+ZeroMQ can lose frames that it has accepted: a killed receiver takes hundreds of accepted frames with it. So a frame
+only names records in the slab. Each receiver checks a frame against the slab, and each process sweeps the slab at its
+start. High-water marks are 0 (no limit): the slab bounds the number of frames. The links to the status process have
+limits.
 
-The receiving side binds; a sender connects and may start first.  The sockets lie in the run directory (mode 0700).
-What comes out of one and makes no sense is logged and passed over: it must not end a process.
+The receiver binds; the sender connects and may start first. The sockets lie in the run directory (mode 0700). A
+malformed frame is logged and ignored, because it must not end a process.
 """
 
 from __future__ import annotations
@@ -42,30 +42,31 @@ DISCARDS: Final = "status-discards"
 COPIES: Final = "status-copies"
 _LOG: Final = logging.getLogger(__name__)
 _LIMITS: Final = {DISCARDS: 100, COPIES: 20}
-"""Messages under way on links that are no doorbells: what status does not take stays with its sender, within bounds."""
+"""Limits of the links that carry data. Beyond the limit, a sender keeps data that the status process has not received.
+"""
 
 LAST_WORDS_MS: Final = 500
-"""How long a process that ends waits for status to take what it had to say."""
+"""Time that an ending process waits until the status process has received its last frames."""
 
 
 def dispatcher_link(slot: int) -> str:
-    """The name of the link to the dispatcher of a slot."""
+    """Return the name of the link to the dispatcher of a slot."""
     return f"dispatcher-{slot}"
 
 
 class Sender:
-    """The sending end of a link.  Never blocks."""
+    """The sending end of a link; it never blocks."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
 
     def send(self, parcels: list[Parcel]) -> None:
-        """Send parcels in one message, in order; nothing for an empty list."""
+        """Send parcels in one frame, in order; an empty list sends nothing."""
         if parcels:
             self._socket.send(pack_parcels(parcels), zmq.DONTWAIT)
 
     def send_bytes(self, data: bytes) -> bool:
-        """Send bytes; False when the link is full and they were dropped."""
+        """Send bytes. Return False if the link was full and dropped them."""
         try:
             self._socket.send(data, zmq.DONTWAIT)
         except zmq.Again:
@@ -73,7 +74,7 @@ class Sender:
         return True
 
     def close(self) -> None:
-        """Close, and forget what was not taken."""
+        """Close the link and drop its unsent frames."""
         self._socket.close(linger=0)
 
 
@@ -84,16 +85,16 @@ class Receiver:
         self.socket = socket
 
     def receive(self) -> list[Parcel]:
-        """The parcels of the next message, [] when there is none."""
+        """Return the parcels of the next frame, [] if none waits."""
         while data := self.receive_bytes():
             try:
                 return unpack_parcels(data)
             except SlabError as error:
-                _LOG.warning("%s It is passed over; what it should have said is in the slab.", error)
+                _LOG.warning("%s The frame is ignored; the slab holds its records.", error)
         return []
 
     def receive_bytes(self) -> bytes:
-        """The next message, b"" when there is none."""
+        """Return the bytes of the next frame, b"" if none waits."""
         try:
             return self.socket.recv(zmq.DONTWAIT)
         except zmq.Again:
@@ -101,7 +102,7 @@ class Receiver:
 
 
 class Links:
-    """The links of one process.  `directory` is the run directory."""
+    """The links of one process; `directory` is the run directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -111,7 +112,7 @@ class Links:
         return f"ipc://{self._directory / name}.ipc"
 
     def sender(self, name: str) -> Sender:
-        """Connect to a link, whether its receiver is there yet or not."""
+        """Connect to a link; the receiver may bind it later."""
         socket = self._context.socket(zmq.PUSH)
         socket.setsockopt(zmq.SNDHWM, _LIMITS.get(name, 0))
         socket.setsockopt(zmq.RECONNECT_IVL, 10)
@@ -120,7 +121,7 @@ class Links:
         return Sender(socket)
 
     def receiver(self, name: str) -> Receiver:
-        """Bind a link.  A socket file that a dead process left is replaced.  Raises StartError when it cannot be."""
+        """Bind a link and replace the socket file of a dead process. Raises StartError if the bind fails."""
         socket = self._context.socket(zmq.PULL)
         socket.setsockopt(zmq.RCVHWM, _LIMITS.get(name, 0))
         socket.setsockopt(zmq.LINGER, 0)
@@ -129,11 +130,11 @@ class Links:
         except zmq.ZMQError as error:
             socket.close()
             raise StartError(
-                f"The socket {self._directory / name}.ipc cannot be made: {error.strerror}. Look what is there, and at "
-                "the permissions of the directory; nobody but the daemon should use it."
+                f"The socket {self._directory / name}.ipc cannot be created: {error.strerror}. Check that path and "
+                "the permissions of the directory; only the daemon should use it."
             ) from error
         return Receiver(socket)
 
     def close(self, flush_ms: int = 0) -> None:
-        """Close all links; what is under way may take `flush_ms` to be taken."""
+        """Close all links after waiting up to `flush_ms` until receivers have read the sent frames."""
         self._context.destroy(linger=flush_ms)

@@ -1,7 +1,7 @@
-"""What to log in with: a fresh SASL exchange for each login, from the credentials as they are then.
+"""Supply a new SASL exchange for each login, with the credentials of that moment.
 
-A token from a program is used for several logins; the program is run again when four fifths of the token's life are
-over, as far as the token says when it ends (a JWT does), else for each login.
+Several logins share a token from `token_command`. The command runs again after four fifths of the token's life. A token
+without an expiry time (a JWT has one) is used for one login.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Claims(msgspec.Struct):
 
 
 class Logins:
-    """For the connections of one loop."""
+    """The source of SASL exchanges for the connections of one loop."""
 
     def __init__(self, sasl: Sasl, loop: Loop) -> None:
         self._sasl = sasl
@@ -47,7 +47,9 @@ class Logins:
         self._token_good_until_s = 0.0
 
     def get(self, callback: Callable[[Mechanism | None, str], None]) -> None:
-        """Call `callback(mechanism, "")`, or `callback(None, why)`; from the loop if it takes time or fails."""
+        """Call `callback(mechanism, "")`, or `callback(None, reason)`; from the loop if the credentials take time or
+        fail.
+        """
         if self._sasl.token_command is not None and time.time() >= self._token_good_until_s:
             self._run(self._sasl.token_command, callback)
             return
@@ -106,7 +108,7 @@ def _bearer(token: str) -> OAuthBearer:
 
 
 def _end_of(token: str) -> float:
-    """When a token expires, in seconds since the epoch; 0 if it does not say."""
+    """Return the expiry of a token in seconds since the epoch, 0 if the token does not state one."""
     parts = token.split(".")
     if len(parts) != 3:
         return 0.0

@@ -1,6 +1,6 @@
-"""The event loop of a process: descriptors, ZeroMQ sockets and timers under one poll.
+"""The event loop of a process: one poll over descriptors, ZeroMQ sockets and timers.
 
-It sleeps until something happens.  Times are `time.monotonic()` in seconds.
+Times are `time.monotonic()` in seconds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["Loop", "Timer"]
 
 _GARBAGE_THRESHOLD: Final = 20_000
-"""Places in the slab come and go by the thousand, and are never in cycles."""
+"""Garbage collector threshold: segments are allocated by the thousand and never form cycles."""
 
 
 class Timer:
-    """A call at a time; `cancel()` prevents it."""
+    """A scheduled call; `cancel()` prevents it."""
 
     __slots__ = ("callback", "cancelled")
 
@@ -33,14 +33,14 @@ class Timer:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Do not call."""
+        """Prevent the call."""
         self.cancelled = True
 
 
 class Loop:
-    """Calls back when a source is ready or a time has come.
+    """A dispatcher of callbacks for ready sources and due timers.
 
-    A source is a descriptor, a ZeroMQ socket, or something with a fileno().
+    A source is a descriptor, a ZeroMQ socket, or an object with a fileno().
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Loop:
         self._running = False
 
     def watch(self, source: Any, callback: Callable[[int], None], events: int = zmq.POLLIN) -> None:
-        """Call `callback(events)` when the source is ready; also changes the events of a source."""
+        """Call `callback(events)` when the source is ready; a second call changes the events and the callback."""
         self._poller.register(source, events)
         self._callbacks[_key(source)] = callback
 
@@ -61,7 +61,7 @@ class Loop:
             self._poller.unregister(source)
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Call once at a time."""
+        """Call once at the time `when`."""
         timer = Timer(callback)
         heapq.heappush(self._timers, (when, next(self._tickets), timer))
         return timer
@@ -71,13 +71,13 @@ class Loop:
         return self.call_at(time.monotonic() + delay, callback)
 
     def stop(self) -> None:
-        """Make `run` return after the present round."""
+        """Make `run` return after the current round."""
         self._running = False
 
     def run(self, after_round: Callable[[], None] = lambda: None) -> None:
-        """Serve until `stop`.  `after_round` is called after each round: the place to send what has gathered."""
+        """Serve until `stop`. `after_round` runs after each round, to send the output that the callbacks gathered."""
         self._running = True
-        gc.freeze()  # what there is now stays; looking through it again and again would find nothing
+        gc.freeze()  # present objects live as long as the process, so scans of them find nothing
         gc.set_threshold(_GARBAGE_THRESHOLD)
         while self._running:
             self._dispatch(self._poller.poll(self._timeout_ms()))
@@ -85,8 +85,8 @@ class Loop:
             after_round()
 
     def _dispatch(self, ready: list[tuple[Any, int]]) -> None:
-        # A callback may close a descriptor and another open one of the same number: what was ready is not that one.
-        # Poll says again what is passed over here.
+        # A callback may close a descriptor, and another may open one with the same number, which is not the ready one.
+        # The next poll reports the events that are skipped here.
         for source, events, callback in [(source, events, self._callbacks[source]) for source, events in ready]:
             if self._callbacks.get(source) is callback:
                 callback(events)
@@ -96,7 +96,7 @@ class Loop:
             heapq.heappop(self._timers)
         if not self._timers:
             return None
-        # Rounded up: a poll that wakes a fraction of a millisecond early would only spin.
+        # Rounded up: a poll that wakes a fraction of a millisecond early would spin.
         return max(0, math.ceil((self._timers[0][0] - time.monotonic()) * 1000))
 
     def _fire(self) -> None:
@@ -108,7 +108,7 @@ class Loop:
 
 
 def _key(source: Any) -> Any:
-    """What the poller reports for a source: ZeroMQ sockets themselves, descriptors for everything else."""
+    """Return the poller's key of a source: the ZeroMQ socket itself, or the descriptor of any other source."""
     if isinstance(source, int | zmq.Socket):
         return source
     return source.fileno()

@@ -1,8 +1,8 @@
-"""Which opening to use with which broker: what was found out with one connection spares the next one the trouble.
+"""Choose the opening for each broker from the experience of earlier connections.
 
-It costs two connections, and with Kafka 0.9 four seconds, to find out that a broker cannot say which versions it
-speaks.  That is remembered for each address, but not for long and only while it goes well: a broker that was upgraded
-is known as such after its first broken connection, or after TRUSTED_S at the latest.
+Detection of a broker that cannot report its API versions costs two connections, and four seconds with Kafka 0.9. The
+result is cached for each address until a connection fails, at most for TRUSTED_S. So an upgraded broker is recognized
+after its first broken connection, or after TRUSTED_S.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ _Place = tuple[str, int]
 
 
 class Openings:
-    """The openings of a process's connections.  `release` is that of the brokers, if the configuration names it.
+    """The openings of a process's connections.
 
-    `logs_in`: connections begin with a login.  `place` is host and port, `now` in seconds of a monotonic clock.
+    `release` is the brokers' release, if the configuration names it; `logs_in` means that connections begin with a
+    login. `place` is host and port, `now` in seconds of a monotonic clock.
     """
 
     def __init__(self, release: str | None = None, *, logs_in: bool = False) -> None:
@@ -33,7 +34,7 @@ class Openings:
         self._found: dict[_Place, tuple[Opening, float]] = {}
 
     def begin(self, place: _Place, now: float) -> Opening:
-        """The opening for a new connection."""
+        """Return the opening for a new connection."""
         opening, until = self._found.get(place, (self._first, inf))
         if now < until:
             return opening
@@ -41,10 +42,12 @@ class Openings:
         return self._first
 
     def succeeded(self, place: _Place, opening: Opening, now: float) -> None:
-        """A connection is ready.  Only an assumption is worth to be remembered; its time is not prolonged."""
+        """Cache the opening of a connection that became ready, if it is an assumption; a later success does not prolong
+        it.
+        """
         if opening.assumed is not None:
             self._found.setdefault(place, (opening, now + TRUSTED_S))
 
     def failed(self, place: _Place) -> None:
-        """A connection failed, ready or not."""
+        """Drop the cached opening of a broker after any failed connection."""
         self._found.pop(place, None)

@@ -1,10 +1,11 @@
-"""Names to addresses without stopping the event loop.
+"""Resolve host names without blocking the event loop.
 
-`getaddrinfo()` may take many seconds when name servers are gone, which is when brokers are gone too.  A thread asks,
-and says so over a ZeroMQ inproc pipe.  Names are asked for at each connect: brokers come back with other addresses.
+`getaddrinfo()` may take many seconds while name servers are unreachable, and brokers are often unreachable at the same
+time. A thread calls it and reports over a ZeroMQ inproc pipe. Each connect resolves the name again, because brokers
+return with other addresses.
 
-A name has one thread at a time: whoever asks for it meanwhile shares the answer.  So there are never more threads than
-names, and no name waits for another.  No thread keeps the process from ending.
+One thread at a time resolves a name, and further requests for the name share its answer. So there are never more
+threads than names, and no name waits for another. The threads do not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Answer(msgspec.Struct):
 
 
 class Resolver:
-    """Resolves names for the callbacks of one loop."""
+    """A resolver of host names for the callbacks of one loop."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -49,7 +50,7 @@ class Resolver:
         loop.watch(self._receiver, lambda _: self._on_answer())
 
     def resolve(self, host: str, port: int, callback: Callable[[list[Address], str], None]) -> None:
-        """Call `callback(addresses, error)` from the loop: in order of preference, or none and a sentence why."""
+        """Call `callback(addresses, error)` from the loop: addresses in order of preference, or none and the reason."""
         waiting = self._waiting.setdefault((host, port), [])
         waiting.append(callback)
         if len(waiting) == 1:
@@ -58,9 +59,9 @@ class Resolver:
     def _ask(self, host: str, port: int) -> None:
         answer = _Answer(host, port, *_look_up(host, port))
         try:
-            sender = self._context.socket(zmq.PUSH)  # one each time: a ZeroMQ socket belongs to one thread
+            sender = self._context.socket(zmq.PUSH)  # one for each thread: ZeroMQ sockets are not thread-safe
         except zmq.ZMQError:
-            return  # closed meanwhile
+            return  # the resolver was closed during the look-up
         sender.connect(_ENDPOINT)
         sender.send(msgspec.msgpack.encode(answer))
         sender.close(linger=_DELIVERY_MS)
@@ -71,17 +72,17 @@ class Resolver:
             callback(answer.addresses, answer.error)
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Drop all answers that are still to come."""
         self._loop.forget(self._receiver)
         self._receiver.close(linger=0)
         self._context.term()
 
 
 def _look_up(host: str, port: int) -> tuple[list[Address], str]:
-    """The addresses of a name, or why there are none."""
+    """Return the addresses of a name and an empty string, or no address and the reason."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM) if host else []
-    except (OSError, ValueError, OverflowError) as error:  # ValueError: a name that cannot be one
+    except (OSError, ValueError, OverflowError) as error:  # ValueError: an invalid name
         return [], str(error)
     addresses = [(int(family), str(address[0]), port) for family, _, _, _, address in found]
     return addresses, "" if addresses else "it has no address"

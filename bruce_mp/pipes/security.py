@@ -1,6 +1,6 @@
-"""How the connections of a process are secured: TLS, and what to log in with.
+"""Create the TLS and login settings of a process's broker connections.
 
-What they need is loaded where they are configured: OpenSSL and all around it would be 3 MB of each dispatcher.
+Their modules are imported only where configured: OpenSSL and its wrappers would add 3 MB to each dispatcher.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Security", "TlsError", "connection_settings", "security_of"]
 
 
 class TlsError(RemoteProtocolError):
-    """The two sides do not get on.  `is_closed`: the broker just closed the connection, which may pass."""
+    """A TLS handshake or session failed. `is_closed`: the broker only closed the connection, which may be temporary."""
 
     def __init__(self, text: str, *, is_closed: bool = False) -> None:
         super().__init__(text)
@@ -29,20 +29,20 @@ class TlsError(RemoteProtocolError):
 
 
 class Security(NamedTuple):
-    """Each is None where there is none."""
+    """TLS and logins of the connections; None where not configured."""
 
     tls: TlsContexts | None = None
     logins: Logins | None = None
 
 
 def connection_settings(config: Config) -> tuple[object, ...]:
-    """All that a connection to a broker goes by; where it differs, there has to be another one."""
+    """Return all settings that a broker connection depends on; a change of any requires a new connection."""
     kafka = config.kafka
     return kafka.client_id, kafka.broker_version, kafka.tls, kafka.sasl, config.delivery.kafka_socket_timeout_s
 
 
 def security_of(kafka: Kafka, loop: Loop) -> Security:
-    """As configured."""
+    """Create the security of connections from the configuration."""
     return Security(
         _contexts(kafka.tls) if kafka.tls.enable else None,
         _logins(kafka.sasl, loop) if kafka.sasl.mechanism is not None else None,

@@ -1,4 +1,4 @@
-"""What a process of the daemon is given when it starts."""
+"""The arguments of a process of the daemon."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ __all__ = ["Start"]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Everything that a process needs besides the slab; picklable while a process is being spawned.
+    """The arguments of a process besides the slab; picklable while a process is being spawned.
 
-    `row` is the process's row in the slab.  `listener` is the socket that an input or status process serves; the
-    supervisor keeps it open over restarts.  `queue` datagrams may wait at an input's; 0: nobody knows how many.  `slot`
-    and `broker` are a dispatcher's.
-    `inputs` are the rows of all inputs; `unix_stream` and `tcp` are the listening sockets that stream workers share.
-    `clock_offset_ms` is that of the supervisor's steady clock; None: have one's own.
+    * `row`: the process's row in the slab
+    * `listener`: the socket that an input or status process serves; the supervisor keeps it open across restarts
+    * `queue`: datagrams that the socket queue of an input can hold; 0 if unknown
+    * `slot`, `broker`: a dispatcher's
+    * `inputs`: the rows of all inputs
+    * `unix_stream`, `tcp`: the listening sockets that stream workers share
+    * `clock_offset_ms`: offset of the supervisor's steady clock; None lets the process use its own
     """
 
     name: str

@@ -1,10 +1,10 @@
-"""TLS of one connection without its socket: what the network brought goes in, what it is to carry comes out.
+"""TLS of one connection without a socket: the caller passes received bytes in and fetches the bytes to send.
 
     session = TlsSession(context, "kafka1", "Broker kafka1:9093")
-    plain = session.receive(data)      b"" for the end of the stream
+    plain = session.receive(data)      # b"" for the end of the stream
     send(session.take())
 
-Certificates are always checked.  `TlsError` says what is wrong and who has to mend what.
+The session always checks certificates. A `TlsError` names the cause, and the setting or host to correct.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["TlsSession"]
 
 _READ_BYTES: Final = 256 * 1024
-# The first stands for a close_notify; Python 3.11.2 also raises it for a stream that ends without one.
+# SSLZeroReturnError stands for a close_notify; Python 3.11.2 also raises it for a stream that ends without one.
 _STREAM_ENDED: Final = (ssl.SSLZeroReturnError, ssl.SSLEOFError)
 _CLOSED: Final = (
     "closed the connection in the middle of the TLS handshake. It may be going down, or may speak plain text on this "
     "port: then set kafka.tls.enable = false, or name the port of its TLS listener"
 )
 _PLAIN: Final = "does not speak TLS on this port. Set kafka.tls.enable = false, or name the port of its TLS listener"
-_OUR_CERTIFICATE: Final = "See to kafka.tls.certificate_file, and to the authorities that the broker trusts"
+_OUR_CERTIFICATE: Final = "Check kafka.tls.certificate_file, and the authorities that the broker trusts"
 _AUTHORITY: Final = (
     "has a certificate of an authority that we do not trust. If it is the right one, put its certificate into "
     "kafka.tls.ca_file"
@@ -38,7 +38,7 @@ _HOST: Final = (
 )
 
 _BAD_CERTIFICATES: Final[Mapping[int, str]] = {
-    9: "has a certificate that is not valid yet. See to the clocks of both hosts",
+    9: "has a certificate that is not valid yet. Check the clocks of both hosts",
     10: "has a certificate that has expired, or that of its authority has. Renew it on the broker",
     18: _AUTHORITY,
     19: _AUTHORITY,
@@ -47,7 +47,7 @@ _BAD_CERTIFICATES: Final[Mapping[int, str]] = {
     62: _HOST,
     64: _HOST,
 }
-"""By OpenSSL's numbers (X509_V_ERR_...): what is wrong with the broker's certificate."""
+"""Defects of the broker's certificate, by OpenSSL's numbers (X509_V_ERR_...)."""
 
 _ERRORS: Final[Mapping[str, str]] = {
     "WRONG_VERSION_NUMBER": _PLAIN,
@@ -63,14 +63,14 @@ _ERRORS: Final[Mapping[str, str]] = {
         "breaks off the handshake: there is no cipher that both sides speak, or it wants a certificate of ours "
         "(kafka.tls.certificate_file)"
     ),
-    "TLSV1_ALERT_PROTOCOL_VERSION": "speaks other versions of TLS than we do. Look at kafka.tls.min_version",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "speaks other versions of TLS than this daemon. Check kafka.tls.min_version",
     "UNSUPPORTED_PROTOCOL": "speaks an older TLS than kafka.tls.min_version allows. Raise it on the broker",
 }
-"""By OpenSSL's reasons: what else goes wrong."""
+"""All other failures, by OpenSSL's reason."""
 
 
 class TlsSession:
-    """One session.  `name` begins the error texts.  Raises TlsError for a host that cannot be one."""
+    """One TLS session; `name` begins the error texts. Raises TlsError for an invalid host name."""
 
     def __init__(self, context: ssl.SSLContext, host: str, name: str) -> None:
         self._name = name
@@ -78,34 +78,36 @@ class TlsSession:
         try:
             self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         except (ValueError, ssl.SSLError) as error:
-            raise TlsError(f"{name} has a name that no certificate can be for: {error}.") from error
+            raise TlsError(f"{name} has a name that no certificate can contain: {error}.") from error
         self.is_open = False
-        """Whether the handshake is over, so that bytes may be sent."""
+        """True once the handshake is complete, so that bytes may be sent."""
         self.is_over = False
-        """Whether the broker has ended the stream."""
+        """True once the broker has ended the stream."""
 
     @property
     def certificate_ends_s(self) -> float | None:
-        """When the broker's certificate expires, in seconds since the epoch; None before the handshake is over."""
+        """Return the expiry of the broker's certificate in seconds since the epoch, or None before the end of the
+        handshake.
+        """
         certificate = self._object.getpeercert() if self.is_open else None
         ends = certificate.get("notAfter") if certificate else None
         return ssl.cert_time_to_seconds(ends) if isinstance(ends, str) else None
 
     def start(self) -> None:
-        """Begin the handshake."""
+        """Start the handshake."""
         self._shake_hands()
 
     def take(self) -> bytes:
-        """What is to be sent now, b"" if nothing."""
+        """Return the bytes to send now, b"" if none."""
         return self._outgoing.read()
 
     def send(self, data: memoryview) -> None:
-        """Encrypt; `take` has the bytes.  Only once it `is_open`."""
+        """Encrypt bytes for the next `take`; valid only while `is_open`."""
         if data:
             self._object.write(data)
 
     def receive(self, data: bytes) -> bytes:
-        """Decrypt.  Raises TlsError."""
+        """Decrypt received bytes. Raises TlsError."""
         if data:
             self._incoming.write(data)
         else:
@@ -145,5 +147,7 @@ class TlsSession:
             text = _BAD_CERTIFICATES.get(error.verify_code, "has a certificate that cannot be trusted: {error}")
         else:
             wrong = error.reason or "no reason given"
-            text = _ERRORS.get(wrong, "and we cannot agree on TLS: {error}. Its own log may say more")
+            text = _ERRORS.get(
+                wrong, "and this daemon cannot agree on TLS: {error}. The broker's log may contain details"
+            )
         return TlsError(f"{self._name} {text.format(error=wrong.rstrip('.'))}.")

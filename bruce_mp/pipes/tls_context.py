@@ -1,7 +1,7 @@
-"""Certificates, keys and rules for TLS, from the files of [kafka.tls]; read again when one of the files has changed.
+"""Load the certificates, keys and rules of [kafka.tls], and reload them when one of the files changes.
 
-Files that are replaced one after the other do not fit each other for a moment.  So as long as new ones cannot be used,
-the old ones are.
+Files that an operator replaces one after the other do not match for a moment. While new files are unusable, the context
+of the old files stays in use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 class TlsContexts:
-    """What each new connection of a process uses."""
+    """The TLS contexts of a process's connections."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
@@ -37,11 +37,14 @@ class TlsContexts:
         self._context: ssl.SSLContext | None = None
 
     def session(self, host: str, name: str) -> TlsSession:
-        """A new connection to `host`.  Raises ConfigError as `current` does, and TlsError as TlsSession does."""
+        """Create a session with `host`. Raises ConfigError as `current` does, and TlsError as TlsSession does."""
         return TlsSession(self.current(), host, name)
 
     def current(self) -> ssl.SSLContext:
-        """For a new connection.  Raises ConfigError, which names the file, as long as none could be made."""
+        """Return the context for a new connection.
+
+        Raises ConfigError, which names the file, until the first load succeeds.
+        """
         stamp = tuple(_stamp(file) for file in self._files)
         if self._context is not None and stamp == self._stamp:
             return self._context
@@ -50,7 +53,7 @@ class TlsContexts:
         except ConfigError as error:
             if self._context is None:
                 raise
-            _LOG.error("%s The certificates from before the change are used on.", error)
+            _LOG.error("%s The previous certificates stay in use.", error)
         return self._context
 
 
@@ -79,12 +82,12 @@ def _trust(context: ssl.SSLContext, ca_file: str | None) -> None:
         return
     try:
         context.load_verify_locations(cafile=ca_file)
-    except OSError as error:  # an SSLError, too
+    except OSError as error:  # includes ssl.SSLError
         raise ConfigError(_unusable("ca_file", ca_file, error)) from error
 
 
 def _identify(context: ssl.SSLContext, tls: Tls, certificate_file: str) -> None:
-    # Without a password OpenSSL would ask for one on the terminal.
+    # Without a password argument, OpenSSL would ask for one on the terminal.
     password = read_secret(tls.key_password_file, tls.key_password_env, "The password of the key") or ""
     try:
         context.load_cert_chain(certificate_file, tls.key_file, password)
@@ -100,7 +103,7 @@ def _why_not(tls: Tls, certificate_file: str, error: OSError) -> str:
         if trouble := _cannot_read(file):
             return _unusable(name, file, trouble)
     text = _unusable("certificate_file", certificate_file, error)
-    return f"{text} Or its key, in {key_file}, cannot be: has it a password (kafka.tls.key_password_file)?"
+    return f"{text} Or its key, in {key_file}, cannot be used: does it need kafka.tls.key_password_file?"
 
 
 def _cannot_read(file: str) -> OSError | None:

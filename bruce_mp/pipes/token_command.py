@@ -1,6 +1,6 @@
-"""Running the program that makes tokens, under the event loop, without waiting for it.
+"""Run the program of `kafka.sasl.token_command` under the event loop without blocking.
 
-It gets no input, and what it writes to standard error is dropped: nobody can say whether there is a secret in it.
+The program gets no input. Its standard error is dropped, because it may contain a secret.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LARGEST: Final = 64 * 1024
 
 
 class TokenCommand:
-    """One run.  `on_done` gets what the program has written, and a sentence if that is not to be used."""
+    """One run of the program. `on_done` gets its output, and an error sentence if the output must not be used."""
 
     def __init__(self, loop: Loop, command: Sequence[str], on_done: Callable[[str, str], None]) -> None:
         self._loop = loop
@@ -36,7 +36,7 @@ class TokenCommand:
         self._is_done = False
 
     def start(self) -> None:
-        """Begin; `on_done` is called from the loop."""
+        """Start the program; the loop calls `on_done`."""
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the operator's own program
                 self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -68,7 +68,7 @@ class TokenCommand:
             self._wait()
 
     def _wait(self) -> None:
-        """The program has said all; it ends a moment later."""
+        """Poll for the exit of a program that has closed its output."""
         assert self._process is not None
         if self._is_done:
             return

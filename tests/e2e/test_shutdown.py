@@ -159,8 +159,8 @@ def test_five_failing_boots_end_it_with_the_reason(tmp_path: Path) -> None:
     ended = run_to_the_end(daemon.config_path)
     assert ended.code == 70
     assert "Process router failed 5 times in a row before it was ready; last: " in ended.text
-    assert f"The socket {in_the_way} cannot be made: " in ended.text
-    assert "Look what is there" in ended.text
+    assert f"The socket {in_the_way} cannot be created: " in ended.text
+    assert "Check that path" in ended.text
     assert "Traceback" not in ended.text
     assert not daemon.socket_path.exists()
 
