@@ -1,6 +1,6 @@
-"""The settings about who may use what on this host: part of `sections`, which says how they are written."""
+"""The settings for access control on this host; `sections` describes how settings are written."""
 
-# No `from __future__ import annotations` here: what the annotations name is used at run time.
+# No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
 from typing import Annotated, Final
 

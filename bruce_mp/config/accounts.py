@@ -1,7 +1,7 @@
-"""Users and groups of this host: who may send on a socket, and how much.
+"""Resolve the users and groups of allow lists and quotas.
 
-Names become numbers here, by the user and group databases as they are now.  A name that nobody has any more lets nobody
-in and limits nobody; at the start of the daemon it is an error, see `check_accounts`.
+Each call resolves names with the present user and group databases. A name without an account admits no sender and
+limits none. At the start of the daemon such a name is an error, see `check_accounts`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 __all__ = ["TCP_USER", "AllowList", "Limits", "allow_list_of", "check_accounts", "gid_of", "limits_of", "uid_of"]
 
 TCP_USER: Final = -1
-"""Stands for all TCP connections together: nobody knows whose they are."""
+"""Stands for all TCP connections together, because their users are unknown."""
 
 
 class AllowList(NamedTuple):
-    """The users and groups that may send on a socket."""
+    """The uids and gids that may send on a socket."""
 
     uids: frozenset[int]
     gids: frozenset[int]
 
     def admits(self, uid: int, gids: Iterable[int]) -> bool:
-        """Whether a process of this user, in these groups, may send."""
+        """Return True if a process of this user, in these groups, may send."""
         return uid in self.uids or not self.gids.isdisjoint(gids)
 
 
 class Limits(NamedTuple):
-    """How many messages a user may send in an interval; None: any number."""
+    """The most messages of a user in an interval; None for no limit."""
 
     interval_ms: int
     usual: int | None
@@ -45,25 +45,25 @@ class Limits(NamedTuple):
     users: Mapping[int, int | None]
 
     def of(self, user: int) -> int | None:
-        """The limit of a uid, or of TCP_USER."""
+        """Return the limit of a uid, or of TCP_USER."""
         return self.tcp if user == TCP_USER else self.users.get(user, self.usual)
 
 
 def uid_of(name: str) -> int:
-    """The number of a user, given by name or number.  Raises KeyError."""
+    """Return the uid of a user, given by name or number. Raises KeyError."""
     return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
 
 
 def gid_of(name: str) -> int:
-    """The number of a group, given by name or number.  Raises KeyError."""
+    """Return the gid of a group, given by name or number. Raises KeyError."""
     return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
 
 
 def allow_list_of(config: UnixDatagram | UnixStream) -> AllowList | None:
-    """Who may send; None: whoever the socket's mode lets in.
+    """Return the allow list of a socket, or None if only the socket's mode restricts senders.
 
-    Those whom the group database lists as members are in it by their own numbers: of the groups of a process a datagram
-    tells only the first.
+    The list contains the listed members of each group by their uids, because a datagram's credentials name only the
+    first group of its sender.
     """
     if not config.allow_users and not config.allow_groups:
         return None
@@ -86,14 +86,14 @@ def _known(names: Iterable[str], look_up: Callable[[str], int]) -> Iterator[int]
 
 
 def limits_of(config: Quota) -> Limits | None:
-    """The quotas; None if nobody has one."""
+    """Return the quotas, or None if no user has one."""
     users = {uid: most or None for name, most in config.users.items() for uid in _known((name,), uid_of)}
     limits = Limits(config.interval_ms, config.max_messages or None, config.tcp_max_messages or None, users)
     return limits if limits.usual or limits.tcp or any(users.values()) else None
 
 
 def check_accounts(config: Input) -> None:
-    """Raises StartError if nobody on this host has a name that is in an allow list or a quota."""
+    """Check that each name in an allow list or quota exists on this host. Raises StartError."""
     unknown = list(_unknown_accounts(config))
     if unknown:
         raise StartError("\n".join(unknown))
@@ -112,4 +112,4 @@ def _unknown(setting: str, names: Iterable[str], what: str, look_up: Callable[[s
         try:
             look_up(name)
         except KeyError:
-            yield f'{setting}: there is no {what} "{name}" on this host; make it, or take the name out.'
+            yield f'{setting}: there is no {what} "{name}" on this host; create it or remove the name.'

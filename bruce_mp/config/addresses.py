@@ -1,4 +1,4 @@
-"""Addresses in the configuration: `host:port`, `[ipv6]:port` and `unix:/path`."""
+"""Parse addresses of the configuration: `host:port`, `[ipv6]:port` and `unix:/path`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HOST_PORT: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\s:\[\]/]+)
 
 
 class HostPort(NamedTuple):
-    """A TCP address; an IPv6 host is without its brackets."""
+    """A TCP address; `host` has no brackets, also for IPv6."""
 
     host: str
     port: int
@@ -25,7 +25,7 @@ class HostPort(NamedTuple):
 
 
 class UnixPath(NamedTuple):
-    """A UNIX stream socket's path."""
+    """The path of a UNIX stream socket."""
 
     path: str
 
@@ -34,7 +34,7 @@ class UnixPath(NamedTuple):
 
 
 def parse_host_port(text: str, *, lowest_port: int = 1) -> HostPort:
-    """`ValueError`, saying what is wrong, if `text` is not `host:port` with a port from `lowest_port` to 65535."""
+    """Parse `host:port` with a port from `lowest_port` to 65535. Raises ValueError with the reason."""
     match = _HOST_PORT.fullmatch(text)
     if match is None:
         raise ValueError(f'"{text}" is not of the form host:port')
@@ -44,14 +44,14 @@ def parse_host_port(text: str, *, lowest_port: int = 1) -> HostPort:
 
 
 def parse_listen(text: str) -> HostPort | UnixPath:
-    """An address to listen on; port 0 lets the kernel choose.  `ValueError`, saying why, if it is none."""
+    """Parse an address to listen on; with port 0 the kernel chooses. Raises ValueError with the reason."""
     if text.startswith(_UNIX):
         return UnixPath(check_path(text.removeprefix(_UNIX), SOCKET_PATH_MAX))
     return parse_host_port(text, lowest_port=0)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs of this host reach `host`: an address of the loopback interface, or `localhost`."""
+    """Return True if only programs of this host reach `host`: `localhost` or an address of the loopback interface."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

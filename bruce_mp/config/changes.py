@@ -1,4 +1,4 @@
-"""What differs between two configurations, setting by setting, and which of it only a restart applies."""
+"""Compare two configurations setting by setting, and name the changes that need a restart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Path = tuple[str, ...]
 
 
 class Change(NamedTuple):
-    """A setting with its values as a person may see them; `restart_because` is empty if a reload applies it."""
+    """A changed setting with its displayed values; `restart_because` is empty if a reload applies the change."""
 
     key: str
     before: str
@@ -35,7 +35,7 @@ class Change(NamedTuple):
 
 
 def changes(before: Config, after: Config) -> list[Change]:
-    """The settings whose values differ, in the order of the model."""
+    """Return the settings with different values, in the order of the model."""
     old, new = dict(_settings(before)), dict(_settings(after))
     return [
         _change(path, new.get(path) or old[path], old.get(path), new.get(path))
@@ -64,12 +64,12 @@ def _below(leaf: Leaf, value: object, path: Path) -> Iterator[tuple[Path, _Setti
 
 
 def _value(setting: _Setting | None) -> object:
-    """A setting that is absent, and one of an entry that is not there, are the same."""
+    """Return the value of a setting; an absent setting equals a setting of a missing entry."""
     return None if setting is None else setting[1]
 
 
 def _change(path: Path, known: _Setting, before: _Setting | None, after: _Setting | None) -> Change:
     leaf, _ = known
-    assert leaf.applies is not None  # it is no section
+    assert leaf.applies is not None  # the setting is no section
     shown = [leaf.show(_value(setting)) or "absent" for setting in (before, after)]
     return Change(dotted(path), shown[0], shown[1], leaf.applies.restart_because)

@@ -1,6 +1,6 @@
-"""What one setting alone cannot tell: names that have to be defined, settings that have to fit each other.
+"""Check relations between settings: names that need a definition, and settings that must agree.
 
-Each check is a generator of problems over a configuration whose single values are all right; `CHECKS` lists them.
+Each check is a generator of problems; `CHECKS` lists them. They expect a configuration with valid single values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEVELS: Final = {"gzip": (0, 9), "lz4": (0, 16), "zstd": (1, 22)}
 
 
 def check(config: Config) -> Iterator[Problem]:
-    """Everything that does not fit together."""
+    """Yield the problems of all checks."""
     for each in CHECKS:
         yield from each(config)
 
@@ -52,7 +52,7 @@ def _batching_rule(batching: Batching, path: Path, rule: DefaultBatching | Topic
     if rule.action == "per_topic":
         yield from _limits_exist(batching, where, rule.config)
     elif rule.config is not None:
-        remedy = f': the action "{rule.action}" has no limits of its own; remove it, or use the action "per_topic"'
+        remedy = f': the action "{rule.action}" takes no limits; remove it, or use the action "per_topic"'
         yield Problem.value(where, rule.config, remedy)
 
 
@@ -109,7 +109,7 @@ def _tls(config: Config) -> Iterator[Problem]:
 
 def _one_source(path: Path, file: str | None, variable: str | None, what: str) -> Iterator[Problem]:
     if file is not None and variable is not None:
-        yield Problem.value((*path, f"{what}_env"), variable, f": {what}_file is given, too; remove one of them")
+        yield Problem.value((*path, f"{what}_env"), variable, f": {what}_file is also given; remove one of them")
 
 
 def _sasl(config: Config) -> Iterator[Problem]:
@@ -121,7 +121,7 @@ def _sasl(config: Config) -> Iterator[Problem]:
     takes_token = sasl.mechanism == "OAUTHBEARER"
     for name, value in (for_password if takes_token else for_token).items():
         if value is not None:
-            yield Problem.value((*path, name), value, f': it is not for "{sasl.mechanism}"; remove it')
+            yield Problem.value((*path, name), value, f': "{sasl.mechanism}" does not use it; remove it')
     if not takes_token and sasl.username is None:
         yield Problem((*path, "username"), f"kafka.sasl.username is missing: {sasl.mechanism} needs it.")
     sources = for_token if takes_token else {name: for_password[name] for name in ("password_file", "password_env")}
@@ -133,7 +133,7 @@ def _sasl(config: Config) -> Iterator[Problem]:
 def _exactly_one(path: Path, sources: Mapping[str, object]) -> Iterator[Problem]:
     names = " or ".join(f"kafka.sasl.{name}" for name in sources)
     if all(value is None for value in sources.values()):
-        yield Problem((*path, next(iter(sources))), f"There is nothing to log in with: give {names}.")
+        yield Problem((*path, next(iter(sources))), f"The login has no credentials: give {names}.")
     elif None not in sources.values():
         yield Problem((*path, next(iter(sources))), f"Only one of {names} can be used: remove the other.")
 
@@ -141,7 +141,7 @@ def _exactly_one(path: Path, sources: Mapping[str, object]) -> Iterator[Problem]
 def _login_of_old(version: str) -> Iterator[Problem]:
     if tuple(map(int, version.split("."))) < (0, 10):
         yield Problem.value(
-            ("kafka", "broker_version"), version, ": there is no login with it; remove kafka.sasl.mechanism"
+            ("kafka", "broker_version"), version, ": this release has no login; remove kafka.sasl.mechanism"
         )
 
 
@@ -155,7 +155,7 @@ def _some_input(config: Config) -> Iterator[Problem]:
 def _loopback(config: Config) -> Iterator[Problem]:
     tcp = config.input.tcp
     if tcp.enable and tcp.loopback_only and not is_loopback(tcp.host):
-        remedy = ": other hosts could reach it; give 127.0.0.1, or set input.tcp.loopback_only to false"
+        remedy = ": other hosts could reach this address; give 127.0.0.1, or set input.tcp.loopback_only to false"
         yield Problem.value(("input", "tcp", "host"), tcp.host, remedy)
 
 
@@ -163,7 +163,7 @@ def _own_sockets(config: Config) -> Iterator[Problem]:
     taken: dict[str, str] = {}
     for path, place in _socket_places(config):
         if place in taken:
-            yield Problem.value(path, place, f": {taken[place]} is there already; give another path")
+            yield Problem.value(path, place, f": {taken[place]} uses this path; give another path")
         taken[place] = dotted(path)
 
 
@@ -183,21 +183,21 @@ def _http(config: Config) -> Iterator[Problem]:
         for name, value in (("mode", http.mode), ("user", http.user), ("group", http.group)):
             if value is not None:
                 shown = f"{value:04o}" if isinstance(value, int) else value
-                remedy = ': it is for a UNIX socket; remove it, or listen on "unix:/path"'
+                remedy = ': only a UNIX socket has one; remove it, or listen on "unix:/path"'
                 yield Problem.value(("http", name), shown, remedy)
 
 
 def _own_ports(config: Config) -> Iterator[Problem]:
     tcp, http = config.input.tcp, config.http.address
     if tcp.enable and tcp.port and http == HostPort(tcp.host, tcp.port):
-        yield Problem.value(("input", "tcp", "port"), tcp.port, ": http.listen has it already; give another port")
+        yield Problem.value(("input", "tcp", "port"), tcp.port, ": http.listen uses this port; give another port")
 
 
 def _discard_log_size(config: Config) -> Iterator[Problem]:
     least = 2 * max(config.input.max_datagram_size, config.input.max_stream_size)
     size = config.discard_log.max_file_size
     if config.discard_log.enable and size < least:
-        remedy = f": give at least {format_size(least)}, twice the largest message that input lets in"
+        remedy = f": give at least {format_size(least)}, twice the largest message that input admits"
         yield Problem.value(("discard_log", "max_file_size"), format_size(size), remedy)
 
 

@@ -1,8 +1,8 @@
-"""From the tables that TOML gave to what msgspec accepts for the model, with every problem found on the way.
+"""Convert the tables of a TOML file to the input of msgspec, and collect every problem.
 
-msgspec alone stops at the first problem and writes `[...]` for the name of a map's entry.  So this module walks file
-and model side by side: it checks each value against its own annotation, reads sizes and modes, and names each problem
-with its full key.  A tree that came through without problems is what `msgspec.convert()` makes the model of.
+msgspec alone stops at the first problem and writes `[...]` for the name of a map's entry. So this module walks file and
+model side by side. The walk checks each value against its own annotation, reads sizes and modes, and names each problem
+with its full key. `msgspec.convert()` builds the model from a tree without problems.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Path = tuple[str, ...]
 
 
 class Decoder:
-    """Walks one tree of tables; `problems` collects what is wrong with it."""
+    """A walk over one tree of tables; `problems` collects the faults."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
     def table(self, model: type[Struct], raw: object, path: Path = ()) -> dict[str, Any]:
-        """The settings of a section, checked and normalised; those that are absent or wrong are left out."""
+        """Return the valid settings of a section, normalised; absent and invalid settings are left out."""
         if not isinstance(raw, dict):
             self._not_a_table(raw, path)
             return {}

@@ -1,4 +1,4 @@
-"""Settings that deserve a word before the daemon starts, because they have a catch."""
+"""Warn about valid settings that have a catch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["remarks"]
 
 
 def remarks(config: Config) -> list[str]:
-    """Warnings for the log: what is allowed, but may not be what was meant."""
+    """Return warnings for the log about settings that are valid but perhaps not intended."""
     found = []
     if config.kafka.required_acks == 0:
         found.append(
             "kafka.required_acks = 0: delivery is at most once. A message counts as delivered once it is written to "
-            "the broker's connection; what is lost after that is not noticed."
+            "the broker's connection; later losses go unnoticed."
         )
     found += [
         f'input.{name}.path = "{each.path}" is in daemon.run_dir, which has mode 0700: only programs of the daemon\'s '
@@ -29,9 +29,7 @@ def remarks(config: Config) -> list[str]:
         if each.enable and each.path.startswith(config.daemon.run_dir.rstrip("/") + "/")
     ]
     if config.input.tcp.enable and not is_loopback(config.input.tcp.host):
-        found.append(
-            f'input.tcp.host = "{config.input.tcp.host}": other hosts can connect and send; nothing asks who they are.'
-        )
+        found.append(f'input.tcp.host = "{config.input.tcp.host}": other hosts can connect and send without a login.')
     found += _about_pages(config)
     found += _about_security(config)
     return found
@@ -44,12 +42,12 @@ def _about_security(config: Config) -> Iterator[str]:
     if not tls.enable and sasl.mechanism in {"PLAIN", "OAUTHBEARER"}:
         what = "password" if sasl.mechanism == "PLAIN" else "token"
         yield (
-            f'kafka.sasl.mechanism = "{sasl.mechanism}" without kafka.tls.enable: whoever can listen on the network to '
-            f"the brokers reads the {what}."
+            f'kafka.sasl.mechanism = "{sasl.mechanism}" without kafka.tls.enable: a listener on the network '
+            f"to the brokers can read the {what}."
         )
     if tls.enable and not tls.verify_host_name:
         yield (
-            "kafka.tls.verify_host_name = false: whoever has any certificate of the authority can pose as a broker, "
+            "kafka.tls.verify_host_name = false: any holder of a certificate from the authority can pose as a broker, "
             "and read all messages."
         )
 
@@ -57,5 +55,5 @@ def _about_security(config: Config) -> Iterator[str]:
 def _about_pages(config: Config) -> Iterator[str]:
     http = config.http
     if isinstance(http.address, HostPort) and not is_loopback(http.address.host):
-        more = "" if http.token_file or http.token_env else ", and ask for what they change"
-        yield f'http.listen = "{http.listen}": other hosts can read the status pages{more}; nothing asks who they are.'
+        more = "" if http.token_file or http.token_env else " and request the changes that they offer"
+        yield f'http.listen = "{http.listen}": other hosts can read the status pages{more} without a login.'

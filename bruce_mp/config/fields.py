@@ -1,11 +1,11 @@
-"""What a single setting may be: how it is written, read, described and shown.
+"""Define the types of settings: how a value is written, read, described and shown.
 
-The model annotates each setting with one of the makers below (`size()`, `count()`, ...).  They return what msgspec
-needs (range, meaning) and name a *kind*, a row of `KINDS`: how the TOML value becomes the plain value that msgspec
-checks, how a value is shown, and the words for what is allowed.  Error texts and the reference page are both made from
-these rows, so they cannot say different things.
+The model annotates each setting with one of the factory functions below (`size()`, `count()`, ...). They return the
+range and meaning for msgspec and name a *kind*, a row of `KINDS`. The row converts the TOML value to the plain value
+that msgspec checks, shows values, and words the allowed ones. Error texts and the reference page both come from these
+rows, so they agree.
 
-Behind the maker each setting says when a change of it takes effect: `LIVE`, with a reload, or `restart(why)`.
+The marker behind the type states when a change takes effect: `LIVE`, with a reload, or `restart(reason)`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KindRow:
-    """`parse` takes what TOML gave and raises `ValueError`, with the particulars as its text if there are any."""
+    """The conversion and description of a kind; `parse` raises ValueError, with details as its text if any exist."""
 
     parse: Callable[[Any], object]
     show: Callable[[Any], str]
@@ -75,7 +75,7 @@ class KindRow:
 
 
 def show(value: object) -> str:
-    """A value as TOML would write it, near enough for a person, and short."""
+    """Return a value nearly as TOML writes it, shortened."""
     shown = json.dumps(value, ensure_ascii=False, default=str)
     return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}..."
 
@@ -105,12 +105,12 @@ def _check_servers(raw: object) -> object:
 
 
 def _show_command(command: Sequence[str]) -> str:
-    """The program alone: there may be a secret in its arguments."""
+    """Return only the program's name, because arguments may contain a secret."""
     return show(command[0]) if len(command) == 1 else f"{show(command[0])} with arguments"
 
 
 def _parse_accounts(raw: object) -> object:
-    """Numbers may be given as such."""
+    """Accept numbers as integers, besides strings."""
     if not isinstance(raw, list):
         return raw
     return [str(item) if isinstance(item, int) and not isinstance(item, bool) else item for item in raw]
@@ -148,7 +148,7 @@ KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Applies:
-    """When a change of a setting takes effect: with a reload, unless there is a reason why it needs a restart."""
+    """The way in which a change takes effect: with a reload, unless there is a reason for a restart."""
 
     restart_because: str = ""
 
@@ -157,15 +157,15 @@ LIVE: Final = Applies()
 
 
 def restart(because: str) -> Applies:
-    """Only a restart applies a change; `because` is a clause, for a person."""
+    """Mark a setting as applied by a restart only; `because` is a clause for the operator."""
     return Applies(because)
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A setting's annotation, taken apart: the bare type, msgspec's range and meaning, and when a change applies.
+    """The parts of a setting's annotation: bare type, msgspec's range and meaning, and when a change applies.
 
-    A section, or a map of them, has settings of its own and says nothing itself.
+    A section, or a map of sections, has only a type.
     """
 
     annotation: Any
@@ -175,21 +175,21 @@ class Leaf:
 
     @property
     def kind(self) -> KindRow:
-        """How values of this setting are read and shown."""
+        """Return the row that reads and shows values of this setting."""
         return KINDS[(self.meta.extra or {}).get("kind", Kind.PLAIN)]
 
     @property
     def meaning(self) -> str:
-        """One sentence for a person."""
+        """Return the setting's description, one sentence."""
         return self.meta.description or ""
 
     @property
     def allowed(self) -> str:
-        """The words for what is allowed, to follow "give"."""
+        """Return the description of the allowed values, to follow "give"."""
         return self.kind.allowed.format(range=self._range()) or self._allowed_plain()
 
     def show(self, value: object) -> str:
-        """`value` as the configuration file would write it."""
+        """Return `value` as the configuration file would write it."""
         return "" if value is None else self.kind.show(value)
 
     def _range(self) -> str:
@@ -212,9 +212,9 @@ class Leaf:
 
 
 def leaf_of(annotation: Any) -> Leaf:
-    """Take `Annotated[T, Meta, Applies]`, `Annotated[T, Meta, Applies] | None` or plain `T` apart.
+    """Split `Annotated[T, Meta, Applies]`, `Annotated[T, Meta, Applies] | None` or plain `T` into its parts.
 
-    Raises TypeError for a setting that does not say when a change applies.
+    Raises TypeError for a setting that does not state when a change applies.
     """
     if NoneType in get_args(annotation):
         annotation = next(member for member in get_args(annotation) if member is not NoneType)
@@ -227,60 +227,60 @@ def leaf_of(annotation: Any) -> Leaf:
 
 
 def size(meaning: str, low: int = 0, high: int = GIB) -> Meta:
-    """Bytes from `low` to `high`: an integer or a string with k, m or g."""
+    """Describe a number of bytes from `low` to `high`: an integer or a string with k, m or g."""
     return Meta(description=meaning, ge=low, le=high, extra={"kind": Kind.SIZE})
 
 
 def count(meaning: str, low: int, high: int) -> Meta:
-    """An integer from `low` to `high`."""
+    """Describe an integer from `low` to `high`."""
     return Meta(description=meaning, ge=low, le=high)
 
 
 def switch(meaning: str) -> Meta:
-    """True or false."""
+    """Describe a boolean."""
     return Meta(description=meaning)
 
 
 def choice(meaning: str) -> Meta:
-    """One of the values of a `Literal`."""
+    """Describe a choice among the values of a `Literal`."""
     return Meta(description=meaning)
 
 
 def text(meaning: str) -> Meta:
-    """Any string."""
+    """Describe any string."""
     return Meta(description=meaning)
 
 
 def pattern(meaning: str, regex: str, example: str) -> Meta:
-    """A string that matches `regex`, which has to be anchored; error texts show the example."""
+    """Describe a string that matches `regex`, which must be anchored; error texts show the example."""
     return Meta(description=meaning, pattern=regex, examples=[example])
 
 
 def mode(meaning: str) -> Meta:
-    """Permission bits, written as an octal string."""
+    """Describe permission bits, written as an octal string."""
     return Meta(description=meaning, extra={"kind": Kind.MODE})
 
 
 def path(meaning: str, kind: Kind = Kind.PATH) -> Meta:
-    """An absolute path; `kind` limits its length."""
+    """Describe an absolute path; `kind` limits its length."""
     return Meta(description=meaning, extra={"kind": kind})
 
 
 def listen(meaning: str) -> Meta:
-    """An address to listen on."""
+    """Describe an address to listen on."""
     return Meta(description=meaning, extra={"kind": Kind.LISTEN})
 
 
 def servers(meaning: str) -> Meta:
-    """At least one `host:port`."""
+    """Describe a list of at least one `host:port`."""
     return Meta(description=meaning, min_length=1, extra={"kind": Kind.SERVERS})
 
 
 def command(meaning: str) -> Meta:
-    """A program and its arguments."""
+    """Describe a program with its arguments."""
     return Meta(description=meaning, min_length=1, extra={"kind": Kind.COMMAND})
 
 
 def accounts(meaning: str) -> Meta:
-    """Users or groups, by name or number."""
+    """Describe users or groups by name or number."""
     return Meta(description=meaning, extra={"kind": Kind.ACCOUNTS})

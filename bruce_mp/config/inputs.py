@@ -1,6 +1,6 @@
-"""The sections about the places where messages come in: part of `sections`, which says how they are written."""
+"""The sections of the inputs; `sections` describes how settings are written."""
 
-# No `from __future__ import annotations` here: what the annotations name is used at run time.
+# No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
 import os
 from typing import Annotated, Final, Literal
@@ -15,7 +15,7 @@ from bruce_mp.config.timestamps import InputTimestamps
 __all__ = ["SMALLEST_MESSAGE", "Input", "Streams", "Tcp", "UnixDatagram", "UnixStream"]
 
 SMALLEST_MESSAGE: Final = 29
-"""Bytes of the smallest message that a client can send."""
+"""Size of the smallest message that a client can send, in bytes."""
 
 
 class UnixDatagram(Section, frozen=True):
@@ -120,7 +120,7 @@ class Streams(Section, frozen=True):
 
     @property
     def processes(self) -> int:
-        """`workers`, or what it is on this machine."""
+        """Return `workers`, or this machine's default if it is 0."""
         return self.workers or min(8, ((os.cpu_count() or 1) + 1) // 2)
 
 

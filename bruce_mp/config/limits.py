@@ -1,4 +1,4 @@
-"""Bounds that several sections of the configuration share."""
+"""Bounds that several sections share."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Read a configuration: file, overrides, decoding, checks; one `ConfigError` that names every problem."""
+"""Load a configuration: read, override, decode and check it, and report every problem in one `ConfigError`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["load_config"]
 
 _PLACE: Final = re.compile(r" \(at line (\d+), column (\d+)\)")
 _TWICE: Final = {
-    "Cannot overwrite a value": "the setting is there twice; remove one",
-    "Cannot declare": "the section is there twice; put its settings together",
+    "Cannot overwrite a value": "the file has this setting twice; remove one",
+    "Cannot declare": "the file has this section twice; merge its settings",
 }
-"""What tomllib means, by the beginning of what it says."""
+"""Explanations of tomllib's errors, by the beginning of their text."""
 _UNCLOSED: Final = {
     "Illegal character '\\n'": '"',
     "Found invalid character '\\n'": "'",
@@ -37,13 +37,13 @@ _UNCLOSED: Final = {
     "Unterminated string": '"""',
     "Expected \"'''\"": "'''",
 }
-"""What it says when it misses the end of a string, and what the string begins with."""
+"""tomllib's errors about the missing end of a string, and the quote that began the string."""
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """The configuration in the TOML file `path`, with `overrides` (`key=value` each) laid over it.
+    """Load the TOML file `path` with `overrides`, `key=value` each.
 
-    Raises `ConfigError`: a line for each problem, with file (or override), key, value and what is allowed.
+    Raises `ConfigError`, with a line for each problem: file or override, key, value and the allowed values.
     """
     tree = _read(path)
     parsed = [parse_override(text) for text in overrides]
@@ -57,22 +57,22 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def _misfits(decoded: dict[str, Any], problems: Sequence[Problem]) -> list[Problem]:
-    """What does not fit together, as far as values that are wrong by themselves (`problems`) let us see it.
+    """Return the problems between settings, as far as the invalid values (`problems`) allow a check.
 
-    All problems should be told at once.  So defaults stand for wrong values meanwhile, and what is said of these, or of
-    what they are in, is passed over.
+    One report should contain all problems. So defaults replace invalid values, and problems that involve such a default
+    or its section are ignored.
     """
     kafka = {"bootstrap_servers": ["stand-in:1"], **decoded.get("kafka", {})}
     try:
         config = msgspec.convert({**decoded, "kafka": kafka}, Config)
     except msgspec.ValidationError:
-        return []  # an entry of a map without something that it needs
+        return []  # an entry of a map lacks a required setting
     wrong = [problem.path for problem in problems]
     return [found for found in check(config) if not any(_overlap(found.path, path) for path in wrong)]
 
 
 def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Whether two settings stand in one section, or one of them in the other."""
+    """Return True if two settings share a section, or one contains the other."""
     return one[:-1] == other[:-1] or all(ours == theirs for ours, theirs in zip(one, other, strict=False))
 
 
@@ -84,20 +84,22 @@ def _read(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8, which TOML requires.") from error
     try:
-        return tomllib.loads(f"{text}\n")  # with the end of the last line a string in it can be told from a longer one
-    except ValueError as error:  # TOMLDecodeError, and integers too long for Python
+        return tomllib.loads(
+            f"{text}\n"
+        )  # the line end separates an unclosed string in the last line from a multi-line string
+    except ValueError as error:  # TOMLDecodeError, or integers too long for Python
         raise ConfigError(f"{path}:{_explain(text, str(error))}.") from error
 
 
 def _explain(text: str, error: str) -> str:
-    """tomllib puts the place at the end of its message; editors and people look for it after the file's name."""
+    """Move the position from the end of tomllib's message behind the file's name, where editors look for it."""
     said, quote = _PLACE.sub("", error), _UNCLOSED.get(error.partition(" (")[0])
     means = f"the string that begins with {quote} in this line is not closed" if quote else said
     return f"{_place(text, error, quote)}: this is not TOML: {_TWICE.get(said.partition(' (')[0], means)}"
 
 
 def _place(text: str, error: str, quote: str | None) -> str:
-    """Line and column: those of the error, or at the end of the file where the string begins that is not closed."""
+    """Return line and column of the error; for an error at the end of the file, those of the unclosed string."""
     match = _PLACE.search(error)
     if match:
         return f"{match[1]}:{match[2]}"
@@ -112,7 +114,7 @@ def _raise_any(problems: Iterable[Problem], path: Path, overrides: Sequence[Over
 
 
 def _origin(problem: Problem, path: Path, overrides: Sequence[Override]) -> str:
-    """The override that set the key, something in it, or the section that it is in; else the file."""
+    """Return the override that set the key, a part of it or its section; else the file."""
     for override in overrides:
         if all(ours == theirs for ours, theirs in zip(problem.path, override.path, strict=False)):
             return f"--set {dotted(override.path)}"

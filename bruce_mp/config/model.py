@@ -1,4 +1,4 @@
-"""The whole configuration as one frozen, picklable value: what `load_config()` returns and every process is given."""
+"""The whole configuration as one frozen, picklable value: `load_config()` returns it, and every process receives it."""
 
 from bruce_mp.config import topics
 from bruce_mp.config.inputs import Input
@@ -25,7 +25,7 @@ from bruce_mp.config.topics import TopicBatching
 
 
 class Config(Section, frozen=True):
-    """The settings of a daemon; a section that is left out has its defaults."""
+    """The settings of a daemon; a missing section has its defaults."""
 
     kafka: Kafka
     input: Input = Input()
@@ -44,7 +44,7 @@ class Config(Section, frozen=True):
 
     @property
     def slab_path(self) -> str:
-        """`slab.path`, or the place that belongs to the run directory."""
+        """Return `slab.path`, or the default path for the run directory."""
         return self.slab.path or slab_path_for(self.daemon.run_dir)
 
     @property
@@ -53,21 +53,21 @@ class Config(Section, frozen=True):
         return spill_path_for(self.slab_path, self.input.streams.spill_dir)
 
     def batching_for(self, topic: bytes) -> TopicBatching:
-        """How messages of `topic` are batched."""
+        """Return the batching of `topic`."""
         return topics.batching_for(self.batching, topic)
 
     def compression_for(self, topic: bytes) -> CompressionConfig:
-        """How batches of `topic` are compressed."""
+        """Return the compression of `topic`."""
         return topics.compression_for(self.compression, topic)
 
     def rate_limit_for(self, topic: bytes) -> RateLimitConfig | None:
-        """How many messages of `topic` may come in; None: any number."""
+        """Return the rate limit of `topic`, or None for no limit."""
         return topics.rate_limit_for(self.rate_limit, topic)
 
     def timestamp_policy_for(self, topic: bytes, of_input: TimestampPolicy | None) -> TimestampPolicy:
-        """Which timestamps messages of `topic` get that come by an input with this policy of its own."""
+        """Return the timestamp policy for messages of `topic` from an input with the policy `of_input`."""
         return topics.timestamp_policy_for(self.timestamps, topic, of_input)
 
     def alpha_for(self, topic: bytes) -> int:
-        """How many times as much as is free `topic` may hold of the slab; 0: any amount."""
+        """Return the largest part of the slab for `topic` as a multiple of the free memory; 0 for no limit."""
         return topics.alpha_for(self.topic_share, topic)

@@ -1,7 +1,7 @@
-"""`--set key=value`: single settings laid over the file.
+"""Apply `--set key=value`: single settings that override the file.
 
-The whole is read as a line of TOML, so that keys and values are written as in the file; a value that is not TOML is
-taken as a string, so that `slab.size=64m` needs no quotes that a shell would eat.
+Each override is parsed as a line of TOML, so keys and values are written as in the file. A value that is not TOML
+counts as a string, so `slab.size=64m` needs no quotes, which a shell would remove.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ __all__ = ["Override", "apply", "parse_override"]
 
 
 class Override(NamedTuple):
-    """One setting: its key and its value."""
+    """A key and its overriding value."""
 
     path: tuple[str, ...]
     value: Any
 
 
 def parse_override(text: str) -> Override:
-    """`ConfigError` if `text` is not `key=value`."""
+    """Parse `key=value`. Raises ConfigError."""
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"--set {text}: this is not of the form key=value, for example slab.size=64m.")
@@ -57,7 +57,7 @@ def _flatten(table: dict[str, Any], text: str) -> Override:
 
 
 def apply(override: Override, tree: dict[str, Any]) -> None:
-    """Put the setting into the tables of a file, over what is there."""
+    """Store the setting in the tables of a file and replace an earlier value."""
     *sections, name = override.path
     for section in sections:
         if not isinstance(tree.get(section), dict):

@@ -1,4 +1,4 @@
-"""Paths in the configuration: always absolute, because the daemon's working directory is nobody's business."""
+"""Check paths of the configuration: they are absolute, so the daemon's working directory does not matter."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _UNSAFE_IN_NAME: Final = re.compile("[%-]")
 
 
 def check_path(raw: object, longest: int) -> str:
-    """`raw` if it is an absolute path of something below `/` of at most `longest` bytes, else `ValueError`."""
+    """Return `raw` if it is an absolute path below `/` of at most `longest` bytes. Raises ValueError otherwise."""
     if not isinstance(raw, str):
-        raise ValueError  # noqa: TRY004 - a wrong type is a wrong value of the configuration
+        raise ValueError  # noqa: TRY004 - a value of a wrong type is an invalid setting
     if not raw.startswith("/"):
         raise ValueError(f'"{raw}" is not an absolute path')
     if not raw.strip("/.") or "\0" in raw:
@@ -36,9 +36,10 @@ def check_path(raw: object, longest: int) -> str:
 
 
 def slab_path_for(run_dir: str) -> str:
-    """A slab of its own in the shared-memory file system for each run directory, so that two daemons never meet.
+    """Return the default slab path for a run directory, in `/dev/shm`.
 
-    `/run/bruce` becomes `/dev/shm/bruce-run-bruce.slab`; a hyphen in a name is escaped, so that no two are equal.
+    `/run/bruce` becomes `/dev/shm/bruce-run-bruce.slab`. A hyphen in a name is escaped, so two run directories never
+    share a slab.
     """
     escaped = _UNSAFE_IN_NAME.sub(lambda match: f"%{ord(match[0]):02x}", run_dir.strip("/"))
     return f"/dev/shm/bruce-{escaped.replace('/', '-')}.slab"  # noqa: S108 - the operator may choose another place

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: where, and what to do.  All problems of a file are reported at once."""
+"""Problems of a configuration: place, cause and remedy."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Problem(NamedTuple):
-    """`path` is the key from the root of the file, names of map entries included."""
+    """One problem; `path` is the key from the root of the file, names of map entries included."""
 
     path: tuple[str, ...]
     text: str
 
     @classmethod
     def value(cls, path: tuple[str, ...], value: object, remedy: str) -> Problem:
-        """A value that is not allowed."""
+        """Create the problem of an invalid value."""
         return cls(path, f"{dotted(path)} = {show(value)} is not allowed{remedy}.")
 
 
 def dotted(path: tuple[str, ...]) -> str:
-    """The key as TOML writes it: parts that are not bare words are quoted."""
+    """Return the key as TOML writes it: parts that are not bare words are quoted."""
     return ".".join(part if _BARE_KEY.fullmatch(part) else show(part) for part in path)

@@ -1,6 +1,6 @@
-"""The reference page of the configuration, rendered from the model: `docs/configuration.md` is this and nothing else.
+"""Render the page `docs/configuration.md` from the model.
 
-Render it with `python -m bruce_mp.config.reference > docs/configuration.md`; a test compares the two.
+Run `python -m bruce_mp.config.reference > docs/configuration.md`; a test compares page and output.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ HEADER: Final = "| key | allowed | default | reload | meaning |\n|---|---|---|--
 
 
 def render() -> str:
-    """The page, as Markdown."""
+    """Return the page as Markdown."""
     return INTRODUCTION + "".join(_sections(Config, ""))
 
 
@@ -131,7 +131,7 @@ def _row(key: str, allowed: str, default: str, leaf: Leaf) -> str:
 
 
 def _reload(leaf: Leaf) -> str:
-    """Whether a reload applies a change."""
+    """Return the cell of the column *reload*."""
     why = leaf.applies.restart_because if leaf.applies is not None else ""
     return f"restart: {why}" if why else "yes"
 

@@ -1,4 +1,4 @@
-"""What the sections of the configuration file have in common."""
+"""The base class and shared markers of the configuration's sections."""
 
 from typing import Final
 

@@ -1,15 +1,17 @@
 """The sections of the configuration file: every setting with its type, range, default and meaning.
 
-The one place that knows the settings.  The decoder checks files against it, the reference page is rendered from it.
-Values are plain: sizes are bytes, modes are permission bits, paths and addresses are text.  A setting whose default is
-`None` may be left out, and its meaning says what happens then.  Each says whether a reload applies a change of it
-(LIVE), or why only a restart does.  What spans several settings (a name that has to be defined somewhere) is in
+This module and the section modules that it imports define all settings. The decoder checks files against them, and the
+reference page is rendered from them.
+
+Values are plain: sizes are bytes, modes are permission bits, paths and addresses are text. A setting with the default
+`None` may be absent, and its meaning then says the effect. The marker of each setting tells if a reload applies a
+change (LIVE), or why a restart is needed. Rules over several settings, such as a name that needs a definition, are in
 `checks.py`.
 
 A section's docstring is its text on the reference page.
 """
 
-# No `from __future__ import annotations` here: what the annotations name is used at run time.
+# No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
 from typing import Annotated, Final, Literal
 
@@ -82,7 +84,7 @@ class Kafka(Section, frozen=True):
 
     @property
     def servers(self) -> tuple[HostPort, ...]:
-        """`bootstrap_servers`, parsed."""
+        """Return `bootstrap_servers`, parsed."""
         return tuple(parse_host_port(server) for server in self.bootstrap_servers)
 
 
@@ -193,7 +195,7 @@ class Delivery(Section, frozen=True):
     kafka_socket_timeout_s: Annotated[
         int, fields.count("Longest silence of a broker while an answer is due.", 1, 86_400), LIVE
     ] = 60
-    # Shorter than the reference's (5 s, 5 s, 4 times), whose pauses stop everything: ours stop what is concerned.
+    # Shorter than the reference's (5 s, 5 s, 4 times): its pauses stop all traffic, ours one partition or broker.
     pause_rate_limit_initial_ms: Annotated[
         int, fields.count("First back-off between two pauses of a partition or a broker.", 1, DAY_MS), LIVE
     ] = 500
@@ -202,12 +204,12 @@ class Delivery(Section, frozen=True):
 
     @property
     def backoff(self) -> tuple[int, int, int]:
-        """What a back-off goes by: its first length, how often it doubles, the shortest pause."""
+        """Return the parameters of a back-off: first length in ms, most doublings, shortest pause in ms."""
         return self.pause_rate_limit_initial_ms, self.pause_rate_limit_max_double, self.min_pause_delay_ms
 
     @property
     def attempt_limit(self) -> int | None:
-        """`max_failed_attempts`, where `None` is the only way to say "no limit"."""
+        """Return `max_failed_attempts`, or `None` for no limit."""
         return self.max_failed_attempts or None
 
 
@@ -392,7 +394,7 @@ class Http(Section, frozen=True):
 
     @property
     def address(self) -> HostPort | UnixPath:
-        """`listen`, parsed."""
+        """Return `listen`, parsed."""
         return parse_listen(self.listen)
 
 

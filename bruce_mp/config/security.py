@@ -1,10 +1,10 @@
-"""The sections about security towards Kafka: part of `sections`, which says how they are written.
+"""The sections of the connections' security; `sections` describes how settings are written.
 
-No secret is in the configuration itself, which is passed around, shown and logged: it names the file or the environment
-variable that has it.
+The configuration names the file or environment variable of each secret. It never contains the secret itself, because
+processes receive, show and log it.
 """
 
-# No `from __future__ import annotations` here: what the annotations name is used at run time.
+# No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
 from typing import Annotated, Final, Literal
 

@@ -1,6 +1,6 @@
-"""The section about the timestamps of messages: part of `sections`, which says how they are written."""
+"""The section of message timestamps; `sections` describes how settings are written."""
 
-# No `from __future__ import annotations` here: what the annotations name is used at run time.
+# No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
 from typing import Annotated, Literal
 
@@ -37,7 +37,7 @@ class Timestamps(Section, frozen=True):
     policy: Annotated[
         TimestampPolicy, fields.choice("The policy where neither the topic nor the input has its own."), LIVE
     ] = "clamp"
-    # Less than the shortest retention in common use.  An older message could be deleted as soon as it is acknowledged.
+    # Less than the shortest retention in common use. Kafka could delete an older message right after the ack.
     before_max_ms: Annotated[
         int, fields.count("Longest time before the arrival that `clamp` accepts.", 0, INT32_MAX), LIVE
     ] = 3_600_000

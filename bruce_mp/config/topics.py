@@ -1,6 +1,6 @@
-"""Which rules hold for a topic: pure look-ups in the configuration.
+"""Look up the rules for a topic in the configuration, without side effects.
 
-Topics come from clients as bytes and from the configuration as text; what is not UTF-8 cannot be configured by name and
+Clients send topics as bytes, the configuration has text. A topic that is not UTF-8 cannot be configured by name and
 gets the rule for unlisted topics.
 """
 
@@ -38,14 +38,14 @@ __all__ = [
 ]
 
 BUILT_IN_LIMITS: Final = {"standard": BatchLimits(time_ms=100, bytes=256 * KIB)}
-"""So that a configuration without any batching is a good one; a config of the same name takes precedence."""
+"""Limits for a configuration that defines none; a config of the same name takes precedence."""
 
 NO_COMPRESSION: Final = CompressionConfig(type="none")
 
 
 @unique
 class BatchingKind(Enum):
-    """Where a topic's messages wait for company."""
+    """The place where a topic's messages are batched."""
 
     PER_TOPIC = "per_topic"
     COMBINED = "combined"
@@ -53,7 +53,7 @@ class BatchingKind(Enum):
 
 
 class TopicBatching(NamedTuple):
-    """How one topic is batched; a batch is complete when the first of the limits is reached."""
+    """The batching of one topic; a batch is complete when it reaches the first of the limits."""
 
     kind: BatchingKind
     limits: BatchLimits
@@ -63,40 +63,40 @@ UNBATCHED: Final = TopicBatching(BatchingKind.NONE, BatchLimits(messages=1))
 
 
 def limits_named(batching: Batching, name: str | None) -> BatchLimits | None:
-    """The limits with this name, `None` if there are none."""
+    """Return the limits with this name, `None` if there are none."""
     return batching.configs.get(name or "") or BUILT_IN_LIMITS.get(name or "")
 
 
 def batching_for(batching: Batching, topic: bytes) -> TopicBatching:
-    """The topic's own rule, else that of unlisted topics."""
+    """Return the topic's own rule, else the rule of unlisted topics."""
     return _apply(batching, batching.topics.get(_name(topic), batching.default))
 
 
 def compression_for(compression: Compression, topic: bytes) -> CompressionConfig:
-    """The topic's own config, else that of unlisted topics, else none."""
+    """Return the topic's own config, else the config of unlisted topics, else no compression."""
     name = compression.topics.get(_name(topic), compression.default)
     return NO_COMPRESSION if name is None else compression.configs[name]
 
 
 def compressions(compression: Compression) -> list[CompressionConfig]:
-    """The configs that some topic has."""
+    """Return the configs that at least one topic uses."""
     names = {compression.default, *compression.topics.values()}
     return [config for name, config in compression.configs.items() if name in names]
 
 
 def rate_limit_for(rate_limit: RateLimit, topic: bytes) -> RateLimitConfig | None:
-    """The topic's own limit, else that of unlisted topics, else none."""
+    """Return the topic's own limit, else the limit of unlisted topics, else None."""
     name = rate_limit.topics.get(_name(topic), rate_limit.default)
     return None if name is None else rate_limit.configs[name]
 
 
 def timestamp_policy_for(timestamps: Timestamps, topic: bytes, of_input: TimestampPolicy | None) -> TimestampPolicy:
-    """The topic's own policy, else that of its input, else the general one."""
+    """Return the topic's own policy, else that of its input, else the general one."""
     return timestamps.topics.get(_name(topic)) or of_input or timestamps.policy
 
 
 def alpha_for(share: TopicShare, topic: bytes) -> int:
-    """The topic's own factor, else that of unlisted topics."""
+    """Return the topic's own factor, else the factor of unlisted topics."""
     return share.topics.get(_name(topic), share).alpha
 
 
@@ -105,7 +105,7 @@ def _apply(batching: Batching, rule: TopicRule | DefaultBatching) -> TopicBatchi
     if kind is BatchingKind.NONE or (kind is BatchingKind.COMBINED and not batching.combined.enable):
         return UNBATCHED
     limits = limits_named(batching, rule.config if kind is BatchingKind.PER_TOPIC else batching.combined.config)
-    assert limits is not None  # checks.py has seen to it
+    assert limits is not None  # checks.py guarantees it
     return TopicBatching(kind, limits)
 
 

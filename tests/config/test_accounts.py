@@ -76,9 +76,9 @@ def test_unknown_names_are_told_with_their_settings() -> None:
     with pytest.raises(StartError) as raised:
         check_accounts(config)
     assert str(raised.value).splitlines() == [
-        'input.unix_datagram.allow_users: there is no user "x" on this host; make it, or take the name out.',
-        'input.unix_datagram.allow_groups: there is no group "y" on this host; make it, or take the name out.',
-        'input.quota.users: there is no user "q" on this host; make it, or take the name out.',
+        'input.unix_datagram.allow_users: there is no user "x" on this host; create it or remove the name.',
+        'input.unix_datagram.allow_groups: there is no group "y" on this host; create it or remove the name.',
+        'input.quota.users: there is no user "q" on this host; create it or remove the name.',
     ]
 
 

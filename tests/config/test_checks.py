@@ -28,7 +28,7 @@ if TYPE_CHECKING:
             "give the name of a [batching.configs.NAME] section (defined: standard).",
         ),
         ('[batching.default]\naction = "per_topic"\n', "batching.default.config is missing: give the name of a"),
-        ('[batching.default]\nconfig = "standard"\n', 'the action "combined" has no limits of its own; remove it'),
+        ('[batching.default]\nconfig = "standard"\n', 'the action "combined" takes no limits; remove it'),
         ('[batching.topics.t]\naction = "none"\nconfig = "standard"\n', 'batching.topics.t.config = "standard" is'),
         ('[batching.topics."a b"]\naction = "per_topic"\nconfig = "x"\n', 'batching.topics."a b".config = "x" is not'),
         ('[compression]\ndefault = "x"\n', 'compression.default = "x" is not allowed: give the name of a'),
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
         ("[input.unix_datagram]\nenable = false\n", "No input is enabled: set input.unix_datagram.enable,"),
         (
             "[input.tcp]\nenable = true\nport = 9090\n",
-            "input.tcp.port = 9090 is not allowed: http.listen has it already; give another port.",
+            "input.tcp.port = 9090 is not allowed: http.listen uses this port; give another port.",
         ),
         (
             '[input.unix_stream]\nenable = true\npath = "/run/bruce.dgram"\n',
-            'input.unix_stream.path = "/run/bruce.dgram" is not allowed: input.unix_datagram.path is there already',
+            'input.unix_stream.path = "/run/bruce.dgram" is not allowed: input.unix_datagram.path uses this path',
         ),
         (
             '[input.tcp]\nenable = true\nhost = "0.0.0.0"\n',
-            'input.tcp.host = "0.0.0.0" is not allowed: other hosts could reach it; give 127.0.0.1, or set',
+            'input.tcp.host = "0.0.0.0" is not allowed: other hosts could reach this address; give 127.0.0.1, or set',
         ),
         ('[http]\nlisten = "unix:/run/bruce.dgram"\n', 'http.listen = "/run/bruce.dgram" is not allowed'),
         (

@@ -93,7 +93,7 @@ def test_the_slab_is_named_after_the_run_directory(load: Load) -> None:
         ("[slab]\nsizes = 1\n", "slab.sizes is not a setting; did you mean size?"),
         ("[slap]\n", "slap is not a setting; did you mean slab?"),
         ("[input.tcp]\nxyz = 1\n", "input.tcp.xyz is not a setting; known here: enable, host, port, loopback_only."),
-        ("[slab]\nsize = true\n", "slab.size = true is not allowed (it is neither an integer nor a string of digits"),
+        ("[slab]\nsize = true\n", "slab.size = true is not allowed (a size is an integer or a string of digits"),
         ('[slab]\nsize = "12q"\n', 'slab.size = "12q" is not allowed'),
         ("[slab]\nsize = 1.5\n", "slab.size = 1.5 is not allowed"),
         ('[slab]\nsize = "7m"\n', 'slab.size = "7m" is not allowed: give a size from 8m to 64g.'),
@@ -179,9 +179,9 @@ def test_long_values_are_cut(load: Load) -> None:
         ("[slab]\nsize 3\n", "bruce.toml:4:6: this is not TOML: "),
         (
             "[slab]\n[slab]\n",
-            "bruce.toml:4:6: this is not TOML: the section is there twice; ",
+            "bruce.toml:4:6: this is not TOML: the file has this section twice; ",
         ),
-        ('[slab]\nsize = "9m"\nsize = "8m"\n', "this is not TOML: the setting is there twice; remove one\\.$"),
+        ('[slab]\nsize = "9m"\nsize = "8m"\n', "this is not TOML: the file has this setting twice; remove one\\.$"),
         (
             '[slab]\nsize = "9m\n[http]\n',
             'bruce.toml:4:11: .* the string that begins with " in this line is not',

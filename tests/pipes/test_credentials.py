@@ -215,7 +215,7 @@ def test_a_key_whose_password_is_missing_or_wrong_asks_nobody(tmp_path: Path) ->
             key_file=str(made.key),
             key_password_file=password,
         )
-        with pytest.raises(ConfigError, match="does it need kafka.tls.key_password_file"):
+        with pytest.raises(ConfigError, match=r"does it need kafka\.tls\.key_password_file"):
             TlsContexts(tls).current()
 
 
@@ -258,19 +258,19 @@ HEAD: Final = '[kafka]\nbootstrap_servers = ["b:1"]\n'
         ('[kafka.sasl]\nmechanism = "PLAIN"\npassword_env = "P"', "kafka.sasl.username is missing"),
         (
             '[kafka.sasl]\nmechanism = "PLAIN"\nusername = "u"',
-            "nothing to log in with: give kafka.sasl.password_file or",
+            "no credentials: give kafka.sasl.password_file or",
         ),
         (
             '[kafka.sasl]\nmechanism = "PLAIN"\nusername = "u"\npassword_env = "P"\npassword_file = "/p"',
             "Only one of kafka.sasl.password_file or kafka.sasl.password_env",
         ),
-        ('[kafka.sasl]\nmechanism = "OAUTHBEARER"\nusername = "u"\ntoken_file = "/t"', 'it is not for "OAUTHBEARER"'),
+        ('[kafka.sasl]\nmechanism = "OAUTHBEARER"\nusername = "u"\ntoken_file = "/t"', '"OAUTHBEARER" does not use it'),
         ('[kafka.sasl]\nmechanism = "OAUTHBEARER"\ntoken_command = []', "the absolute path of a program"),
         ('[kafka.sasl]\nmechanism = "OAUTHBEARER"\ntoken_command = ["x"]', "is not an absolute path"),
         ('[kafka.tls]\nkey_file = "/k"', "give kafka.tls.certificate_file as well"),
         (
             '[kafka.tls]\ncertificate_file = "/c"\nkey_password_file = "/k"\nkey_password_env = "K"',
-            "key_password_file is given, too",
+            "key_password_file is also given",
         ),
     ],
 )
@@ -285,8 +285,8 @@ def test_settings_that_do_not_fit_each_other(tmp_path: Path, text: str, words: s
 @pytest.mark.parametrize(
     ("kafka", "words"),
     [
-        ({"sasl": Sasl(mechanism="PLAIN")}, "reads the password"),
-        ({"sasl": Sasl(mechanism="OAUTHBEARER")}, "reads the token"),
+        ({"sasl": Sasl(mechanism="PLAIN")}, "can read the password"),
+        ({"sasl": Sasl(mechanism="OAUTHBEARER")}, "can read the token"),
         ({"tls": Tls(enable=True, verify_host_name=False)}, "can pose as a broker"),
         ({"tls": Tls(ca_file="/ca")}, "are not encrypted"),
     ],
