@@ -1,9 +1,9 @@
-"""Spark writes to Kafka through the daemon of its own host: `df.write.format("bruce")`.
+"""The data source `df.write.format("bruce")`: Spark writes to Kafka through the daemon of each host.
 
-The data source is found by itself where this package is installed (`pyspark_bruce` beside it tells Spark).  Where the
-lookup is off, or a broken neighbour disables it, `register(spark)` does the same.
+Spark finds the data source by itself where this package is installed, through the package `pyspark_bruce` beside it.
+Where that lookup is switched off, or another package breaks it, call `register(spark)`.
 
-Nothing here may fail or be slow at import: Spark imports it on the driver and in every Python worker.
+This module must import quickly and without failure: Spark imports it on the driver and in every Python worker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("bruce")` known to this session.  Needs PySpark 4.1 or later."""
-    from bruce_mp.spark.source import BruceDataSource  # noqa: PLC0415 - PySpark is there only for its users
+    """Register `format("bruce")` with this session. Needs PySpark 4.1 or later."""
+    from bruce_mp.spark.source import BruceDataSource  # noqa: PLC0415 - PySpark is optional
 
     spark.dataSource.register(BruceDataSource)

@@ -1,7 +1,7 @@
-"""`bruce-spark`: the pipelines from the command line.
+"""`bruce-spark`: run the pipelines from the command line.
 
-Exit status: 0 done, and for `audit` the books balance; 1 an error, told in a sentence; 2 options that do not go
-together; 3 `audit`: something is missing, doubled or out of order; `backfill --dry-run`: rows that cannot be messages.
+Exit status: 0 done, and for `audit` the books balance; 1 an error, reported in a sentence; 2 invalid options; 3 for
+`audit` missing, doubled or out-of-order messages, for `backfill --dry-run` rows that cannot be messages.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _SHUFFLE_PARTITIONS: Final = "8"
-"""The audit's tables are small: Spark's 200 would cost more than they save."""
+"""The audit's tables are small: Spark's default of 200 partitions would cost more than it saves."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a pipeline; the exit status."""
+    """Run a pipeline and return the exit status."""
     args = _parser().parse_args(arguments)
     try:
         return int(args.run(args))
@@ -47,7 +47,7 @@ def _fail(text: str, status: ExitCode) -> int:
 
 
 def _of_spark(error: Exception) -> str:
-    """What our code said if it was ours, else the first lines of Spark's."""
+    """Return the text of our error if it is the cause, else the first lines of Spark's."""
     text = str(error)
     at = text.rfind("[BRUCE_")
     return text[at:].split("\n", 1)[0] if at >= 0 else "\n".join(text.splitlines()[:6])
@@ -57,9 +57,9 @@ def _parser() -> ArgumentParser:
     parser = ArgumentParser("bruce-spark", description="Data pipelines on Spark, through the daemon of each host.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _backfill(_command(commands, "backfill", "files into topics", _run_backfill))
-    _replay(_command(commands, "replay", "discarded or exported messages through a daemon again", _run_replay))
-    _audit(_command(commands, "audit", "compare what was sent with what is in Kafka", _run_audit))
-    _fleet(_command(commands, "fleet", "the status of many daemons, and what of it is worst", _run_fleet))
+    _replay(_command(commands, "replay", "send discarded or exported messages through a daemon again", _run_replay))
+    _audit(_command(commands, "audit", "compare the sent messages with Kafka's", _run_audit))
+    _fleet(_command(commands, "fleet", "the status of many daemons, worst first", _run_fleet))
     return parser
 
 
@@ -72,7 +72,7 @@ def _command(commands: object, name: str, text: str, run: Callable[[Namespace], 
 
 
 def _session(args: Namespace, *, kafka: bool = False, **settings: str) -> SparkSession:
-    """The session of a command.  It says itself what went wrong; Spark's log would tear its line of progress."""
+    """Return the session of a command, without Spark's log, which would interrupt the line of progress."""
     chosen = {"spark.log.level": "FATAL", **settings, **dict(args.conf)}
     return start_session("bruce-spark", master=args.master, kafka=kafka, settings=chosen)
 
@@ -88,10 +88,10 @@ def _sink_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--socket", metavar="PATH|HOST:PORT", required=True, help="the daemon's stream input, on each host"
     )
-    parser.add_argument("--topic", help="topic of rows that name none")
+    parser.add_argument("--topic", help="topic of rows without one")
     parser.add_argument("--rate", metavar="N", type=int, help="records per second and task at most")
-    parser.add_argument("--timeout-ms", metavar="MS", type=int, help="wait so long for delivery")
-    parser.add_argument("--ledger", metavar="DIR", help="enter what was sent into this ledger, for the audit")
+    parser.add_argument("--timeout-ms", metavar="MS", type=int, help="longest wait for delivery")
+    parser.add_argument("--ledger", metavar="DIR", help="record the sent messages in this ledger, for the audit")
     parser.add_argument(
         "--option", metavar="KEY=VALUE", action="append", default=[], type=_pair, help="option of the sink"
     )
@@ -114,7 +114,7 @@ def _sink(args: Namespace) -> dict[str, str]:
 def _backfill(parser: ArgumentParser) -> None:
     parser.add_argument("path", help="a file, a folder or a glob")
     parser.add_argument("--format", choices=("parquet", "csv", "json", "text"), required=True)
-    parser.add_argument("--checkpoint", metavar="DIR", help="where it is kept how far the backfill is")
+    parser.add_argument("--checkpoint", metavar="DIR", help="directory for the progress of the backfill")
     for name in ("value", "key", "partition-key", "timestamp"):
         parser.add_argument(f"--{name}", metavar="SQL", help=f"expression over the columns for the {name}")
     parser.add_argument("--topic-column", metavar="SQL", help="expression over the columns for the topic")
@@ -133,7 +133,7 @@ def _run_backfill(args: Namespace) -> int:
     from bruce_mp.spark.pipelines.backfill import Backfill, backfill, dry_run  # noqa: PLC0415 - PySpark is slow
 
     if not args.dry_run and args.checkpoint is None:
-        return _fail("backfill needs --checkpoint DIR, so that it can go on after an interruption.", ExitCode.USAGE)
+        return _fail("backfill needs --checkpoint DIR to resume after an interruption.", ExitCode.USAGE)
     plan = Backfill(
         args.path, args.format, args.checkpoint or "", _sink(args), args.value, args.key, args.topic_column,
         args.partition_key, args.timestamp, args.files_per_chunk, args.tasks_per_chunk, dict(args.read),
@@ -152,14 +152,14 @@ def _run_backfill(args: Namespace) -> int:
 
 def _replay(parser: ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", help="discard files and exports")
-    parser.add_argument("--state", metavar="DIR", required=True, help="where it is kept what was replayed")
+    parser.add_argument("--state", metavar="DIR", required=True, help="directory for the record of replayed messages")
     parser.add_argument(
         "--only-topic", metavar="TOPIC", action="append", default=[], help="only this topic; repeatable"
     )
     parser.add_argument(
-        "--info", action="append", default=[], help="only this reason, as the lines name it; repeatable"
+        "--info", action="append", default=[], help="only this reason, spelled as in the lines; repeatable"
     )
-    parser.add_argument("--since", metavar="MS", type=int, help="only timestamps from here on, ms since the epoch")
+    parser.add_argument("--since", metavar="MS", type=int, help="only timestamps from this one, ms since the epoch")
     parser.add_argument("--until", metavar="MS", type=int, help="only timestamps before this, ms since the epoch")
     parser.add_argument("--doubtful", choices=("refuse", "send", "skip"), default="refuse")
     parser.add_argument("--dry-run", action="store_true", help="read and count, send nothing")
@@ -182,7 +182,7 @@ def _run_replay(args: Namespace) -> int:
     )
     print(
         f"{done.sent:,} {'to send' if args.dry_run else 'sent'}, {done.already:,} replayed before, {done.filtered:,} "
-        f"filtered out, {done.no_message:,} lines that are no discarded message"
+        f"filtered out, {done.no_message:,} lines without a discarded message"
     )
     return ExitCode.OK
 
@@ -190,24 +190,26 @@ def _run_replay(args: Namespace) -> int:
 def _audit(parser: ArgumentParser) -> None:
     parser.add_argument("--bootstrap", metavar="HOST:PORT,...", required=True, help="brokers")
     parser.add_argument("--topic", action="append", required=True, help="repeatable")
-    parser.add_argument("--ledger", metavar="DIR", action="append", required=True, help="what was sent; repeatable")
+    parser.add_argument(
+        "--ledger", metavar="DIR", action="append", required=True, help="ledger of sent messages; repeatable"
+    )
     parser.add_argument("--discards", metavar="PATH", action="append", default=[], help="discard files; repeatable")
     parser.add_argument("--output", metavar="DIR", required=True, help="tables and report.html go here")
     parser.add_argument("--table-format", default="parquet", help="format of the tables (default parquet)")
     parser.add_argument(
         "--kafka", metavar="KEY=VALUE", action="append", default=[], type=_pair, help="option of the reader"
     )
-    parser.add_argument("--follow", action="store_true", help="go on, and report each minute when it is closed")
+    parser.add_argument("--follow", action="store_true", help="keep running, and report each minute when it is closed")
     for name, (default, text) in _FOLLOW.items():
         parser.add_argument(f"--{name}", metavar="S", type=int, default=default, help=f"with --follow: {text}")
     parser.add_argument("--stop-when-bad", action="store_true", help="with --follow: end with status 3 at once")
 
 
 _FOLLOW: Final = {
-    "every": (30, "read Kafka so often (default 30)"),
-    "lateness": (120, "how late a message may come (default 120)"),
-    "window": (7200, "how far back each report goes (default 7200)"),
-    "until-idle": (None, "end when nothing came for so long"),
+    "every": (30, "seconds between reads of Kafka (default 30)"),
+    "lateness": (120, "longest delay of a message (default 120)"),
+    "window": (7200, "period that each report covers (default 7200)"),
+    "until-idle": (None, "end after this time without messages"),
 }
 
 
@@ -226,7 +228,7 @@ def _run_audit(args: Namespace) -> int:
 
 
 def _run_follow(spark: SparkSession, plan: Follow) -> int:
-    """Until SIGTERM or SIGINT; bad if one report was."""
+    """Run until SIGTERM or SIGINT; return the bad status if a report was bad."""
     from bruce_mp.spark.audit.follow import follow  # noqa: PLC0415 - PySpark is slow
 
     good = [verdict.good for verdict in follow(spark, plan, _told_to_stop())]
@@ -234,7 +236,7 @@ def _run_follow(spark: SparkSession, plan: Follow) -> int:
 
 
 def _told_to_stop() -> Event:
-    """Set by SIGTERM and SIGINT."""
+    """Return an event that SIGTERM and SIGINT set."""
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -245,7 +247,7 @@ def _fleet(parser: ArgumentParser) -> None:
     parser.add_argument("daemons", nargs="*", metavar="HOST:PORT", help="their http.listen addresses")
     parser.add_argument("--hosts", metavar="FILE", help="a file with one address a line")
     parser.add_argument("--output", metavar="DIR", required=True, help="the table of samples grows here")
-    parser.add_argument("--rounds", metavar="N", type=int, default=1, help="how often to ask (default 1)")
+    parser.add_argument("--rounds", metavar="N", type=int, default=1, help="number of rounds (default 1)")
     parser.add_argument("--every", metavar="S", type=float, default=60, help="seconds between rounds (default 60)")
 
 

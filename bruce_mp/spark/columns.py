@@ -1,7 +1,7 @@
-"""Which columns a DataFrame may have, and of which types; checked on the driver, before any task runs.
+"""Check the columns of a DataFrame and their types on the driver, before any task runs.
 
-The conventions are those of Spark's Kafka sink (`key`, `value`, `topic`, `headers`) with two columns of ours
-(`partition_key`, `timestamp`).  Types are compared by Spark's own short names, so that this module needs no PySpark.
+The conventions are those of Spark's Kafka sink (`key`, `value`, `topic`, `headers`) with two more columns,
+`partition_key` and `timestamp`. Types are compared by Spark's short names, so this module needs no PySpark.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _TYPES: Final[Mapping[str, frozenset[str]]] = {
 def check_columns(columns: Sequence[tuple[str, str]], topic: str | None) -> None:
     """Check (name, type) pairs of a schema; `topic` is the option of that name.
 
-    Types are as `DataType.simpleString()` writes them.  Raises `SchemaError` with all that is wrong.
+    Types are spelled as by `DataType.simpleString()`. Raises `SchemaError`, which lists all problems.
     """
     names = [name for name, _ in columns]
     problems = [problem for name, kind in columns if (problem := _problem(name, kind))]
     if "value" not in names:
-        problems.append("There is no column 'value': name the message's bytes so (string or binary).")
+        problems.append("There is no column 'value': give this name to the message's bytes (string or binary).")
     if "topic" not in names and topic is None:
         problems.append("There is neither a column 'topic' nor an option 'topic': give one.")
     if problems:
@@ -45,7 +45,7 @@ def check_columns(columns: Sequence[tuple[str, str]], topic: str | None) -> None
 def _problem(name: str, kind: str) -> str | None:
     if name == "partition":
         return (
-            "Column 'partition' is not possible: the daemon chooses the partition, because the one that you mean may "
+            "Column 'partition' is not possible: the daemon chooses the partition, because a given partition may "
             "have no leader. Give 'partition_key' (int): the partition is its remainder by their number."
         )
     if name not in _TYPES:

@@ -1,4 +1,4 @@
-"""Rows that cannot be messages, kept where the user said, with the reason: one Parquet file for a task attempt."""
+"""Keep rows that cannot be messages, with the reason: one Parquet file for each task attempt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["DeadLetters"]
 
 
 class DeadLetters:
-    """The dead letters of one attempt below `uri`; without one there is no place for them."""
+    """The dead letters of one attempt below `uri`; without a URI, none can be written."""
 
     def __init__(self, uri: str | None, attempt: Attempt) -> None:
         self._uri = uri
@@ -41,7 +41,7 @@ class DeadLetters:
             self._writer.close()
 
     def write(self, rows: pa.RecordBatch, reasons: list[str]) -> None:
-        """Append `rows` as they came, with two more columns: `reason` and `writer`."""
+        """Append `rows` unchanged, with two more columns: `reason` and `writer`."""
         writers = pa.array([self._attempt.writer] * rows.num_rows)
         table = pa.Table.from_batches([rows])
         table = table.append_column("reason", pa.array(reasons)).append_column("writer", writers)

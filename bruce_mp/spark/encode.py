@@ -1,15 +1,15 @@
-"""Arrow batches to the bytes of the daemon's stream socket, column by column: no Python per row.
+"""Encode Arrow batches for the daemon's stream socket, column by column, without Python per row.
 
-A message is joined from pieces: runs of fixed fields (a packed numpy array, seen as Arrow binary) and the variable
-columns between them.  `binary_join_element_wise` joins them row by row; the data buffer of its result is the byte
-stream.  Layouts: `docs/protocol.md`, version 0, or version 1 where there are record headers: the user's, or the stamp.
+A message is joined from pieces: runs of fixed fields (a packed numpy array, viewed as Arrow binary) and the variable
+columns between them. `binary_join_element_wise` joins them row by row; the data buffer of its result is the byte
+stream. `docs/protocol.md` has the layouts: version 1 with record headers (the user's, or the stamp), else version 0.
 
-The *stamp* is a record header that says who sent the message, and as which of its messages:
+The *stamp* is a record header that names a message's writer and counts the writer's messages:
 
     key "bruce.stamp", value: sequence, 16 digits | " " | ms since the epoch, 13 digits | " " | writer,
                               "query/batch/partition/attempt"
 
-It is text, because Spark's own expressions take text apart quickly, and bytes of integers not at all.
+The stamp is text, because Spark's expressions parse text quickly, but cannot parse binary integers.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ __all__ = ["LONGEST_HEADERS", "STAMP_KEY", "Encoder", "Rows", "lengths"]
 
 STAMP_KEY: Final = b"bruce.stamp"
 LONGEST_HEADERS: Final = 65_535
-"""Bytes of a message's record headers, the stamp among them."""
+"""Most bytes of a message's record headers, stamp included."""
 ANY_PARTITION: Final = 256
 PARTITION_KEY: Final = 257
 _FIXED_BYTES: Final = 28
-"""An AnyPartition message of version 0 without topic, key and value."""
+"""Size of an AnyPartition message of version 0 without topic, key and value."""
 _HEADERS_SIZE_BYTES: Final = 4
 _PARTITION_KEY_BYTES: Final = 4
 _MICROSECONDS: Final = 1000
 _STAMP_BYTES: Final = 31
-"""A stamp without its writer."""
+"""Size of a stamp without its writer."""
 _EIGHT_DIGITS: Final = 100_000_000
 _FOUR_DIGITS: Final = np.array([b"%04d" % number for number in range(10_000)]).view("V4")
 _NOTHING: Final = pa.scalar(b"", pa.binary())
-"""Between the pieces.  Arrow looks for pandas, on the disk, whenever it makes a scalar of a Python object."""
+"""Separator of the pieces, created once: for each scalar of a Python object, Arrow searches the disk for pandas."""
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Field = tuple[str, Any]
-"""Type of a fixed field as numpy names it, and its values: one, or one for each row."""
+"""The numpy type of a fixed field, and its values: one, or one for each row."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The columns of a batch as the encoder wants them: all binary, with the lengths of their values.
+    """The columns of a batch for the encoder: all binary, with the lengths of their values.
 
-    `topic` is None where all rows have the topic of the option.
+    `topic` is None if all rows have the topic of the option.
     """
 
     count: int
@@ -62,15 +62,15 @@ class Rows:
     partition_key: pa.Array | None
     timestamp: pa.Array | None
     sizes: Ints
-    """Bytes of each row's message, as the daemon counts them."""
+    """Size of each row's message in bytes, as the daemon counts it."""
 
     def minutes(self, now_ms: int) -> Ints:
-        """The minute of each row's timestamp, as ms since the epoch."""
+        """Return the minute of each row's timestamp in ms since the epoch."""
         times: Ints = np.full(self.count, _milliseconds(self.timestamp, now_ms), np.int64)
         return times - times % MINUTE_MS
 
     def slice(self, start: int, stop: int) -> Rows:
-        """The rows from `start` up to `stop`, without a copy."""
+        """Return the rows from `start` up to `stop` without a copy."""
 
         def cut(column: pa.Array | None) -> pa.Array | None:
             return None if column is None else column.slice(start, stop - start)
@@ -83,7 +83,7 @@ class Rows:
 
 @dataclass
 class _Pieces:
-    """Pieces of a message, in their order; neighbouring fixed fields become one."""
+    """The pieces of a message in order; neighbouring fixed fields become one piece."""
 
     rows: int
     _joined: list[pa.Array] = field(default_factory=list)
@@ -109,13 +109,13 @@ class _Pieces:
 
 
 def packed(rows: int, fields: list[Field]) -> pa.Array:
-    """Fixed fields as a binary column: each row's bytes are its fields, one behind the other."""
+    """Return fixed fields as a binary column; each row contains its fields one behind the other."""
     named = [(f"f{number}", kind, values) for number, (kind, values) in enumerate(fields)]
     row = np.empty(1, [(name, kind) for name, kind, _ in named])
     for name, _, values in named:
         if np.size(values) == 1:
             row[name] = values
-    table = np.repeat(row, rows)  # what all rows share is copied at once, instead of field by field
+    table = np.repeat(row, rows)  # copies all shared fields together, instead of field by field
     for name, _, values in named:
         if np.size(values) != 1:
             table[name] = values
@@ -128,7 +128,7 @@ def _blob(data: bytes) -> Field:
 
 
 def _digits(first: int, count: int) -> list[Field]:
-    """`count` neighbouring numbers as 16 digits each; what is above the last eight is mostly the same for all."""
+    """Format `count` consecutive numbers with 16 digits; the digits above the last eight rarely change."""
     high, low = divmod(first, _EIGHT_DIGITS)
     if low + count <= _EIGHT_DIGITS:
         return [*_eight_digits(np.array([high])), *_eight_digits(np.arange(low, low + count))]
@@ -143,16 +143,18 @@ def _eight_digits(numbers: Ints) -> list[Field]:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encodes the batches of one task.
+    """An encoder for the batches of one task.
 
-    `topic` serves rows whose own is null or missing; `writer` is the text of the stamp, or None for no stamp.
+    `topic` applies to rows without a topic; `writer` is the writer in the stamp, or None for no stamp.
     """
 
     topic: bytes | None
     writer: bytes | None
 
     def rows(self, batch: pa.RecordBatch) -> Rows:
-        """The batch's columns and the sizes of its messages.  A row's topic is null if it has none from anywhere."""
+        """Return the batch's columns and message sizes; the topic of a row is null if neither column nor option has
+        one.
+        """
         columns = {name: batch.column(name) for name in batch.schema.names}
         headers = _encoded_headers(columns["headers"]) if "headers" in columns else None
         topic = self._topics(columns.get("topic"))
@@ -167,7 +169,7 @@ class Encoder:
         return Rows(batch.num_rows, value, key, topic, headers, partition_key, columns.get("timestamp"), sizes)
 
     def encode(self, rows: Rows, sequence: int, now_ms: int) -> memoryview:
-        """The messages of `rows`, which are all good; `sequence` is the number of the first in the stamp."""
+        """Encode `rows`, which must all be valid; `sequence` is the number of the first row in the stamp."""
         if not rows.count:
             return memoryview(b"")
         pieces = _Pieces(rows.count)
@@ -181,7 +183,7 @@ class Encoder:
         return pieces.join()
 
     def _start(self, pieces: _Pieces, rows: Rows) -> None:
-        """Size, ApiKey, ApiVersion, Flags and PartitionKey, which some rows may have and others not."""
+        """Append Size, ApiKey, ApiVersion, Flags and PartitionKey, which only some rows may have."""
         version = (">i2", int(self._has_headers(rows.headers)))
         flags = (">i2", 0)
         keyed = None if rows.partition_key is None else _valid(rows.partition_key)
@@ -205,7 +207,7 @@ class Encoder:
             pieces.column(topic)
 
     def headers_sizes(self, rows: Rows) -> Ints | int:
-        """Bytes of the record headers of each row, or of all."""
+        """Return the size of the record headers of each row, or one size for all rows, in bytes."""
         return self._stamp_size + (0 if rows.headers is None else lengths(rows.headers))
 
     def _headers(self, pieces: _Pieces, rows: Rows, sequence: int, now_ms: int) -> None:
@@ -236,7 +238,7 @@ class Encoder:
 
 
 def _sized(pieces: _Pieces, column: pa.Array | None) -> None:
-    """A length and the bytes; a null has none, as the daemon makes nothing of both."""
+    """Append a length and the bytes; a null is written as empty, because the daemon treats both alike."""
     if column is None:
         pieces.fixed((">i4", 0))
     else:
@@ -245,12 +247,12 @@ def _sized(pieces: _Pieces, column: pa.Array | None) -> None:
 
 
 def lengths(column: pa.Array) -> Ints:
-    """Bytes of each value; 0 for a null."""
+    """Return the size of each value in bytes; 0 for a null."""
     return _integers(pc.binary_length(column), 0)
 
 
 def _encoded_headers(column: pa.Array) -> pa.Array:
-    """Each row's list of headers as int16 key size, key, int32 value size (-1: null), value, one behind the other."""
+    """Encode each row's headers as int16 key size, key, int32 value size (-1: null), value, one behind the other."""
     flat = pc.list_flatten(column)
     key, value = _binary(pc.struct_field(flat, "key")), _binary(pc.struct_field(flat, "value"))
     pieces = _Pieces(len(flat))

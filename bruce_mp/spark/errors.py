@@ -1,4 +1,4 @@
-"""Errors of the data source.  Spark shows a Python error by its text, so each text begins with a condition of ours."""
+"""Errors of the data source. Spark shows only the text of a Python error, so each text begins with its condition."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["OptionError", "RowError", "SchemaError", "SinkError", "TaskError"]
 
 
 class SinkError(BruceError):
-    """Base; `condition` stands in brackets before the text, as Spark's own conditions do."""
+    """Base of the errors; `condition` stands in brackets before the text, like Spark's own conditions."""
 
     condition = "BRUCE_ERROR"
 
@@ -17,24 +17,27 @@ class SinkError(BruceError):
 
 
 class OptionError(SinkError):
-    """An option that we do not know, or with a value that we do not take.  Raised on the driver."""
+    """An unknown option or an invalid value. Raised on the driver."""
 
     condition = "BRUCE_OPTION"
 
 
 class SchemaError(SinkError):
-    """A column that is missing, of another type, or not ours.  Raised on the driver."""
+    """A missing or unknown column, or one of a wrong type. Raised on the driver."""
 
     condition = "BRUCE_SCHEMA"
 
 
 class RowError(SinkError):
-    """A row that cannot be a message: without a topic, or too large.  Fails its task."""
+    """A row that cannot be a message: without a topic, or too large. Fails its task."""
 
     condition = "BRUCE_ROW"
 
 
 class TaskError(SinkError):
-    """The daemon is not there, went away, or did not deliver everything.  Fails its task; Spark may run it again."""
+    """The daemon is unreachable, closed the connection, or did not deliver all messages.
+
+    Fails its task; Spark may retry it.
+    """
 
     condition = "BRUCE_TASK"

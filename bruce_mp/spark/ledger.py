@@ -1,8 +1,8 @@
-"""The ledger: what was sent, by whom, and what the daemon said became of it.  The "sent" side of the audit.
+"""Write the ledger: the messages that each task attempt sent, and the daemon's answer about them.
 
-One row for each topic and minute of a task attempt.  A commit writes all its rows into one new file of JSON lines,
-which appears whole or not at all, so that nobody reads half a commit and two drivers never share a file.  A commit that
-Spark repeats after a restart has the same name and replaces its twin.
+The ledger is the "sent" side of the audit. It has one row for each topic and minute of a task attempt. A commit writes
+all its rows into one new file of JSON lines, which appears whole or not at all. So no reader sees half a commit, and
+two drivers never share a file. A commit that Spark repeats after a restart has the same name and replaces the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ MINUTE_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Which attempt of which task: `query` is the streaming query's id, or an id of the batch job; `batch` -1 there."""
+    """The identity of a task attempt: `query` is the id of the streaming query or batch job; `batch` is -1 for batch
+    jobs.
+    """
 
     query: str
     batch: int
@@ -33,16 +35,16 @@ class Attempt:
 
     @property
     def writer(self) -> str:
-        """As the stamp names it."""
+        """Return the name of the writer in the stamp."""
         return f"{self.query}/{self.batch}/{self.partition}/{self.attempt}"
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What one attempt sent and what became of it.
+    """The messages of one attempt and their outcome.
 
-    `rows` counts the messages by topic and minute (ms since the epoch of its start).  `delivered` and `discarded` are
-    the daemon's words for the whole attempt, None if it was not asked.
+    `rows` counts the messages by topic and minute (ms since the epoch of its start). `delivered` and `discarded` are
+    the daemon's answer for the whole attempt, None without a barrier.
     """
 
     attempt: Attempt
@@ -60,7 +62,7 @@ class Sent:
 
 
 def write_ledger(uri: str, commits: Iterable[Sent], *, name: str | None = None) -> str | None:
-    """Write the rows of a commit as one file into the directory `uri`; its path, or None if there are no rows."""
+    """Write the rows of a commit as one file into the directory `uri`; return its path, or None without rows."""
     rows = [row for commit in commits for row in _rows(commit)]
     if not rows:
         return None

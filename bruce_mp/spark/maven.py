@@ -1,7 +1,7 @@
-"""Jars from the Maven repository, by whichever of its clients is there.
+"""Fetch jars from the Maven repository with an available client, Maven or `jgo`.
 
-Maven itself honours the mirrors and proxies of the machine; `jgo` comes from pip.  No address is written here: both
-clients know it.
+Maven honours the mirrors and proxies of the machine; `jgo` is a pip package. Both clients know the repository's
+address, so none is written here.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _ALONE: Final = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artif
 
 
 def cache_directory() -> Path:
-    """Where jars are kept: `$BRUCE_TEST_CACHE`, or a directory of ours in the user's cache directory."""
+    """Return the directory of jars: `$BRUCE_TEST_CACHE`, or a directory in the user's cache directory."""
     if own := os.environ.get("BRUCE_TEST_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bruce-mp"
 
 
 def ensure_jars(directory: Path, coordinates: Sequence[str], *, alone: bool = False) -> Path:
-    """`directory` with the directory `jars` in it; fetched if it is not there.
+    """Return `directory` after making sure that it contains the directory `jars`.
 
-    `coordinates` are `group:artifact:version`; `alone` leaves out what they depend on.  The directory appears by one
-    rename after all is in it, so that a fetch that is killed leaves nothing that looks complete; one process fetches
-    at a time.  Raises `StartError`.
+    `coordinates` are `group:artifact:version`; `alone` omits their dependencies. A lock allows one fetch at a time. The
+    directory appears by one rename after the fetch, so a killed fetch leaves no directory that looks complete. Raises
+    `StartError`.
     """
     if not directory.is_dir():
         with _locked(directory.with_name(f"{directory.name}.lock")):
@@ -64,7 +64,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _fetch(directory: Path, coordinates: Sequence[str], alone: bool) -> None:
-    """Under the lock, so a staging directory that is already there belongs to a fetch that was killed."""
+    """Fetch under the lock; an existing staging directory belongs to a killed fetch."""
     staging = directory.with_name(f"{directory.name}.part")
     shutil.rmtree(staging, ignore_errors=True)
     (staging / "jars").mkdir(parents=True)
@@ -112,9 +112,9 @@ def _fetch_with_maven(coordinates: Sequence[str], staging: Path, alone: bool) ->
 
 
 def _fetch_with_jgo(coordinates: Sequence[str], staging: Path, alone: bool) -> None:
-    """Into a repository of its own: jgo takes a file that a killed download left half written for a whole one."""
+    """Fetch into a new repository, because jgo accepts a half-written file of a killed download as complete."""
     try:
-        from jgo.maven import Dependency, MavenContext, PythonResolver  # noqa: PLC0415 - slow import, seldom needed
+        from jgo.maven import Dependency, MavenContext, PythonResolver  # noqa: PLC0415 - a slow import that is rarely needed
     except ImportError as error:
         raise OSError("it is not installed") from error
     with tempfile.TemporaryDirectory(dir=staging) as repository:

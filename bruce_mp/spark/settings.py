@@ -1,4 +1,4 @@
-"""Settings of a session for a while."""
+"""Change settings of a session temporarily."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["settings"]
 
 @contextmanager
 def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """With these settings, each of which Spark knows."""
+    """Run the block with these settings; Spark must know each of them."""
     before = {key: spark.conf.get(key) for key in wanted}
     try:
         for key, value in wanted.items():

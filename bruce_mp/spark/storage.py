@@ -1,4 +1,4 @@
-"""Directories that tasks and commits write to: a path, or a URI of a file system that Arrow knows."""
+"""Open the output directories of tasks and commits: a path, or a URI of a file system that Arrow supports."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["absolute", "bytes_in", "open_directory"]
 
 
 def absolute(place: str) -> str:
-    """A path as it is from every working directory: executors have others than the driver.  A URI stays."""
+    """Return a path made absolute, because executors have other working directories than the driver; a URI stays."""
     return place if "://" in place else str(Path(place).absolute())
 
 
 def open_directory(uri: str) -> tuple[FileSystem, str]:
-    """The file system and the directory in it, which is made if it is not there.  Raises OSError or ValueError."""
+    """Return the file system and the directory in it, created if missing. Raises OSError or ValueError."""
     system, root = _located(uri)
     system.create_dir(root, recursive=True)
     return system, root
 
 
 def bytes_in(uri: str) -> int:
-    """The size of all files in the directory and below; 0 if it is not there."""
+    """Return the total size of the files in the directory and below; 0 if it does not exist."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
     system, root = _located(uri)
@@ -33,7 +33,7 @@ def bytes_in(uri: str) -> int:
 
 
 def _located(uri: str) -> tuple[FileSystem, str]:
-    from pyarrow.fs import FileSystem  # noqa: PLC0415 - slow to import, and not needed where paths are only checked
+    from pyarrow.fs import FileSystem  # noqa: PLC0415 - slow to import, and not needed for checks of paths
 
     system, root = FileSystem.from_uri(uri if "://" in uri else Path(absolute(uri)).as_uri())
     return system, root.rstrip("/")

@@ -30,7 +30,7 @@ def test_all_options_in_any_case() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({}, "Say where the daemon listens on each host"),
+        ({}, "Name the daemon's socket on each host"),
         ({"topic": "t"}, "input.unix_stream.path"),
         ({"acks": "all"}, "Option 'acks' is 'all': give 'none', 'received' or 'delivered'."),
         ({"onDiscard": "ignore"}, "Option 'onDiscard' is 'ignore': give 'fail' or 'report'."),
@@ -41,7 +41,7 @@ def test_all_options_in_any_case() -> None:
         ({"stamp": "yes"}, "Option 'stamp' is 'yes': give 'true' or 'false'."),
         ({"ledger": ""}, "Option 'ledger' is empty"),
         ({"topic": ""}, "Option 'topic' has 0 bytes"),
-        ({"topic": "é" * 125}, "Option 'topic' has 250 bytes: a topic of Kafka has 1 to 249."),
+        ({"topic": "é" * 125}, "Option 'topic' has 250 bytes: a Kafka topic has 1 to 249."),
         ({"kafka.bootstrap.servers": "b:9092"}, "Option 'kafka.bootstrap.servers': connections to Kafka belong to"),
         ({"topics": "t"}, "Option 'topics' is not known. Options are bruce.socket, topic, acks,"),
         ({"path": "/a", "bruce.socket": "/b"}, "names two places: '/a' and '/b'"),

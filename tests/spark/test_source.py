@@ -81,7 +81,7 @@ def test_registration_by_hand(spark: SparkSession, tmp_path: Path) -> None:
         ("'v' as value", {"topic": None}, "[BRUCE_SCHEMA] There is neither a column 'topic' nor"),
         ("'v' as value", {"acks": "all"}, "[BRUCE_OPTION] Option 'acks' is 'all': give"),
         ("'v' as value", {"kafka.acks": "1"}, "[BRUCE_OPTION] Option 'kafka.acks': connections to Kafka belong"),
-        ("'v' as value", {"bruce.socket": None}, "[BRUCE_OPTION] Say where the daemon listens"),
+        ("'v' as value", {"bruce.socket": None}, "[BRUCE_OPTION] Name the daemon's socket"),
     ],
 )
 def test_what_is_wrong_is_said_before_any_task_runs(

@@ -1,14 +1,14 @@
-"""The audit's arithmetic: what was sent, what became of it, for each topic and minute.
+"""Balance the audit: compare the sent messages with Kafka's, for each topic and minute.
 
     sent = delivered + discarded + missing
 
-Delivered are different messages, so copies are `doubled`; `unknown` is what nobody entered into a ledger.  All tables
-here are as small as the ledgers and the facts; none is collected.
+Delivered messages are distinct, so copies count as `doubled`; `unknown` messages are in no ledger. All tables here are
+as small as the ledgers and the facts; none is collected.
 
-A ledger says how many messages of each topic and minute an attempt sent (a *cell*), and of the whole attempt what was
-discarded.  So what a cell lacks is first found elsewhere (`stray`: another attempt or another minute brought it to
-Kafka), then discarded, then missing: `_allot` deals out one after the other.  Attempts whose fate the daemon was not
-asked about share, topic by topic, what discard files say; messages without a stamp share what is in the topic.
+A ledger states the number of messages of each topic and minute of an attempt (a *cell*), and the discards of the whole
+attempt. So `_allot` explains the lack of a cell in this order. First come messages found elsewhere (`stray`, sent by
+another attempt or in another minute), then discards; the rest is missing. Attempts that did not ask the daemon for
+their outcome share the counts of the discard files by topic. Messages without a stamp share the messages of the topic.
 """
 
 from __future__ import annotations
@@ -49,9 +49,12 @@ _CAME: Final = """
       greatest(last - greatest(top_of_cell, first - 1), 0L) as fresh_in_cell
     from passed
 """
-"""Facts of known writers, with `top`, the highest number of the ranges before, -1 for none, and `fresh`, how many
-numbers are new.  Ranges come in the order of their first numbers, so that what is before covers all from `first` up to
-`top`; of ranges that begin alike, the one that was sent first.  The same within an attempt's cell."""
+"""Facts of known writers, with `top` and `fresh`, for the writer and for the cell of the attempt.
+
+`top` is the highest number of the ranges before, -1 for none; `fresh` counts the new numbers. Ranges are ordered by
+their first number, so the ranges before cover all numbers from `first` to `top`; the range that was sent first precedes
+equal ones.
+"""
 _CELLS: Final = """
     with sent as (
         select pool, writer, attempt, stamped, topic, minute, sum(rows) as rows from {ledger}
@@ -80,13 +83,13 @@ _COVERS: Final = """
         select pool, sum(fresh) as came from {came} join pools using (writer) group by pool
         union all select concat('plain ', topic), sum(found) from {plain} group by topic),
       having as (select pool, sum(have) as have from {cells} group by pool),
-      attempts as (  -- each row of an attempt says the same
+      attempts as (  -- all rows of an attempt are equal here
         select pool, first(discarded) as discarded from {ledger} where acks = 'delivered'
         group by pool, writer, attempt),
       told as (
         select pool, reason, sum(count) as count from attempts lateral view explode(discarded) as reason, count
         group by pool, reason),
-      filed as (  -- what was answered is not counted again
+      filed as (  -- attempts with an answer are not counted again
         select * from (
           select concat(kind, topic) as pool, reason, count from {lines}
           lateral view explode(array('topic ', 'plain ')) as kind)
@@ -97,7 +100,7 @@ _COVERS: Final = """
       union all select pool, 2, reason, count from filed)
     where count > 0
 """
-"""pool, rank, reason, count: what may account for what the cells of a pool lack, in the order of rank."""
+"""pool, rank, reason, count: explanations of the lack in the cells of a pool, in the order of rank."""
 _SHARES: Final = """
     with lacking as (
         select *, sum(lack) over (
@@ -114,8 +117,10 @@ _SHARES: Final = """
     select topic, minute, reason, sum(count) as count from dealt where count > 0 group by topic, minute, reason
 """
 _SHARES_COLUMNS: Final = "topic string, minute long, reason string, count long"
-"""topic, minute, reason, count: what the cells of a pool lack, dealt out to its covers one after the other.  The
-amounts of either side are laid end to end; what overlaps belongs together."""
+"""topic, minute, reason, count: the lack of the cells of a pool, assigned to its covers one after the other.
+
+The query lays the amounts of both sides end to end; overlapping amounts belong together.
+"""
 _UNKNOWN: Final = """
     with writers as (select writer from {ledger} where stamped group by writer),
       sent as (select topic, sum(rows) as rows from {cells} where startswith(pool, 'plain ') group by topic),
@@ -125,7 +130,8 @@ _UNKNOWN: Final = """
     select topic, minute, found - coalesce(rows, 0)
     from found left join sent using (topic) where found > coalesce(rows, 0)
 """
-"""topic, minute, count: of writers without a ledger, and plain messages beyond what ledgers have sent."""
+"""topic, minute, count: messages of writers without a ledger, and unstamped messages beyond the number in the ledgers.
+"""
 _DOUBLED: Final = """
     select topic, minute, writer, first, least(last, top) as last from {came} where first <= top
 """
@@ -166,10 +172,10 @@ _AT_FIRST_SIGHT: Final = """
 
 @dataclass(frozen=True)
 class Books:
-    """`balance`: topic, minute, sent, delivered, discarded, missing, doubled, out_of_order, unknown, reasons, problems.
+    """The result tables of the audit; `balance` has topic, minute, the counts, reasons and problems.
 
-    `came` are the facts of known writers, with what is said of `_CAME`.  `doubled` has ranges that had come before,
-    `late` numbers that came behind later ones; both with topic, minute and writer.
+    `came` has the columns of `_CAME`. `doubled` has ranges that had arrived before, `late` numbers behind later ones;
+    both with topic, minute and writer.
     """
 
     balance: DataFrame
@@ -182,16 +188,16 @@ class Books:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """What was kept in memory for the tables is let go."""
+        """Release the tables that are kept in memory."""
         self._tables.__exit__(*error)
 
 
 def read_ledger(
     spark: SparkSession, directories: Sequence[str], topics: Sequence[str], changed_after: datetime | None = None
 ) -> DataFrame:
-    """The rows of ledgers about these topics, from files that changed after a moment (None: from all).
+    """Return the ledger rows of these topics, from files that changed after a time (None: from all files).
 
-    `writer` is as the stamps name it, and `pool` names who shares the unaccounted: the writer, or its topic.
+    `writer` is spelled as in the stamps. `pool` names the group that shares unexplained lack: the writer, or its topic.
     """
     files = {} if changed_after is None else {"modifiedAfter": f"{changed_after.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"}
     rows = spark.read.options(timeZone="UTC", **files).schema(_LEDGER).json(list(directories))
@@ -202,7 +208,7 @@ def read_ledger(
 
 
 def discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """topic, reason, count: what discard files say, without possible duplicates."""
+    """Return topic, reason and count of the lines in discard files, without possible duplicates."""
     wanted = lines.where("event = 'DISC'").where(lines["topic"].isin(*topics))
     return wanted.groupBy("topic", wanted["info"].alias("reason")).count()
 
@@ -210,8 +216,8 @@ def discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
 def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> Books:
     """Compare `facts` (see `facts_of`) with a ledger and the counts of `discard_lines`.
 
-    Runs one query, which shows whether anything is lacking or out of order.  Nearly always nothing is, and what would
-    find out more is left out.
+    The function runs one query, which shows if messages lack or are out of order. Both are rare; without them, the more
+    expensive queries are skipped.
     """
     tables = Tables(facts.sparkSession)
     for name, table in {"facts": facts, "ledger": ledger, "lines": lines}.items():
@@ -229,7 +235,7 @@ def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> Books:
 
 
 def _at_first_sight(tables: Tables) -> tuple[bool, bool]:
-    """Whether a cell lacks anything, and whether a lane may be out of order."""
+    """Return two flags: a cell lacks messages; a lane may be out of order."""
     tables.put("lanes", disordered_lanes(tables["came"]))
     row = tables.query(_AT_FIRST_SIGHT).first()
     return (bool(row["lacking"]), bool(row["disordered"])) if row else (False, False)

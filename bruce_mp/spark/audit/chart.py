@@ -1,6 +1,6 @@
-"""A topic over time as SVG: bars for how many messages, and below them a mark wherever something is wrong.
+"""Draw a topic over time as SVG: bars for the number of messages, marks below them for problems.
 
-The marks have a size of their own, so that one lost message among a million is seen.
+The marks have a fixed size, so one lost message among a million is visible.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WIDEST: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A span of time of one topic: the number of the span, its beginning and length in ms, and its counts."""
+    """A span of time of one topic: its number, its start and length in ms, and its counts."""
 
     number: int
     start_ms: int
@@ -46,9 +46,9 @@ class Bar:
 
 
 def chart(bars: Sequence[Bar]) -> str:
-    """The figure; `bars` are in the order of time, spans without messages left out."""
+    """Return the figure; `bars` are in the order of time, without empty spans."""
     if not any(count for bar in bars for count in bar.counts.values()):
-        return "<p>No ledger knows of messages here.</p>"
+        return "<p>No ledger contains messages of this topic.</p>"
     first, last = bars[0].number, bars[-1].number
     width = min((_RIGHT - _LEFT) / (last - first + 1), _WIDEST)
     tallest = max(1, *(sum(bar.counts[name] for name in VOLUMES) for bar in bars))

@@ -1,13 +1,13 @@
-"""Facts: what is in Kafka, in as few rows as the comparison needs.  Made by Spark's own expressions, no Python per row.
+"""Condense the contents of Kafka to facts, as few rows as the comparison needs, by Spark's own expressions.
 
-A fact is a *run*: messages of an attempt that follow each other in a partition, whose sequence numbers are neighbours,
-and whose times are alike.  Their place is their number plus the same `shift`.  So from a fact each message's number
-and place can be told (`exploded`), and what a task writes in one go into one partition is one row, whoever else writes.
+A fact is a *run*: consecutive messages of an attempt in a partition, with neighbouring sequence numbers and equal
+times. Each message's place is its number plus the run's `shift`. So a fact determines each message's number and place
+(`exploded`). The messages that a task sends together to one partition are one row, even if other writers interleave.
 
-A *place* is an offset as it would be if nobody else had written since the attempt began: places of an attempt are in
-the order of its offsets, also in facts that were made of different parts of a topic.
+A *place* is the offset that a message would have without the other writers' messages since the attempt began. Places of
+an attempt are in the order of its offsets, also in facts that were made from different parts of a topic.
 
-Messages without a stamp of ours are counted by topic, partition and minute (of Kafka's timestamp); all else is null.
+Messages without a stamp are counted by topic, partition and minute of Kafka's timestamp; all other columns are null.
 """
 
 from __future__ import annotations
@@ -24,31 +24,33 @@ if TYPE_CHECKING:
 __all__ = ["LANE", "SCHEMA", "exploded", "facts_of", "percentiles"]
 
 LANE: Final = ["topic", "partition", "writer", "attempt"]
-"""What keeps its order: the messages of an attempt in a partition."""
+"""The key of a lane: the messages of an attempt in a partition keep their order."""
 SCHEMA: Final = (
     "topic string, partition int, writer string, attempt int, minute long, sent long, latency_ms long, shift long, "
     "first long, last long, copies long"
 )
-"""`writer` is query/batch/partition; `sent` the stamp's time, `minute` the beginning of its minute, both in ms since
-the epoch; `latency_ms` null unless the broker stamps the topic; `first` and `last` numbers of the run; `copies` its
-messages."""
+"""`writer` is query/batch/partition.
+
+`sent` is the stamp's time and `minute` the start of its minute, both in ms since the epoch. `latency_ms` is null unless
+the broker stamps the topic. `first` and `last` are numbers of the run, `copies` the count of its messages.
+"""
 _LOG_APPEND_TIME: Final = 1
 _LAST: Final = "try_element_at(headers, -1)"
-"""The stamp is a message's last header."""
+"""The stamp: a message's last header."""
 _ALIKE: Final = ["topic", "partition", "tail", "kafka_ms", "appended"]
 _WORD: Final = 64
 _ATTEMPT: Final = "try_cast(substring_index(name, '/', -1) as int)"
 
 
 def facts_of(messages: DataFrame) -> DataFrame:
-    """The facts about messages that have the columns of Spark's Kafka source; columns as in `SCHEMA`."""
+    """Return the facts (`SCHEMA`) about messages with the columns of Spark's Kafka source."""
     return _facts(_runs(_pieces(_words(_stamped(messages)))))
 
 
 def _stamped(messages: DataFrame) -> DataFrame:
-    """Per message no more than is needed to count it; `tail` is the stamp behind its number, null for no stamp of ours.
+    """Return only the columns that the count needs; `tail` is the stamp behind its number, null without a stamp.
 
-    A producer's timestamps count by the minute: they are needed only where there is no stamp.
+    Timestamps of producers are rounded to minutes, because only messages without a stamp need them.
     """
     stamps = messages.selectExpr(
         "topic", "partition", "offset", "unix_millis(timestamp) as ms",
@@ -65,10 +67,10 @@ def _stamped(messages: DataFrame) -> DataFrame:
 
 
 def _words(stamped: DataFrame) -> DataFrame:
-    """Messages that are alike and whose numbers lie in one word of 64: `bits` says which.
+    """Group equal messages with numbers in the same word of 64; `bits` has a bit for each number.
 
-    This is what is done with every message, so there is no sorting in it, only a hash aggregate.  That the tail is
-    binary keeps Spark from putting a small hash table before the large one, which hashes strings byte by byte.
+    This step touches every message, so it is one hash aggregate without a sort. The tail is binary: for strings Spark
+    would add a small hash table in front of the large one, which hashes strings byte by byte.
     """
     return stamped.groupBy("topic", "partition", "tail", "kafka_ms", "appended", "shift", "word").agg(
         *expressions(
@@ -79,9 +81,10 @@ def _words(stamped: DataFrame) -> DataFrame:
 
 
 def _pieces(words: DataFrame) -> DataFrame:
-    """Words without a hole as they are; of others, each message.
+    """Return gapless words whole, and the messages of other words one by one.
 
-    The messages of a piece are neighbours in the partition.  So pieces do not overlap there; `at` says where each lies.
+    The messages of a piece are neighbours in the partition. So pieces do not overlap there; `at` is the offset of a
+    piece.
     """
     alone = f"struct(word * {_WORD} + bit as first, word * {_WORD} + bit as last)"
     single = f"transform(filter(sequence(0, {_WORD - 1}), bit -> getbit(bits, bit) = 1), bit -> {alone})"
@@ -96,9 +99,9 @@ def _pieces(words: DataFrame) -> DataFrame:
 
 
 def _runs(pieces: DataFrame) -> DataFrame:
-    """Pieces of an author that go on where his piece before them in the partition ended, as one; `place` is its first.
+    """Join pieces that continue their author's previous piece in the partition; `place` is that of the first message.
 
-    What writers who take turns message by message send has gaps in its offsets, but none in its places.
+    Writers that take turns message by message leave gaps in their offsets, but none in their places.
     """
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
@@ -120,7 +123,7 @@ def _runs(pieces: DataFrame) -> DataFrame:
 
 
 def _facts(runs: DataFrame) -> DataFrame:
-    """Takes the tails apart.  What is none of ours is a writer that no ledger knows."""
+    """Parse the tails; a foreign tail becomes a writer that is in no ledger."""
     fields = runs.selectExpr(
         "*", "try_cast(cast(substring(tail, 1, 13) as string) as bigint) as sent",
         "make_valid_utf8(cast(author as string)) as name",
@@ -135,13 +138,13 @@ def _facts(runs: DataFrame) -> DataFrame:
 
 
 def exploded(facts: DataFrame) -> DataFrame:
-    """A row for each message of stamped facts: their columns, and its number and place."""
+    """Return a row for each message of stamped facts: their columns, its number and its place."""
     numbered = facts.selectExpr("*", "explode(sequence(first, last)) as number")
     return numbered.selectExpr("*", "number + shift as place")
 
 
 def percentiles(facts: DataFrame, by: Sequence[str]) -> DataFrame:
-    """The columns `by`, then p50_ms and p99_ms from stamp to append; no row where no broker stamps."""
+    """Return the columns `by`, then p50_ms and p99_ms from stamp to append; no row if no broker stamps."""
     timed = facts.where("latency_ms is not null").groupBy(*by)
     return timed.agg(
         *expressions(*(f"cast(percentile(latency_ms, {p / 100}, copies) as bigint) as p{p}_ms" for p in (50, 99)))

@@ -1,10 +1,11 @@
-"""The audit as a service: lands what comes into the topics, and reports each minute when it is closed.
+"""Run the audit as a service: land the topics' messages and report each minute once it is closed.
 
-A minute is closed when nothing of it is expected any more: the watermark of the stream has passed it, or all that is in
-Kafka was read and it is older than the lateness allowed.  The second makes a silent topic reportable, where the first
-stands still.  Each report covers the closed minutes of the window again, so that what came very late still counts.
+A minute is closed when no more of its messages are expected. That is so once the watermark of the stream has passed it,
+or once all messages in Kafka were read and the minute is older than the lateness. The watermark stands still in a
+silent topic; the second rule closes its minutes. Each report covers the closed minutes of the window again, so very
+late messages still count.
 
-Where it was is in OUTPUT/checkpoint; facts older than two windows are removed.
+OUTPUT/checkpoint keeps the progress; facts older than two windows are removed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _BEGINNING_MS: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Times in seconds.  `until_idle_s`: end when nothing came for so long (None: go on until told to stop)."""
+    """The plan of a service; times in seconds. `until_idle_s` ends it after that time of silence (None: never)."""
 
     audit: Audit
     every_s: int = 30
@@ -48,9 +49,9 @@ class Follow:
 def follow(
     spark: SparkSession, plan: Follow, stop: Event | None = None, progress: Progress | None = None
 ) -> Iterator[Verdict]:
-    """The verdict of each report.  Ends when `stop` is set or the plan says so; raises what stops the stream.
+    """Yield the verdict of each report until `stop` is set or the plan ends. Raises the error that stops the stream.
 
-    May be called in any thread.
+    The function may run in any thread.
     """
     shown = progress or Progress("audit")
     query = _start(spark, plan)
@@ -67,7 +68,7 @@ def follow(
 
 
 def _start(spark: SparkSession, plan: Follow) -> StreamingQuery:
-    """Land each micro-batch in a directory of its own, which is written again if Spark repeats the batch."""
+    """Land each micro-batch in its own directory, which a repeated batch overwrites."""
     open_directory(plan.audit.facts)
     messages = stream_topics(spark, plan.audit.bootstrap, plan.audit.topics, plan.audit.kafka)
     watched = messages.withWatermark("timestamp", f"{plan.lateness_s} seconds")
@@ -77,9 +78,9 @@ def _start(spark: SparkSession, plan: Follow) -> StreamingQuery:
 
 
 def _closings(query: StreamingQuery, plan: Follow, stop: Event, shown: Progress) -> Iterator[int]:
-    """Whenever further minutes are closed, and once more at the end: up to which moment, in ms."""
+    """Yield the end of the closed minutes in ms whenever more are closed, and once more at the end."""
     closed, came_at, rows = _BEGINNING_MS, time.monotonic(), 0
-    while not stop.is_set() and not query.awaitTermination(_POLL_S):  # raises what stopped the query
+    while not stop.is_set() and not query.awaitTermination(_POLL_S):  # raises the error that stopped the query
         landed = sum(report["numInputRows"] for report in query.recentProgress)
         if landed != rows:
             rows, came_at = landed, time.monotonic()
@@ -95,7 +96,7 @@ def _closings(query: StreamingQuery, plan: Follow, stop: Event, shown: Progress)
 
 
 def _closed(query: StreamingQuery, plan: Follow) -> int:
-    """Up to which moment minutes are closed."""
+    """Return the end of the closed minutes in ms."""
     report = query.lastProgress
     said = report["eventTime"].get("watermark") if report else None
     passed = _parsed_ms(said) if said else _BEGINNING_MS
@@ -105,7 +106,7 @@ def _closed(query: StreamingQuery, plan: Follow) -> int:
 
 
 def _has_read_all(query: StreamingQuery) -> bool:
-    """Whether the last look found nothing new."""
+    """Return True if the last poll found no new message."""
     status = query.status
     return query.lastProgress is not None and not status["isDataAvailable"] and not status["isTriggerActive"]
 
@@ -115,12 +116,12 @@ def _condition(plan: Follow, closed_ms: int) -> str:
 
 
 def _oldest(plan: Follow) -> datetime:
-    """Files that were written before this are not read."""
+    """Return the time before which written files are ignored."""
     return datetime.now(UTC) - timedelta(seconds=2 * plan.window_s)
 
 
 def _prune(plan: Follow) -> None:
-    """Remove the micro-batches all of whose files are too old to be read."""
+    """Remove micro-batches that contain only files too old to be read."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
     system, root = open_directory(plan.audit.facts)

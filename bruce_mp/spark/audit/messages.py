@@ -1,4 +1,4 @@
-"""Reading topics, with Spark's Kafka source."""
+"""Read topics with Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ READER: Final = {
     "kafka.max.partition.fetch.bytes": str(4 << 20),
     "kafka.max.poll.records": "5000",
 }
-"""Twice as fast as the consumer's defaults; what retention has deleted meanwhile is no error of the audit's."""
+"""Options of the consumer: they read twice as fast as the defaults, and retention may delete messages during the read.
+"""
 
 _FIRST_VERSION: Final = "spark.sql.sources.useV1SourceList"
 
@@ -27,10 +28,10 @@ _FIRST_VERSION: Final = "spark.sql.sources.useV1SourceList"
 def read_topics(
     spark: SparkSession, bootstrap: str, topics: Sequence[str], options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """Everything in the topics, or what `options` of Spark's Kafka source choose (`startingOffsets`, ...).
+    """Read all messages of the topics, or those that `options` of Spark's Kafka source select (`startingOffsets`, ...).
 
-    Reads by the second version of Spark's data source API, as streams do.  In batches Spark takes the first one, which
-    makes an object of each message and a row of it again; that takes as long as all else.
+    The read uses version 2 of Spark's data source API, as streams do. For batches Spark would use version 1, which
+    converts each message to an object and back to a row; that takes as long as all other work.
     """
     first = str(spark.conf.get(_FIRST_VERSION)).split(",")
     with settings(spark, {_FIRST_VERSION: ",".join(name for name in first if name.strip() != "kafka")}):
@@ -40,7 +41,7 @@ def read_topics(
 def stream_topics(
     spark: SparkSession, bootstrap: str, topics: Sequence[str], options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """The same as a stream, from the beginning of the topics unless `options` say otherwise."""
+    """Read the topics as a stream, from their beginning unless `options` say otherwise."""
     start = {"startingOffsets": "earliest"}
     return spark.readStream.format("kafka").options(**start, **_options(bootstrap, topics, options)).load()
 

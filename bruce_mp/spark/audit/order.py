@@ -1,10 +1,10 @@
-"""Which messages stand behind a later one of their attempt in their partition.
+"""Find messages that stand behind a later message of their attempt in their partition.
 
-Nearly always none does, and the facts alone show it: put into the order of their places, each begins behind the end of
-the one before, in numbers and in places.  Only *lanes* where that is not so are looked at message by message.
+Such messages are rare, and the facts alone exclude them: in the order of places, each fact begins behind the end of the
+one before, in numbers and in places. Only *lanes* that violate this are checked message by message.
 
-A smaller number that was sent later than all before it is not late: a task that runs again begins again.  Nor is a
-number that was there before: it is a copy.
+A smaller number that was sent later than all messages before is not late: a repeated task starts its numbers again. A
+repeated number is a copy and not late either.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["disordered_lanes", "late_messages"]
 
 
 def late_messages(facts: DataFrame) -> DataFrame:
-    """topic, minute, writer, number."""
+    """Return topic, minute, writer and number of each late message."""
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
@@ -38,7 +38,7 @@ def late_messages(facts: DataFrame) -> DataFrame:
 
 
 def disordered_lanes(facts: DataFrame) -> DataFrame:
-    """The lanes that are not in order at first sight."""
+    """Return the lanes with facts out of order."""
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 

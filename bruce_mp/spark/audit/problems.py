@@ -1,4 +1,4 @@
-"""Names each message that is missing, doubled or out of order, as ranges of a writer's sequence numbers."""
+"""List missing, doubled and out-of-order messages as ranges of a writer's sequence numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _COLUMNS: Final = "problem string, writer string, first long, last long"
 
 
 def find_problems(books: Books, ledger: DataFrame) -> DataFrame:
-    """problem, writer, first, last.  What was discarded is among the missing: nothing says which numbers it had."""
+    """Return problem, writer, first and last.
+
+    Discarded messages are among the missing, because reports of discards contain no sequence numbers.
+    """
     holes = _holes(books.came, ledger).selectExpr("'missing' as problem", "writer", "first", "last")
     twice = books.doubled.selectExpr("'doubled' as problem", "writer", "first", "last")
     late = books.late.selectExpr("'out of order' as problem", "writer", "number as first", "number as last")
@@ -26,12 +29,12 @@ def find_problems(books: Books, ledger: DataFrame) -> DataFrame:
 
 
 def no_problems(ledger: DataFrame) -> DataFrame:
-    """The same without a row."""
+    """Return the table of problems without rows."""
     return empty(ledger.sparkSession, _COLUMNS)
 
 
 def _holes(came: DataFrame, ledger: DataFrame) -> DataFrame:
-    """writer, first, last: numbers that a writer has used and that did not come."""
+    """Return writer, first and last of the used numbers that did not arrive."""
     used = ledger.where("stamped").groupBy("writer").agg(*expressions("max(attempt_rows) as used"))
     between = came.join(used, "writer").selectExpr("writer", "top + 1 as first", "least(first, used) - 1 as last")
     highest = came.groupBy("writer").agg(*expressions("max(last) as highest"))

@@ -1,4 +1,4 @@
-"""Ranges of numbers in tables: columns `first` and `last`, both included.  All of it is one sort and one pass."""
+"""Merge ranges of numbers in tables, columns `first` and `last` (inclusive), with one sort and one pass."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["expressions", "merged"]
 
 
 def expressions(*texts: str) -> list[Column]:
-    """SQL as columns."""
+    """Return SQL expressions as columns."""
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
     return [F.expr(text) for text in texts]
 
 
 def merged(ranges: DataFrame, by: Sequence[str], *aggregates: str) -> DataFrame:
-    """Ranges that touch, among those alike in `by`, as one: `by`, first, last, and aggregates over the parts."""
+    """Merge adjacent ranges with equal `by` columns; return `by`, first, last and aggregates over the parts."""
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 

@@ -1,7 +1,7 @@
-"""The audit as one page of HTML: works offline, says the verdict first, then shows each topic over time.
+"""Write the audit's report, one HTML page without external files: the verdict first, then each topic over time.
 
-What is collected from Spark is bounded: for each topic that was asked for at most 120 spans of time, the reasons
-with most discards, and the first ranges of messages in which something is wrong.
+The amount of data collected from Spark is bounded: at most 120 spans of time for each topic, the reasons with the most
+discards, and the first ranges of problems.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _COLUMNS: Final = (*_COUNTS, "p50_ms", "p99_ms")
 _SPANS: Final = """
     with ends as (
         select *, min(minute) over everything as first, max(minute) over everything as last from {balance}
-        window everything as (partition by true)),  -- without a partition Spark warns of one
+        window everything as (partition by true)),  -- without a partition clause Spark logs a warning
       spans as (select *, ((last - first) div 60000 + 120) div 120 * 60000 as length_ms from ends),
       placed as (select *, (minute - first) div length_ms as at from spans),
       sums as (
@@ -47,7 +47,7 @@ _SPANS: Final = """
         from placed group by topic, at, first, length_ms)
     select * from sums left join {latencies} using (topic)
 """
-"""At most 120 spans for each topic, all of the same length and from the same moment."""
+"""At most 120 spans for each topic, all of the same length and with the same start."""
 _HEADS: Final = {"p50_ms": "latency p50", "p99_ms": "p99", "unknown": "of others"}
 _MILLISECONDS: Final = frozenset({"p50_ms", "p99_ms"})
 _PAGE_STYLE: Final = """
@@ -68,21 +68,21 @@ td.wrong { color: #b3261e; font-weight: 600 } .note { color: #57606a }
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the page shows of the balance.
+    """The part of the balance that the page shows.
 
-    `topics` has the sums of each topic and its latencies, the worst one first; `bars` what belongs to them.
+    `topics` has the sums and latencies of each topic, the worst one first; `bars` has its spans of time.
     """
 
     topics: Sequence[_Row]
     bars: Mapping[str, Sequence[Bar]]
 
     def total(self, name: str) -> int:
-        """The sum of a column over all topics."""
+        """Return the sum of a column over all topics."""
         return sum(row[name] for row in self.topics)
 
 
 def summarised(balance: DataFrame, latencies: DataFrame) -> Summary:
-    """Collects at most 120 rows for each topic.  `latencies` has a row for each topic."""
+    """Collect at most 120 rows for each topic; `latencies` has a row for each topic."""
     with Tables(balance.sparkSession) as tables:
         tables.put("balance", balance)
         tables.put("latencies", latencies)
@@ -98,12 +98,12 @@ def summarised(balance: DataFrame, latencies: DataFrame) -> Summary:
 
 
 def _goodness(row: _Row) -> tuple[int, int, int, str]:
-    """What comes first has most that is wrong."""
+    """Return the sort key of a topic; topics with the most problems come first."""
     return -sum(row[name] for name in PROBLEMS), -row["discarded"], -row["sent"], row["topic"]
 
 
 def write_report(found: Summary, balance: DataFrame, problems: DataFrame, verdict: Verdict, output: str) -> str:
-    """Write `report.html` into `output`; its path.  `found` is what was `summarised` of the balance."""
+    """Write `report.html` into `output` and return its path; `found` is the result of `summarised` for the balance."""
     page = _page(
         found, _reasons(balance) if verdict.discarded else [], _first(problems) if verdict.to_name else [], verdict
     )

@@ -1,8 +1,8 @@
-"""The audit as one call: read, compare, write the tables, say what is wrong.
+"""Run the audit once: read, compare, write the tables, and return the verdict.
 
-OUTPUT/facts      what is in Kafka, read once
+OUTPUT/facts      the contents of Kafka, read once
 OUTPUT/balance    one row for each topic and minute
-OUTPUT/problems   which sequence numbers of which writers are missing, doubled, out of order
+OUTPUT/problems   ranges of missing, doubled and out-of-order sequence numbers, by writer
 OUTPUT/report.html
 """
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 __all__ = ["Audit", "Verdict", "audit", "compare", "land"]
 
 _SMALL_BYTES: Final = 16 << 20
-"""Of facts; about 100 million messages that were sent in one go."""
-_FOR_SMALL: Final = {  # to compile queries and to spread them takes longer than they do
+"""Size limit of facts for the small settings; about 100 million messages that were sent in one piece."""
+_FOR_SMALL: Final = {  # compilation and distribution take longer than these queries
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
-    "spark.sql.autoBroadcastJoinThreshold": "-1",  # each broadcast is a job of its own
+    "spark.sql.autoBroadcastJoinThreshold": "-1",  # each broadcast runs a separate job
 }
 _NO_LINES: Final = "event string, topic string, info string"
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What is compared.  `table_format` is Spark's name of the tables' format."""
+    """The inputs and outputs of an audit; `table_format` is Spark's name of the tables' format."""
 
     bootstrap: str
     topics: Sequence[str]
@@ -56,7 +56,7 @@ class Audit:
 
     @property
     def facts(self) -> str:
-        """Where the facts are."""
+        """Return the directory of the facts."""
         return f"{absolute(self.output)}/facts"
 
 
@@ -74,12 +74,15 @@ class Verdict:
 
     @property
     def to_name(self) -> bool:
-        """Whether there are sequence numbers to name."""
+        """Return True if the problems have sequence numbers to list."""
         return bool(self.missing or self.doubled or self.out_of_order or self.discarded)
 
     @property
     def good(self) -> bool:
-        """Nothing is missing, doubled or out of order.  Discards are no fault of the books: they are accounted for."""
+        """Return True if no message is missing, doubled or out of order.
+
+        Discards are accounted for, so they count as good.
+        """
         return not (self.missing or self.doubled or self.out_of_order)
 
     def __str__(self) -> str:
@@ -91,7 +94,7 @@ class Verdict:
 
 
 def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) -> Verdict:
-    """Land what is in the topics now, compare, and return the sums.  Raises Spark's errors."""
+    """Land the present messages of the topics, compare them, and return the sums. Raises Spark's errors."""
     shown = progress or Progress("audit")
     shown.show(f"reading {', '.join(plan.topics)} from {plan.bootstrap}")
     land(read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), plan.facts)
@@ -102,22 +105,21 @@ def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) ->
 
 
 def land(messages: DataFrame, directory: str) -> None:
-    """Write the facts about `messages`, which have the columns of Spark's Kafka source; older facts go."""
+    """Replace the facts in `directory` by those about `messages`, which have the columns of Spark's Kafka source."""
     facts_of(messages).write.mode("overwrite").parquet(directory)
 
 
 def compare(spark: SparkSession, plan: Audit, minutes: str = "true", changed_after: datetime | None = None) -> Verdict:
-    """Compare what has been landed with the ledgers.
+    """Compare the landed facts with the ledgers.
 
-    `minutes` is a condition on the column `minute`; ledger files that were last written before `changed_after` are not
-    read.
+    `minutes` is a condition on the column `minute`. Ledger files last written before `changed_after` are not read.
     """
     small = sum(map(bytes_in, [plan.facts, *plan.ledgers])) < _SMALL_BYTES
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts)
     ledger = read_ledger(spark, plan.ledgers, plan.topics, changed_after)
     if not small:
         return _compare(plan, facts, ledger, minutes)
-    with settings(spark, _FOR_SMALL):  # in one partition nothing need be moved to where it belongs
+    with settings(spark, _FOR_SMALL):  # one partition needs no shuffle
         return _compare(plan, facts.coalesce(1), ledger.coalesce(1), minutes)
 
 
@@ -138,7 +140,7 @@ def _lines(spark: SparkSession, discards: Sequence[str]) -> DataFrame:
 
 
 def _written(table: DataFrame, plan: Audit, name: str) -> DataFrame:
-    """The table as it has been written; small, so in one file."""
+    """Write the table to one file, because it is small, and return it as read back."""
     place = f"{absolute(plan.output)}/{name}"
     table.coalesce(1).write.format(plan.table_format).mode("overwrite").save(place)
     return table.sparkSession.read.format(plan.table_format).load(place)

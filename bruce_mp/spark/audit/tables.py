@@ -1,7 +1,7 @@
-"""Tables with names, and SQL over them, for as long as they are needed.
+"""Name tables for SQL, and drop the names afterwards.
 
-A query that is one text is analysed once.  One that is put together operation by operation is analysed at each of them,
-which for small tables takes longer than the query itself.
+Spark analyses a query that is one text once. It analyses a query that is built operation by operation at each
+operation, which for small tables takes longer than the query itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Tables", "empty"]
 
 @dataclass
 class Tables:
-    """Temporary views whose names nobody else has; they are dropped, and what is kept in memory let go, on exit."""
+    """Temporary views with unique names; on exit they are dropped and cached tables are released."""
 
     spark: SparkSession
     _prefix: str = field(default_factory=lambda: f"bruce_{uuid4().hex}")
@@ -36,17 +36,17 @@ class Tables:
         return self._tables[name]
 
     def put(self, name: str, table: DataFrame) -> DataFrame:
-        """The table, which queries may name from now on."""
+        """Name a table for later queries and return it."""
         table.createOrReplaceTempView(self._view(name))
         self._tables[name] = table
         return table
 
     def keep(self, name: str, table: DataFrame) -> DataFrame:
-        """The same, and the table is in memory once it was computed."""
+        """Name a table, cache it in memory at its first use, and return it."""
         return self.put(name, table.cache())
 
     def query(self, text: str) -> DataFrame:
-        """SQL in which {name} stands for the table of that name."""
+        """Run SQL in which {name} stands for the table of that name."""
         return self.spark.sql(text.format_map({name: self._view(name) for name in self._tables}))
 
     def _view(self, name: str) -> str:
@@ -54,6 +54,6 @@ class Tables:
 
 
 def empty(spark: SparkSession, columns: str) -> DataFrame:
-    """No rows of `columns` ("name type, ...").  Spark sees that there are none, and leaves out what depends on them."""
+    """Return an empty table of `columns` ("name type, ..."). Spark recognizes it as empty and skips dependent work."""
     fields = (part.split(" ") for part in columns.split(", "))
     return spark.sql(f"select {', '.join(f'cast(null as {kind}) as {name}' for name, kind in fields)} where false")

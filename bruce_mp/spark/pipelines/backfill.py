@@ -1,8 +1,8 @@
-"""Backfill: files into topics, in chunks, each of which is committed when Kafka has all of it.
+"""Backfill topics from files, in chunks; a chunk is committed when Kafka has all its messages.
 
-The files are read as a stream that ends when there are no more (`availableNow`), so that Spark's checkpoint remembers
-which chunks are done.  A run that was killed goes on with the chunk that it was at.  Tasks of this chunk that had not
-ended have left nothing (their attempts are fenced); those that had are sent again.
+The files are read as a stream that ends behind the last file (`availableNow`), so Spark's checkpoint records the
+committed chunks. After a kill, the next run continues with the interrupted chunk. Unfinished tasks of this chunk have
+left no messages, because their attempts are fenced. The messages of finished tasks are sent again.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ FORMATS: Final = ("parquet", "csv", "json", "text")
 _POLL_S: Final = 1
 _TOPIC_MAX: Final = 249
 _FRAME_BYTES: Final = 160
-"""About what a message has beside topic, key and value: its fields and its stamp."""
+"""Approximate size of a message without topic, key and value: its fields and its stamp."""
 
 
 @dataclass(frozen=True)
 class Backfill:
-    """What goes where.
+    """The plan of a backfill.
 
-    `path` is a file, a folder or a glob of `format`.  Expressions are Spark SQL over the files' columns.  Where there
-    is none, a column of that name serves; without a column `value`, all columns as JSON do.  `sink` are options of
-    `format("bruce")`.  `tasks_per_chunk` splits chunks evenly (None: as Spark reads the files): what a fenced task
-    sends must fit into the daemon's slab.
+    `path` is a file, a folder or a glob of `format`. Expressions are Spark SQL over the files' columns. Without an
+    expression, a column of that name is used; without a column `value`, all columns as JSON. `sink` are options of
+    `format("bruce")`. `tasks_per_chunk` splits chunks evenly (None: as Spark reads the files). The messages of a fenced
+    task must fit into the daemon's slab.
     """
 
     path: str
@@ -59,7 +59,7 @@ class Backfill:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a backfill would send: messages and bytes by topic, and rows that cannot be messages by what is wrong."""
+    """The effect of a backfill: messages and bytes by topic, and rows that cannot be messages by reason."""
 
     topics: Mapping[str, tuple[int, int]]
     bad: Mapping[str, int]
@@ -70,10 +70,10 @@ class DryRun:
 
 
 def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = None) -> int:
-    """Send what is not sent yet; the number of messages of this run.  Raises Spark's StreamingQueryException."""
+    """Send the remaining messages and return their number. Raises Spark's StreamingQueryException."""
     shown = progress or Progress("backfill")
-    parse_options(plan.sink)  # before any file is looked at
-    register(spark)  # also where the lookup is off
+    parse_options(plan.sink)  # before any file is read
+    register(spark)  # for sessions without Spark's lookup of data sources
     stream = _messages(_read(spark, plan, streaming=True), plan)
     if plan.tasks_per_chunk is not None:
         stream = stream.repartition(plan.tasks_per_chunk)
@@ -102,7 +102,7 @@ def _watch(query: StreamingQuery, progress: Progress) -> int:
 
 @dataclass
 class _Done:
-    """Chunks that are committed, as the query reports them: the newest hundred, again and again."""
+    """The committed chunks, from the query's repeated reports of its newest hundred."""
 
     rows: int = 0
     chunks: int = 0
@@ -122,7 +122,7 @@ class _Done:
 
 
 def dry_run(spark: SparkSession, plan: Backfill) -> DryRun:
-    """Read everything, send nothing, count what would be sent.  Raises `OptionError` and `SchemaError`."""
+    """Read all files and count the messages without sending any. Raises `OptionError` and `SchemaError`."""
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
     frame = _messages(_read(spark, plan, streaming=False), plan)
@@ -169,7 +169,7 @@ def _read(spark: SparkSession, plan: Backfill, *, streaming: bool) -> DataFrame:
 
 @dataclass(frozen=True)
 class _StreamPlace:
-    """A stream reads folders and globs; a single file is a folder with a filter."""
+    """The input of a stream: a folder or a glob; a single file is a folder with a filter."""
 
     path: str
     options: Mapping[str, str]
@@ -183,7 +183,7 @@ class _StreamPlace:
 
 
 def _messages(frame: DataFrame, plan: Backfill) -> DataFrame:
-    """The columns that the sink takes."""
+    """Return the columns of the sink."""
     given = {
         "topic": plan.topic,
         "key": plan.key,

@@ -1,7 +1,7 @@
-"""Discard files and slab exports as a table: one row a line, parsed by column.
+"""Read discard files and slab exports as a table: one row a line, parsed by column.
 
-The format of a line is that of `docs/slab.md` and of the ancestors' files.  A line that is none is kept with a null
-`event`, so that it can be counted.
+`docs/slab.md` describes the format of a line, which the ancestors' files share. An unparsable line has a null `event`,
+so that it can be counted.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _GROUPS: Final = {
     "'key', cast(unbase64(split(pair, ':')[0]) as string), "
     "'value', if(split(pair, ':')[1] = '-', null, unbase64(split(pair, ':')[1]))))",
 }
-"""Column: how it is made from its group."""
+"""Each column's expression over its group."""
 _SIGNED: Final = (
     "cast(if(partition_key >= 2147483648, partition_key - 4294967296, partition_key) as int) as partition_key"
 )
-"""The 32 bits of a partition key, as the column of that name has them."""
+"""The 32 bits of a partition key as a signed integer."""
 
 
 def discard_table(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Columns line, position (rises with the place in the file), and those of `_GROUPS`."""
+    """Return the columns line, position (rises with the place in the file), and those of `_GROUPS`."""
     lines = spark.read.text(list(paths)).selectExpr("value as line", "monotonically_increasing_id() as position")
     columns = [
         f"{expression.format(_group(number))} as {name}" for number, (name, expression) in enumerate(_GROUPS.items(), 1)

@@ -1,7 +1,7 @@
-"""The status of many daemons over time, as a table, and what of it is worst.
+"""Collect the status of many daemons over time as a table, and rank the worst.
 
-Tasks fetch the pages, not the driver, and each daemon's answer is some dozens of rows (`ROW`).  A daemon that does not
-answer has a row that says so.  Each round appends to OUTPUT/samples, so that later runs go on with the same table.
+Tasks fetch the pages, not the driver, and each daemon's answer is some dozens of rows (`ROW`). An unreachable daemon
+gets a row with the reason. Each round appends to OUTPUT/samples, so later runs extend the same table.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 __all__ = ["Worst", "collect_fleet", "fetch_rows", "read_hosts", "worst"]
 
 ROW: Final = "since bigint, kind string, topic string, name string, period bigint, value bigint"
-"""`kind` and what the other columns mean for it:
+"""The columns of a sample, by `kind`:
 
-unreachable  name: why
-problem      name: a sentence of /healthz
-counter      name: received, delivered, discarded REASON, held STAGE (see /books); value: now
-queue        topic; value: messages held
-discards     topic, name: the reason, period: the report's id; value: so far in this period (see /discards)
+    unreachable  name: the reason
+    problem      name: a sentence of /healthz
+    counter      name: received, delivered, discarded REASON, held STAGE (see /books); value: now
+    queue        topic; value: messages held
+    discards     topic, name: the reason, period: the report's id; value: so far in this period (see /discards)
 
-`since` is when the daemon was started: its periods are numbered from there.
+`since` is the start of the daemon: its periods are numbered from there.
 """
 _TIMEOUT_S: Final = 10
 _LIMIT: Final = 20
@@ -42,10 +42,10 @@ _Row = tuple[int, str, str | None, str | None, int | None, int | None]
 
 
 def read_hosts(names: Sequence[str], file: str | None) -> list[str]:
-    """Addresses HOST:PORT from the command line and from a file, one a line, # begins a comment."""
+    """Return the addresses HOST:PORT from the command line and from a file with one a line; # begins a comment."""
     found = list(names)
     if file is not None:
-        with open(file) as lines:  # noqa: PTH123 - what the user gave, as it is
+        with open(file) as lines:  # noqa: PTH123 - the user's path, unchanged
             found += [text for line in lines if (text := line.partition("#")[0].strip())]
     if not found:
         raise OptionError("No daemons to ask: name their http.listen addresses (HOST:PORT), or give a file with them.")
@@ -62,7 +62,7 @@ def collect_fleet(
     stop: Event | None = None,
     progress: Progress | None = None,
 ) -> DataFrame:
-    """Ask all daemons `rounds` times; the whole table of samples: at_ms, daemon and the columns of `ROW`."""
+    """Sample all daemons `rounds` times; return the whole table: at_ms, daemon and the columns of `ROW`."""
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
     shown = progress or Progress("fleet")
@@ -80,7 +80,7 @@ def collect_fleet(
 
 
 def _wait(stop: Event | None, seconds: float) -> bool:
-    """Wait for the next round; whether to stop instead."""
+    """Wait for the next round; return True to stop instead."""
     if stop is not None:
         return stop.wait(max(seconds, 0))
     time.sleep(max(seconds, 0))
@@ -89,7 +89,7 @@ def _wait(stop: Event | None, seconds: float) -> bool:
 
 # --- in tasks --------------------------------------------------------------------------------------------------------
 def fetch_rows(daemon: str) -> list[_Row]:
-    """What a daemon says, as `ROW`."""
+    """Return the status of a daemon as rows of `ROW`."""
     base = daemon if "://" in daemon else f"http://{daemon}"
     try:
         pages = {page: _get(f"{base.rstrip('/')}{path}") for page, path in _PAGES.items()}
@@ -106,10 +106,10 @@ _PAGES: Final = {
 
 def _get(url: str) -> Mapping[str, Any]:
     try:
-        with urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - an address that the user gave
+        with urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - the user's address
             return _object(answer.read())
     except URLError as error:
-        if getattr(error, "code", None) == 503 and hasattr(error, "read"):  # /healthz of a daemon that is not well
+        if getattr(error, "code", None) == 503 and hasattr(error, "read"):  # /healthz of an unhealthy daemon
             return _object(error.read())
         raise
 
@@ -117,7 +117,7 @@ def _get(url: str) -> Mapping[str, Any]:
 def _object(data: bytes) -> Mapping[str, Any]:
     found = json.loads(data)
     if not isinstance(found, dict):
-        raise ValueError("not the page of a daemon")  # noqa: TRY004 - what came is wrong, not a caller
+        raise ValueError("not the page of a daemon")  # noqa: TRY004 - the response is wrong, not the caller
     return found
 
 
@@ -151,13 +151,13 @@ def _problems(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
 _READERS: Final = (_counters, _queues, _discards, _problems)
 
 
-# --- what is worst ---------------------------------------------------------------------------------------------------
+# --- the ranking -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Worst:
-    """At most 20 rows each, the worst first."""
+    """The worst daemons, topics and reasons: at most 20 rows each, the worst first."""
 
     daemons: Sequence[Mapping[str, Any]]
-    """daemon, discarded (while it was watched), held (at most), unreachable (rounds), problem (the last)"""
+    """daemon, discarded (between its samples), held (at most), unreachable (rounds), problem (the last)"""
     topics: Sequence[Mapping[str, Any]]
     """topic, discarded, held (at most, of one daemon)"""
     reasons: Sequence[Mapping[str, Any]]
@@ -171,9 +171,10 @@ class Worst:
 
 
 def worst(samples: DataFrame) -> Worst:
-    """The worst daemons, topics and reasons in the samples.
+    """Rank the daemons, topics and reasons of the samples.
 
-    What a daemon had discarded before the first sample does not count against it, but for topics, whose periods do.
+    A daemon's discards before its first sample do not count, except in the ranking of topics, which counts whole
+    periods.
     """
     steps = _steps(samples).cache()
     try:
@@ -187,11 +188,11 @@ def worst(samples: DataFrame) -> Worst:
 
 
 def _steps(samples: DataFrame) -> DataFrame:
-    """daemon, reason, step: by how much a counter of discards rose; one that fell began anew, with a new slab."""
+    """Return daemon, reason and the rise of its counter of discards; a counter that fell restarted with a new slab."""
     counters = samples.where("kind = 'counter' and startswith(name, 'discarded ')").selectExpr(
         "daemon", "at_ms", "substring(name, 11) as reason", "value"
     )
-    # A reason is not shown before its first discard, so its first value counts from the daemon's second sample on.
+    # A reason appears with its first discard, so from the daemon's second sample on, its first value counts.
     before = "lag(value) over (partition by daemon, reason order by at_ms)"
     first = samples.groupBy("daemon").agg(*_expressions("min(at_ms) filter (where kind = 'counter') as first_ms"))
     known = counters.selectExpr("*", f"{before} as before").join(first, "daemon")

@@ -1,4 +1,4 @@
-"""What a person sees while a pipeline runs: one line, rewritten on a terminal, and a line now and then elsewhere."""
+"""Show the progress of a pipeline: one rewritten line on a terminal, an occasional line elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ELSEWHERE_S = 10.0
 
 @dataclass
 class Progress:
-    """Shows texts on `out`, at most as often as its kind bears."""
+    """A display of progress on `out`, limited to the rate that suits a terminal or a file."""
 
     label: str
     out: TextIO = field(default_factory=lambda: sys.stderr)
@@ -23,13 +23,13 @@ class Progress:
     _width: int = 0
 
     def show(self, text: str) -> None:
-        """Show `text` unless something was shown just now."""
+        """Show `text` unless another text was shown a moment ago."""
         pause = _TERMINAL_S if self.out.isatty() else _ELSEWHERE_S
         if time.monotonic() - self._shown_at >= pause:
             self._write(text, end="" if self.out.isatty() else "\n")
 
     def finish(self, text: str) -> None:
-        """Show the last `text`."""
+        """Show the final `text`."""
         self._write(text, end="\n")
 
     def _write(self, text: str, end: str) -> None:

@@ -1,9 +1,9 @@
-"""Replay: what was discarded, or exported from a slab, goes through a daemon again; each message at most once.
+"""Replay discarded or exported messages through a daemon, each message at most once.
 
-Work goes file by file.  For each a *chunk* is written into the state directory before anything is sent: the lines, by
-their hash and their number among equal lines.  When the daemon has answered for all of them, the chunk is marked done
-by one rename.  So the state knows every message that was replayed, whatever its file is called by then; and a run that
-was killed in between leaves a chunk in doubt, about which the user decides: it may or may not be in Kafka.
+The work proceeds file by file. Before any message of a file is sent, a *chunk* is written into the state directory: the
+lines, by their hash and their number among equal lines. When the daemon has answered for all of them, one rename marks
+the chunk as done. So the state knows every replayed message, also after its file was renamed. A kill in between leaves
+a chunk in doubt: its messages may be in Kafka or not, and the user decides.
 
 Messages of a topic are sent in the order of their lines.
 """
@@ -34,21 +34,21 @@ __all__ = ["Doubtful", "DoubtfulError", "Filter", "Replayed", "replay"]
 _INTENT: Final = ".intent"
 _DONE: Final = ".done"
 _NO_MESSAGES: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
-"""Infos of lines whose bytes are no message; `API_KEY(n)` and `VERSION(n)` are others."""
+"""Infos of lines with bytes that are no message; `API_KEY(n)` and `VERSION(n)` are others."""
 _IN_KAFKA: Final = "SLAB_DELIVERED"
-"""Info of an exported line whose message was acknowledged: sent only if it is asked for by this name."""
+"""Info of an exported line of an acknowledged message, which is sent only if the filter names this info."""
 _COLUMNS: Final = ("topic", "key", "value", "headers", "partition_key", "timestamp")
 
 
 class DoubtfulError(SinkError):
-    """A run was killed while it sent a chunk."""
+    """A killed run left a chunk in doubt."""
 
     condition = "BRUCE_DOUBTFUL"
 
 
 @unique
 class Doubtful(Enum):
-    """What to do with a chunk that a killed run may or may not have sent."""
+    """The treatment of a chunk that a killed run may have sent."""
 
     REFUSE = "refuse"
     SEND = "send"
@@ -57,9 +57,9 @@ class Doubtful(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which lines: empty means all, but those that are known to be in Kafka.
+    """The selection of lines; an empty list selects all, except messages known to be in Kafka.
 
-    Times are the messages' timestamps, in ms, `until` not included.
+    Times are the messages' timestamps in ms; `until` is exclusive.
     """
 
     topics: Sequence[str] = ()
@@ -70,14 +70,14 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became of the lines of all files."""
+    """The outcome of the lines of all files."""
 
     sent: int = 0
     already: int = 0
     """Replayed by an earlier run."""
     filtered: int = 0
     no_message: int = 0
-    """Lines that are none, duplicates (`DUP`), and bytes that the daemon could not read as a message."""
+    """Unparsable lines, duplicates (`DUP`), and bytes that the daemon could not read as a message."""
 
     def __add__(self, other: Replayed) -> Replayed:
         return Replayed(
@@ -97,7 +97,7 @@ def replay(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Replayed:
-    """Send what is wanted and was not sent yet.  Raises `DoubtfulError`, and Spark's errors if a chunk fails."""
+    """Send the selected messages that were not replayed before. Raises `DoubtfulError` and Spark's errors."""
     shown = progress or Progress("replay")
     system, root = open_directory(state)
     _settle_doubts(system, root, doubtful)
@@ -111,7 +111,7 @@ def replay(
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Where the state is."""
+    """The state directory of a chunk."""
 
     spark: SparkSession
     system: FileSystem
@@ -142,15 +142,15 @@ def _path(chunk: _Chunk, uri: str) -> str:
 
 
 def _send(spark: SparkSession, chunk: str, sink: Mapping[str, str]) -> None:
-    """All messages of a topic by one task, because tasks overtake each other."""
-    register(spark)  # also where the lookup is off
+    """Send all messages of a topic from one task, because tasks overtake each other."""
+    register(spark)  # for sessions without Spark's lookup of data sources
     lanes = spark.read.parquet(chunk).repartition("topic").sortWithinPartitions("position")
     messages = lanes.select(*_COLUMNS)
     messages.write.format("bruce").mode("append").options(**{"fence": "true", **sink}).save()
 
 
 def _numbered(lines: DataFrame) -> DataFrame:
-    """With the hash of each line and its number among equal ones."""
+    """Add the hash of each line and its number among equal lines."""
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
@@ -159,7 +159,7 @@ def _numbered(lines: DataFrame) -> DataFrame:
 
 
 def _classified(lines: DataFrame, done: DataFrame | None, wanted: Filter) -> DataFrame:
-    """With `fate`: send, already, filtered or no_message; and the columns of the sink."""
+    """Add `fate` (send, already, filtered or no_message) and the columns of the sink."""
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
     known = lines.withColumn("replayed", F.lit(False))
@@ -202,7 +202,7 @@ def _settle_doubts(system: FileSystem, root: str, doubtful: Doubtful) -> None:
     if left and doubtful is Doubtful.REFUSE:
         raise DoubtfulError(
             f"{root}: a run was killed while it sent {len(left)} chunks ({left[0].base_name}, ...): their messages may "
-            "be in Kafka or not. Look there, then run again with --doubtful send or --doubtful skip."
+            "be in Kafka or not. Check Kafka, then run again with --doubtful send or --doubtful skip."
         )
     for entry in left:
         if doubtful is Doubtful.SKIP:
