@@ -1,6 +1,6 @@
-"""The compiled kernels; everything else about the package is in setup.cfg.
+"""Build the compiled kernels; setup.cfg describes everything else of the package.
 
-They are optional: where they cannot be compiled, the package is installed without them, and works on the pure ones.
+The kernels are optional: if they cannot be compiled, the package is installed without them and uses the pure ones.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in (*MODULES, *HEADE
 
 
 def extension(module: Path) -> Extension:
-    """One kernel module; `stamp` says which sources all of them were made from, see kernels/choice.py."""
+    """Describe one kernel module; `stamp` identifies the sources of all modules, see kernels/choice.py."""
     is_stamp = module.stem == "stamp"
     return Extension(
         ".".join(module.with_suffix("").parts),
@@ -30,7 +30,7 @@ def extension(module: Path) -> Extension:
 
 
 class CleanBuild(build):
-    """A checkout may be of another release than at the last build: what that had and this has not is not installed."""
+    """A build that first removes earlier output, which may contain modules of another release."""
 
     def run(self) -> None:
         shutil.rmtree(self.build_lib, ignore_errors=True)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measure the functions and modules of bruce_mp, print a table, and fail where they are beyond our limits.
+"""Measure the functions and modules of bruce_mp, print a table, and fail if they exceed our limits.
 
     scripts/check_sizes.py [PACKAGE_DIRECTORY]
 
-The limits are those of code bases that we like to read (h11, wsproto, trio): small functions, modules of one subject.
-A function's length is counted from its `def` line to its last line, less its docstring: words for the reader are free.
-A nested function counts for itself and for the one around it.
+The limits come from exemplary code bases (h11, wsproto, trio): small functions, modules with one subject. The length of
+a function is counted from its `def` line to its last line, without its docstring. A nested function counts for itself
+and for the enclosing function.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 PERCENTILE_LIMITS: Final = ((50, 7), (90, 25), (99, 60))
-"""(percentile, lines that a function at this percentile may have)"""
+"""(percentile, most lines of a function at this percentile)"""
 MODULE_LIMIT: Final = 500
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -63,7 +63,7 @@ def _is_annotated(function: Function) -> bool:
 
 
 def percentile(ordered: Sequence[int], percent: int) -> int:
-    """The smallest value that `percent` of 100 values do not exceed (nearest rank); 0 of nothing."""
+    """Return the smallest value that `percent` of 100 values do not exceed (nearest rank); 0 for no values."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else 0
 
 

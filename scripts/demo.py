@@ -1,8 +1,8 @@
-"""The story that scripts/demo tells once there is a Python environment.  Options: `scripts/demo --help`.
+"""Run the steps of scripts/demo after the Python environment exists. Options: `scripts/demo --help`.
 
-Everything is done as a user would do it: the daemon is `bruce run`, the lines go in with `bruce send --lines`, a normal
-consumer reads them back, `bruce check` has the last word.  The comparison is exact: each line once, and within a
-partition in the order in which the lines were sent.
+The demo acts as a user does: the daemon is `bruce run`, `bruce send --lines` sends the lines, a normal consumer reads
+them back, and `bruce check` checks the books. The comparison is exact: each line once, and within a partition in the
+order of sending.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def read_back(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[int, list[bytes]]]:
-    """All values by topic and partition, in order, read by kafka-python's consumer."""
+    """Read all values by topic and partition, in order, with kafka-python's consumer."""
     logging.getLogger("kafka").setLevel(logging.ERROR)
     places = [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
     values: dict[str, dict[int, list[bytes]]] = defaultdict(dict)
@@ -52,7 +52,7 @@ def read_back(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[int, list
 
 
 def faults_of(lines: list[bytes], found: dict[int, list[bytes]]) -> str:
-    """What is wrong with what was read; empty when each line is there once and in order."""
+    """Return the faults in the received lines; empty if each line arrived once and in order."""
     sent, read = Counter(lines), Counter(value for values in found.values() for value in values)
     faults = {
         "missing": sum((sent - read).values()),
@@ -63,17 +63,17 @@ def faults_of(lines: list[bytes], found: dict[int, list[bytes]]) -> str:
 
 
 def is_in_order(sent: list[bytes], read: list[bytes]) -> bool:
-    """Whether `read` is `sent` with some left out."""
+    """Return True if `read` is `sent` with omissions only."""
     rest = iter(sent)
     return all(value in rest for value in read)
 
 
-# --- the story -------------------------------------------------------------------------------------------------------
+# --- the steps -------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def step(number: int, text: str) -> Iterator[None]:
-    """Tell what is done, and how long it took."""
+    """Print a step and its duration."""
     began = time.monotonic()
     print(f"{number}. {text} ... ", end="", flush=True)
     try:
@@ -89,7 +89,7 @@ def tell(text: str) -> None:
 
 
 class Demo:
-    """The steps from 2 on; scripts/demo has told the first.  `stack` ends what they start."""
+    """The steps from number 2 on; scripts/demo runs the first. `stack` stops the started processes."""
 
     def __init__(self, options: argparse.Namespace, stack: ExitStack, interrupts: Interrupts) -> None:
         self._options = options
@@ -105,7 +105,7 @@ class Demo:
             self._stack.enter_context(service)
 
     def run(self) -> str:
-        """The balance of the books at the end."""
+        """Run all steps and return the balance of the books."""
         self._start_broker()
         self._start_daemon()
         self._send()
@@ -147,7 +147,7 @@ class Demo:
             tell(f"{len(feed.lines):,} lines of {feed.origins[0]}{more} to the topic {feed.topic}")
 
     def _send_one(self, feed: Feed) -> None:
-        """By way of a copy: log files grow while we look."""
+        """Send a copy of the lines, because log files grow during the demo."""
         copy = self._directory / f"{feed.topic}.txt"
         copy.write_bytes(b"".join(line + b"\n" for line in feed.lines))
         bruce("send", "--socket-path", self._daemon.socket, "--topic", feed.topic, "--lines", copy)
@@ -159,7 +159,7 @@ class Demo:
         for feed in self._feeds:
             tell_arrived(feed, values[feed.topic], faults[feed.topic])
         if any(faults.values()):
-            raise DemoError("What is in Kafka is not what was sent.")
+            raise DemoError("The messages in Kafka differ from the sent lines.")
 
     def _check(self) -> str:
         with step(6, "Ask the daemon whether its books balance, `bruce check`"):
@@ -169,7 +169,7 @@ class Demo:
 
     def _stay(self) -> str:
         socket, topic = self._daemon.socket, self._topics[0]
-        print(f"\nThis goes on until Ctrl-C. Look at {self._page} and send something to {socket}:")
+        print(f"\nThe demo keeps running until Ctrl-C. Open {self._page} and send messages to {socket}:")
         tell(f"{BRUCE} send --socket-path {socket} --topic {topic} --value hello")
         tell("or in Python, from bruce_mp.client import DatagramClient:")
         tell(f'DatagramClient("{socket}").send("{topic}", b"hello")')

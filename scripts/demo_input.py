@@ -1,6 +1,6 @@
-"""What scripts/demo sends: the lines of this machine's log files, or of the repository's own history.
+"""Collect the input of scripts/demo: lines of this machine's log files, or of the repository's history.
 
-Only log files that everybody may read are taken: what is shown on the terminal was no secret before.
+Only world-readable log files are read, so the terminal shows no secret.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 LOG_NAMES: Final = ("*.log", "*.log.1", "syslog", "messages")
 TAIL_BYTES: Final = 16 << 20
 LONGEST_LINE: Final = 16 << 10
-"""A longer line is left out: it might not fit into a datagram."""
+"""Longer lines are skipped, because they might not fit into a datagram."""
 ENOUGH_LINES: Final = 500
 OWN_TOPICS: Final = 2
-"""So many of the log files, the longest, have a topic of their own; the others share one."""
+"""Number of log files, the longest ones, with a separate topic; the others share one."""
 HISTORY: Final = {
     "git-commits": ("log", "--format=%h %aI %s"),
     "git-files": ("log", "--format=%h", "--name-status"),
@@ -33,12 +33,12 @@ HISTORY: Final = {
 
 
 class DemoError(Exception):
-    """The demo cannot go on, or something is not as it should be; the text is for a person."""
+    """The demo cannot continue, or found a fault; the text is for the user."""
 
 
 @dataclass(slots=True)
 class Feed:
-    """What goes into one topic: the lines, and where they are from."""
+    """The lines of one topic, and their origins."""
 
     topic: str
     origins: list[str] = field(default_factory=list)
@@ -46,18 +46,16 @@ class Feed:
 
 
 def collect(logs: Path, limit: int) -> list[Feed]:
-    """At most `limit` lines of the log files below `logs`, and of the git history where these have too few.
+    """Collect at most `limit` lines of the log files below `logs`, completed from the git history.
 
-    Raises DemoError when there are none.
+    Raises DemoError if there are none.
     """
     feeds = _from_logs(logs, limit)
     found = sum(len(feed.lines) for feed in feeds)
     if found < min(ENOUGH_LINES, limit):
         feeds += _from_history(limit - found)
     if not feeds:
-        raise DemoError(
-            f"There is no log file below {logs} that everybody may read, and no git history: try --logs DIR."
-        )
+        raise DemoError(f"No world-readable log file below {logs}, and no git history: try --logs DIR.")
     return feeds
 
 
@@ -89,7 +87,7 @@ def _is_public(path: Path) -> bool:
 
 
 def _lines_of(path: Path) -> list[bytes]:
-    """The last lines of a text file; none of a file that is not text, or gone."""
+    """Return the last lines of a text file; none if the file is binary or missing."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
@@ -114,7 +112,8 @@ def _from_history(limit: int) -> list[Feed]:
 
 
 def _git(words: Sequence[str]) -> bytes:
-    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)}  # ours, not that of a directory above
+    # Ignore a repository in a parent directory.
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)}
     try:
         done = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, check=True, env=environment)
     except (OSError, subprocess.CalledProcessError):

@@ -1,10 +1,9 @@
-"""A real Kafka broker that is used like `bruce dev-broker`: `scripts/demo --kafka` starts it.
+"""Run a real Kafka broker with the interface of `bruce dev-broker`, for `scripts/demo --kafka`.
 
     demo_kafka.py DIRECTORY TOPIC:PARTITIONS ...      (with tests/ on the path)
 
-It fetches Kafka where that is not in the cache yet, keeps its data below DIRECTORY, prints `BOOTSTRAP host:port` when
-the topics are there, and runs until SIGTERM or the end of standard input.  The broker dies with this process, however
-that ends.
+The program fetches Kafka unless it is cached, keeps its data below DIRECTORY, and prints `BOOTSTRAP host:port` when the
+topics exist. It runs until SIGTERM or the end of standard input. The broker dies with this process in every case.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def serve(directory: Path, topics: Sequence[str]) -> None:
-    """Raises StartError when Kafka or a Java runtime cannot be had."""
+    """Serve until the end. Raises StartError if Kafka or a Java runtime is unavailable."""
     with KafkaCluster(directory=directory) as cluster:
         for topic in topics:
             name, _, partitions = topic.rpartition(":")

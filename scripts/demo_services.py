@@ -1,7 +1,7 @@
-"""The processes of scripts/demo: a Kafka broker and the daemon, each ended when its `with` block is left.
+"""The processes of scripts/demo: a Kafka broker and the daemon, each stopped at the end of its `with` block.
 
-They run in sessions of their own, so that Ctrl-C reaches the demo alone, which then ends the daemon before the broker
-that it still delivers to.
+They run in separate sessions, so Ctrl-C reaches only the demo. The demo then stops the daemon before the broker, to
+which the daemon still delivers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ shutdown_max_delay_ms = 10000
 
 
 class Interrupts:
-    """SIGINT, SIGTERM and SIGHUP as KeyboardInterrupt: once, so that nothing cuts the clean-up short."""
+    """A conversion of SIGINT, SIGTERM and SIGHUP to one KeyboardInterrupt, so that no signal stops the clean-up."""
 
     def __init__(self) -> None:
         self._held = self._came = self._raised = False
@@ -70,7 +70,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """What comes is raised at the end of the block: a process that is started in it has been noted down by then."""
+        """Defer signals to the end of the block, by which time a process started in it is registered."""
         self._held = True
         try:
             yield
@@ -80,7 +80,7 @@ class Interrupts:
 
 
 class Service:
-    """A process whose output goes to a file.  Some end also when their standard input does."""
+    """A process with its output in a file. Some programs also end at the end of their standard input."""
 
     def __init__(self, name: str, command: Sequence[str | Path], log: Path) -> None:
         self.name = name
@@ -104,7 +104,7 @@ class Service:
         self.stop()
 
     def stop(self, patience_s: float = 20.0) -> int:
-        """SIGTERM, and SIGKILL if that is not enough; the exit status.  May be called again."""
+        """Send SIGTERM, then SIGKILL after `patience_s`, and return the exit status. A second call is harmless."""
         assert self._process is not None
         self._process.terminate()
         try:
@@ -117,17 +117,17 @@ class Service:
         return self._process.returncode
 
     def wait(self) -> None:
-        """Until it ends by itself, which it should not: raises DemoError then."""
+        """Wait until the process ends by itself, then raise DemoError."""
         assert self._process is not None
         self._process.wait()
         self._raise_if_ended()
 
     def said(self) -> str:
-        """Its output so far."""
+        """Return the output so far."""
         return self._log.read_text("utf-8", "replace")
 
     def last_words(self) -> str:
-        """The end of its output."""
+        """Return the end of the output."""
         return self.said()[-3000:].strip()
 
     def _raise_if_ended(self) -> None:
@@ -136,7 +136,7 @@ class Service:
             raise DemoError(f"{self.name} has ended with status {self._process.returncode}:\n{self.last_words()}")
 
     def wait_for(self, condition: Callable[[], bool], what: str, patience_s: float) -> None:
-        """Raises DemoError with the end of its output when it dies, or when the condition does not hold in time."""
+        """Wait for a condition. Raises DemoError with the end of the output if the process dies or the time is over."""
         deadline = time.monotonic() + patience_s
         while not condition():
             self._raise_if_ended()
@@ -146,7 +146,7 @@ class Service:
 
 
 def bruce(*words: str | Path) -> str:
-    """Run a subcommand to its end; its output.  Raises DemoError with what it said when it fails."""
+    """Run a subcommand to its end and return its output. Raises DemoError with its error text if it fails."""
     done = subprocess.run([BRUCE, *words], capture_output=True, text=True, check=False, start_new_session=True)
     if done.returncode:
         raise DemoError(f"bruce {words[0]} failed with status {done.returncode}: {done.stderr or done.stdout}")
@@ -154,7 +154,7 @@ def bruce(*words: str | Path) -> str:
 
 
 class Daemon(Service):
-    """`bruce run` with all its files in `directory`."""
+    """A `bruce run` with all its files in `directory`."""
 
     def __init__(self, directory: Path, bootstrap: str) -> None:
         self.config = directory / "bruce.toml"
@@ -167,11 +167,11 @@ class Daemon(Service):
 
     @property
     def address(self) -> str:
-        """Where the status pages are, as host:port."""
+        """Return the address of the status pages, host:port."""
         return self._address.read_text("utf-8").strip()
 
     def processes(self) -> list[str]:
-        """The names of those that run; none while the status pages do not answer."""
+        """Return the names of the running processes; none if the status pages do not answer."""
         if not self._address.exists():
             return []
         try:
@@ -181,7 +181,7 @@ class Daemon(Service):
         return [line.name for line in page.processes if line.state == "running"]
 
     def wait_started(self) -> list[str]:
-        """Until there is a dispatcher for each broker; the names of its processes."""
+        """Wait until each broker has a dispatcher, and return the names of the processes."""
 
         def is_complete() -> bool:
             return sum("dispatcher" in name for name in self.processes()) == len(self._brokers)
@@ -190,7 +190,7 @@ class Daemon(Service):
         return self.processes()
 
     def wait_delivered(self, messages: int) -> None:
-        """Until Kafka has acknowledged so many."""
+        """Wait until Kafka has acknowledged this number of messages."""
 
         def is_delivered() -> bool:
             books = Pages(parse_listen(self.address)).get("books", Books)
@@ -199,12 +199,12 @@ class Daemon(Service):
         self.wait_for(is_delivered, f"{messages} messages to be delivered", 120)
 
     def balance(self) -> str:
-        """What `bruce check` says.  Raises DemoError when the books do not balance."""
+        """Return the output of `bruce check`. Raises DemoError if the books do not balance."""
         return bruce("check", "--config", self.config).strip()
 
 
 def broker(directory: Path, topics: Iterable[str], *, real: bool) -> Service:
-    """A Kafka broker with these topics."""
+    """Start a Kafka broker with these topics."""
     names = [f"{topic}:{PARTITIONS}" for topic in topics]
     command: list[str | Path]
     if real:
@@ -216,7 +216,7 @@ def broker(directory: Path, topics: Iterable[str], *, real: bool) -> Service:
 
 
 def bootstrap_of(service: Service) -> str:
-    """The addresses of a broker, once it can be used.  Fetching a real one takes its time."""
+    """Return the addresses of a broker once it is ready. The first fetch of a real broker takes minutes."""
     found: list[str] = []
 
     def is_ready() -> bool:
