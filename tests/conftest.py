@@ -36,7 +36,7 @@ MARKED: Final = {"kafka": frozenset({"kafka_3", "kafka_versions"}), "browser": f
 START_PROCESSES: Final = ("kafka", "browser", "spark")
 """Marks of tests that start a process, too."""
 LEAVES_OUT: Final = {"fast": ("kafka", "browser"), "unit": ("process",)}
-"""By option: the marks whose tests it leaves out."""
+"""By option: the marks of the tests that it leaves out."""
 LEFT_OUT_SENTENCES: Final = {
     "kafka": "need a real Kafka broker",
     "browser": "need a browser",
@@ -105,7 +105,7 @@ def _modules(items: Iterable[pytest.Item]) -> list[str]:
 
 
 def pytest_collection_finish() -> None:
-    GUARD.take_started()  # conditions of `skipif` may ask a command; no test is to blame
+    GUARD.take_started()  # conditions of `skipif` may run a command, which belongs to no test
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -167,7 +167,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 # --- browser ---------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One window of Chromium."""
+    """Yield one window of Chromium."""
     with Browser(tmp_path_factory.mktemp("browser")) as window:
         yield window
 
@@ -175,13 +175,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 # --- Kafka -----------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="session")
 def kafka_3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Three brokers of the newest version."""
+    """Yield three brokers of the newest version."""
     with KafkaCluster(NEWEST, brokers=3, directory=tmp_path_factory.mktemp("kafka-3")) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session", params=TESTED)
 def kafka_versions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One broker of each version in turn."""
+    """Yield one broker of each version in turn."""
     with KafkaCluster(request.param, directory=tmp_path_factory.mktemp(f"kafka-{request.param}")) as cluster:
         yield cluster

@@ -1,11 +1,11 @@
-"""A soak by hand: chaos on three brokers, real or embedded, for as long as one wants; see `support.chaos`.
+"""Run chaos for a chosen time on three brokers, real or embedded; see `support.chaos`.
 
     PYTHONPATH=tests python -m chaos --minutes 30 --seeds 23
     PYTHONPATH=tests python -m chaos --minutes 10 --seeds 1 2 3 --brokers 0.10.2.2
     PYTHONPATH=tests python -m chaos --minutes 1 --seeds 1 2 3 --brokers embedded
     PYTHONPATH=tests python -m chaos --minutes 5 --seeds 1 --harms process restart growth
 
-Each seed is a run of its own, with a daemon and topics of its own, on the same brokers.
+Each seed is a separate run with a new daemon and new topics, on the same brokers.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ SITES: Final = {NEWEST: _real, V0_10.version: _old, "embedded": _embedded}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it; the exit code."""
+    """Run the command and return the exit code."""
     given = _parse(arguments)
     make = old_run if given.brokers == V0_10.version else Run
     processes.become_subreaper()

@@ -1,4 +1,4 @@
-"""Chaos on brokers from before idempotence: nothing may be lost, and what is there twice was counted as possible."""
+"""Chaos on brokers without idempotence: no message is lost, and every duplicate was counted as possible."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 __all__ = ["V0_10", "old_run"]
 
 HARMS: Final = (Harm.BROKER, Harm.PROCESS)
-"""No leader can be moved there; and a restart may remove the slab, and the count of possible duplicates with it."""
+"""Harms for these brokers: their leaders cannot be moved, and a restart may remove the slab with its count of possible
+duplicates.
+"""
 
 
 class Release(NamedTuple):
-    """A release, what its brokers need to be told, and the codecs that it takes."""
+    """A release, the settings of its brokers, and its codecs."""
 
     version: str
     config: Mapping[str, str]
@@ -26,7 +28,7 @@ class Release(NamedTuple):
 
 
 V0_10: Final = Release("0.10.2.2", {"unclean.leader.election.enable": "false"}, ("none", "gzip", "snappy", "lz4"))
-"""By default it lets a replica lead that has not got everything, and forgets the rest."""
+"""By default, this release elects a replica that lacks records, which are then lost."""
 
 
 def old_run(seed: int, seconds: float, rate: float, harms: Collection[Harm] = HARMS) -> Run:

@@ -1,17 +1,16 @@
-"""All brokers are gone for a time, and come back: what was received meanwhile is delivered, once and in order.
+"""Take all brokers down and up again: messages received during the outage are delivered once and in order.
 
     PYTHONPATH=tests python -m chaos.outage --minutes 60 --rate 5 --kills 2
     PYTHONPATH=tests python -m chaos.outage --minutes 1 --rate 0 --when-full block
 
-The brokers are the embedded ones, so that an hour costs nothing but patience; the daemon is set as installed.  Two
-senders in processes of their own send messages of mixed sizes and both kinds over many topics.  The books must balance
-at every look.  After the brokers' return the senders stop, everything is delivered, then some more is sent, which
-nothing of the outage may disturb.  In the end everything is read back:
+The brokers are the embedded ones; the daemon has its installed settings. Two sender processes send messages of mixed
+sizes and both kinds over many topics. The books must balance at every check. After the brokers' return the senders stop
+and everything is delivered. Then a second load must pass undisturbed. At the end the test reads all messages back:
 
-* everything received is there once, unchanged and in order, but for what was discarded because the slab was full;
-* what is missing is as much, by topic, as the discard report says;
-* nothing is missing that was received before the first discard: the newest are discarded, never what is held;
-* where senders wait nothing is discarded.
+* every received message is there once, unchanged and in order, except those discarded because the slab was full;
+* the missing messages match the discard report by topic;
+* no message received before the first discard is missing: the newest are discarded, never held ones;
+* with blocking senders, no message is discarded.
 """
 
 from __future__ import annotations
@@ -50,16 +49,19 @@ TELL_S: Final = 60.0
 SETTLE_S: Final = 300.0
 AFTERWARDS_RATE: Final = 100.0
 AFTERWARDS: Final = 300
-"""Messages a second and sender, and messages at least, once everything is well again."""
+"""Rate of each sender in messages per second after the outage, and the least number of messages."""
 BROKER_MEMORY: Final = 4 << 30
 AS_INSTALLED: Final = {name: getattr(Delivery(), name.removeprefix("delivery.")) for name in QUICK_PAUSES}
 PERIOD_S: Final = 86_400
-"""Of the discard report: longer than any outage here, so that one report has everything."""
+"""Period of the discard report: longer than any outage here, so one report has all discards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """`rate` is messages a second of each sender, 0: as fast as it can.  `kills`: SIGKILL to the whole daemon."""
+    """The parameters of an outage.
+
+    `rate` is messages per second of each sender, 0 for no limit; `kills` counts the SIGKILLs to the whole daemon.
+    """
 
     seconds: float
     rate: float
@@ -74,7 +76,7 @@ class Outage:
 
     @property
     def load(self) -> Load:
-        """Sender `senders` is the one that sends when all is over."""
+        """Return the load; the sender with the number `senders` sends after the outage."""
         topics = tuple(f"outage-{number}" for number in range(self.topics))
         return Load(topics, self.senders + 1, FOR_EVER, largest=self.largest, keyed=self.keyed, seed=self.seed)
 
@@ -91,7 +93,7 @@ class Outage:
 
 @dataclass(slots=True)
 class Report:
-    """What happened; seconds since the brokers' return."""
+    """The result; times are seconds since the brokers' return."""
 
     outage: Outage
     sent: dict[int, int]
@@ -102,13 +104,13 @@ class Report:
     looks: int = 0
     first_delivery_s: float = 0.0
     caught_up_s: float = 0.0
-    """Until as much was delivered as was held at the return, while the senders go on."""
+    """Time until the messages held at the return were delivered while the senders continued."""
     outage_cpu_s: float = 0.0
-    """What the daemon's processes used during the outage, those that were killed not counted."""
+    """CPU time of the daemon's processes during the outage, without killed ones."""
 
 
 class Drive:
-    """One outage from beginning to end."""
+    """One outage from start to end."""
 
     def __init__(self, outage: Outage, daemon: Daemon, broker: DevBroker) -> None:
         self.report = Report(outage, {})
@@ -116,11 +118,11 @@ class Drive:
         self._daemon = daemon
         self._broker = broker
         self._received_in_full = 0
-        """How much was received when last nothing had been discarded yet."""
+        """Number of received messages at the last check without a discard."""
         self._discarded_by_topic: dict[str, int] = {}
 
     def run(self) -> Report:
-        """Live through it, and compare."""
+        """Run the outage and compare the results."""
         outage = self._outage
         self._daemon.wait_for(self._all_connected, "the dispatchers", 60)
         with EndlessSenders(self._daemon, outage.load, outage.rate, range(outage.senders)) as senders:
@@ -196,7 +198,7 @@ class Drive:
         self.report.caught_up_s = time.monotonic() - began
 
     def _settle(self, sent: int) -> None:
-        """Until nothing is held; what died with a socket was never received, so that nobody can wait for it."""
+        """Wait until no message is held; messages that died with a socket were never received."""
         self._daemon.wait_for(self._is_settled, f"{sent} messages to be settled", SETTLE_S)
 
     def _is_settled(self) -> bool:
@@ -246,7 +248,7 @@ class Drive:
         assert account.read == books.delivered == books.received - report.discarded, (account.read, books)
         first_missing = [account.first_missing(sender, count) for sender, count in report.sent.items()]
         assert sum(first_missing) >= self._received_in_full, (first_missing, self._received_in_full)
-        if not self._outage.kills:  # else what waited in the kernel's queue may be missing too
+        if not self._outage.kills:  # after a kill, messages of the kernel's queue may be missing too
             assert dict(account.missing_by_topic) == self._discarded_by_topic
         if self._outage.when_full == "block":
             assert not report.discarded, books
@@ -263,7 +265,7 @@ def _stage(outage: Outage, directory: Path) -> Iterator[Drive]:
 
 
 def live_through(outage: Outage, directory: Path) -> Report:
-    """Do all of it.  AssertionError says what was not as it should be."""
+    """Run an outage. AssertionError names the violated promise."""
     with _stage(outage, directory) as drive:
         return drive.run()
 
@@ -287,7 +289,7 @@ def _parse(arguments: Sequence[str]) -> Outage:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it; the exit code."""
+    """Run the command and return the exit code."""
     outage = _parse(arguments)
     processes.become_subreaper()
     with tempfile.TemporaryDirectory(prefix="bruce-outage-") as directory:

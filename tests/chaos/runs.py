@@ -1,4 +1,4 @@
-"""One chaos run from beginning to end: topics, daemon, harm, reading back, comparing."""
+"""One chaos run: topics, daemon, harm, reading back, comparison."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPICS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is wanted.  `rate` in messages a second and sender, before the variation has its say."""
+    """The parameters of a run; `rate` is in messages per second and sender, before the variation scales it."""
 
     seed: int
     seconds: float
@@ -41,7 +41,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of it."""
+    """The result of a run."""
 
     run: Run
     outcome: Outcome
@@ -58,7 +58,7 @@ class Report:
 
 
 def run_chaos(run: Run, site: Site, directory: Path) -> Report:
-    """Do it.  AssertionError says what was not as it should be."""
+    """Run chaos at a site. AssertionError names the violated promise."""
     topics = tuple(f"chaos-{directory.name}-{number}" for number in range(TOPICS))
     site.make_topics(topics)
     load, rate = run.variation.load(topics, run.seed), run.variation.rate(run.rate)

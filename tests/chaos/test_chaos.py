@@ -27,7 +27,7 @@ def test_nothing_is_lost_doubled_or_reordered(tmp_path: Path, kafka_3: KafkaClus
 
 
 def test_each_partition_keeps_the_order_while_topics_grow(tmp_path: Path, kafka_3: KafkaCluster) -> None:
-    """No partition stands in for another, so that messages with different keys must not pass each other either."""
+    """No partition replaces another, so messages with different keys keep their order too."""
     report = run_chaos(Run(55, 40, RATE, CALM), Real(kafka_3), tmp_path)
     assert any(" partitions for " in deed for deed in report.outcome.deeds)
 

@@ -1,4 +1,4 @@
-"""Chaos on Kafka 0.10, which keeps what it gets twice."""
+"""Chaos on Kafka 0.10, which stores repeated batches twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_nothing_is_lost_and_repetitions_were_counted(tmp_path: Path, old_cluste
 
 
 def test_repetitions_were_counted_by_topic(tmp_path: Path, old_cluster: KafkaCluster) -> None:
-    """Only brokers are hurt."""
+    """The harm hits only brokers."""
     report = run_chaos(old_run(8, seconds=25, rate=300, harms=[Harm.BROKER]), Real(old_cluster), tmp_path)
     possible = report.outcome.possible_by_topic
     assert all(count <= possible[topic] for topic, count in report.account.repeated.items())

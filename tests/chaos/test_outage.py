@@ -1,4 +1,4 @@
-"""Outages in small: see `chaos.outage`, which also runs them for an hour."""
+"""Short outages; `chaos.outage` also runs them for an hour."""
 
 from __future__ import annotations
 

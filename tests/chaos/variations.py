@@ -1,4 +1,4 @@
-"""What a chaos run sends and how the daemon is set, chosen by its seed."""
+"""The load and settings of a chaos run, chosen by its seed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ BATCHING: Final[Mapping[str, Mapping[str, object]]] = {
 }
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 LARGEST: Final = {200: 1.0, 3000: 1.0, 30_000: 0.4}
-"""Bytes of the largest values, and the share of the rate that such messages are sent with."""
+"""Size of the largest values in bytes, and the fraction of the rate at which such messages are sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """One way to run.  `request` limits the keys and values in one request."""
+    """One variation; `request` limits the keys and values in one request."""
 
     batching: str
     codec: str
@@ -60,7 +60,7 @@ class Variation:
 
 
 def variation_of(seed: int, codecs: tuple[str, ...] = CODECS) -> Variation:
-    """The variation of a seed; `codecs` are those that the brokers take."""
+    """Return the variation of a seed; `codecs` are those of the brokers."""
     rng = random.Random(f"variation {seed}")
     return Variation(
         batching=rng.choice(sorted(BATCHING)),

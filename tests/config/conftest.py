@@ -1,4 +1,4 @@
-"""Loading a configuration from text."""
+"""A fixture that loads a configuration from text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KAFKA = '[kafka]\nbootstrap_servers = ["b1:9092"]\n'
 
 @pytest.fixture
 def load(tmp_path: Path) -> Callable[..., Config]:
-    """`load(text, *overrides)`: `text` follows a sufficient [kafka] section, in the file `bruce.toml`."""
+    """Return `load(text, *overrides)`: it loads `bruce.toml` with `text` behind a sufficient [kafka] section."""
 
     def load_text(text: str = "", *overrides: str) -> Config:
         path = tmp_path / "bruce.toml"

@@ -1,4 +1,4 @@
-"""Allow lists and quotas: what names of users and groups come to."""
+"""Allow lists and quotas: the resolution of users and groups."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_names_and_numbers() -> None:
 
 
 def test_listed_members_of_a_group_are_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those whose processes have another first group."""
+    """Members may send also if their processes have another primary group."""
     group = grp.struct_group(("senders", "x", 70000, [ROOT, "nobody-has-this-name"]))
     monkeypatch.setattr(grp, "getgrnam", {"senders": group}.__getitem__)
     monkeypatch.setattr(grp, "getgrgid", {70000: group}.__getitem__)

@@ -1,4 +1,4 @@
-"""Settings that have to fit each other."""
+"""Settings that must agree with each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example files and the reference page say what the model says."""
+"""The example files and the reference page agree with the model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULTS = Config(kafka=Kafka(bootstrap_servers=("localhost:9092",)))
 
 
 def settings(model: type[Struct], prefix: str = "") -> Iterator[str]:
-    """Every key that the model knows; `*` stands for any name."""
+    """Yield every key of the model; `*` stands for any name."""
     for field in msgspec.structs.fields(model):
         kind: Any = leaf_of(field.type).type
         name = f"{prefix}{field.name}"
@@ -51,7 +51,7 @@ def keys(table: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def uncommented() -> str:
-    """The full example with the settings that are absent by default; its rules have no space behind the #."""
+    """Return the full example with its absent settings uncommented; their # has no space behind it."""
     return re.sub(r'^#(?=[\[\w"])', "", FULL.read_text(), flags=re.MULTILINE)
 
 
@@ -71,7 +71,7 @@ def test_the_full_file_has_every_setting() -> None:
 def test_the_full_file_is_valid_with_everything_that_it_shows(tmp_path: Path) -> None:
     path = tmp_path / "bruce.toml"
     without_config = uncommented().replace('action = "combined"\nconfig = "standard"', 'action = "combined"')
-    # Of two places for a secret only one may be given, and old brokers know no login.
+    # A secret may have only one source, and old brokers have no login.
     alternatives = re.compile(
         r"^(broker_version|password_env|key_password_env|token_file|token_command) = .*\n", re.MULTILINE
     )

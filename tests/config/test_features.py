@@ -1,4 +1,4 @@
-"""What is said before the daemon starts of settings with a catch."""
+"""Warnings about settings with a catch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading: defaults, values as people write them, overrides, and what is said about what is wrong."""
+"""Loading: defaults, notations of values, overrides, and the reports of problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes as people write them."""
+"""Notations of sizes."""
 
 from __future__ import annotations
 

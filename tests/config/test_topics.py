@@ -1,4 +1,4 @@
-"""Which rules hold for a topic."""
+"""The rules for a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections to brokers that do not say which versions they speak, and to those that only seem so."""
+"""Connections to brokers that do not report their API versions, and to brokers that only seem so."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMEOUT_S: Final = 10.0
 VERSIONS_TIMEOUT_S: Final = 1.0
 VERSIONS, METADATA = 18, 3
 Deed = Callable[[socket.socket, bytes], None]
-"""What is done about a request; it is given the four bytes of the correlation id."""
+"""The reaction to a request; its second argument is the four bytes of the correlation id."""
 
 
 def closes(peer: socket.socket, _: bytes) -> None:
@@ -69,23 +69,23 @@ says_versions: Final = answers(
 )
 
 Script = list[dict[int, Deed]]
-"""For each connection, the questions that it has to ask, in order, and what is done about them."""
+"""For each connection, the expected requests in order, and the reactions."""
 
 
 def old_broker(deed: Deed) -> Script:
-    """What is asked of a broker that does `deed` when it is asked for versions."""
+    """Return the script of a broker that reacts with `deed` to the request for versions."""
     return [{VERSIONS: deed}, {METADATA: gives_metadata, VERSIONS: deed}, {METADATA: gives_metadata}]
 
 
 class Numbers:
-    """In the place of the resolver: all names are addresses."""
+    """A substitute of the resolver: all names are addresses."""
 
     def resolve(self, host: str, port: int, callback: Callable[[list[Address], str], None]) -> None:
         callback([(socket.AF_INET, host, port)], "")
 
 
 class Server:
-    """Plays a script."""
+    """A broker that plays a script."""
 
     def __init__(self, script: Script) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -93,7 +93,7 @@ class Server:
         self.port: int = self._listener.getsockname()[1]
         self._over = Flag()
         self.asked: list[list[int]] = []
-        """The API keys of each connection's questions."""
+        """The API keys of each connection's requests."""
         self._thread = ThreadPoolExecutor(1)
         self._played = self._thread.submit(self._play, script)
 

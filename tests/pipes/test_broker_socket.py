@@ -1,4 +1,4 @@
-"""Connections to scripted servers on this host, and to none."""
+"""Connections to scripted servers on this host, and to unreachable addresses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHORT_S: Final = 0.4
 
 
 class Names:
-    """In the place of the resolver: every name has the same addresses, and they are known at once."""
+    """A substitute of the resolver: every name has the same addresses at once."""
 
     def __init__(self, *addresses: Address, error: str = "") -> None:
         self._answer = (list(addresses), error)
@@ -42,7 +42,7 @@ class Names:
 
 
 class Server:
-    """A listening socket, and a script that is played to whoever connects."""
+    """A listening socket with a script for each connection."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -53,7 +53,9 @@ class Server:
         self.address: Address = (socket.AF_INET, "127.0.0.1", self._listener.getsockname()[1])
 
     def play(self, script: Callable[[socket.socket], Any]) -> Future[Any]:
-        """Play to the next connection, in a thread; it stays open until the script closes it or the test ends."""
+        """Play a script to the next connection in a thread; the connection stays open until the script or the test
+        ends.
+        """
         return self._thread.submit(self._play, script)
 
     def _play(self, script: Callable[[socket.socket], Any]) -> Any:
@@ -64,7 +66,7 @@ class Server:
 
 
 class Client:
-    """A connection under a loop of its own, and what was heard of it."""
+    """A connection with its own loop, and its recorded events."""
 
     def __init__(self, stack: ExitStack, names: Names, timeout_s: float = TIMEOUT_S) -> None:
         self.loop = Loop()
@@ -98,14 +100,14 @@ class Client:
             self.run_for(0.02)
 
     def run_for(self, seconds: float) -> int:
-        """Run the loop; how many rounds it took."""
+        """Run the loop and return the number of rounds."""
         rounds: list[None] = []
         self.loop.call_later(seconds, self.loop.stop)
         self.loop.run(lambda: rounds.append(None))
         return len(rounds)
 
     def next_event(self) -> Event:
-        """The next event; it must come alone."""
+        """Return the next event; no second event may follow it."""
         self.run_until(lambda: bool(self.events))
         (event,) = self.events
         self.events.clear()
@@ -115,7 +117,7 @@ class Client:
         assert isinstance(self.next_event(), Ready)
 
     def send_produce(self, size: int) -> bytes:
-        """Send a Produce request with so many bytes of records; the bytes."""
+        """Send a Produce request with `size` bytes of records and return its bytes."""
         data = [PartitionData(b"t", 0, b"r" * size)]
         sent = self.socket.connection.send_produce(data, time.monotonic(), acks=-1, timeout_ms=1000)
         self.socket.send(sent.buffers)
@@ -135,7 +137,7 @@ def server(stack: ExitStack) -> Server:
 
 @pytest.fixture
 def dead_address() -> Iterator[Address]:
-    """A port where nobody listens."""
+    """Yield the address of a port without a listener."""
     port = ReservedPort()
     yield socket.AF_INET, "127.0.0.1", port.number
     port.release()
@@ -143,7 +145,7 @@ def dead_address() -> Iterator[Address]:
 
 @pytest.fixture
 def silent_address(stack: ExitStack) -> Address:
-    """A port that neither takes nor refuses a connection: its queue is full."""
+    """Return the address of a port that neither accepts nor refuses connections: its queue is full."""
     listener = stack.enter_context(socket.socket())
     listener.bind(("127.0.0.1", 0))
     listener.listen(0)
@@ -170,7 +172,7 @@ def read_request(peer: socket.socket) -> bytes:
 
 
 def agree_on_versions(peer: socket.socket) -> None:
-    """Be a broker of today."""
+    """Answer the request for versions like a recent broker."""
     (correlation_id,) = struct.unpack_from(">i", read_request(peer), 8)
     apis = {0: (0, 9), 3: (0, 9), 18: (0, 3), 22: (0, 4)}
     keys = [
@@ -291,7 +293,7 @@ def test_a_broker_that_says_nothing_fails_in_time(stack: ExitStack, server: Serv
 
 
 def test_a_large_request_is_written_in_parts_and_in_order(stack: ExitStack, server: Server) -> None:
-    """Far more than the kernel takes at once, in many buffers, while the broker reads slowly."""
+    """The request exceeds the kernel's buffer, in many parts, while the broker reads slowly."""
     go = Flag()
 
     def script(peer: socket.socket) -> list[bytes]:
@@ -312,7 +314,7 @@ def test_a_large_request_is_written_in_parts_and_in_order(stack: ExitStack, serv
 
 
 def test_after_a_slow_write_the_connection_sleeps(stack: ExitStack, server: Server) -> None:
-    """It must not go on waiting for the kernel to take bytes that it does not have."""
+    """The connection must not poll for writability without unsent bytes."""
 
     def script(peer: socket.socket) -> None:
         agree_on_versions(peer)
@@ -381,7 +383,7 @@ def test_a_broker_that_vanishes_while_much_is_written_fails_once(stack: ExitStac
 
 
 def test_a_request_without_an_answer_fails_in_time(stack: ExitStack, server: Server) -> None:
-    """Half-open: the connection stands, and nobody is there."""
+    """A half-open connection: it stands, and the peer is gone."""
     server.play(agree_on_versions)
     client = Client(stack, Names(server.address), timeout_s=SHORT_S)
     client.wait_ready()

@@ -56,7 +56,7 @@ def test_when_the_other_side_is_gone_there_is_no_word_and_none_can_be_said(
     ends[1].close()
     assert control.receive() == Stop()
     assert control.receive() is None
-    control.send(Ready())  # nobody hears it, and nothing happens
+    control.send(Ready())  # the peer is closed, and the message is dropped
 
 
 @pytest.mark.process

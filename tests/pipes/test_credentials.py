@@ -1,4 +1,4 @@
-"""Secrets from files, variables and programs; certificates that change; and that nothing of it shows."""
+"""Secrets from files, variables and programs; changed certificates; and no secret in any output."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def jwt(lifetime_s: float) -> str:
 @pytest.mark.process
 @pytest.mark.parametrize(("token", "runs"), [("opaque", 3), (1000.0, 1), (-1.0, 3), ("a.b.c", 3)])
 def test_a_token_is_used_until_it_gets_old(tmp_path: Path, token: str | float, runs: int) -> None:
-    if isinstance(token, float):  # made here: what is made when tests are collected is old when its turn comes
+    if isinstance(token, float):  # a token from the time of collection would have expired
         token = jwt(lifetime_s=token)
     count = tmp_path / "count"
     loop = Loop()
@@ -135,7 +135,7 @@ def test_a_password_that_changes_is_taken_up(tmp_path: Path) -> None:
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
 def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, host: str = "localhost") -> TlsSession:
-    """Both sides in memory, until both are content."""
+    """Run both sides of a handshake in memory to its end."""
     session = TlsSession(client, host, "Broker b:1")
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     other = server.wrap_bio(incoming, outgoing, server_side=True)

@@ -1,4 +1,4 @@
-"""Links over real ipc: who starts first, who dies, what is refused."""
+"""Links over real ipc: orders of start, death of a side, refused frames."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PARCELS = [
 
 
 class KeptLinks(Links):
-    """Keeps its ends until it is closed, as a process does."""
+    """Links that keep their ends until they are closed, as a process does."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -47,14 +47,14 @@ class KeptLinks(Links):
 
 @pytest.fixture
 def links(tmp_path: Path) -> Iterator[Links]:
-    """Ends with the test; nothing may keep it from closing."""
+    """Yield links that close at the end of the test without blocking."""
     made = KeptLinks(tmp_path)
     yield made
     made.close()
 
 
 def receive(receiver: Receiver, within: float = 5.0) -> list[Parcel]:
-    """The parcels of the next message; an error when none comes in time."""
+    """Return the parcels of the next frame; fail without one in time."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         if receiver.socket.poll(100) and (parcels := receiver.receive()):
@@ -93,7 +93,7 @@ def test_nothing_is_sent_for_no_parcels(links: Links) -> None:
 def test_there_is_no_limit_to_what_waits(links: Links) -> None:
     sender = links.sender(LINK)
     for count in range(20_000):
-        sender.send(number(count))  # it never blocks, and nothing is refused
+        sender.send(number(count))  # never blocks or refuses
     receiver = links.receiver(LINK)
     assert [receive(receiver) for _ in range(20_000)][-1] == number(19_999)
 
@@ -113,7 +113,7 @@ def test_discards_that_nobody_takes_stay_with_their_sender(links: Links) -> None
 
 @pytest.mark.process
 def test_a_sender_goes_on_when_its_receiver_was_killed_and_started_again(tmp_path: Path, links: Links) -> None:
-    """What the dead receiver had taken is lost, as documented; what is sent after its return arrives, in order."""
+    """Frames accepted by the dead receiver are lost, as documented; later frames arrive in order."""
     sender = links.sender(LINK)
     for life in range(2):
         ready = tmp_path / f"ready-{life}"

@@ -96,7 +96,7 @@ def test_after_each_round_comes_what_belongs_there(loop: Loop, pair: tuple[socke
 
 
 def test_a_source_that_is_forgotten_in_a_callback_is_not_called_any_more(loop: Loop) -> None:
-    """Both are ready in the same round; whoever comes first forgets the other."""
+    """Both are ready in the same round; the first callback unregisters the other source."""
     with closing(Pipes(2)) as pipes:
         called: list[int] = []
 
@@ -113,7 +113,7 @@ def test_a_source_that_is_forgotten_in_a_callback_is_not_called_any_more(loop: L
 
 
 def test_a_new_descriptor_with_the_number_of_a_closed_one_is_not_told_what_was_not_meant_for_it(loop: Loop) -> None:
-    """Both are ready in the same round; whoever comes first puts a descriptor that is not in the place of the other."""
+    """Both are ready in the same round; the first callback replaces the other's descriptor by one that is not ready."""
     with closing(Pipes(2)) as pipes:
         told: list[str] = []
 
@@ -188,7 +188,7 @@ class Pipes:
             os.write(writer, b"x")
 
     def renew(self, number: int) -> None:
-        """Put an empty pipe in the place of one; its descriptors have the same numbers."""
+        """Replace a pipe by an empty one with the same descriptors."""
         old = self.readers[number], self.writers[number]
         for descriptor in old:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What is remembered of brokers that do not say their versions."""
+"""The cache of openings for brokers that do not report their API versions."""
 
 from __future__ import annotations
 

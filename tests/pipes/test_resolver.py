@@ -31,7 +31,7 @@ def resolver(loop: Loop) -> Iterator[Resolver]:
 
 
 class SlowNames:
-    """In the place of `getaddrinfo()`: answers for names that begin with "slow" only when it is allowed to."""
+    """A substitute of `getaddrinfo()` that delays names with the prefix "slow" until it is released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[str] = []
@@ -55,7 +55,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowNames]:
 
 
 def ask(loop: Loop, resolver: Resolver, host: str, port: int = 9092) -> Answer:
-    """Ask, and run the loop until the answer has come."""
+    """Resolve a name and run the loop until the answer arrives."""
     found: list[Answer] = []
 
     def on_answer(addresses: list[Address], error: str) -> None:
@@ -115,7 +115,7 @@ def test_a_name_is_asked_for_once_at_a_time_and_anew_later(loop: Loop, resolver:
 
 
 def wait_for(loop: Loop, found: list[Any], count: int) -> None:
-    """Run the loop until so many answers have come."""
+    """Run the loop until `count` answers have arrived."""
     deadline = loop.call_later(10, loop.stop)
     loop.run(lambda: loop.stop() if len(found) >= count else None)
     deadline.cancel()

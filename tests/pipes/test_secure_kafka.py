@@ -1,4 +1,4 @@
-"""Connections to a real broker: each way to be secure, and each way in which that goes wrong."""
+"""Connections to a real broker: each security protocol, and each way in which it fails."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 class Client:
-    """A connection to a listener, under a loop of its own."""
+    """A connection to a listener, with its own loop."""
 
     def __init__(self, stack: ExitStack, place: tuple[str, int], tls: Tls, sasl: Sasl) -> None:
         self.loop = Loop()
@@ -100,7 +100,7 @@ def as_user(mechanism: Any, file: str, user: str = "alice") -> Sasl:
     return Sasl(mechanism=mechanism, username=user, password_file=file)
 
 
-# --- what works -------------------------------------------------------------------------------------------------------
+# --- successes --------------------------------------------------------------------------------------------------------
 def test_tls_with_an_authority_of_our_own(stack: ExitStack, kafka: SecureKafka) -> None:
     client = Client(stack, kafka.at("SSL"), Tls(enable=True, ca_file=str(kafka.authority.certificate)), Sasl())
     client.assert_good()
@@ -157,7 +157,7 @@ def test_a_token_from_a_command(stack: ExitStack, kafka: SecureKafka, tmp_path: 
 def test_a_login_is_renewed_before_it_ends(
     stack: ExitStack, kafka: SecureKafka, tmp_path: Path, mechanism: Any
 ) -> None:
-    """The broker closes a connection that is used after the end of its login."""
+    """The broker closes a connection at its first use after the login has expired."""
     if mechanism == "OAUTHBEARER":
         command = ("/bin/cat", a_file(tmp_path, "token", unsigned_token("carol")))
         sasl = Sasl(mechanism=mechanism, token_command=command)
@@ -173,7 +173,7 @@ def test_a_login_is_renewed_before_it_ends(
     assert not any(isinstance(event, Ready) for event in client.events[1:])
 
 
-# --- what does not ----------------------------------------------------------------------------------------------------
+# --- failures ---------------------------------------------------------------------------------------------------------
 def test_an_authority_that_we_do_not_know(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
     other = Authority(tmp_path)
     failure = Client(stack, kafka.at("SSL"), Tls(enable=True, ca_file=str(other.certificate)), Sasl()).failure()
@@ -304,7 +304,7 @@ def test_a_password_with_an_old_broker(stack: ExitStack, old_kafka: OldKafka, tm
 def test_a_wrong_password_with_an_old_broker(
     stack: ExitStack, old_kafka: OldKafka, tmp_path: Path, mechanism: Any
 ) -> None:
-    """All that it does is to close the connection."""
+    """An old broker only closes the connection."""
     failure = Client(stack, old_kafka.at(), Tls(), as_user(mechanism, a_file(tmp_path, "p", "wrong!"))).failure()
     assert failure.cause is Cause.NOT_LET_IN
     assert f'does not let in user "alice" by {mechanism}. Correct [kafka.sasl]' in str(failure.error)

@@ -1,4 +1,4 @@
-"""Columns: what may be there, of which types, and what a person reads otherwise."""
+"""Columns: the accepted ones, their types, and the errors for all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about Spark: its tables of options and columns are those of the code, and its example writes."""
+"""The page about Spark: its tables agree with the code, and its example writes."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_version_0_is_what_the_readable_encoder_writes(rows: list[dict[str, Any]
 
 
 def headers_of(message: bytes) -> list[tuple[bytes, bytes | None]]:
-    """The record headers of an AnyPartition message of version 1, taken apart by hand."""
+    """Return the record headers of an AnyPartition message of version 1, parsed by hand."""
     assert unpack(">ihh", message[:8]) == (len(message), 256, 1)
     at = 12 + int.from_bytes(message[10:12]) + 8
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Spark, daemons and real Kafka: what a pipeline sent is what the audit finds, whatever was killed meanwhile."""
+"""Spark, daemons and real Kafka: the audit finds all messages of a pipeline, also after kills."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def values_in(kafka: KafkaCluster, topic: str) -> list[bytes]:
 
 
 def check(spark: SparkSession, kafka: KafkaCluster, directory: Path, topic: str) -> int:
-    """All rows are there, and the audit says so; the number of copies, on which they agree."""
+    """Check that all rows arrived and the audit agrees; return the number of copies."""
     found = values_in(kafka, topic)
     assert set(found) == {b"%d" % number for number in range(ROWS)}
     verdict = audit_of(spark, kafka, directory, topic)
@@ -126,7 +126,7 @@ def test_two_workers_each_beside_a_daemon_of_its_own(
 
 
 def plant(kafka: KafkaCluster, topic: str, ledger: Path, sequence: list[int], promised: int) -> None:
-    """Messages as the sink stamps them, put into the topic past the daemon."""
+    """Write messages with stamps of the sink into the topic without a daemon."""
     producer = Producer(kafka.librdkafka_config)
     now = time.time_ns() // 1_000_000
     for number in sequence:

@@ -1,7 +1,7 @@
 """Faults in the log of a broker that had acknowledged everything: the audit names each message.
 
-Parquet → backfill → daemon → embedded broker, which then loses a batch, has one twice and swaps two.  What the audit
-says is compared with what the broker's own log says, record by record, by other code than the audit's.
+Parquet → backfill → daemon → embedded broker, which then loses a batch, has one twice and swaps two. The test compares
+the audit's report with the broker's log, record by record, by code of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def broker() -> Iterator[DevBroker]:
 
 
 def stamps(broker: DevBroker) -> list[Named]:
-    """What is in the log, in its order."""
+    """Return the messages of the log in its order."""
     (records,) = broker.fetch(TOPIC)
     found = []
     for record in records:
@@ -51,7 +51,7 @@ def stamps(broker: DevBroker) -> list[Named]:
 
 
 def late(log: Sequence[Named]) -> set[Named]:
-    """Behind a later one of their writer, and no copy."""
+    """Return the messages that follow a later one of their writer and are no copies."""
     highest: dict[str, int] = {}
     found = set()
     for place, (writer, number) in enumerate(log):
@@ -62,7 +62,7 @@ def late(log: Sequence[Named]) -> set[Named]:
 
 
 def backfilled(spark: SparkSession, broker: DevBroker, directory: Path) -> None:
-    """All rows by way of a daemon whose batches are small."""
+    """Backfill all rows through a daemon with small batches."""
     spark.range(0, ROWS, 1, 2).selectExpr("cast(id as string) as value").write.parquet(f"{directory}/in")
     (directory / "daemon").mkdir()
     socket = f"{directory}/daemon/stream"

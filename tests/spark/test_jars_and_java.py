@@ -1,4 +1,4 @@
-"""Fetching jars: what a killed fetch leaves, what a person reads when nothing can be had; finding a Java runtime."""
+"""Fetching jars: the rest of a killed fetch, the errors of an impossible one; finding a Java runtime."""
 
 from __future__ import annotations
 

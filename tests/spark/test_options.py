@@ -1,4 +1,4 @@
-"""Options: every one is taken, in any case; every wrong one is refused in a sentence that says what to give."""
+"""Options: each is accepted in any case; each wrong value is refused with the allowed values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an installed package contains: Spark finds the data source only if `pyspark_bruce` is there."""
+"""The contents of an installed package: Spark finds the data source only through `pyspark_bruce`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data source on real Spark: found by itself, checked on the driver, one connection a task, one ledger a commit."""
+"""The data source on real Spark: automatic lookup, checks on the driver, one connection a task, one ledger a commit."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_null_topic_fails_or_becomes_a_dead_letter(spark: SparkSession, tmp_pa
 
 
 def run_stream(spark: SparkSession, directory: Path, sink: StreamSink) -> None:
-    """The new text files in `directory`/files, one a micro-batch."""
+    """Stream the new text files in `directory`/files, one for each micro-batch."""
     stream = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(directory / "files"))
     places = {"bruce.socket": sink.path, "ledger": f"{directory}/ledger", "checkpointLocation": f"{directory}/check"}
     options = {**PLAIN, **places}

@@ -1,4 +1,4 @@
-"""A task against a stand-in for the daemon: what it sends, what it makes of the answers, what a person reads."""
+"""A task against a fake daemon: its frames, its use of the answers, and its errors."""
 
 from __future__ import annotations
 

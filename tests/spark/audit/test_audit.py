@@ -1,4 +1,4 @@
-"""The audit on real Spark: one topic for each thing that can be wrong, planted, and each of them named."""
+"""The audit on real Spark: one topic for each planted fault, and the audit names each fault."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KAFKA: Final = (
 
 @dataclass
 class Planted:
-    """Messages as Spark's Kafka source shows them, and the ledger of who sent them."""
+    """Messages with the columns of Spark's Kafka source, and the ledger of their senders."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     ledger: list[Sent] = field(default_factory=list)
@@ -119,7 +119,7 @@ def audited(spark: SparkSession, planted: Planted, tmp_path_factory: pytest.Temp
     ledgers = [f"{directory}/ledger-0", f"{directory}/ledger-1"]
     plan = Audit("nowhere", TOPICS, ledgers, f"{directory}/out", [f"{directory}/discards"])
     land(planted.frame(spark), plan.facts)
-    land(planted.frame(spark), plan.facts)  # a second time: what was landed before goes
+    land(planted.frame(spark), plan.facts)  # a second landing replaces the first
     return compare(spark, plan), directory / "out"
 
 

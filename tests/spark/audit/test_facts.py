@@ -1,4 +1,4 @@
-"""Facts say of each message what it was, in few rows; and which came late, against looking at one after the other."""
+"""Facts describe each message in few rows; late messages agree with a message by message search."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPENT: Final = 5
 
 
 def frame(spark: SparkSession, messages: Iterable[Message], *, appended: bool = True, spent: int = SPENT) -> DataFrame:
-    """As Spark's Kafka source shows them; offsets count up in each partition."""
+    """Return messages with the columns of Spark's Kafka source; offsets count up in each partition."""
     offsets: Counter[tuple[str, int]] = Counter()
     rows = []
     for topic, partition, author, number, ms in messages:
@@ -101,7 +101,7 @@ def test_writers_who_take_turns_make_a_row_each(spark: SparkSession) -> None:
 
 
 def late_by_hand(numbers: Sequence[int]) -> set[int]:
-    """Smaller than one before, and no copy."""
+    """Return the numbers that follow a larger one and are no copies."""
     return {n for place, n in enumerate(numbers) if n < max(numbers[: place + 1]) and n not in numbers[:place]}
 
 

@@ -1,4 +1,4 @@
-"""The audit as a service: how it ends, what it forgets, and that it may run in any thread."""
+"""The audit as a service: its end, its removal of old facts, and its use in any thread."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "followed"
 PAST_MS: Final = 300_000
-"""So old are messages, so that their minute is over."""
+"""Age of the messages, so that their minute is over."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def broker() -> Iterator[DevBroker]:
 
 
 def put(broker: DevBroker, numbers: Iterable[int], directory: Path, promised: int) -> Audit:
-    """Stamped messages and the ledger of who sent them; the audit of both."""
+    """Write stamped messages and the ledger of their sender; return the audit of both."""
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     sent = time.time_ns() // 1_000_000 - PAST_MS
     for number in numbers:

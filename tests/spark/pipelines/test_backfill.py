@@ -1,4 +1,4 @@
-"""Backfill on real Spark: every format, expressions, what is left after an interruption, and the dry run."""
+"""Backfill on real Spark: every format, expressions, the state after an interruption, and the dry run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fleet: pages of daemons become rows in tasks, and the worst of them is found."""
+"""The fleet: pages of daemons become rows in tasks, and the ranking finds the worst daemon."""
 
 from __future__ import annotations
 
