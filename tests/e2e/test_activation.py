@@ -1,4 +1,4 @@
-"""Sockets of a service manager outlive the daemon: its clients never hear of a restart."""
+"""Sockets of a service manager outlive the daemon: its clients notice no restart."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def broker() -> Iterator[DevBroker]:
 
 @pytest.fixture
 def daemon(tmp_path: Path, broker: DevBroker) -> Iterator[Daemon]:
-    """Not started, with a socket for datagrams that the test holds."""
+    """Yield a daemon that is not started, with a datagram socket that the test holds."""
     daemon = Daemon(tmp_path, broker.bootstrap, BLOCKING)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as opened:
         opened.bind(str(daemon.socket_path))
@@ -116,7 +116,7 @@ def test_a_socket_that_the_configuration_does_not_know_is_refused(tmp_path: Path
 
 
 def test_systemd_hands_the_socket_over(tmp_path: Path, broker: DevBroker) -> None:
-    """With systemd's own program: the first datagram starts the daemon, and is delivered."""
+    """systemd's own program starts the daemon at the first datagram, which is delivered."""
     activate = shutil.which("systemd-socket-activate")
     if activate is None:
         pytest.skip("systemd-socket-activate is not installed")

@@ -1,4 +1,4 @@
-"""Topics that the brokers do not know: made on demand, refused if they cannot be; all others flow meanwhile."""
+"""Unknown topics: created on demand or refused, while messages of other topics flow."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whatever clients send: it is counted under its reason, shown in the reports, and harms nothing else.
+"""Malformed input: it is counted under its reason, shown in the reports, and harms no other message.
 
-One daemon and one broker for all tests; each test sends good messages around the bad ones and sees them arrive.
+All tests share one daemon and one broker; each test sends good messages around the bad ones and checks their arrival.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 LIMIT: Final = 50_001
-"""An odd `max_datagram_size`: nothing in memory has just this size."""
+"""An odd `max_datagram_size` that differs from every size in memory."""
 MESSAGE_MAX: Final = 20_000
 SAMPLE: Final = 100
 LONGEST_NAME: Final = "n" * 249
@@ -68,7 +68,7 @@ P1: Final = VECTORS_GOOD["P1"]
 
 
 def changed(vector: str, at: int, field: str) -> str:
-    """A vector with other bytes from byte `at` on."""
+    """Return a vector with the bytes from `at` on replaced."""
     return vector[: 2 * at] + field + vector[2 * at + len(field) :]
 
 
@@ -138,7 +138,7 @@ NUMBERS: Final = itertools.count()
 
 
 class Bench:
-    """Sends to the daemon, and looks what became of it."""
+    """A sender to the daemon that checks the outcome."""
 
     def __init__(self, daemon: Daemon, broker: DevBroker) -> None:
         self.daemon = daemon
@@ -160,7 +160,7 @@ class Bench:
         return {counter.name: total(self._slab, counter) for counter in Counter if counter.name.startswith("Input")}
 
     def watch_report(self) -> Self:
-        """Before anything is sent: wait until the report has what was before, to be compared with."""
+        """Wait until the report has all earlier messages, as the base of comparisons."""
         counts = {
             "malformed_msg_count": DiscardReason.MALFORMED,
             "unsupported_api_key_msg_count": DiscardReason.UNSUPPORTED_API_KEY,
@@ -199,7 +199,7 @@ class Bench:
         )
 
     def settle(self) -> dict[str, int]:
-        """Wait until all is settled and the good messages are seen to have arrived; what was discarded, by reason."""
+        """Wait until all messages are settled and the good ones have arrived; return the discards by reason."""
         books = self.daemon.wait_settled(self._before.received + self._sent)
         assert books.received == self._before.received + self._sent
         arrived = [record.value for records in self._broker.fetch("good") for record in records]
@@ -210,7 +210,7 @@ class Bench:
         return {reason: count for reason, count in differences.items() if count}
 
     def counted(self) -> dict[str, int]:
-        """By how much the input's counters went up, the good messages left out."""
+        """Return the rise of the input's counters without the good messages."""
         now = self._counters()
         now["InputAgentProcessPartitionKeyMsg"] -= (len(self._good) + 1) // 2
         now["InputAgentProcessAnyPartitionMsg"] -= len(self._good) // 2
@@ -218,7 +218,7 @@ class Bench:
         return {name: count for name, count in differences.items() if count}
 
     def wait_reported(self, field: str, more: int) -> dict[str, Any]:
-        """The report, once a count of it has gone up by so much."""
+        """Return the report once one of its counts has risen by `more`."""
         wanted = self.report_before[field] + more
         self.daemon.wait_for(lambda: self.report()[field] >= wanted, f"{field} = {wanted}", 10)
         report = self.report()
@@ -249,13 +249,13 @@ def test_a_malformed_datagram(bench: Bench, vector: str, counters: set[str]) -> 
 
 
 def test_the_report_has_the_25_malformed_datagrams_that_were_seen_last(bench: Bench) -> None:
-    """Each once, the newest first, cut to the configured size; and says nothing about their topics."""
+    """The report has each once, the newest first, cut to the configured size, and no topic."""
     bench.watch_report()
     rows = [bytes.fromhex(vector) for vector, _ in MALFORMED.values()] + [b"long" + bytes(100)]
     sent = [rows[0], *rows, rows[-3]]
     for number, data in enumerate(sent, start=1):
         bench.send(data)
-        if number % 5 == 0 or number == len(sent):  # of a burst the input shows fewer
+        if number % 5 == 0 or number == len(sent):  # the input samples a burst
             report = bench.wait_reported("malformed_msg_count", number)
     assert bench.settle() == {"MALFORMED": len(sent)}
     newest = [rows[-3], rows[-1], rows[-2], *reversed(rows[:-3])]
@@ -368,7 +368,7 @@ def test_a_topic_that_is_made_after_its_first_message_works_without_a_restart(be
 
 
 def test_too_long_for_kafka(bench: Bench, broker: DevBroker) -> None:
-    """The limit counts key and value and 26 bytes; both kinds of messages, good ones of the same topic in between."""
+    """The limit counts key, value and 26 bytes; the test sends both kinds between good messages of the same topic."""
     longest = MESSAGE_MAX - 26
     before = _records(broker, "t1")
     bench.send_bad(
@@ -397,7 +397,7 @@ def of_length(length: int, letter: bytes = b"z") -> bytes:
 
 
 def test_the_largest_datagram_and_one_byte_more(bench: Bench) -> None:
-    """The largest is taken by the input; that it is too long for Kafka is found out later."""
+    """The input accepts the largest datagram; the router finds it too long for Kafka."""
     cut_to_fit = of_length(LIMIT) + b"!"
     bench.watch_report()
     bench.send_bad(of_length(LIMIT), of_length(LIMIT + 1), of_length(LIMIT + 40), of_length(60_000), cut_to_fit)
@@ -411,7 +411,7 @@ def test_the_largest_datagram_and_one_byte_more(bench: Bench) -> None:
 
 
 def damage(rng: random.Random, data: bytes) -> bytes:
-    """Change, cut, lengthen; most often Size agrees with what came of it."""
+    """Change, cut or lengthen a message; mostly adjust Size to the result."""
     changed = bytearray(data)
     for _ in range(rng.randrange(4)):
         if changed:
@@ -434,7 +434,7 @@ def anything(rng: random.Random) -> bytes:
 
 
 def expected(data: bytes) -> str:
-    """What becomes of a datagram; the reference parser decides."""
+    """Return the outcome of a datagram by the reference parser."""
     outcome = parse_message(data)
     if not isinstance(outcome, Message):
         return outcome.reason.name
@@ -460,5 +460,5 @@ def test_anything_at_all(bench: Bench, daemon: Daemon) -> None:
 
 
 def test_all_kinds_are_known_to_the_tables() -> None:
-    """When a kind of message is added the tables above have to grow."""
+    """A new kind of message needs new rows in the tables above."""
     assert set(ApiKey) == {256, 257}

@@ -178,7 +178,7 @@ def test_the_connections_of_a_killed_worker_end_without_an_answer(tmp_path: Path
 
 
 def _answered_to_the_end(client: socket.socket) -> bool:
-    """Send and ask until the connection ends, which it does in the middle."""
+    """Send messages and barriers until the connection ends in the middle."""
     try:
         for _ in range(100_000):
             client.sendall(message(1, 1))

@@ -39,7 +39,7 @@ def send(client: Client, name: bytes, first: int, count: int) -> None:
 
 
 def received(broker: DevBroker, name: bytes) -> list[int]:
-    """The numbers of a sender's messages, in the order of their partition."""
+    """Return the numbers of a sender's messages in the order of their partition."""
     values = [record.value or b"" for record in broker.fetch("clicks")[0]]
     return [int(value.split(b":")[1]) for value in values if value.startswith(name + b":")]
 
@@ -74,7 +74,7 @@ def test_a_stream_client_outlives_the_daemon(tmp_path: Path) -> None:
                 daemon.wait_settled(100)
                 assert daemon.terminate() == 0
             later = threading.Thread(target=send, args=(client, b"s", 100, 100))
-            later.start()  # waits for the daemon to come back
+            later.start()  # waits for the daemon's restart
             with daemon_in(tmp_path, broker) as daemon:
                 later.join(60)
                 assert client.stats().connections == 2

@@ -1,6 +1,6 @@
-"""Each reason for which a message is discarded, provoked from outside: counted, reported, and kept in the file.
+"""Each reason for a discard, provoked from outside: counted, reported, and kept in the file.
 
-What the file keeps can be sent again; whatever happens to the file, delivery goes on.
+The messages in the file can be sent again; delivery continues after any damage to the file.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 class Case(NamedTuple):
-    """How a discard is provoked, and its line: info, topic, value."""
+    """The cause of a discard, and its line: info, topic, value."""
 
     provoke: Callable[[Bench], None]
     info: str
@@ -160,7 +160,7 @@ def test_possible_duplicates_are_in_the_file_too(bench: Bench) -> None:
 
 
 def test_a_full_slab(tmp_path: Path) -> None:
-    """Nothing of what was sent is missing: it is delivered or in the file, from which it could be sent again."""
+    """Every sent message is delivered or in the file, from which it could be sent again."""
     with DevBroker(topics={"good": 1}) as broker:
         broker.inject(Fault(action=Action.ERROR, code=7, topic="good", times=None))
         bench = Bench(tmp_path, broker, {"slab.size": "8m", "topic_share.alpha": 0})
@@ -205,10 +205,10 @@ def test_a_file_that_cannot_be_written_hurts_nothing_else(tmp_path: Path, troubl
     with DevBroker(topics={"good": 1}) as broker:
         bench = Bench(tmp_path, broker)
         if trouble == "no permission":
-            bench.file.mkdir()  # the tests may run as root, whom no mode stops
+            bench.file.mkdir()  # the tests may run as root, which ignores modes
         with bench.daemon as daemon:
             if trouble == "full disk":
-                limit = (50_000, resource.RLIM_INFINITY)  # more than the log of the daemon has, which must go on
+                limit = (50_000, resource.RLIM_INFINITY)  # exceeds the size of the daemon's log, which must continue
                 psutil.Process(daemon.pids()["status"]).rlimit(psutil.RLIMIT_FSIZE, limit)
             for _ in range(100):
                 bench.send("nobody's", bytes(1000))
@@ -255,7 +255,7 @@ def test_messages_of_a_topic_are_copied_on_their_way(tmp_path: Path) -> None:
             received = 1
 
             def send_until_copied(lines: int) -> None:
-                """The choice takes a moment to get around."""
+                """Send until the choice has reached all processes."""
                 nonlocal received
 
                 def copied() -> bool:

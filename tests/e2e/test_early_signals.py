@@ -1,4 +1,4 @@
-"""Signals that come while a daemon starts: it obeys them when it is there, and does not end of them."""
+"""Signals during the start of a daemon: the daemon obeys them after the start and does not die of them."""
 
 from __future__ import annotations
 
@@ -46,11 +46,13 @@ status = main(["run"])
 assert not signal.pthread_sigmask(signal.SIG_BLOCK, []), "it is as before"
 sys.exit(status)
 """
-"""A start that fails after signals came."""
+"""A start that fails after signals arrived."""
 
 
 def mask_of(pid: int, field: str) -> set[Signals]:
-    """Which of them a process blocks (`SigBlk`) or handles (`SigCgt`), as the kernel has it; none if it has ended."""
+    """Return the signals that a process blocks (`SigBlk`) or handles (`SigCgt`) according to the kernel; none if it
+    ended.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -60,7 +62,7 @@ def mask_of(pid: int, field: str) -> set[Signals]:
 
 
 class Shower(Thread):
-    """Signals to a daemon from the moment on that it holds them back: every few ms, or once."""
+    """A sender of signals to a daemon from the moment when it blocks them: every few ms, or once."""
 
     def __init__(self, daemon: Daemon, numbers: tuple[Signals, ...], *, once: bool) -> None:
         super().__init__()
@@ -69,7 +71,7 @@ class Shower(Thread):
         self._once = once
         self._over = Event()
         self.began_early = False
-        """Whether nothing but the kernel held the first ones back."""
+        """True if only the kernel held the first signals back."""
 
     def run(self) -> None:
         while not self.began_early:
@@ -137,7 +139,7 @@ def test_an_upgrade_that_is_asked_for_at_the_first_moment(tmp_path: Path, broker
 
 
 def test_a_start_that_fails_ends_as_ever(tmp_path: Path) -> None:
-    """What was held back does not end it instead."""
+    """The deferred signals do not end the daemon instead."""
     ended = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, check=False, cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (1, b"bruce: No.\n")
 

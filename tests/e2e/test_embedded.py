@@ -67,7 +67,7 @@ def test_killing_everything_at_once_loses_and_doubles_nothing(tmp_path: Path, br
             daemon.wait_received(received + 5000)
             daemon.kill_all()
             for sender in senders:
-                sender.wait(60)  # it fails when the socket goes; what it got rid of before counts
+                sender.wait(60)  # fails when the socket disappears; messages sent before count
             daemon.start()
             received = daemon.wait_settled(received).received
         assert daemon.books().delivered == received
@@ -75,7 +75,7 @@ def test_killing_everything_at_once_loses_and_doubles_nothing(tmp_path: Path, br
 
 
 def assert_unique_and_in_order(records: dict[str, list[Seen]], received: int) -> None:
-    """Each message that was received once, and those of a load's sender in order per partition and kind."""
+    """Check that each received message arrived once, and each sender's in order per partition and kind."""
     names = [(seen.timestamp_ms, seen.value) for some in records.values() for seen in some]
     assert len(names) == received
     # Three loads that differ in their seed send messages of equal names; their bytes differ.

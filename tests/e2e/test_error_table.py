@@ -1,7 +1,7 @@
-"""Every error code once from the embedded broker, each on a topic of its own: what the table says is what is done.
+"""Every error code once from the embedded broker, each on its own topic: the daemon acts as the table says.
 
-All codes of an action strike the first request with their topic.  Then, topic by topic, everything is there once and in
-order, but for the batch that the table gives up; and what the daemon counted is what the action means.
+All codes of an action hit the first request with their topic. Then, topic by topic, all messages have arrived once and
+in order, except a batch that the table gives up. The daemon's counters match the action.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 MESSAGES: Final = 30
-"""On average for each topic."""
+"""Average number of messages for each topic."""
 PATIENT: Final[Mapping[str, object]] = {"http.discard_report_interval_s": 86_400}
 TRIED_AGAIN: Final = (
     Action.RESEND,
@@ -53,14 +53,14 @@ def topic_of(row: ErrorRow) -> str:
 
 
 def fault_for(row: ErrorRow, times: int = 1) -> Fault:
-    """A code that says that it is there already is true."""
+    """A code that reports a duplicate is sent for a true duplicate."""
     is_there = row.action is Action.OK
     action = FaultAction.ERROR_APPENDED if is_there else FaultAction.ERROR
     return Fault(action=action, code=row.code, topic=topic_of(row), times=times)
 
 
 class Counted(NamedTuple):
-    """How much counters have grown."""
+    """The rise of counters."""
 
     answers: dict[int, int]
     pauses: int
@@ -69,7 +69,7 @@ class Counted(NamedTuple):
 
 
 class Stage:
-    """A daemon and its broker, and what becomes of topics whose first request is answered with an error."""
+    """A daemon and its broker, which answers the first request of topics with an error."""
 
     def __init__(self, daemon: Daemon, broker: DevBroker) -> None:
         self.daemon = daemon
@@ -77,11 +77,11 @@ class Stage:
         self._counted = self._count()
 
     def strike(self, rows: Iterable[ErrorRow], times: int = 1) -> tuple[Account, Counted]:
-        """Send to a topic for each row; what arrived of it, and what was counted meanwhile."""
+        """Send to a topic for each row; return the received messages and the counted events."""
         return self.suffer([fault_for(row, times) for row in rows])
 
     def suffer(self, faults: Iterable[Fault]) -> tuple[Account, Counted]:
-        """The same for faults, each with its topic."""
+        """Do the same for faults, each with its topic."""
         topics = []
         for fault in faults:
             assert fault.topic is not None
@@ -124,7 +124,7 @@ class Stage:
             slab.close()
 
     def wait_reported(self, kind: str, topics: Mapping[str, int]) -> list[dict[str, Any]]:
-        """The items of a discard report for these topics, once it has so many messages of each."""
+        """Return the items of a discard report for these topics, once they have the expected counts."""
         items: list[dict[str, Any]] = []
 
         def is_there() -> bool:
@@ -189,7 +189,7 @@ def test_what_is_given_up_is_one_batch_and_reported_by_topic(stage: Stage, actio
 
 
 def test_what_may_be_doubled_is_reported_by_topic(stage: Stage) -> None:
-    """The broker appended, and said that the sequence number was wrong all the same."""
+    """The broker appends the batch and still answers with a wrong sequence number."""
     account, counted = stage.suffer([Fault(action=FaultAction.ERROR_APPENDED, code=45, topic="doubled")])
     assert not account.missing
     assert 0 < account.repeated["doubled"] <= counted.possible_duplicates
@@ -201,7 +201,7 @@ def test_what_may_be_doubled_is_reported_by_topic(stage: Stage) -> None:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Allows one failed attempt."""
+    """Yield a stage that allows one failed attempt."""
     with a_stage(tmp_path_factory.mktemp("attempts"), {**PATIENT, "delivery.max_failed_attempts": 1}) as made:
         yield made
 

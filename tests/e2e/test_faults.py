@@ -1,6 +1,6 @@
-"""A broker that misbehaves, in every way that the embedded one knows: nothing is lost, doubled or out of order.
+"""A broker that injects all its faults: no message is lost, doubled or reordered.
 
-Most tests share one daemon and one cluster; each has a topic of its own and compares it message by message.
+Most tests share one daemon and one cluster; each has its own topic and compares it message by message.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ AT_LEAST_ONCE: Final = 2
 
 @dataclass
 class Stage:
-    """A daemon, its cluster, and what the daemon had received and discarded before a test."""
+    """A daemon, its cluster, and the counts of messages before a test."""
 
     daemon: Daemon
     broker: DevBroker
@@ -52,20 +52,20 @@ class Stage:
         self._before: dict[int, int] = {}
 
     def load(self, messages: int = MESSAGES, largest: int = 300, keyed: int = 60) -> Load:
-        """Messages for a new topic with a partition on each broker."""
+        """Return messages for a new topic with a partition on each broker."""
         topic = f"topic-{next(self._numbers)}"
         self.broker.add_topic(topic, PARTITIONS)
         self._before = self._counters()
         return Load((topic,), senders=1, messages=messages, largest=largest, keyed=keyed)
 
     def send(self, load: Load) -> Sender:
-        """Begin to send."""
+        """Start sending."""
         sender = Sender(load, self.daemon.socket_path)
         sender.start()
         return sender
 
     def delivered(self, load: Load, *, sender: Sender | None = None, missing: int = 0, timeout: float = 60) -> None:
-        """Everything of the load arrives once and in order, but for so many that are discarded."""
+        """Check that the load arrives once and in order, except `missing` discarded messages."""
         sender = sender or self.send(load)
         sender.join()
         assert sender.accepted == load.total
@@ -90,15 +90,15 @@ class Stage:
         }
 
     def grown(self, counter: int) -> int:
-        """How much a counter has grown since `load`."""
+        """Return the rise of a counter since `load`."""
         return self._counters()[counter] - self._before[counter]
 
     def before(self, counter: int) -> int:
-        """A counter at the time of `load`."""
+        """Return a counter at the time of `load`."""
         return self._before[counter]
 
     def answered(self, code: int) -> int:
-        """How often the daemon was answered an error code since `load`."""
+        """Return the number of answers with an error code since `load`."""
         return self.grown(Counter.AckErrorFirst + 1 + code)
 
     def _counters(self) -> dict[int, int]:
@@ -112,7 +112,7 @@ class Stage:
             slab.close()
 
     def epochs(self, load: Load) -> list[int]:
-        """The producer epochs of the partitions of a load."""
+        """Return the producer epochs of the partitions of a load."""
         slab = Slab(self.daemon.slab_path)
         try:
             topic = TopicTable(slab).id_of(load.topics[0].encode())
@@ -121,7 +121,7 @@ class Stage:
             slab.close()
 
     def idempotence(self) -> int:
-        """What the slab says about the brokers."""
+        """Return the brokers' idempotence recorded in the slab."""
         slab = Slab(self.daemon.slab_path)
         try:
             return slab.words[lay.SUPER_IDEMPOTENCE >> 2]
@@ -129,7 +129,7 @@ class Stage:
             slab.close()
 
     def name_of_dispatcher(self) -> str:
-        """One that is there."""
+        """Return the name of a running dispatcher."""
         self.daemon.wait_for(lambda: any("dispatcher" in name for name in self.daemon.pids()), "a dispatcher", 20)
         return next(name for name in self.daemon.pids() if "dispatcher" in name)
 
@@ -144,7 +144,7 @@ def a_stage(directory: Path, broker: DevBroker, settings: dict[str, object] | No
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     settings: dict[str, object] = {
         "delivery.kafka_socket_timeout_s": 5,
-        "batching.produce_request_data_limit": "8k",  # many requests, so that there is something in flight
+        "batching.produce_request_data_limit": "8k",  # many requests, so that some are in flight
     }
     with DevBroker(brokers=3) as broker, a_stage(tmp_path_factory.mktemp("faults"), broker, settings) as made:
         yield made
@@ -250,7 +250,7 @@ def test_takes_the_next_epoch_when_the_table_says_so(stage: Stage, code: int) ->
 
 @pytest.mark.parametrize("code", [42, 1, 126])
 def test_discards_what_the_table_says_and_only_that(stage: Stage, code: int) -> None:
-    """In the middle of a pipeline: the gap that the discarded batch leaves is closed without doubling anything."""
+    """The error hits the middle of a pipeline: the gap of the discarded batch is closed without duplicates."""
     load = stage.load(messages=2000)
     stage.broker.inject(Fault(action=Action.DELAY, ms=50, topic=load.topics[0], times=None))
     stage.broker.inject(Fault(action=Action.ERROR, code=code, topic=load.topics[0], nth=3, every=4, times=2))
@@ -340,7 +340,7 @@ def test_all_brokers_go_and_come_back(stage: Stage) -> None:
 
 
 def test_all_brokers_get_other_addresses(tmp_path: Path) -> None:
-    """Of those that the metadata named none is left; one is where the configuration says."""
+    """None of the metadata's addresses is left; the configuration names one valid address."""
     port = ReservedPort()
     with DevBroker(brokers=2) as broker, Daemon(tmp_path, f"{broker.bootstrap},127.0.0.1:{port.number}") as daemon:
         stage = Stage(daemon, broker)
@@ -378,7 +378,7 @@ def test_one_of_three_brokers_down_costs_the_others_nothing_and_the_router_littl
     load = stage.load(messages=1000, keyed=100)
     stage.delivered(load)
     load = stage.load(messages=3000, keyed=100)
-    stage.broker.broker_down(3, stale=1_000_000)  # nobody has noticed yet that it is gone: it leads on, on paper
+    stage.broker.broker_down(3, stale=1_000_000)  # the stale metadata still names it as leader
     router = psutil.Process(stage.daemon.pids()["router"])
     sender = stage.send(load)
     sender.join()

@@ -37,7 +37,7 @@ def broker() -> Iterator[DevBroker]:
 
 
 def read_back(broker: DevBroker) -> list[tuple[int, int]]:
-    """Client and number of all that is there; each client's messages of a partition in order."""
+    """Return client and number of all records; each client's messages of a partition are in order."""
     found = []
     for topic in TOPICS:
         for records in broker.fetch(topic):
@@ -89,7 +89,7 @@ def test_a_block_that_raises_takes_its_messages_back(tmp_path: Path, broker: Dev
             fail_inside(client)
         with client.attempt("again"):
             client.send(TOPICS[0], b"1:2:")
-        with contextlib.suppress(FlushError):  # it tells of the broken connection
+        with contextlib.suppress(FlushError):  # reports the broken connection
             client.flush(60)
         assert daemon.wait_settled(2).discarded == {"ABANDONED_ATTEMPT": 1}
     assert read_back(broker) == [(1, 2)]
@@ -137,7 +137,7 @@ def test_an_attempt_that_is_too_large_is_told_and_closed(tmp_path: Path, broker:
 
 
 def test_a_hundred_attempts_between_others(tmp_path: Path, broker: DevBroker) -> None:
-    """Every third leaves before its end; a daemon that shuts down discards what is open."""
+    """Every third client disconnects before its end frame; a daemon that shuts down discards open attempts."""
     with daemon_in(tmp_path, broker) as daemon, ExitStack() as stack:
         clients = [stack.enter_context(connect(daemon, "tcp" if who % 2 else "unix")) for who in range(150)]
         for part in range(3):

@@ -1,4 +1,4 @@
-"""A small slab and a long outage of some: what is stuck does not take the memory of what flows."""
+"""A small slab and a long outage of some topics: stuck messages leave memory for flowing ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEAD_BROKER: Final = 3
 
 
 def share_in_use(slab_path: Path) -> float:
-    """The share of the chunks that cannot be reclaimed."""
+    """Return the fraction of chunks that cannot be reclaimed."""
     slab = Slab(slab_path)
     try:
         heads = [(chunk, span) for chunk, state, span, _ in chunk_heads(slab) if state is not ChunkState.FREE]

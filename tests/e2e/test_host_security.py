@@ -1,4 +1,4 @@
-"""The daemon as an unprivileged user, its pages on a UNIX socket, changes with a token, and who may read its files."""
+"""The daemon as an unprivileged user: pages on a UNIX socket, changes with a token, and the modes of its files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 
 USER: Final = STRANGERS[0] if STRANGERS else ONESELF
 PREFIX: Final = (
-    # He may read the interpreter, wherever it is; there is nothing else that he may and others may not.
+    # The user may read the interpreter; all its other rights are those of every user.
     *("/usr/bin/setpriv", f"--reuid={USER.uid}", f"--regid={USER.gid}", "--clear-groups"),
     *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "--bounding-set=-all,+dac_read_search"),
 )
@@ -32,12 +32,12 @@ TOKEN: Final = "sésame"
 SECRET: Final = b"a value that is nobody's business"
 OTHERS: Final = 0o007
 TOLD_TO_COMMANDS: Final = ("http.listen", "http.token_file")
-"""Settings that stand in the file, too: with them `bruce` finds the pages."""
+"""Settings that the file contains as well: with them `bruce` finds the pages."""
 
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A directory of the user."""
+    """Yield a directory of the user."""
     with tempfile.TemporaryDirectory(prefix="bruce-user-") as name:
         os.chown(name, USER.uid, USER.gid)
         Path(name).chmod(0o755)
@@ -57,13 +57,13 @@ def bruce(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def files_of(directory: Path) -> dict[str, int]:
-    """The modes of everything in a directory."""
+    """Return the modes of all files in a directory."""
     return {str(each.relative_to(directory)): each.lstat().st_mode for each in directory.rglob("*")}
 
 
 @pytest.mark.usefixtures("no_umask")
 def test_an_unprivileged_daemon_with_its_pages_on_a_unix_socket(directory: Path) -> None:
-    """Its umask is 0: all that is closed is closed by itself."""
+    """With umask 0, only the daemon's explicit modes protect its files."""
     token = directory / "token"
     token.write_text(TOKEN, "utf-8")
     token.chmod(0o600)
@@ -107,8 +107,8 @@ def test_an_unprivileged_daemon_with_its_pages_on_a_unix_socket(directory: Path)
 
 
 def is_open_to_others(directory: Path, name: str, mode: int) -> bool:
-    """Whether messages, or what the daemon says to itself, can be had by everybody."""
-    if name in {"bruce.toml", "log", "in.dgram"}:  # ours, and the socket that was to be open
+    """Return True if every user can read messages or the daemon's internal frames."""
+    if name in {"bruce.toml", "log", "in.dgram"}:  # the test's files, and the public socket
         return False
     is_behind = not (directory / name).parent.lstat().st_mode & OTHERS
     return bool(mode & OTHERS) and not is_behind
@@ -123,7 +123,7 @@ def assert_unprivileged(daemon: Daemon) -> None:
 
 
 def assert_asked_by_commands(daemon: Daemon) -> None:
-    """Everything that asks for pages finds them on the socket; what changes something needs the token."""
+    """Check that all commands find the pages on the socket, and that changes need the token."""
     address = daemon.get("/server_info/json")
     assert address["pid"] == daemon.pid
     for words in (("status",), ("check",), ("monitor", "--state", daemon.directory / "state")):

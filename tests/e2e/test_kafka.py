@@ -28,7 +28,7 @@ def make_topics(cluster: KafkaCluster, prefix: str, count: int, replication: int
 
 
 def read_back(cluster: KafkaCluster, topics: Iterable[str]) -> dict[str, list[Seen]]:
-    """Everything in these topics, a topic at a time, each partition's records in order."""
+    """Read all records of these topics, a topic at a time, each partition in order."""
     records: dict[str, list[Seen]] = {}
     for topic in topics:
         records[topic] = [

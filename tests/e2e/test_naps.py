@@ -1,4 +1,4 @@
-"""Where many datagrams may wait, the input of a real daemon sleeps while messages come fast."""
+"""With a long socket queue, the input of a real daemon naps while messages come fast."""
 
 from __future__ import annotations
 

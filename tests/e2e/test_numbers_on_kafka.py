@@ -1,4 +1,4 @@
-"""Sequence numbers on real brokers: topics that have none, and brokers that forget who we are."""
+"""Sequence numbers on real brokers: topics without numbers, and brokers that forget the producer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXPIRES: Final = {"producer.id.expiration.ms": "500", "producer.id.expiration.ch
 
 
 def deliver(daemon: Daemon, count: int, before: int = 0) -> Load:
-    """Send so many messages, and wait until they are delivered."""
+    """Send `count` messages and wait for their delivery."""
     load = Load((TOPIC,), senders=1, messages=count, largest=300)
     for sender in start_senders(load, daemon.socket_path):
         assert sender.wait(TIMEOUT_S) == 0
@@ -47,7 +47,7 @@ def read_back(cluster: KafkaCluster) -> dict[str, list[Seen]]:
 
 
 def forget(cluster: KafkaCluster) -> None:
-    """Delete all records, and with them what old brokers know of producers."""
+    """Delete all records, and with them the old brokers' state of producers."""
     ends = {partition: records[-1].offset + 1 for partition, records in cluster.read_all(TOPIC).items() if records}
     assert len(ends) == PARTITIONS
     places = [TopicPartition(TOPIC, partition, end) for partition, end in ends.items()]
@@ -67,7 +67,7 @@ def test_a_topic_whose_format_has_no_sequence_numbers(tmp_path: Path) -> None:
 
 
 def test_an_old_broker_that_has_forgotten_us_says_so(tmp_path: Path) -> None:
-    """Numbers go on behind those that were deleted: UNKNOWN_PRODUCER_ID."""
+    """Numbers continue behind the deleted ones: UNKNOWN_PRODUCER_ID."""
     with KafkaCluster("1.1.1", directory=tmp_path / "kafka") as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
         with Daemon(tmp_path, cluster.bootstrap) as daemon:
@@ -92,7 +92,7 @@ def test_a_broker_of_today_takes_any_number_when_our_id_has_expired(tmp_path: Pa
 
 
 def wait_expired(cluster: KafkaCluster) -> None:
-    """Until the brokers know no producer of the topic any more."""
+    """Wait until the brokers have no producer of the topic."""
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
     places = [kafka.TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
     try:

@@ -1,4 +1,4 @@
-"""Outages as an operator sees them: the health page turns red and says why, and the log says when it is over."""
+"""Outages from an operator's view: the health page turns red with the cause, and the log reports the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page for people, in a real browser, of a real daemon."""
+"""The overview page of a real daemon in a real browser."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def send(daemon: Daemon, *messages: tuple[str, bytes]) -> None:
 
 
 def open_page(browser: Browser, daemon: Daemon, *, width: int = 1280, dark: bool = False) -> None:
-    """Open the page, and wait until it shows an answer."""
+    """Open the page and wait for its first answer."""
     browser.open(daemon.url("/"), width=width, dark=dark)
     browser.wait(lambda: browser.text("#updated"), "the first answer")
 
@@ -73,7 +73,7 @@ TOO_WIDE: Final = """
 
 
 def assert_nothing_sticks_out(browser: Browser) -> None:
-    """Nothing is wider than the part of the page that it is in, nor makes the page scroll sideways."""
+    """Check that no element exceeds its container or makes the page scroll sideways."""
     assert browser.run(TOO_WIDE) == []
     assert browser.run("return document.documentElement.scrollWidth - innerWidth") <= 0
 
@@ -248,7 +248,7 @@ def test_a_daemon_that_is_gone(tmp_path: Path, broker: DevBroker, browser: Brows
         assert "does not answer since" in words
         assert "What is below is of" in words
         assert "no answer" in browser.driver.title
-        assert browser.text("#t-in")  # what was known stays
+        assert browser.text("#t-in")  # the last figures stay
         daemon.start()
         wait_state(browser, "good")
         assert not browser.find("#silence").is_displayed()
@@ -258,7 +258,7 @@ def test_a_daemon_that_is_gone(tmp_path: Path, broker: DevBroker, browser: Brows
 
 # --- by hand ----------------------------------------------------------------------------------------------------------
 def focused(browser: Browser) -> str:
-    """The element that has the focus, and is seen to have it."""
+    """Return the focused element, which must show its focus."""
     return str(browser.run("""
         const it = document.activeElement, style = getComputedStyle(it);
         if (it !== document.body && it.id !== "main" && style.outlineStyle === "none") return "focus is not visible";
@@ -343,7 +343,7 @@ def test_two_thousand_topics(tmp_path: Path, browser: Browser) -> None:
 
 
 def answers(browser: Browser) -> int:
-    """Answers that the page had since it was hidden, or shown again."""
+    """Return the number of answers since the page was hidden or shown again."""
     return int(browser.run("return performance.getEntriesByType('resource').length"))
 
 

@@ -1,4 +1,4 @@
-"""A topic gets more partitions while messages for it are held: each partition has them in the order of sending."""
+"""A topic gets more partitions while messages for it are held: each partition keeps the order of sending."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 DELIVERED, HELD, AFTER = 100, 1700, 1000
-"""Messages: before the router is stopped, while it is, and when it goes on."""
+"""Numbers of messages before the router stops, during the stop, and after it."""
 WITHIN_S: Final = 90
 
 

@@ -1,4 +1,4 @@
-"""A topic with a limit, in the whole daemon: what passes, what is reported, and a router that dies meanwhile."""
+"""A topic with a limit in the whole daemon: passing messages, reports, and the death of the router."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reported(daemon: Daemon) -> list[dict[str, object]]:
 
 
 def send_and_wait(daemon: Daemon, numbers: range) -> None:
-    """A message of each topic for each number; returns when the discards are in the report."""
+    """Send a message of each topic for each number, and wait until the report has the discards."""
     with DatagramClient(daemon.socket_path) as client:
         for number in numbers:
             client.send("noisy", b"%d" % number)
@@ -58,7 +58,7 @@ def values_of(broker: DevBroker, topic: str) -> list[int]:
 
 
 def test_a_limit_is_for_all_inputs_together(tmp_path: Path) -> None:
-    """A datagram socket and two kinds of streams, each with processes of its own, all at once."""
+    """A datagram socket and two kinds of streams, each with separate processes, send at the same time."""
     streams = {
         "input.unix_stream.enable": "true",
         "input.unix_stream.path": tmp_path / "in.stream",

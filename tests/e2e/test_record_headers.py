@@ -39,7 +39,7 @@ Told = tuple[bytes | None, bytes | None, Headers]
 
 
 def sent(kind: str) -> list[Told]:
-    """Value, key and headers of each message, small ones and such that need several chunks."""
+    """Return value, key and headers of each message, small ones and some that need several chunks."""
     sizes = (10, 30_000)
     return [
         (b"%b:%d:%d:" % (kind.encode(), size, number) + bytes(size), b"key" if number % 2 else None, headers)
@@ -57,7 +57,7 @@ def send_all(client: Client, kind: str) -> None:
 
 
 def send_by_all_inputs(daemon: Daemon) -> list[Told]:
-    """By datagrams, UNIX streams and TCP, and a version 1 without headers."""
+    """Send by datagrams, UNIX streams and TCP, also messages of version 1 without headers."""
     _, _, port = (daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")
     send_all(DatagramClient(daemon.socket_path, timeout=60, send_buffer=200_000), "datagram")
     send_all(StreamClient(daemon.directory / "in.stream", timeout=60), "unix")

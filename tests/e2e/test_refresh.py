@@ -1,4 +1,4 @@
-"""Refreshes of the metadata that somebody asked for, and what they change."""
+"""Requested refreshes of the metadata, and their effects."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_refresh_shows_a_topic_that_is_new_and_leaders_that_moved(tmp_path: Pa
 
 
 def test_without_comparing_each_refresh_has_everything_sent_out_anew(tmp_path: Path) -> None:
-    """Under load, again and again: nothing is lost, doubled or out of order."""
+    """Repeated refreshes under load lose, double and reorder no message."""
     settings = {"input.unix_datagram.when_full": "block", "delivery.compare_metadata_on_refresh": "false"}
     load = Load(("clicks",), senders=2, messages=3000, largest=300)
     with DevBroker(brokers=2, topics={"clicks": 4}) as broker, Daemon(tmp_path, broker.bootstrap, settings) as daemon:

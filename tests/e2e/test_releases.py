@@ -1,8 +1,8 @@
-"""The whole daemon against real brokers of each time, from message sets without timestamps to the newest.
+"""The whole daemon against real brokers of each era, from message sets without timestamps to the newest.
 
-Every codec, keys and timestamps where the format has them, and topics that the daemon has made.
+The tests cover every codec, keys and timestamps where the format has them, and topics that the daemon creates.
 
-Kafka 0.8 closes a connection on which it is asked for versions, 0.9 never answers: the daemon finds out by itself.
+Kafka 0.8 closes a connection after a request for versions, 0.9 never answers: the daemon detects both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AUTOCREATE: Final = {
 
 
 class Release(NamedTuple):
-    """What a release takes, and what delivery to it is.  `magic` is its message format."""
+    """The abilities of a release, and the guarantees of delivery to it; `magic` is its message format."""
 
     version: str
     magic: int
@@ -57,7 +57,7 @@ V3_9: Final = Release("3.9.2", 2, CODECS, "exactly once")
 V4: Final = Release(NEWEST, 2, CODECS, "exactly once")
 RELEASES: Final = (V0_8, V0_9, V0_10, V0_11, V1_1, V2_8, V3_9, V4)
 SNAPPY: Final = 2
-"""Instead of codecs that are newer than a release."""
+"""Replacement for codecs that are newer than a release."""
 DOUBT: Final = "when asked which versions it speaks"
 
 
@@ -78,7 +78,7 @@ def cluster(release: Release) -> Iterator[KafkaCluster]:
 
 
 def compressed(codecs: Sequence[str]) -> dict[str, object]:
-    """Settings: a topic for each codec, and batches that are worth it."""
+    """Return settings with a topic for each codec and batches worth compressing."""
     settings: dict[str, object] = {"batching.configs.some.time_ms": 20, **BLOCK}
     settings |= {"batching.default.action": "per_topic", "batching.default.config": "some"}
     for codec in codecs:
@@ -92,14 +92,14 @@ def compressed_topics(daemon: Daemon) -> set[str]:
 
 
 def deliver(load: Load, daemon: Daemon) -> Books:
-    """Send a load, and wait until nothing of it is held."""
+    """Send a load and wait until none of it is held."""
     for sender in start_senders(load, daemon.socket_path):
         assert sender.wait(TIMEOUT_S) == 0
     return daemon.wait_settled(load.total, TIMEOUT_S)
 
 
 def read_back(cluster: KafkaCluster, topics: Sequence[str], *, has_timestamps: bool) -> dict[str, list[Seen]]:
-    """Everything in these topics."""
+    """Read all records of these topics."""
     return {
         topic: [
             _seen(partition, record, has_timestamps=has_timestamps)
@@ -111,7 +111,7 @@ def read_back(cluster: KafkaCluster, topics: Sequence[str], *, has_timestamps: b
 
 
 def _seen(partition: int, record: Record, *, has_timestamps: bool) -> Seen:
-    """A record; where its format has no timestamp, the one that its value says it was sent with."""
+    """Return a record; without a timestamp in its format, use the one that its value names."""
     if has_timestamps:
         return Seen(partition, record.key, record.value, record.timestamp)
     assert record.timestamp == 0
@@ -120,12 +120,12 @@ def _seen(partition: int, record: Record, *, has_timestamps: bool) -> Seen:
 
 
 def stored(cluster: KafkaCluster, topic: str) -> set[tuple[int, int]]:
-    """Message format and codec of all that the brokers have stored of a topic."""
+    """Return the message formats and codecs of the brokers' stored records of a topic."""
     return {found for file in cluster.log_files(topic) for found in _formats(file.read_bytes())}
 
 
 def _formats(log: bytes) -> Iterator[tuple[int, int]]:
-    """Of each message or batch in a file: offset i64, size i32, and at 16 the format; files may end in zeros."""
+    """Yield format and codec of each entry: offset i64, size i32, at 16 the format; files may end in zeros."""
     at = 0
     while at + 17 < len(log) and (size := int.from_bytes(log[at + 8 : at + 12], "big")):
         magic = log[at + 16]
@@ -134,9 +134,9 @@ def _formats(log: bytes) -> Iterator[tuple[int, int]]:
 
 
 def test_every_message_arrives_with_every_codec(tmp_path: Path, release: Release, cluster: KafkaCluster) -> None:
-    """Also with codecs that the release does not take: it gets snappy.  All topics but one are made by the daemon."""
+    """Codecs unknown to the release are replaced by snappy. The daemon creates all topics but one."""
     topics = tuple(map(topic_of, CODECS))
-    cluster.create_topic(topics[0], PARTITIONS)  # 0.8 names no broker as long as there is no topic
+    cluster.create_topic(topics[0], PARTITIONS)  # 0.8 names no broker until the first topic exists
     # Small ones for their headers, which are all that can be compressed: the values are random.
     load = Load(topics, senders=2, messages=3000, largest=200)
     settings = {**compressed(CODECS), **AUTOCREATE}
@@ -159,7 +159,7 @@ def test_every_message_arrives_with_every_codec(tmp_path: Path, release: Release
 def test_large_messages_arrive_where_the_release_is_told(
     tmp_path: Path, release: Release, cluster: KafkaCluster
 ) -> None:
-    """A release that cannot be asked is not asked then.  And a value without bytes is one, if that is wanted."""
+    """A release without the request for versions is not asked. An empty value stays a value if configured so."""
     cluster.create_topic("large", PARTITIONS)
     load = Load(("large",), senders=2, messages=500, largest=60_000)
     told = {"kafka.broker_version": f'"{release.version}"', "kafka.empty_values": "empty"}
@@ -178,7 +178,7 @@ def test_large_messages_arrive_where_the_release_is_told(
 
 
 def assert_repeated_at_most(times: int, load: Load, records: dict[str, list[Seen]]) -> None:
-    """All there and, but for records that were there before, in order."""
+    """Check that all records are there, in order except for repetitions."""
     fresh = {
         topic: list({seen.value: seen for seen in reversed(some)}.values())[::-1] for topic, some in records.items()
     }
@@ -207,7 +207,7 @@ def test_a_restart_of_the_broker_loses_nothing(tmp_path: Path, release: Release,
 def test_a_broker_that_rests_is_not_taken_for_an_older_one(
     tmp_path: Path, release: Release, cluster: KafkaCluster
 ) -> None:
-    """It is silent when asked for versions, as 0.9 is; and when it goes on, it may read what was given up as lost."""
+    """The broker is silent after the request for versions, as 0.9 is; later it may read requests that were given up."""
     cluster.create_topic("rest", PARTITIONS)
     load = Load(("rest",), senders=2, messages=20_000, largest=500)
     with Daemon(tmp_path, cluster.bootstrap, {**BLOCK, "delivery.kafka_socket_timeout_s": 3}) as daemon:

@@ -1,4 +1,4 @@
-"""Reloads in the whole daemon: each change is in force, and no message is lost, doubled or reordered by one."""
+"""Reloads in the whole daemon: each change takes effect, and no message is lost, doubled or reordered."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def started(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Iter
 
 @pytest.fixture
 def daemon(started: Daemon) -> Iterator[Daemon]:
-    """One for all tests, with the configuration of its start."""
+    """Yield the shared daemon with the configuration of its start."""
     started.reload({})
     yield started
     processes.long_lived.update(started.pids().values())  # some took the place of others
@@ -70,7 +70,7 @@ def send(daemon: Daemon, topic: str, count: int, value: bytes = b"value", key: i
 
 
 def settled(daemon: Daemon, before: Books, count: int) -> Books:
-    """The books when so many messages more were received, and all of them are settled."""
+    """Return the books once `count` more messages were received and all are settled."""
     return daemon.wait_settled(before.received + count)
 
 
@@ -78,7 +78,7 @@ def settled(daemon: Daemon, before: Books, count: int) -> Books:
 
 
 def live_keys(model: type[Struct], prefix: str = "") -> Iterator[str]:
-    """The settings that a reload applies; `NAME` stands for any name."""
+    """Yield the settings that a reload applies; `NAME` stands for any name."""
     for field in msgspec.structs.fields(model):
         leaf = leaf_of(field.type)
         kind, key = leaf.type, f"{prefix}{field.name}"
@@ -91,7 +91,7 @@ def live_keys(model: type[Struct], prefix: str = "") -> Iterator[str]:
 
 
 def other_values(directory: Path) -> tuple[Mapping[str, object], ...]:
-    """Values that are not those of the start, for every setting; each set is good as a whole."""
+    """Return values that differ from the start for every setting; each set is valid as a whole."""
     plain = {
         "kafka.client_id": "other",
         "kafka.replication_timeout_ms": 9000,
@@ -363,7 +363,7 @@ def test_topics_are_made_from_now_on(daemon: Daemon) -> None:
 
 
 def test_the_brokers(tmp_path: Path, broker: DevBroker) -> None:
-    """Messages go to where they are to go from now on, be it another cluster."""
+    """Messages go to the newly configured brokers, even of another cluster."""
     with (
         DevBroker(brokers=3, topics={"clicks": 3}) as other,
         Daemon(tmp_path, broker.bootstrap) as daemon,
@@ -386,7 +386,7 @@ def test_the_brokers(tmp_path: Path, broker: DevBroker) -> None:
 
 
 def knows(daemon: Daemon, cluster: DevBroker) -> bool:
-    """Whether the last metadata were those of a cluster."""
+    """Return True if the last metadata came from this cluster."""
     found = {line["address"] for line in daemon.get("/brokers/json")["brokers"]}
     return set(cluster.bootstrap.split(",")) <= found
 
@@ -463,7 +463,7 @@ BACK_AND_FORTH: Final[tuple[Mapping[str, object], ...]] = (
 
 
 class Reloading(threading.Thread):
-    """Reloads a daemon every 100 ms, until it is told to stop."""
+    """A thread that reloads a daemon every 100 ms until it is stopped."""
 
     def __init__(self, daemon: Daemon) -> None:
         super().__init__(daemon=True)

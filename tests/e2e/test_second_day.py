@@ -1,4 +1,4 @@
-"""What an operator meets after the first day: brokers that come late or move, places that are taken, moved logs."""
+"""Faults after the first day: late or moved brokers, occupied paths, rotated logs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def broker() -> Iterator[DevBroker]:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A port that nobody else gets."""
+    """Yield a reserved port."""
     reserved = ReservedPort()
     yield reserved.number
     reserved.release()
@@ -54,7 +54,7 @@ def send(daemon: Daemon, count: int, topic: str = "red") -> None:
 
 
 def test_a_broker_that_is_not_there_at_the_start(tmp_path: Path, broker: DevBroker) -> None:
-    """The daemon takes messages in, says that it finds nobody, and delivers when the broker comes."""
+    """The daemon receives messages, reports the missing broker, and delivers when the broker starts."""
     load = Load(TOPICS, senders=2, messages=500, largest=3000)
     broker.broker_down(1)
     with Daemon(tmp_path, broker.bootstrap) as daemon:
@@ -86,7 +86,7 @@ def test_a_broker_that_comes_back_on_another_port(tmp_path: Path, broker: DevBro
 
 
 def test_a_whole_cluster_that_comes_back_on_other_ports(tmp_path: Path, port: int) -> None:
-    """Of the addresses that the daemon knew none is left; the one in the bootstrap list is good for the new cluster."""
+    """None of the known addresses is left; the one in the bootstrap list is valid for the new cluster."""
     load = Load(TOPICS, senders=2, messages=300, largest=3000)
     with (
         DevBroker(brokers=3, topics=dict.fromkeys(TOPICS, 3)) as broker,
@@ -118,12 +118,12 @@ def test_of_several_bootstrap_servers_one_is_enough(tmp_path: Path, broker: DevB
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Daemon:
-    """One that is not started, without a broker."""
+    """Return a daemon that is not started, without a broker."""
     return Daemon(tmp_path, "127.0.0.1:1")
 
 
 def refused(daemon: Daemon, **settings: object) -> str:
-    """What it says when it does not start; nothing of it may be left."""
+    """Return the error of a failed start, which must leave no files behind."""
     ended = run_to_the_end(daemon.config_path, {name.replace("__", "."): value for name, value in settings.items()})
     assert ended.code == 1, ended.text
     assert "Traceback" not in ended.text
@@ -200,7 +200,7 @@ def test_a_log_file_that_cannot_be_made(daemon: Daemon) -> None:
 
 
 def test_a_second_daemon_touches_nothing_of_the_first(tmp_path: Path, broker: DevBroker) -> None:
-    """With the same run directory, the same slab, the same socket: each is refused by its own name."""
+    """The same run directory, slab or socket: each is refused by its name."""
     for name in ("first", "second", "third", "fourth"):
         (tmp_path / name).mkdir()
     with Daemon(tmp_path / "first", broker.bootstrap) as first, ThreadPoolExecutor(3) as threads:
@@ -223,7 +223,7 @@ def test_a_second_daemon_touches_nothing_of_the_first(tmp_path: Path, broker: De
 
 
 def test_a_log_file_that_was_moved_away_is_opened_anew(tmp_path: Path, broker: DevBroker) -> None:
-    """By every process, whether it was told or not."""
+    """Every process reopens the file, with or without a signal."""
     path, moved = tmp_path / "bruce.log", tmp_path / "bruce.log.1"
     settings = {"logging.file.enable": "true", "logging.file.path": path}
     with Daemon(tmp_path, broker.bootstrap, settings) as daemon:
@@ -258,7 +258,7 @@ def test_when_the_supervisor_is_killed_all_die_and_the_next_run_adopts(tmp_path:
         assert daemon._process is not None
         assert daemon._process.wait(10) == -signal.SIGKILL
         assert not processes.still_alive(children, 5)
-        assert daemon.socket_path.is_socket()  # nobody was left to remove it
+        assert daemon.socket_path.is_socket()  # the killed daemon could not remove it
         daemon.start()
         assert f"Adopted the slab {daemon.slab_path} with 2,000 messages to deliver" in daemon.log()
         broker.broker_up(1)

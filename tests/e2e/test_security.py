@@ -1,4 +1,6 @@
-"""The whole daemon against a real broker that wants to know who it is: what goes wrong is told, kept, and mended."""
+"""The whole daemon against a real broker that authenticates it: failures are reported, messages kept, and remedies
+work.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,7 @@ def assert_delivered(load: Load, daemon: Daemon, kafka: SecureKafka) -> None:
 
 
 def everything_said(daemon: Daemon) -> str:
-    """Log, pages and command lines."""
+    """Return the log, the pages and the command lines."""
     pages = [daemon.get_text(f"/{name}/json") for name in ("brokers", "server_info", "processes", "certificates")]
     words = [" ".join(psutil.Process(pid).cmdline()) for pid in (daemon.pid, *daemon.pids().values())]
     return "\n".join([daemon.log(), daemon.get_text("/"), *pages, *words])
@@ -151,7 +153,7 @@ def test_an_expired_certificate_of_ours_is_renewed_without_a_restart(tmp_path: P
 def test_without_permission_messages_wait_for_it(
     tmp_path: Path, kafka: SecureKafka, name: str, words: str, *, may_describe: bool
 ) -> None:
-    """No ACL for the topic, and none for producer ids; brokers hide a topic that we may not describe, either."""
+    """The topic and producer ids have no ACL; brokers also hide a topic without permission to describe it."""
     file = tmp_path / "password"
     file.write_text(PASSWORDS["bob"])
     settings = {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "bob", "kafka.sasl.password_file": file}
@@ -199,7 +201,7 @@ def test_a_login_that_ends_is_renewed_on_the_same_connection(
             while time.monotonic() < until:
                 client.send(topic, b"%d" % sent)
                 sent += 1
-                time.sleep(0.05)  # the time that is to pass, not a wait for something
+                time.sleep(0.05)  # lets time pass; there is no event to await
         daemon.wait_settled(sent, TIMEOUT_S)
         assert counted(daemon, Counter.ConnectorStartConnect) == 1
     (records,) = kafka.read_all(topic, sent).values()
@@ -221,7 +223,7 @@ def test_brokers_that_refuse_us_are_not_asked_in_a_busy_loop(tmp_path: Path, kaf
 
 
 def test_a_reload_goes_over_to_other_credentials_and_authorities(tmp_path: Path, kafka: SecureKafka) -> None:
-    """First an authority that did not make the broker's certificate, then the right one and a wrong password."""
+    """The first reload names a wrong authority, the second the right one and a wrong password."""
     wrong, right = tmp_path / "wrong", tmp_path / "right"
     wrong.write_text("wrong-but-hidden")
     right.write_text(PASSWORDS["alice"])
@@ -249,6 +251,6 @@ def test_a_reload_goes_over_to_other_credentials_and_authorities(tmp_path: Path,
         daemon.reload(other)
         deliver(more, daemon)
         assert daemon.wait_settled(load.total + more.total, TIMEOUT_S).delivered == load.total + more.total
-        assert counted(daemon, Counter.ConnectorConnectSuccess) > connected  # who was let in before is asked again
+        assert counted(daemon, Counter.ConnectorConnectSuccess) > connected  # accepted connections log in again
         assert daemon.books().possible_duplicates == 0
         assert "wrong-but-hidden" not in everything_said(daemon)

@@ -1,6 +1,6 @@
-"""Who may send, and how much, with other users where the tests may become them: as root.
+"""Allow lists and quotas, with other users if the tests run as root.
 
-Elsewhere the only sender is oneself, whom one daemon lets in and the next one does not.
+Without root, the only sender is the tests' user, which one daemon admits and the next refuses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.process
 
 SENDERS: Final = STRANGERS or (ONESELF,)
 NOBODY: Final = 39_999
-"""A user whom no test sends as."""
+"""A uid that no test sends with."""
 DAY_MS: Final = 86_400_000
 COUNT: Final = 40
 KINDS: Final = ("datagram", "stream")
@@ -43,7 +43,7 @@ def broker() -> Iterator[DevBroker]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory for sockets that everybody can enter; those of pytest are closed to others."""
+    """Yield a directory for sockets that every user can enter, unlike those of pytest."""
     with tempfile.TemporaryDirectory(prefix="bruce-senders-") as directory:
         path = Path(directory)
         path.chmod(0o755)
@@ -75,13 +75,13 @@ def read_back(broker: DevBroker) -> list[bytes | None]:
 
 
 def line_of(daemon: Daemon, account: Account) -> dict[str, Any]:
-    """What `/senders` says of a user."""
+    """Return the entry of a user on `/senders`."""
     lines = daemon.get("/senders/json")["senders"]
     return next((line for line in lines if line["uid"] == account.uid), {})
 
 
 def send(daemon: Daemon, place: Path, kind: str, account: Account, count: int = COUNT) -> bool:
-    """Send, over a stream with a barrier behind; whether the daemon let it in, as far as a sender can know."""
+    """Send messages, over a stream with a barrier behind; return True if the sender saw no refusal."""
     if kind == "datagram":
         send_as(account, kind, place / kind, messages_of(account, count))
         return True
@@ -126,7 +126,7 @@ def test_only_users_in_the_list_may_send(
 
 
 def assert_told_of(daemon: Daemon, refused: list[Account]) -> None:
-    """The report says who sent what was not let in, and the discard file has it."""
+    """Check that the report and the discard file name the senders of refused messages."""
 
     def culprits() -> list[tuple[str, int]]:
         report = daemon.get("/discards/json")["unfinished_report"]
@@ -143,7 +143,7 @@ def assert_told_of(daemon: Daemon, refused: list[Account]) -> None:
 
 
 def test_members_of_a_group_in_the_list_may_send(tmp_path: Path, place: Path, broker: DevBroker) -> None:
-    """Of further groups of a process only connections tell."""
+    """Only connections reveal the supplementary groups of a process."""
     first, *others = SENDERS
     lists = [allowing(kind, groups=[first.gid]) for kind in KINDS]
     with daemon_in(tmp_path, place, broker, **lists[0], **lists[1]) as daemon:
@@ -157,7 +157,7 @@ def test_members_of_a_group_in_the_list_may_send(tmp_path: Path, place: Path, br
 
 
 def test_a_killed_input_lets_nobody_else_in(tmp_path: Path, place: Path, broker: DevBroker) -> None:
-    """Nothing of those who may send is lost or doubled, nothing of the others comes through."""
+    """Messages of admitted senders are not lost or doubled; no message of the others passes."""
     first, *others = SENDERS
     count = 3000
     with daemon_in(tmp_path, place, broker, **allowing("datagram", users=[first.uid])) as daemon:
@@ -215,7 +215,7 @@ def test_datagrams_beyond_the_quota_are_discarded(tmp_path: Path, place: Path, b
 
 
 def over_quota(daemon: Daemon) -> list[bytes]:
-    """The values of the discard file."""
+    """Return the values in the discard file."""
     file = daemon.directory / "discards"
     lines = [parse_line(line) for line in file.read_bytes().splitlines()] if file.exists() else []
     assert {(line.info, line.topic) for line in lines} <= {("OVER_QUOTA", b"t")}
@@ -223,7 +223,7 @@ def over_quota(daemon: Daemon) -> list[bytes]:
 
 
 def test_connections_wait_for_the_next_interval(tmp_path: Path, place: Path, broker: DevBroker) -> None:
-    """All of a user's connections together, whichever process serves them; nothing of them is discarded."""
+    """The quota covers all connections of a user in all processes; their messages are not discarded."""
     first = SENDERS[0]
     interval_ms, most, count = 400, 100, 250
     quota = {"input.quota.interval_ms": interval_ms, "input.quota.max_messages": most}
@@ -250,7 +250,7 @@ def test_connections_wait_for_the_next_interval(tmp_path: Path, place: Path, bro
 
 
 def test_lists_and_quotas_are_reloaded(tmp_path: Path, place: Path, broker: DevBroker) -> None:
-    """What waits for an interval that will not come goes on; who sent before may send no more."""
+    """Connections that wait for a removed quota continue; removed senders may not send any more."""
     first = SENDERS[0]
     quota = {"interval_ms": DAY_MS, "max_messages": 5}
     daemon = daemon_in(tmp_path, place, broker)

@@ -1,4 +1,4 @@
-"""How the daemon ends: what was accepted is delivered, or kept and named, and nothing is sent twice."""
+"""Shutdown: accepted messages are delivered, or kept and reported, and none is sent twice."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def slow_broker() -> Iterator[DevBroker]:
 
 
 def lose_broker(daemon: Daemon, broker: DevBroker) -> None:
-    """Take the broker down once the daemon knows it."""
+    """Take the broker down after the daemon has found it."""
     daemon.wait_for(lambda: "dispatcher-0" in daemon.pids(), "the dispatcher", 20)
     broker.broker_down(1)
 
 
 def start_senders(daemon: Daemon, messages: int = 100_000, largest: int = 2000) -> list[Sender]:
-    """Two senders with two topics each."""
+    """Start two senders with two topics each."""
     senders = [
         Sender(Load(topics, senders=1, messages=messages, largest=largest, seed=seed), daemon.socket_path)
         for seed, topics in enumerate((TOPICS[:2], TOPICS[2:]))
@@ -57,7 +57,7 @@ def start_senders(daemon: Daemon, messages: int = 100_000, largest: int = 2000) 
 
 
 def assert_accepted_arrived(senders: list[Sender], broker: DevBroker) -> None:
-    """Everything that the kernel took from the senders is in the broker, once and in order."""
+    """Check that every message accepted by the kernel is in the broker, once and in order."""
     for sender in senders:
         load = replace(sender.load, messages=sender.accepted)
         assert_all_there(load, read_back(broker, load.topics))
@@ -148,7 +148,7 @@ def test_a_second_sigterm_hurries(tmp_path: Path, broker: DevBroker) -> None:
         assert daemon.slab_path.exists()
 
 
-# --- ends that nobody asked for --------------------------------------------------------------------------------------
+# --- involuntary ends ------------------------------------------------------------------------------------------------
 
 
 def test_five_failing_boots_end_it_with_the_reason(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_full_it_discards_and_counts_and_recovers_when_the_broker_is_back(tmp_pa
         daemon.wait_for(lambda: daemon.books().received == sent, "all to be received", 20)
         books = daemon.wait_consistent()
         assert books.balanced
-        assert sum(books.held.values()) > 900  # of the 1024 that would fill it to the last byte
+        assert sum(books.held.values()) > 900  # 1024 would fill the slab completely
         daemon.wait_for(
             lambda: (
                 [item["reasons"] for item in daemon.get("/discards/json")["unfinished_report"]["discard_topic"]]
@@ -232,7 +232,7 @@ def test_full_it_discards_and_counts_and_recovers_when_the_broker_is_back(tmp_pa
 
 
 def wait_until_blocked(daemon: Daemon, sender: Sender) -> None:
-    """Until the sender has got nothing more rid of for a second, although it wants to."""
+    """Wait until the sender has sent nothing for a second although it tries."""
     at = -1
     for _ in range(30):
         if sender.accepted == at:
@@ -268,7 +268,7 @@ def test_where_senders_wait_nothing_is_discarded_and_everything_arrives(tmp_path
 
 
 def test_ended_while_senders_wait_nothing_vanishes_without_a_trace(tmp_path: Path, broker: DevBroker) -> None:
-    """What the kernel had taken and the slab has no room for is counted as discarded, and the log says so."""
+    """Messages in the kernel's queue without room in the slab are counted as discarded and logged."""
     load = Load(TOPICS, senders=1, messages=8000, smallest=100, largest=40_000)
     with Daemon(tmp_path, broker.bootstrap, block_settings(1000)) as daemon:
         lose_broker(daemon, broker)

@@ -100,7 +100,7 @@ def put(path: Path, at: int, data: bytes) -> None:
 
 
 def start_beside(daemon: Daemon, broker: DevBroker) -> Path:
-    """Start with a slab that cannot be used: it is moved aside, with an error, and a new one works. Where it is now."""
+    """Start with an unusable slab, which is moved aside with an error while a new one works; return its new path."""
     daemon.start()
     (aside,) = daemon.directory.glob("slab.*-*")
     (line,) = [line for line in daemon.log().splitlines() if f"It was moved to {aside}" in line]
@@ -113,7 +113,7 @@ def start_beside(daemon: Daemon, broker: DevBroker) -> Path:
 
 
 def test_a_slab_in_use_is_left_alone(tmp_path: Path, broker: DevBroker) -> None:
-    """Neither a second daemon nor the tools touch it."""
+    """Neither a second daemon nor the tools change the slab."""
     (tmp_path / "second").mkdir()
     with Daemon(tmp_path, broker.bootstrap) as daemon:
         hold_a_load(daemon, broker)
@@ -129,7 +129,7 @@ def test_a_slab_in_use_is_left_alone(tmp_path: Path, broker: DevBroker) -> None:
 
 @pytest.mark.parametrize("end", ["killed", "terminated"])
 def test_another_release_with_the_same_layout_goes_on(tmp_path: Path, broker: DevBroker, end: str) -> None:
-    """The package that starts again is a copy with another version number."""
+    """The restarted package is a copy with another version number."""
     with Daemon(tmp_path, broker.bootstrap, {"delivery.shutdown_max_delay_ms": 100}) as daemon:
         hold_a_load(daemon, broker)
         if end == "killed":
@@ -142,7 +142,7 @@ def test_another_release_with_the_same_layout_goes_on(tmp_path: Path, broker: De
 
 
 def another_release(directory: Path) -> Path:
-    """A copy of the package; where it is to be found."""
+    """Copy the package and return the path of the copy."""
     source = Path(bruce_mp.__file__).parent
     shutil.copytree(source, directory / source.name, ignore=shutil.ignore_patterns("__pycache__"))
     (directory / source.name / "__init__.py").write_text('__version__ = "999.0"\n')

@@ -41,7 +41,7 @@ def broker() -> Iterator[DevBroker]:
 
 @pytest.fixture(autouse=True)
 def _empty(broker: DevBroker) -> None:
-    """Each test counts from here."""
+    """Empty the broker, so that each test counts from zero."""
     broker_starts.clear()
     broker_starts.update({topic: [len(records) for records in broker.fetch(topic)] for topic in TOPICS})
 
@@ -50,7 +50,7 @@ broker_starts: dict[str, list[int]] = {}
 
 
 def read_back(broker: DevBroker) -> list[bytes]:
-    """The values that came since the test began, those of each partition in order."""
+    """Return the values since the start of the test, those of each partition in order."""
     return [
         record.value or b""
         for topic in TOPICS
@@ -100,7 +100,7 @@ def test_clients_that_stall_in_a_message_hurt_nobody(tmp_path: Path, broker: Dev
 
 
 class Sender(threading.Thread):
-    """Sends numbered messages on connections of its own, and goes on with the next one when a connection ends."""
+    """A sender of numbered messages, which opens a new connection when one ends."""
 
     def __init__(self, daemon: Daemon, who: int, kind: str) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ def test_of_a_killed_worker_all_that_it_appended_is_delivered(tmp_path: Path, br
         assert books.received == books.delivered + sum(books.discarded.values())
         assert set(books.discarded) <= {"UNCLEAN_DISCONNECT"}
         assert len(found) <= sum(sender.sent for sender in senders)
-        for sender in senders:  # what came on a connection came in order, so what is missing is at breaks
+        for sender in senders:  # messages of a connection are in order, so gaps are only at breaks
             mine = sorted(number for who, number in found if who == sender._who)
             gaps = sum(1 for before, after in itertools.pairwise(mine) if after != before + 1)
             assert gaps <= sender.breaks
@@ -204,7 +204,7 @@ def test_damaged_bytes_on_all_inputs_harm_no_good_message(tmp_path: Path, broker
 
 
 def good_ones(values: list[bytes]) -> list[bytes]:
-    """Without damaged messages that are still sound: theirs is sender 1, or nobody."""
+    """Return the values without damaged messages that are still valid, which name sender 1 or none."""
     return [value for value in values if value.split(b":")[0] in {b"10", b"11", b"12"} and value.endswith(b":")]
 
 

@@ -1,4 +1,4 @@
-"""Topics that the brokers do not take fill their share of the slab, and no message of another topic is lost."""
+"""Topics that the brokers refuse fill their share of the slab, and no message of another topic is lost."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ HEALTHY: Final = "healthy"
 MESSAGES: Final = 4_000
 RATE: Final = 800
 STUCK_RATE: Final = 4_000
-"""Messages of stuck topics in a second, once their shares are full."""
+"""Rate of stuck topics in messages per second, once their shares are full."""
 STUCK_BYTES: Final = 24 << 20
-"""What is sent of stuck topics: half as much again as the slab has."""
+"""Bytes sent for stuck topics: one and a half times the slab."""
 STUCK_VALUE: Final = 6_000
 STUCK_BROKER: Final = 2
 ERROR_19, ERROR_29, NO_LEADER = 19, 29, -1
@@ -37,7 +37,7 @@ ERROR_19, ERROR_29, NO_LEADER = 19, 29, -1
 
 @dataclass(frozen=True)
 class Sockets:
-    """How messages come in: which client sends them and what happens when there is no room."""
+    """The client that sends messages, and its behaviour without room in the slab."""
 
     is_stream: bool
     when_full: str
@@ -67,7 +67,7 @@ WAYS: Final = {
 
 
 def refuse(broker: DevBroker, topics: list[str], how: int) -> None:
-    """Have the brokers take no message of these topics."""
+    """Make the brokers refuse all messages of these topics."""
     if how == NO_LEADER:
         for topic in topics:
             broker.move_leader(topic, 0, STUCK_BROKER)
@@ -78,7 +78,7 @@ def refuse(broker: DevBroker, topics: list[str], how: int) -> None:
 
 
 class StuckSender(threading.Thread):
-    """Sends messages of stuck topics: `count` as fast as they are taken, then one after each pause until stopped."""
+    """A sender for stuck topics: `count` messages at full speed, then one after each pause until stopped."""
 
     def __init__(self, client: Client, topics: list[str], count: int, pause_s: float) -> None:
         super().__init__(daemon=True)
@@ -102,7 +102,7 @@ class StuckSender(threading.Thread):
 
 
 def send_healthy(client: Client) -> list[bytes]:
-    """Send the messages of the healthy topic at their rate; their values."""
+    """Send the messages of the healthy topic at their rate and return their values."""
     values = [b"%06d" % number + bytes(100) for number in range(MESSAGES)]
     began = time.monotonic()
     for number, value in enumerate(values):
@@ -112,7 +112,7 @@ def send_healthy(client: Client) -> list[bytes]:
 
 
 def fill(daemon: Daemon, sockets: Sockets, topics: list[str]) -> list[StuckSender]:
-    """Start a sender for stuck topics, of streams one for each, and wait until the topics hold their shares."""
+    """Start senders for stuck topics, one for each stream, and wait until the topics fill their shares."""
     groups = [[topic] for topic in topics] if sockets.is_stream else [topics]
     count = STUCK_BYTES // STUCK_VALUE // len(groups)
     pause_s = len(groups) / STUCK_RATE
@@ -124,7 +124,7 @@ def fill(daemon: Daemon, sockets: Sockets, topics: list[str]) -> list[StuckSende
 
 
 def is_still(daemon: Daemon) -> bool:
-    """Report if the slab is fuller than half, and gets no fuller."""
+    """Return True if the slab is more than half full and no longer fills."""
     before = daemon.get("/held")["slab_in_use"]
     time.sleep(0.5)
     return bool(before > 0.5) and abs(daemon.get("/held")["slab_in_use"] - before) < 0.005
@@ -159,7 +159,7 @@ def test_stuck_topics_lose_no_message_of_a_healthy_one(tmp_path: Path, stuck: in
 
 
 def let_go(broker: DevBroker, daemon: Daemon, senders: list[StuckSender]) -> None:
-    """Have the brokers take everything, and end the senders."""
+    """Make the brokers accept all messages, and stop the senders."""
     for sender in senders:
         sender.stop()
     broker.clear_faults()
@@ -171,7 +171,7 @@ def let_go(broker: DevBroker, daemon: Daemon, senders: list[StuckSender]) -> Non
 
 
 def check_stuck(broker: DevBroker, topics: list[str], senders: list[StuckSender], discarded: int) -> None:
-    """Compare what arrived of stuck topics with what was sent: once each, but for those that were discarded."""
+    """Check that the messages of stuck topics arrived once each, except the discarded ones."""
     arrived = Tally[bytes]()
     for topic in topics:
         arrived += Tally(value.rstrip(b".") for value in values_of(broker, topic).elements())

@@ -1,4 +1,4 @@
-"""Clients with wrong clocks: none of their messages is refused, or deleted by Kafka right behind the ack."""
+"""Clients with wrong clocks: Kafka refuses none of their messages and deletes none right after the ack."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def now_ms() -> int:
 
 
 def send_from_all_clocks(daemon: Daemon, topics: Sequence[str] = (TOPIC,)) -> dict[bytes, int]:
-    """A message of each clock by each input, to these topics in turn; their timestamps by value."""
+    """Send a message of each clock by each input, to these topics in turn; return the timestamps by value."""
     with connect(daemon, "tcp") as connection:
         _, port = connection.getpeername()
     clients: dict[str, Client] = {
@@ -81,7 +81,7 @@ def send_from_all_clocks(daemon: Daemon, topics: Sequence[str] = (TOPIC,)) -> di
 
 
 def assert_near_arrival(sent: Mapping[bytes, int], found: Mapping[bytes, int], began_ms: int) -> None:
-    """Every message is there; good timestamps as they were sent, the others the time of arrival."""
+    """Check that every message arrived; good timestamps are unchanged, the others are the time of arrival."""
     assert found.keys() == sent.keys()
     for value, timestamp in sent.items():
         if value.split(b": ")[1].decode() in KEPT:
@@ -230,14 +230,14 @@ def test_error_32_is_answered_by_one_more_try(tmp_path: Path, broker: DevBroker,
 # --- Kafka ------------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """A broker that looks for expired records twice a second."""
+    """Yield a broker that checks for expired records twice a second."""
     config = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"}
     with KafkaCluster(config=config, directory=tmp_path_factory.mktemp("kafka")) as cluster:
         yield cluster
 
 
 def wait_for_retention(daemon: Daemon, cluster: KafkaCluster, topic: str) -> None:
-    """Return when Kafka has deleted an old record that is written now: it has looked at older ones as well."""
+    """Wait until Kafka has deleted a new record with an old timestamp, after which it has checked older ones too."""
     cluster.create_topic(topic, config=RETENTION)
     producer = Producer(cluster.librdkafka_config)
     producer.produce(topic, b"old", timestamp=12345)
@@ -281,6 +281,6 @@ def test_what_kafka_refuses_under_policy_client_comes_with_the_time_of_arrival(
         for value, timestamp in sent.items():
             if value.split(b": ")[1].decode() in refused:
                 assert began_ms <= found[value] <= now_ms(), value
-            elif timestamp >= 0:  # librdkafka shows others as it likes
+            elif timestamp >= 0:  # librdkafka displays others differently
                 assert found[value] == timestamp, value
         assert counted(daemon, Counter.ConnectorReplaceTimestamp) == len(refused) * len(INPUTS)

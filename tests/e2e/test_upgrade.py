@@ -1,4 +1,4 @@
-"""`bruce upgrade` under load: the daemon goes on with other code, in the same process, and nobody hears of it."""
+"""`bruce upgrade` under load: the daemon continues with other code in the same process, unnoticed by senders."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WITHIN_S: Final = 90
 
 
 class Installation:
-    """A directory with the package, which is installed anew while a daemon runs from it."""
+    """A directory with the package, which is reinstalled while a daemon runs from it."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory
@@ -49,15 +49,15 @@ class Installation:
         (self.package / "devbroker").symlink_to(PACKAGE / "devbroker")
 
     def set_version(self, version: str) -> None:
-        """Another version, which is the same but for its name."""
+        """Install another version with the same code."""
         self._edit("__init__.py", r'"\d+\.\d+\.\d+"', f'"{version}"')
 
     def set_layout(self, version: int) -> None:
-        """Another layout of the slab."""
+        """Install another layout of the slab."""
         self._edit("slab/layout.py", r"(?m)^LAYOUT_VERSION.*$", f"LAYOUT_VERSION = {version}")
 
     def break_module(self, name: str) -> None:
-        """A module that cannot be imported."""
+        """Make a module fail at import."""
         (self.package / name).write_text("raise ImportError('half installed')\n")
 
     def _edit(self, name: str, what: str, by: str) -> None:
@@ -98,7 +98,7 @@ def wait_for_stage(daemon: Daemon, stage: Stage) -> None:
 
 
 def assert_arrived(sender: Sender, load: Load, daemon: Daemon, broker: DevBroker) -> None:
-    """Nothing lost, nothing doubled, no error."""
+    """Check that no message is lost or doubled, and no error occurred."""
     assert sender.refusal is None
     books = daemon.wait_settled(load.total)
     assert (books.received, books.delivered) == (load.total, load.total)
@@ -121,7 +121,7 @@ def test_upgrades_in_a_row_under_load(
         with daemon.kept():
             for number in range(1, 4):
                 daemon.wait_received(number * 300)
-                if number == 3:  # what is held is the last one's to deliver
+                if number == 3:  # the last daemon delivers the held messages
                     broker.broker_down(1)
                 upgrade_to(f"9.0.{number}", daemon, installed)
                 broker.broker_up(1)
@@ -139,7 +139,7 @@ def test_upgrades_in_a_row_under_load(
 
 
 def upgrade_to(version: str, daemon: Daemon, installed: Installation) -> None:
-    """An upgrade after which all is of this version, in the same process."""
+    """Upgrade, and check that all processes have this version in the same supervisor process."""
     old = daemon.pids()
     installed.set_version(version)
     done = upgrade(daemon)
@@ -170,9 +170,9 @@ def test_what_would_not_start_is_refused(daemon: Daemon, installed: Installation
     with DatagramClient(daemon.socket_path) as client:
         client.send("red", b"still here")
     daemon.wait_settled(1)
-    assert set(before.values()) <= set(daemon.pids().values())  # one that begins has another title by now
+    assert set(before.values()) <= set(daemon.pids().values())  # a starting process has another title
 
-    # A SIGTERM while the new code is checked is what it always is.
+    # A SIGTERM during the check of the new code acts as usual.
     number = note.number
     os.kill(daemon.pid, signal.SIGUSR2)
     wait_until(lambda: (note := read_note(daemon.run_dir)) is not None and note.number > number + 1, "the upgrade")
@@ -200,11 +200,11 @@ def test_another_layout_empties_the_slab_first(daemon: Daemon, broker: DevBroker
 def test_an_end_while_the_slab_is_emptied_takes_in_what_waits(
     daemon: Daemon, broker: DevBroker, installed: Installation
 ) -> None:
-    """The old inputs have ended, and senders still succeed: the kernel keeps what they send for the new code."""
+    """The old inputs have ended, and senders still succeed: the kernel queues their messages for the new code."""
     supervisor = psutil.Process(daemon.pid)
     with DatagramClient(daemon.socket_path) as client:
         client.send("red", b"0")
-        daemon.wait_settled(1)  # by a dispatcher of the old code: none can be started later
+        daemon.wait_settled(1)  # a dispatcher of the old code delivers it: none can be started later
         broker.broker_down(1)
         for number in range(1, 5):
             client.send("red", b"%d" % number)
@@ -227,7 +227,7 @@ def test_an_end_while_the_slab_is_emptied_takes_in_what_waits(
 
 
 def test_a_daemon_that_ends_is_not_upgraded(daemon: Daemon, broker: DevBroker) -> None:
-    """Its socket is closed to senders: the new code would be deaf, and nobody would end it."""
+    """The socket is closed to senders: the new code would receive nothing and never be stopped."""
     supervisor = psutil.Process(daemon.pid)
     broker.broker_down(1)
     with DatagramClient(daemon.socket_path) as client:
@@ -246,7 +246,7 @@ def test_a_daemon_that_ends_is_not_upgraded(daemon: Daemon, broker: DevBroker) -
 def test_a_supervisor_that_is_killed_in_the_middle_loses_nothing(
     tmp_path: Path, broker: DevBroker, installed: Installation
 ) -> None:
-    """The socket is a service manager's; one of its own would die with the daemon, and take along what it holds."""
+    """The socket belongs to a service manager; the daemon's own would die with it and lose its queue."""
     daemon = Daemon(tmp_path, broker.bootstrap, BLOCKING)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as opened:
         opened.bind(str(daemon.socket_path))
