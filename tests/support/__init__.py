@@ -1,1 +1,1 @@
-"""What tests share.  Importable as `support.x`, because pytest and mypy have `tests/` on their path."""
+"""Modules that tests share; importable as `support.x`, because pytest and mypy have `tests/` on their path."""

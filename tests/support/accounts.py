@@ -1,12 +1,12 @@
-"""What was read back against what endless senders sent: message by message.
+"""Compare received with sent messages of endless senders, one by one.
 
-Unlike `traffic.assert_all_there` this knows of messages that may be missing or be there twice, and says which.  What
-may never happen, it asserts: a message that was changed, one that nobody sent, one out of order.
+Unlike `traffic.assert_all_there`, this comparison allows missing and repeated messages and names them. It asserts that
+no message is changed, invented or out of order.
 
-Order is order per sender and partition, of AnyPartition messages, and of PartitionKey messages.  Where a partition may
-have stood in for another that has no leader, the messages of the two may pass each other: then it is the order of those
-whose keys name the same partition, by each number of partitions that the topic has had.  Each
-message's first record counts, because at-least-once delivery may repeat a batch later.
+Order holds per sender and partition, separately for AnyPartition and PartitionKey messages. A partition may have
+replaced another without a leader; messages of the two may then pass each other. In that case the order holds for
+messages with keys of the same partition, by each partition count that the topic has had. Only each message's first
+record counts, because at-least-once delivery may repeat a batch later.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Account", "Name", "compare"]
 
 
 class Name(NamedTuple):
-    """Which message of which sender."""
+    """The sender and number of a message."""
 
     sender: int
     number: int
@@ -39,7 +39,7 @@ class _Sent(NamedTuple):
     digest: bytes
     timestamp_ms: int
     homes: tuple[int, ...] | None
-    """The partitions that its key names where others may stand in for them; None for an AnyPartition message."""
+    """The partitions of its key in topics with replaced partitions; None for an AnyPartition message."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Account:
         return Counter(self.missing.values())
 
     def first_missing(self, sender: int, sent: int) -> int:
-        """How many messages of a sender were read before the first one that was not."""
+        """Return the number of a sender's messages before the first missing one."""
         return min((name.number for name in self.missing if name.sender == sender), default=sent)
 
 
@@ -67,10 +67,10 @@ def compare(
     *,
     in_order: bool = True,
 ) -> Account:
-    """Compare; `sent` says how far each sender came, `records` has each partition's records in order of offset.
+    """Compare; `sent` has each sender's number of messages, `records` each partition's records in order of offset.
 
-    `standing_in` has the topics of which a partition may have stood in for another, and the numbers of partitions that
-    they have had.  Without `in_order` messages may pass each other.
+    `standing_in` names topics with perhaps replaced partitions, and the partition counts that they have had. Without
+    `in_order`, messages may pass each other.
     """
     messages = dict(_messages(load, sent, standing_in))
     read: set[Name] = set()

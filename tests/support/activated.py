@@ -1,7 +1,7 @@
-"""`python activated.py NAMES FIRST,SECOND,... COMMAND...` becomes COMMAND, and hands sockets over as systemd does.
+"""`python activated.py NAMES FIRST,SECOND,... COMMAND...` becomes COMMAND with sockets passed as by systemd.
 
-The numbers are descriptors that this process inherited; they become 3, 4, ..., and the variables of sd_listen_fds(3)
-say so.  NAMES are the names of the sockets, with colons between.  `activated` makes such a command.
+The numbers are descriptors that this process inherited. They become 3, 4, ..., and the variables of sd_listen_fds(3)
+describe them. NAMES are the names of the sockets, separated by colons. `activated` builds such a command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ABOVE_ALL = 500
 
 
 def activated(command: list[str], sockets: Mapping[str, socket.socket]) -> list[str]:
-    """The command with sockets handed over, which it has to inherit."""
+    """Return the command with sockets, which it must inherit."""
     if not sockets:
         return command
     numbers = ",".join(str(each.fileno()) for each in sockets.values())

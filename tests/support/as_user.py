@@ -1,6 +1,6 @@
-"""Senders that run as another user, where the tests may do that: as root.  Elsewhere the only user is oneself.
+"""Senders that run as another user, if the tests run as root; otherwise the only user is the tests'.
 
-The sending process becomes the other user after it started, because he may not be allowed to read the interpreter.
+The sending process changes its user after its start, because the other user may not be allowed to read the interpreter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WITHIN_S: Final = 60
 
 
 class Account(NamedTuple):
-    """A user and his groups, which need no names."""
+    """A uid and its gids, which need no names."""
 
     uid: int
     gid: int
@@ -30,14 +30,14 @@ class Account(NamedTuple):
 
 ONESELF: Final = Account(os.getuid(), os.getgid(), tuple(os.getgroups()))
 STRANGERS: Final = (Account(40001, 40001), Account(40002, 40002)) if os.getuid() == 0 else ()
-"""Two users that the tests may become; none where they are not root."""
+"""Two users that the tests may become; none without root."""
 
 
 def start_as(account: Account, kind: str, path: Path) -> subprocess.Popen[bytes]:
-    """A process of a user that sends the messages of its standard input, and writes what it is answered to its output.
+    """Start a process of a user that sends the messages on its standard input and writes the answer to its output.
 
-    `kind` is `datagram` or `stream`; messages begin with their sizes, as they do on the wire.  A datagram socket gets
-    no answer, of a stream one frame is read, or nothing if the connection ends before.
+    `kind` is `datagram` or `stream`; messages begin with their sizes, as on the wire. A datagram socket gets no answer.
+    A stream gives one frame, or nothing if the connection ends first.
     """
     arguments = [str(account.uid), str(account.gid), ",".join(map(str, account.groups)), kind, str(path)]
     command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), *arguments]
@@ -45,7 +45,7 @@ def start_as(account: Account, kind: str, path: Path) -> subprocess.Popen[bytes]
 
 
 def send_as(account: Account, kind: str, path: Path, messages: Iterable[bytes]) -> bytes:
-    """Send messages as a user; what he was answered."""
+    """Send messages as a user and return the answer."""
     process = start_as(account, kind, path)
     try:
         answer, _ = process.communicate(b"".join(messages), WITHIN_S)

@@ -1,4 +1,4 @@
-"""Certificate authorities and certificates for tests, made with the `openssl` command."""
+"""Certificate authorities and certificates for tests, created with the `openssl` command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Certificate:
 
 
 class Authority:
-    """One that can vouch for others; its files are in `directory`."""
+    """A certificate authority with its files in `directory`."""
 
     def __init__(self, directory: Path, name: str = "ca") -> None:
         self._directory = directory
@@ -38,7 +38,7 @@ class Authority:
         )  # fmt: skip
 
     def issue(self, name: str, *, hosts: str = LOOPBACK, days: int = 2, password: str | None = None) -> Certificate:
-        """A certificate for `hosts`; with `days` below 0 it has expired.  `password` encrypts the key."""
+        """Issue a certificate for `hosts`, expired with `days` below 0; `password` encrypts the key."""
         made = Certificate(*(self._directory / f"{name}{end}" for end in (".pem", ".key", ".both.pem")))
         request, extensions = self._directory / f"{name}.csr", self._directory / f"{name}.ext"
         hidden = ("-nodes",) if password is None else ("-passout", f"pass:{password}")

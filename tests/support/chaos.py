@@ -1,11 +1,11 @@
 """The chaos driver: a seeded sequence of faults against a running daemon and its brokers.
 
-Senders send all the while.  The faults hit the brokers (see `chaos_sites`) and our processes (killed, stopped, the
-supervisor killed, all killed at once, restarted) at any moment.  After each of them the
-books are read while our processes stand still, and must balance.  In the end everything is read back and compared.
+Senders send during the whole run. The faults hit the brokers (see `chaos_sites`) and our processes (killed, stopped,
+the supervisor killed, all killed together, restarted) at any moment. After each fault the driver stops our processes,
+reads the books, and requires their balance. At the end it reads all messages back and compares.
 
-One thing cannot be asked of the daemon: datagrams that wait in the kernel's queue when the last process that holds the
-socket dies are gone with the socket.  So at most that many may be missing for each time that everything was killed.
+One loss is beyond the daemon: datagrams in the kernel's queue vanish with the socket when the last process that holds
+it dies. So at most a full queue may be missing for each kill of all processes.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 __all__ = ["AT_LEAST_ONCE", "EXACTLY_ONCE", "HARDLY_ANY", "Chaos", "Law", "Outcome", "check"]
 
 QUEUE: Final = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) + 1
-"""How many datagrams wait in the kernel's queue at most."""
+"""Most datagrams in the kernel's queue."""
 SETTLE_S: Final = 120.0
 
 
 class Law(NamedTuple):
-    """What a set-up promises: whether acknowledged messages may be lost, be there twice, or pass each other."""
+    """The promises of a set-up: acknowledged messages may be lost, repeated or reordered, or not."""
 
     may_lose: bool = False
     may_repeat: bool = False
@@ -49,29 +49,28 @@ class Law(NamedTuple):
 EXACTLY_ONCE: Final = Law()
 AT_LEAST_ONCE: Final = Law(may_repeat=True)
 HARDLY_ANY: Final = Law(may_lose=True, may_repeat=True, may_reorder=True)
-"""Without acks nobody knows what a broker has yet to read on the connection of a dispatcher that was killed, while the
-next one writes on another."""
+"""Without acks, a broker may still read the connection of a killed dispatcher while its successor writes on another."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run did; `sent` has for each sender how many of its messages the kernel took."""
+    """The result of a run; `sent` has each sender's number of messages that the kernel accepted."""
 
     sent: dict[int, int] = field(default_factory=dict)
     deeds: list[str] = field(default_factory=list)
     looks: int = 0
-    """How often the books were found to balance."""
+    """Number of checks at which the books balanced."""
     sockets_lost: int = 0
     received: int = 0
-    """In all lives of the daemon together."""
+    """Received messages in all lives of the daemon together."""
     possible_duplicates: int = 0
-    """As the daemon counts them; those of lives that ended with a removed slab are not in it."""
+    """The daemon's count, without lives that ended with a removed slab."""
     possible_by_topic: dict[str, int] = field(default_factory=dict)
-    """As the discard report has it; not asked for where processes are killed, who may take some of it along."""
+    """The counts of the discard report; not used with killed processes, which may take some counts along."""
 
 
 class Chaos:
-    """One run with `seed`: harm of these kinds, senders with `rate` messages a second each."""
+    """One run with `seed`: harm of these kinds, and senders with `rate` messages per second each."""
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class Chaos:
         self._outcome = Outcome()
 
     def run(self, seconds: float) -> Outcome:
-        """Send and do harm for so long; then mend everything and wait until all is delivered."""
+        """Send and inject faults for `seconds`, then repair everything and wait for the delivery of all messages."""
         with self._senders:
             self._do_harm_for(seconds)
             self._senders.stop()
@@ -182,9 +181,9 @@ class Chaos:
         self._daemon.start()
 
     def _restart_daemon(self) -> None:
-        """A clean shutdown takes in what waits in the kernel's queue.
+        """Restart the daemon; a clean shutdown also receives the datagrams of the kernel's queue.
 
-        One that could deliver everything removes the slab, and the counters with it.
+        A daemon that delivered everything removes the slab, and the counters with it.
         """
         self._note("restart the daemon")
         assert self._daemon.terminate() == 0
@@ -193,7 +192,7 @@ class Chaos:
         self._daemon.start()
 
     def _received_last(self) -> int:
-        """What the daemon had received when it ended, by its last words."""
+        """Return the daemon's number of received messages at its end, from its log."""
         return int(re.findall(r"received (\d+)", self._daemon.log())[-1])
 
 
@@ -203,7 +202,7 @@ def _is_settled(daemon: Daemon) -> bool:
 
 
 def check(law: Law, outcome: Outcome, account: Account) -> None:
-    """What was read back against what was sent and what the books say."""
+    """Check the received messages against the sent ones and the books."""
     missing = sorted(account.missing)
     if not law.may_lose:
         assert len(missing) <= outcome.sockets_lost * QUEUE, f"{len(missing)} are missing: {missing[:20]}"

@@ -1,7 +1,7 @@
-"""The brokers of a chaos run, and the harm that can be done to them: real ones, or the embedded ones.
+"""The brokers of a chaos run, real or embedded, and their faults.
 
-A site hurts one broker at a time, and mends it after some seconds, when `mend_if_due` is called.  With the real ones
-the next has to wait until every replica is in sync, or else Kafka itself may lose what it acknowledged.
+A site hurts one broker at a time, and repairs it after some seconds, when `mend_if_due` is called. With real brokers,
+the next fault waits until every replica is in sync, because otherwise Kafka itself may lose acknowledged records.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BROKEN: Final = (
 
 @unique
 class Harm(Enum):
-    """Kinds of deeds, so that a run can be without some of them."""
+    """Kinds of faults; a run may exclude some."""
 
     BROKER = "a broker is killed, terminated or stopped"
     LEADER = "a partition is moved to another broker (real ones: 2.4 and later)"
@@ -56,11 +56,11 @@ class Harm(Enum):
 
 
 CALM: Final = frozenset({Harm.PROCESS, Harm.RESTART, Harm.GROWTH})
-"""Kinds of harm that leave each partition its leader, so that none stands in for another."""
+"""Kinds of harm that leave each partition its leader, so that no partition replaces another."""
 
 
 class Deed(NamedTuple):
-    """Something that can be done, and how often it is among the others."""
+    """A fault and its relative frequency."""
 
     harm: Harm
     weight: int
@@ -76,15 +76,15 @@ class Site(Protocol):
     def make_topics(self, topics: Sequence[str]) -> None: ...
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Give a topic further partitions, so that it has so many."""
+        """Raise the number of a topic's partitions to `partitions`."""
         ...
 
     def counts(self, topic: str) -> Sequence[int]:
-        """The numbers of partitions that a topic has had, the present one last."""
+        """Return the partition counts that a topic has had, the present one last."""
         ...
 
     def deeds(self, rng: random.Random, note: Callable[[str], None]) -> list[Deed]:
-        """What can be done to these brokers; each says by `note` what it does."""
+        """Return the faults of these brokers; each describes itself through `note`."""
         ...
 
     def mend_if_due(self) -> None: ...
@@ -94,12 +94,12 @@ class Site(Protocol):
         ...
 
     def read_back(self, topic: str) -> list[Seen]:
-        """All records, each partition's in order of offset."""
+        """Read all records, each partition's in order of offset."""
         ...
 
 
 class _Mending:
-    """The broker that is hurt, if one is."""
+    """The hurt broker, if any."""
 
     def __init__(self) -> None:
         self._mend: Callable[[], object] | None = None
@@ -119,7 +119,7 @@ class _Mending:
 
 
 class _Growing:
-    """The numbers of partitions that topics have had."""
+    """The partition counts that topics have had."""
 
     def __init__(self) -> None:
         self._counts: dict[str, list[int]] = {}
@@ -128,14 +128,14 @@ class _Growing:
         self._counts.update({topic: [PARTITIONS] for topic in topics})
 
     def note(self, topic: str, partitions: int) -> None:
-        """Before it is done: it may happen although it is said to have failed."""
+        """Record a count before the request: a request may succeed although it reports a failure."""
         self._counts[topic].append(partitions)
 
     def counts(self, topic: str) -> Sequence[int]:
         return self._counts[topic]
 
     def deed(self, site: Site, rng: random.Random, note: Callable[[str], None]) -> None:
-        """Give a topic one or two partitions more, unless it has got all that it may get."""
+        """Add one or two partitions to a topic, up to its limit."""
         topic = rng.choice(list(self._counts))
         wanted = self._counts[topic][-1] + rng.randint(1, 2)
         if wanted <= MOST_PARTITIONS:
@@ -217,12 +217,12 @@ class Real:
 
 
 def _is_endless(row: ErrorRow) -> bool:
-    """Whether an error is tried again without end and without making the brokers forget."""
+    """Return True for an error that is retried without limit and keeps the brokers' state."""
     return row.action in {Action.RESEND, Action.PAUSE_AND_REROUTE} and row.attempt_limit is None
 
 
 class Embedded:
-    """Embedded brokers.  With `epochs` they also call sequence numbers wrong, so that something may be doubled."""
+    """Embedded brokers; with `epochs` they also report wrong sequence numbers, which may duplicate messages."""
 
     def __init__(self, broker: DevBroker, brokers: int, *, epochs: bool = False) -> None:
         self._broker = broker

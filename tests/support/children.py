@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def child(target: Callable[..., None], *arguments: object) -> Iterator[ForkProcess]:
-    """A forked process that calls `target(*arguments)`; it is killed at the end of the block if it still runs."""
+    """Fork a process that calls `target(*arguments)`; the end of the block kills it if it still runs."""
     process = get_context("fork").Process(target=target, args=arguments)
     process.start()
     try:

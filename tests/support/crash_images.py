@@ -1,10 +1,9 @@
-"""What is left in a slab when a process is killed at any instruction.
+"""Record the states of a slab after a kill at any instruction.
 
-`crash_images` runs an action once under a tracer that looks at the memory after every bytecode instruction, and so
-records every store of Python; `machine_images` does so after every instruction of the machine, for compiled code, in a
-fork and at a thousandth of the speed.  Each prefix of the stores is what a SIGKILL at that point would leave.  A store
-of more than one word is not one machine instruction: some prefixes of its 4-byte words are left as well, except that an
-aligned 8-byte word stays whole.
+`crash_images` runs an action once under a tracer that reads the memory after every bytecode instruction, and so records
+every store of Python. `machine_images` does so after every machine instruction, for compiled code, in a fork and at a
+thousandth of the speed. Each prefix of the stores is a state after a SIGKILL. A store of more than one word is not one
+machine instruction. So some prefixes of its 4-byte words are states as well, but an aligned 8-byte word stays whole.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
 _TEARS: Final = 4
-"""How many prefixes of one store are tried."""
+"""Number of tested prefixes of one store."""
 
 Store = list[tuple[int, int]]
 """File offsets of 8-byte words and their new values, in order of place."""
@@ -40,7 +39,7 @@ class CrashImages:
         return len(self._images) + 1
 
     def restore(self, count: int) -> None:
-        """The first `count` stores are in the slab, the others are not."""
+        """Apply the first `count` stores to the slab, and no others."""
         for region, data in self._before.items():
             self._slab.view[region.start : region.stop] = data
         for store in self._images[:count]:
@@ -55,7 +54,7 @@ class CrashImages:
 
 
 def crash_images(slab: Slab, regions: Sequence[range], action: Callable[[], object]) -> CrashImages:
-    """Run an action; the images that it may leave in `regions` of the file (multiples of 8), the whole one last."""
+    """Run an action and return its possible images in `regions` of the file (multiples of 8), the complete one last."""
     recorder = Recorder(slab, regions)
     before = dict(recorder.seen)
     previous = sys.gettrace()
@@ -69,7 +68,7 @@ def crash_images(slab: Slab, regions: Sequence[range], action: Callable[[], obje
 
 
 def machine_images(slab: Slab, regions: Sequence[range], action: Callable[[], object]) -> CrashImages:
-    """The same, with compiled code as well; of the action nothing but its stores is left."""
+    """Do the same with compiled code as well; the action has no effect but its stores."""
     recorder = Recorder(slab, regions)
     before = dict(recorder.seen)
     run_in_steps(action, recorder.look)

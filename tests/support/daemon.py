@@ -67,24 +67,24 @@ class Daemon:
             "input.unix_datagram.path": str(self.socket_path),
             "http.listen": "127.0.0.1:0",
             "logging.level": "INFO",
-            "timestamps.policy": "client",  # messages of tests have old timestamps, and are compared to the last byte
+            "timestamps.policy": "client",  # messages of tests have old timestamps and are compared byte by byte
             **QUICK_PAUSES,
         }
         self.configure({})
         self._process: subprocess.Popen[bytes] | None = None
         self.prefix: tuple[str, ...] = ()
-        """A command that runs the daemon, such as one that becomes another user first."""
+        """A command that runs the daemon, for example as another user."""
         self.handed_over: dict[str, socket.socket] = {}
-        """Sockets that the test keeps and hands over to each daemon that it starts, by name."""
+        """Sockets of the test, by name, which it passes to each daemon that it starts."""
 
     def configure(self, settings: Mapping[str, object]) -> None:
-        """Write the configuration file: what is always in it, and these settings."""
+        """Write the configuration file with the fixed part and these settings."""
         lines = [f"{key} = {json.dumps(value)}\n" for key, value in {**self._file, **settings}.items()]
         self.config_path.write_text("".join(lines))
         tomllib.loads(self.config_path.read_text())
 
     def reload(self, settings: Mapping[str, object], token: str = "none") -> str:
-        """Configure it, and have it reloaded; what it says.  HTTPError if it is refused."""
+        """Configure and reload the daemon, and return its answer. Raises HTTPError if the daemon refuses."""
         self.configure(settings)
         headers = {"Authorization": f"Bearer {token}"}
         request = urllib.request.Request(self.url("/reload"), b"", headers)
@@ -94,7 +94,7 @@ class Daemon:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def start(self, package: Path | None = None) -> Self:
-        """Start it, and wait until all its processes are there; `package` is where another bruce_mp is to be found."""
+        """Start the daemon and wait for all its processes; `package` is the directory of another bruce_mp."""
         (self.run_dir / HTTP_ADDRESS).unlink(missing_ok=True)
         overrides = [f"--set={key}={value}" for key, value in self._settings.items()]
         command = [sys.executable, "-m", "bruce_mp", "run", "--config", str(self.config_path), *overrides]
@@ -122,13 +122,13 @@ class Daemon:
         return True
 
     def terminate(self, timeout: float = 40.0) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM and return the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout)
 
     def kill_all(self) -> None:
-        """SIGKILL to every process in the same instant."""
+        """Send SIGKILL to all processes at the same time."""
         assert self._process is not None
         everybody = [psutil.Process(pid) for pid in (self._process.pid, *self.pids().values())]
         for process in everybody:
@@ -137,7 +137,7 @@ class Daemon:
         self.wait_for(lambda: not processes.still_alive(everybody), "the killed processes to go", 10)
 
     def kill_supervisor(self) -> None:
-        """SIGKILL to the supervisor alone: the kernel ends the others with it."""
+        """Send SIGKILL to the supervisor alone: the kernel then ends the others."""
         assert self._process is not None
         others = [psutil.Process(pid) for pid in self.pids().values()]
         self._process.kill()
@@ -149,7 +149,7 @@ class Daemon:
 
     @contextmanager
     def kept(self) -> Iterator[Self]:
-        """As a `with` block of a daemon that is started already."""
+        """Act as a `with` block for a daemon that runs already."""
         with ExitStack() as stack:
             stack.push(self.__exit__)
             yield self
@@ -180,11 +180,11 @@ class Daemon:
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def log(self) -> str:
-        """What it logged."""
+        """Return the daemon's log."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def pids(self) -> dict[str, int]:
-        """The pids of its processes, by name, as the process table shows them."""
+        """Return the pids of the daemon's processes by name, from the process table."""
         assert self._process is not None
         try:
             children = psutil.Process(self._process.pid).children()
@@ -195,28 +195,28 @@ class Daemon:
 
     @property
     def has_process(self) -> bool:
-        """Whether it has been started."""
+        """Return True if the daemon was started."""
         return self._process is not None
 
     @property
     def pid(self) -> int:
-        """The supervisor's pid."""
+        """Return the supervisor's pid."""
         assert self._process is not None
         return self._process.pid
 
     def kill(self, name: str) -> None:
-        """SIGKILL to a process, and wait for its successor."""
+        """Send SIGKILL to a process and wait for its successor."""
         self.wait_for(lambda: name in self.pids(), f"{name} to be there", 20)
         old = self.pids()[name]
         os.kill(old, signal.SIGKILL)
         self.wait_for(lambda: self.pids().get(name, old) != old, f"{name} to come back", 20)
 
     def get(self, path: str) -> Any:
-        """A status page, decoded."""
+        """Fetch a status page as decoded JSON."""
         return json.loads(self.get_text(path))
 
     def get_text(self, path: str) -> str:
-        """A status page as it is."""
+        """Fetch a status page as text."""
         address = (self.run_dir / HTTP_ADDRESS).read_text().strip()
         if address.startswith("unix:"):
             return _read_over(address.removeprefix("unix:"), path)
@@ -229,12 +229,12 @@ class Daemon:
         return url.rstrip("/") + path
 
     def refresh_metadata(self) -> None:
-        """Ask it to fetch metadata now."""
+        """Request a refresh of the metadata."""
         with urllib.request.urlopen(self.url("/metadata_update"), data=b"", timeout=10):
             pass
 
     def books(self) -> Books:
-        """The books, read from the slab itself."""
+        """Read the books from the slab itself."""
         slab = Slab(self.slab_path)
         try:
             return read_books(slab)
@@ -242,11 +242,11 @@ class Daemon:
             slab.close()
 
     def wait_consistent(self) -> Books:
-        """A consistent reading of the books."""
+        """Wait for a consistent reading of the books."""
         return self._consistent(self.books)
 
     def still_books(self) -> Books:
-        """The same under any load: the processes stand still for a moment."""
+        """Read the books under any load, by stopping the processes for a moment."""
         return self._consistent(self._frozen_books)
 
     def _frozen_books(self) -> Books:
@@ -265,11 +265,11 @@ class Daemon:
         return books
 
     def wait_received(self, messages: int, timeout: float = 60.0) -> None:
-        """Wait until so many messages were received."""
+        """Wait until the daemon has received this number of messages."""
         self.wait_for(lambda: self.books().received >= messages, f"{messages} messages", timeout)
 
     def wait_settled(self, received: int, timeout: float = 60.0) -> Books:
-        """Wait until so many messages were received and nothing is held any more."""
+        """Wait until the daemon has received this number of messages and holds none."""
 
         def settled() -> bool:
             books = self.books()
@@ -281,7 +281,7 @@ class Daemon:
         return books
 
     def restarts(self, row: int) -> int:
-        """How often the process of a row was started."""
+        """Return the number of starts of a row's process."""
         slab = Slab(self.slab_path)
         try:
             return slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_INCARNATION) >> 2]
@@ -289,7 +289,7 @@ class Daemon:
             slab.close()
 
     def wait_for(self, condition: Callable[[], bool], what: str, timeout: float) -> None:
-        """Poll until a condition holds; AssertionError with the log and the books if it does not in time."""
+        """Poll until a condition holds; a timeout raises AssertionError with the log and the books."""
         deadline = time.monotonic() + timeout
         while not condition():
             if time.monotonic() > deadline:
@@ -299,7 +299,7 @@ class Daemon:
 
 
 def _read_over(socket_path: str, page: str) -> str:
-    """A page that is served on a UNIX socket."""
+    """Fetch a page from a UNIX socket."""
     connection = HTTPConnection("localhost", timeout=10)
     with closing(connection), socket.socket(socket.AF_UNIX) as connection.sock:
         connection.sock.connect(socket_path)

@@ -28,7 +28,7 @@ class Block:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What names it, also when lines are put in above it: its page and how it begins."""
+        """Return a key that survives changes above the block: its page and its first characters."""
         return self.page, self.text.partition("\n")[0][:40].strip()
 
 
@@ -60,6 +60,6 @@ def prose_of(page: Path) -> str:
 
 
 def commands_in(block: Block) -> list[str]:
-    """The lines that a reader types, those that end with a backslash together with the next."""
+    """Return the commands that a reader types, with continuation lines joined."""
     text = re.sub(r"^\$ ", "", block.text, flags=re.MULTILINE) if block.language == "console" else block.text
     return text.replace("\\\n", " ").splitlines()

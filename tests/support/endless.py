@@ -1,12 +1,12 @@
-"""Senders that outlive the daemon: each goes on until it is told to stop, and tells how far it came.
+"""Senders that outlive the daemon: each runs until it is stopped, and reports its progress.
 
     with EndlessSenders(daemon, load, rate=5) as senders:
         ...
         senders.stop()
     assert senders.sent == {0: 1234, 1: 1230}
 
-Each is a process of its own.  It sends message after message of its part of the load, whose end it never reaches; one
-that the socket refused is sent again.  On SIGTERM it writes the number of messages that the kernel took, and ends.
+Each sender is a separate process. It sends the messages of its endless part of the load one by one, and repeats those
+that the socket refused. On SIGTERM it writes the number of messages that the kernel accepted, and ends.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ STOP_S: Final = 30.0
 
 
 class EndlessSenders:
-    """The senders of a load, or those of them that `numbers` names; `rate` messages a second each, 0: no pause.
+    """The senders of a load, or those in `numbers`; `rate` messages per second each, 0 for no pause.
 
-    `sent` has for each of them, once it was stopped, how many of its messages the kernel took.
+    `sent` has the number of messages that the kernel accepted from each stopped sender.
     """
 
     def __init__(self, daemon: Daemon, load: Load, rate: float, numbers: Iterable[int] | None = None) -> None:
@@ -73,7 +73,7 @@ class EndlessSenders:
         return processes.spawn([str(word) for word in words], output=sys.stderr.fileno(), env=env)
 
     def stop(self) -> None:
-        """Let all of them end, and note how far they came."""
+        """Stop all senders and record their progress."""
         for sender in self._running.values():
             sender.send_signal(signal.SIGTERM)
         for number, sender in self._running.items():
@@ -82,7 +82,7 @@ class EndlessSenders:
 
 
 def _send(path: str, load: Load, number: int, rate: float, is_stopped: Callable[[], bool]) -> int:
-    """Send until stopped; how many messages the kernel took."""
+    """Send until stopped; return the number of messages that the kernel accepted."""
     sent = 0
     began = time.monotonic()
     with DatagramClient(path, timeout=TIMEOUT_S) as client:

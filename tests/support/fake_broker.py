@@ -26,7 +26,7 @@ Place = tuple[bytes, int]
 
 
 class SentRecord(NamedTuple):
-    """A record in a request; `arrival` tells which message it is."""
+    """A record in a request; `arrival` identifies its message."""
 
     arrival: int
     partition_key: int | None
@@ -34,7 +34,7 @@ class SentRecord(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A batch as it is in a request."""
+    """A batch in a request."""
 
     topic: bytes
     partition: int
@@ -54,14 +54,14 @@ class Written(NamedTuple):
 
 @dataclass
 class Partition:
-    """A log, and what is remembered of the one producer that there is."""
+    """A log and the state of the only producer."""
 
     log: list[SentRecord] = field(default_factory=list)
     epoch: int = -1
     recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def append(self, batch: Written) -> int:
-        """Append a batch that is in order; the error code."""
+        """Append a batch if it is in order; return the error code."""
         if batch.epoch >= 0:
             if batch.epoch == self.epoch and batch.span in self.recent:
                 return 0
@@ -76,7 +76,7 @@ class Partition:
 
     def _check(self, batch: Written) -> int:
         if self.epoch < 0:
-            return 0  # a producer that is not known may begin anywhere
+            return 0  # an unknown producer may begin anywhere
         if batch.epoch < self.epoch:
             return OLD_EPOCH
         expected = 0 if batch.epoch > self.epoch else (self.recent[-1][1] + 1) & MASK
@@ -90,11 +90,11 @@ class FakeCluster:
         self.leaders = leaders
         self.partitions = {place: Partition() for place in leaders}
         self.poison: set[int] = set()
-        """Arrival numbers of messages that no broker takes."""
+        """Arrival numbers of messages that every broker refuses."""
         self.latest_ms = 1 << 62
-        """Timestamps behind it no broker takes."""
+        """Latest timestamp that the brokers accept."""
         self.refused: dict[Place, int] = {}
-        """Partitions to which nothing can be written, and the error code that says so."""
+        """Partitions that refuse all writes, with their error code."""
 
     def add(self, place: Place, leader: int | None) -> None:
         """Add a partition."""
@@ -102,7 +102,7 @@ class FakeCluster:
         self.partitions[place] = Partition()
 
     def produce(self, node: int, batch: Written) -> int:
-        """What broker `node` answers for a batch."""
+        """Return the answer of broker `node` to a batch."""
         if self.leaders.get(batch.place) != node:
             return NOT_LEADER
         culprits = self.culprits(batch)
@@ -111,15 +111,15 @@ class FakeCluster:
         return self.refused.get(batch.place) or self.partitions[batch.place].append(batch)
 
     def culprits(self, batch: Written) -> list[int]:
-        """The places in the batch of messages that no broker takes."""
+        """Return the positions in the batch of messages that the brokers refuse."""
         poisoned = [at for at, record in enumerate(batch.records) if record.arrival in self.poison]
         return poisoned or [at for at, record in enumerate(batch.records) if record.timestamp > self.latest_ms]
 
     def has(self, batch: Written) -> bool:
-        """Whether a batch was written."""
+        """Return True if a batch was written."""
         partition = self.partitions[batch.place]
         return batch.epoch == partition.epoch and batch.span in partition.recent
 
     def log(self, topic: bytes, partition: int) -> list[SentRecord]:
-        """What is in a partition."""
+        """Return the records of a partition."""
         return self.partitions[topic, partition].log
