@@ -29,7 +29,7 @@ _HOW: Final = "on Debian: apt-get install chromium chromium-driver"
 
 
 def find_program(*names: str) -> str:
-    """The first of these programs that there is.  Raises RuntimeError, which says how to get it."""
+    """Return the first installed one of these programs. Raises RuntimeError, which names the remedy."""
     for name in names:
         if found := shutil.which(name):
             return found
@@ -37,14 +37,14 @@ def find_program(*names: str) -> str:
 
 
 class Browser:
-    """One window.  Leaving the context ends the browser."""
+    """One window; leaving the context ends the browser."""
 
     def __init__(self, profile: Path) -> None:
         options = webdriver.ChromeOptions()
         options.binary_location = find_program(*CHROMIUM)
         for argument in (
             "headless=new",
-            "no-sandbox",  # it refuses to be started by root with one; it sees nothing but our own page
+            "no-sandbox",  # Chromium refuses to start as root with its sandbox; it loads only our own page
             "disable-dev-shm-usage",
             "disable-gpu",
             "disable-breakpad",
@@ -79,19 +79,19 @@ class Browser:
         return answer
 
     def run(self, script: str, *arguments: object) -> Any:
-        """What a script returns."""
+        """Run a script and return its result."""
         return self.driver.execute_script(script, *arguments)
 
     def find(self, selector: str) -> WebElement:
-        """The first element of a CSS selector."""
+        """Return the first element of a CSS selector."""
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str = "body") -> str:
-        """What is to be read in the element."""
+        """Return the visible text of the element."""
         return str(self.run("return document.querySelector(arguments[0]).innerText", selector))
 
     def texts(self, selector: str) -> list[str]:
-        """The same of all elements of a selector."""
+        """Return the visible texts of all elements of a selector."""
         found = "Array.from(document.querySelectorAll(arguments[0]), (each) => each.innerText)"
         return [str(text) for text in self.run(f"return {found}", selector)]
 
@@ -100,11 +100,11 @@ class Browser:
         WebDriverWait(self.driver, PATIENCE_S, 0.1).until(lambda _: condition(), f"waited for {what}:\n{self.text()}")
 
     def complaints(self) -> list[str]:
-        """What the browser wrote into its console since it was asked last."""
+        """Return the new lines of the browser's console."""
         return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
     def screenshot(self, path: Path) -> None:
-        """The whole page, not only what is in the window."""
+        """Save a picture of the whole page, beyond the window."""
         height = self.run("return document.documentElement.scrollHeight")
         width = self.run("return window.innerWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}

@@ -1,4 +1,4 @@
-"""A small slab with messages in it, put there by the same kernels that the daemon uses."""
+"""A small slab with messages, stored by the daemon's own kernels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def any_partition(topic: bytes, value: bytes, timestamp: int = NOW_MS) -> bytes:
 
 
 class FilledSlab:
-    """A new slab at `path`; `known` topics have numbers, with 3 partitions each."""
+    """A new slab at `path`; `known` topics have numbers, and 3 partitions each."""
 
     def __init__(self, path: Path, known: tuple[bytes, ...] = ()) -> None:
         create(path, GEOMETRY, NOW_MS)
@@ -49,7 +49,7 @@ class FilledSlab:
     def receive(
         self, topic: bytes, count: int, state: State | None = State.FILLED, value: bytes = b"value"
     ) -> list[Segment]:
-        """Put `count` messages in, as one run in `state`; None leaves the run open."""
+        """Store `count` messages as one run in `state`; None leaves the run open."""
         message = any_partition(topic, value)
         data = memoryview(message * count)
         places = [(index * len(message), len(message)) for index in range(count)]
@@ -65,6 +65,6 @@ class FilledSlab:
         return segments
 
     def close(self) -> None:
-        """Unmap."""
+        """Unmap the slab."""
         self.input.counters.release()
         self.slab.close()

@@ -1,4 +1,4 @@
-"""A disk that is full, for this process."""
+"""Simulate a full disk for this process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["files_end_at"]
 
 @contextmanager
 def files_end_at(size: int) -> Iterator[None]:
-    """No file of this process grows beyond so many bytes.
+    """Limit the size of all files of this process.
 
-    Not for a fixture: between fixtures and test pytest writes what it has to say, perhaps into a long file.
+    Do not use it in a fixture: between fixtures and test pytest writes its output, perhaps into a long file.
     """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))

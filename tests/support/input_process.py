@@ -1,4 +1,4 @@
-"""An input process of its own, started as the supervisor starts it."""
+"""A separate input process, started as by the supervisor."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _run(start: Start, connection: Connection) -> None:
 
 
 class InputProcess:
-    """An input process; the test is its supervisor, its router and its clients.  The context kills what is left."""
+    """An input process; the test acts as supervisor, router and clients. The context kills the process."""
 
     def __init__(
         self, directory: Path, when_full: str = "discard", kind: int = socket.SOCK_DGRAM, *, alpha: int = 0
@@ -99,7 +99,7 @@ class InputProcess:
         wait_until(lambda: self.books().received >= count, f"{count} messages to be received", WITHIN_S)
 
     def fill(self, size: int = 1000) -> int:
-        """Send until the kernel's queue stays full; how many were sent."""
+        """Send until the kernel's queue stays full; return the number of sent messages."""
         sent = 0
         self.sender.settimeout(0.4)
         while True:
@@ -111,7 +111,7 @@ class InputProcess:
             assert sent < 10_000
 
     def deliver_all(self) -> int:
-        """Do as router and dispatchers would; how many messages were there."""
+        """Act as router and dispatchers; return the number of delivered messages."""
         found: list[Segment] = [item.segment for item in sweep(self.slab, {State.FILLED})]
         kernels.mark(self.slab, found, State.DELIVERED)
         return sum(segment.records for segment in found)
@@ -121,7 +121,7 @@ class InputProcess:
         return [segment for parcel in self._runs.receive() for segment in parcel.segments]
 
     def close_intake(self) -> None:
-        """What the supervisor does first when it shuts down."""
+        """Close the intake, the supervisor's first step of a shutdown."""
         self.listener.shutdown(socket.SHUT_RD)
 
     def end(self) -> int | None:

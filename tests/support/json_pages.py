@@ -1,4 +1,4 @@
-"""A small HTTP server that answers with what a test puts into it."""
+"""A small HTTP server with the answers of a test."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class _UnixServer(socketserver.UnixStreamServer):
 
 
 class JsonPages:
-    """Answers GET of a path in `pages` with the JSON of what its function returns, of bytes as they are; others 404.
+    """A server that answers GET of a path in `pages` with its function's result, as JSON or raw bytes; others get 404.
 
-    `url` is where; `path` makes it a UNIX socket.
+    `url` is its address; `path` makes it a UNIX socket.
     """
 
     def __init__(self, pages: dict[str, Callable[[], object]], path: str | None = None) -> None:

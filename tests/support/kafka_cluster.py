@@ -85,7 +85,7 @@ class KafkaCluster:
         self.close()
 
     def close(self) -> None:
-        """SIGKILL to all: a KRaft cluster that is asked politely waits for its own quorum.  Deletes the data."""
+        """Kill all brokers and delete their data; on SIGTERM a KRaft cluster would wait for its own quorum."""
         for node in self._all_nodes():
             node.kill()
         for port in self._ports:
@@ -125,7 +125,7 @@ class KafkaCluster:
         self._wait(lambda: ask_zookeeper(port, "ruok") == "imok", "ZooKeeper answers", START_TIMEOUT_S)
 
     def _format(self) -> None:
-        """What `StorageTool format` does, without a JVM per broker: its checkpoint is the same for a whole version."""
+        """Format the data directories without a JVM per broker: the checkpoint is the same for a whole version."""
         checkpoint = formatted_checkpoint(self.dist)
         cluster_id = secrets.token_urlsafe(16)
         for plan in self._plans:
@@ -155,14 +155,14 @@ class KafkaCluster:
 
     @property
     def librdkafka_config(self) -> dict[str, Any]:
-        """What a `confluent_kafka` client needs to talk to this version."""
+        """Return the settings of a `confluent_kafka` client for this version."""
         config: dict[str, Any] = {"bootstrap.servers": self.bootstrap}
         if not self.dist.release.admin_api:
             config |= {"api.version.request": False, "broker.version.fallback": self.version}
         return config
 
     def log_files(self, topic: str) -> list[Path]:
-        """The files of all brokers that hold the records of `topic`."""
+        """Return the files of all brokers with records of `topic`."""
         places = [place for plan in self._plans for place in plan.data.glob(f"{topic}-*")]
         return [file for place in sorted(places) for file in sorted(place.glob("*.log"))]
 
@@ -170,7 +170,7 @@ class KafkaCluster:
     def create_topic(
         self, name: str, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
-        """Returns when all running brokers name a leader for each of its partitions."""
+        """Create a topic and wait until all running brokers name a leader for each of its partitions."""
         if self.dist.release.admin_api:
             topic = NewTopic(name, partitions, replication, config=dict(config or {}))
             admin = AdminClient(self.librdkafka_config)
@@ -188,7 +188,7 @@ class KafkaCluster:
         run_java(self.dist, self._directory, kafka_config.TOPIC_CLASS, [*words.split(), *settings])
 
     def create_partitions(self, topic: str, partitions: int) -> None:
-        """Give a topic further partitions, so that it has so many; brokers hear of them one by one."""
+        """Raise the number of a topic's partitions to `partitions`; the brokers learn this one by one."""
         admin = AdminClient(self.librdkafka_config)
         wanted = [NewPartitions(topic, partitions)]
         admin.create_partitions(wanted, operation_timeout=CHANGE_TIMEOUT_S)[topic].result(CHANGE_TIMEOUT_S)
@@ -200,7 +200,7 @@ class KafkaCluster:
         )
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """The node id on which all running brokers agree."""
+        """Return the leader's node id once all running brokers agree."""
         return self._agreed(topic, partition).leader
 
     def _agreed(self, topic: str, partition: int) -> Partition:
@@ -232,11 +232,11 @@ class KafkaCluster:
         return view.replicas == tuple(replicas) and view.in_sync == set(replicas)
 
     def wait_in_sync(self, topic: str) -> None:
-        """Until each replica of each partition of `topic` is in sync."""
+        """Wait until each replica of each partition of `topic` is in sync."""
         self._wait(lambda: self._is_in_sync(topic), f"all replicas of {topic} are in sync")
 
     def is_whole(self, topics: Iterable[str]) -> bool:
-        """Whether all running brokers list each other, and each replica of each partition is in sync."""
+        """Return True if all running brokers list each other, and each replica of each partition is in sync."""
         for node in self._all_nodes():
             node.raise_if_ended()
         with suppress(OSError, KeyError):  # one is not up yet
@@ -248,7 +248,7 @@ class KafkaCluster:
 
     # --- records -----------------------------------------------------------------------------------------------------
     def read_all(self, topic: str, expected: int | None = None, timeout: float = 60.0) -> dict[int, list[Record]]:
-        """Per partition, the records from its beginning to its end.  See `read_topics`."""
+        """Read the records of each partition from its beginning to its end; see `read_topics`."""
         read = self.read_topics([topic], expected, timeout)
         return {partition: records for (_, partition), records in read.items()}
 
@@ -259,23 +259,23 @@ class KafkaCluster:
 
     # --- faults ------------------------------------------------------------------------------------------------------
     def kill(self, node_id: int) -> None:
-        """SIGKILL; returns when the process is gone, before the others have noticed."""
+        """Send SIGKILL and wait for the end of the process, but not for the other brokers to notice."""
         self._nodes[node_id].kill()
 
     def terminate(self, node_id: int) -> None:
-        """SIGTERM: the broker hands its partitions over and ends."""
+        """Send SIGTERM: the broker transfers its leaderships and ends."""
         self._nodes[node_id].terminate(CHANGE_TIMEOUT_S)
 
     def stop(self, node_id: int) -> None:
-        """SIGSTOP: the broker keeps its connections and says nothing."""
+        """Send SIGSTOP: the broker keeps its connections and does not answer."""
         self._nodes[node_id].suspend()
 
     def cont(self, node_id: int) -> None:
-        """SIGCONT after `stop`."""
+        """Send SIGCONT after `stop`."""
         self._nodes[node_id].resume()
 
     def begin_restart(self, node_id: int) -> None:
-        """As `restart`, but returns when the process is started: `is_whole` says when it is back."""
+        """Restart a broker without waiting; `is_whole` tells when it has returned."""
         node = self._nodes[node_id]
         node.kill()
         if port := self._zookeeper_port:  # its old session must end first: some versions give up when they find it
@@ -298,7 +298,7 @@ class KafkaCluster:
 
     # --- looking -----------------------------------------------------------------------------------------------------
     def metadata(self, node_id: int, topics: Sequence[str] = ()) -> Metadata:
-        """What this broker says.  Raises `OSError` if it does not answer."""
+        """Fetch a broker's metadata. Raises `OSError` if it does not answer."""
         return fetch_metadata(self.port(node_id), topics)
 
     def _views(self, topics: Sequence[str] = ()) -> list[Metadata]:

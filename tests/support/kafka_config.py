@@ -53,7 +53,7 @@ FAST_FAILOVER: Final = {
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """One broker as its property file sees it.  In KRaft versions it is a controller too."""
+    """The parameters of one broker's property file; in KRaft versions the broker is a controller too."""
 
     node_id: int
     port: int
@@ -68,7 +68,7 @@ class NodePlan:
 def broker_properties(
     dist: KafkaDist, node: NodePlan, nodes: Sequence[NodePlan], zookeeper_port: int | None, overrides: Mapping[str, str]
 ) -> str:
-    """The property file of `node`, one of `nodes`; later settings win."""
+    """Return the property file of `node`, one of `nodes`; later settings win."""
     roles = _zookeeper_roles(node, zookeeper_port) if zookeeper_port else _kraft_roles(node, nodes)
     listener = (
         _old_listener(node) if dist.release.version.startswith("0.8.") else _listener(node, kraft=not zookeeper_port)
@@ -145,7 +145,7 @@ def zookeeper_properties(port: int, directory: Path) -> str:
 
 
 def meta_properties(cluster_id: str, node_id: int, directory_id: str) -> str:
-    """What `StorageTool format` would write into a data directory."""
+    """Return the properties that `StorageTool format` writes into a data directory."""
     return _properties(
         {"version": "1", "cluster.id": cluster_id, "node.id": str(node_id), "directory.id": directory_id}
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KafkaRelease:
-    """One version of Kafka and what it needs beside its own jars."""
+    """One version of Kafka and its requirements beside its own jars."""
 
     version: str
     scala: str
@@ -80,7 +80,7 @@ class KafkaDist:
 
 
 def ensure(version: str) -> KafkaDist:
-    """The jars of `version` and a Java runtime; fetches what is missing.  Raises `StartError`."""
+    """Return the jars of `version` and a Java runtime, fetched if missing. Raises `StartError`."""
     release = RELEASES[version]
     directory = ensure_jars(cache_directory() / "kafka" / version, release.coordinates)
     return KafkaDist(release, directory, find_java())

@@ -59,14 +59,14 @@ class JavaProcess:
         self.process = None
 
     def kill(self) -> None:
-        """Also one that is suspended or has ended."""
+        """Kill the process, even if it is suspended or has ended."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
         self.process, self.suspended = None, False
 
     def raise_if_ended(self) -> None:
-        """Raises `AssertionError` with the end of its log if it ended by itself."""
+        """Raise `AssertionError` with the end of the log if the process ended by itself."""
         if self.process is not None and self.process.poll() is not None:
             log = self._log.read_text(errors="replace")[-4000:]
             raise AssertionError(f"{self.name} ended with code {self.process.returncode}; its log:\n{log}")
@@ -87,7 +87,7 @@ def run_java(dist: KafkaDist, directory: Path, main_class: str, arguments: Seque
 
 
 def formatted_checkpoint(dist: KafkaDist) -> Path:
-    """What a formatted data directory holds; the same for a whole version, so made once and kept by the jars."""
+    """Return a formatted data directory's checkpoint, which is made once for each version and kept by the jars."""
     kept = dist.directory / CHECKPOINT
     if not kept.exists():
         with tempfile.TemporaryDirectory(dir=dist.directory) as scratch:

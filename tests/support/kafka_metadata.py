@@ -1,6 +1,6 @@
-"""What one broker says about its cluster: Metadata v0, which every version from 0.8 to 4.x answers.
+"""Fetch one broker's view of its cluster: Metadata v0, which every version from 0.8 to 4.x answers.
 
-Asked straight, broker by broker, because a Kafka client would answer from its own cache, and from any broker.
+The request goes to each broker directly, because a Kafka client would answer from its own cache and from any broker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 REPLICA_NOT_AVAILABLE: Final = 9
-"""A replica is down, and v0 reports it so; the leader beside it is good."""
+"""The code by which v0 reports a replica that is down; the leader beside it is valid."""
 
 
 @dataclass(frozen=True, slots=True)

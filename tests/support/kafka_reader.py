@@ -68,10 +68,10 @@ class _Reading:
 def read_topics(
     client: Mapping[str, Any], topics: Iterable[str], expected: int | None = None, timeout: float = 60.0
 ) -> dict[Place, list[Record]]:
-    """All records of all partitions of `topics`, in the order of their offsets; `client` is librdkafka's configuration.
+    """Read all records of all partitions of `topics` in offset order; `client` is librdkafka's configuration.
 
-    With `expected` it waits until so many have arrived, and still reads to the end, so that one too many shows.
-    Raises `AssertionError` with the numbers if the end is not reached within `timeout` seconds.
+    With `expected` the reader waits for this number and still reads to the end, so a surplus record shows. Raises
+    `AssertionError` with the numbers if the end is not reached within `timeout` seconds.
     """
     consumer = Consumer({**SETTINGS, **client, "error_cb": _ignore})
     try:
@@ -81,7 +81,7 @@ def read_topics(
 
 
 def _ignore(_error: KafkaError) -> None:
-    """A broker that is down is news to nobody in these tests; what matters shows as records that do not come."""
+    """Ignore errors of brokers that are down; a real fault shows as missing records."""
 
 
 def _places(consumer: Consumer, topics: Iterable[str], timeout: float) -> list[Place]:

@@ -41,21 +41,23 @@ PROTOCOLS: Final = {
     "SASL_PLAIN": "SASL_PLAINTEXT",
     "SHORT": "SASL_PLAINTEXT",
 }
-"""Listeners and what they speak.  MTLS wants a certificate; EXPIRED and ELSEWHERE show a bad one; a login at SHORT ends
-after SESSION_MS."""
+"""Listeners and their protocols.
+
+MTLS requires a certificate; EXPIRED and ELSEWHERE present an invalid one; a login at SHORT expires after SESSION_MS.
+"""
 SESSION_MS: Final = 3000
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 MODULES: Final = "org.apache.kafka.common.security"
 _SCRAM_MODULE: Final = f"{MODULES}.scram.ScramLoginModule required;"
 OLD_PASSWORD: Final = "old-secret"
-"""Of alice by SCRAM with old brokers, whose command knows no commas in it."""
+"""Password of alice for SCRAM with old brokers; their command accepts no commas in it."""
 TIMEOUT_S: Final = 60
 Acl = tuple[ResourceType, str, AclOperation]
-"""Of what, by which name, what is done."""
+"""Type of resource, its name, and the operation."""
 
 
 def unsigned_token(subject: str, lifetime_s: float = 3600) -> str:
-    """A JWT that Kafka's validator for development takes."""
+    """Return a JWT that Kafka's validator for development accepts."""
     now = time.time()
     claims = {"sub": subject, "iat": now - 1, "exp": now + lifetime_s}
     return f"{_base64({'alg': 'none'})}.{_base64(claims)}."
@@ -82,11 +84,11 @@ class SecureKafka(KafkaCluster):
         self._certificates |= dict.fromkeys(("SSL", "MTLS", "SASL_SSL"), good)
 
     def at(self, listener: str) -> tuple[str, int]:
-        """Host and port of a listener."""
+        """Return host and port of a listener."""
         return "127.0.0.1", self._secure[listener].number
 
     def server(self, listener: str) -> str:
-        """The same as `host:port`."""
+        """Return the address of a listener as `host:port`."""
         return "{}:{}".format(*self.at(listener))
 
     def _make_node(self, plan: NodePlan) -> JavaProcess:
@@ -135,12 +137,12 @@ class SecureKafka(KafkaCluster):
         return AdminClient({"bootstrap.servers": self.bootstrap})
 
     def make_users(self) -> None:
-        """For SCRAM; PLAIN knows them from the start."""
+        """Create the users for SCRAM; PLAIN has them from the start."""
         for user, password in PASSWORDS.items():
             self.set_password(user, password)
 
     def set_password(self, user: str, password: str) -> None:
-        """For both kinds of SCRAM."""
+        """Set a password for both kinds of SCRAM."""
         changes = [
             UserScramCredentialUpsertion(user, ScramCredentialInfo(kind, 4096), password.encode())
             for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
@@ -152,7 +154,7 @@ class SecureKafka(KafkaCluster):
     # --- permissions -------------------------------------------------------------------------------------------------
 
     def ruled(self, user: str, rules: Iterable[tuple[AclPermissionType, Acl]]) -> ExitStack:
-        """Make ACLs that allow or deny; closing the stack takes them back."""
+        """Create ACLs that allow or deny; closing the stack removes them."""
         admin, stack = self.admin, ExitStack()
         for permission, acl in rules:
             words = _acl(permission, user, acl)

@@ -34,7 +34,7 @@ ROUTER: Final = -1
 
 
 class Request(NamedTuple):
-    """A produce request on its way: what the dispatcher holds, and the bytes, so to speak."""
+    """A produce request in transit: the dispatcher's batch, and the stand-in for its bytes."""
 
     batches: list[SentBatch]
     written: list[Written]
@@ -59,7 +59,7 @@ class Peer:
 
 
 class Machine:
-    """Processes and what is between them.  `topics`: for each topic the brokers that lead its partitions, in order."""
+    """Processes and their queues; `topics` has for each topic the leaders of its partitions, in order."""
 
     def __init__(
         self, slab: Slab, topics: Mapping[bytes, Sequence[int]], config: Config | None = None, *, seed: int = 0
@@ -67,7 +67,7 @@ class Machine:
         self.slab = slab
         self.config = config or a_config()
         self.is_late: set[int] = set()
-        """Who has not taken the configuration that was accepted last: ROUTER, or slots."""
+        """Processes without the latest accepted configuration: ROUTER, or slots."""
         self.rng = random.Random(seed)
         self.reporter = FakeReporter()
         self.topics = {topic: len(leaders) for topic, leaders in topics.items()}
@@ -79,17 +79,17 @@ class Machine:
         self.now_ms = self.input.now_ms = 1000
         self.down: set[int] = set()
         self.brokers = set(BROKERS)
-        """Those that the metadata names."""
+        """The brokers in the metadata."""
         self.requests: list[list[Written]] = []
-        """All that were ever sent."""
+        """All requests sent so far."""
         self.names_culprits = False
-        """Whether answers name the records that are refused."""
+        """True if answers name the refused records."""
         self.doom: dict[int, int] = {}
-        """After how many more stores a process is killed: ROUTER, or a dispatcher by its slot."""
+        """Number of stores until a process is killed: ROUTER, or a dispatcher by its slot."""
         self.errors: deque[tuple[int, bool]] = deque()
-        """Error codes that the next batches get, whatever they are, and whether they are written all the same."""
+        """Error codes for the next batches, and a flag to write the batch nevertheless."""
         self.stray: list[tuple[int, deque[Request]]] = []
-        """Brokers, and requests of connections that were given up: they may carry them out yet."""
+        """Requests of abandoned connections with their brokers, which may still execute them."""
         self.to_router: list[deque[bytes]] = []
         self.from_peer: dict[int, deque[bytes]] = {}
         self.to_peer: dict[int, list[deque[bytes]]] = defaultdict(list)
@@ -112,7 +112,7 @@ class Machine:
         self._as_router(lambda: self.router.recover(self.now_ms))
 
     def kill_router(self) -> None:
-        """What it had received and not looked at is gone, and a part of what is under way."""
+        """Kill the router; unprocessed frames and a part of those in transit are lost."""
         for line in [*self.to_router]:
             self._lose_head(line)
         for line in self.from_router.values():
@@ -120,7 +120,7 @@ class Machine:
         self._start_router()
 
     def kill_peer(self, slot: int) -> None:
-        """Kill a dispatcher; its successor is there at once."""
+        """Kill a dispatcher; its successor starts at once."""
         peer = self.peers.pop(slot, None)
         if peer is None:
             return
@@ -131,7 +131,7 @@ class Machine:
         self._start_peer(slot)
 
     def kill_all(self) -> None:
-        """Everything at once; nothing that was under way is left."""
+        """Kill all processes together; all frames in transit are lost."""
         for slot, peer in list(self.peers.items()):
             self._give_up_connection(slot, peer)
         self.to_router, self.from_peer = [], {}
@@ -211,7 +211,7 @@ class Machine:
             self.from_peer[slot].append(pack_parcels(parcels))
 
     def node_of(self, slot: int) -> int:
-        """The broker of a slot."""
+        """Return the broker of a slot."""
         return next((node for node, its in self.router.dispatching._slots.pairs() if its == slot), -1)
 
     def _give_up_connection(self, slot: int, peer: Peer) -> None:

@@ -1,7 +1,7 @@
-"""Runs an action one machine instruction at a time, so that somebody can look at shared memory after each.
+"""Run an action one machine instruction at a time, and inspect shared memory after each.
 
-The action runs in a fork of this process, stepped with ptrace(2).  What it stores in memory that is mapped from a file
-is seen here at once; of the rest nothing is left.
+The action runs in a fork of this process, stepped with ptrace(2). Its stores in memory that is mapped from a file are
+visible here at once; all its other effects are lost.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SINGLESTEP: Final = 9
 
 
 def run_in_steps(action: Callable[[], object], look: Callable[[], None]) -> int:
-    """Run `action` in a fork, and call `look` after each of its instructions; how many there were.
+    """Run `action` in a fork, call `look` after each instruction, and return the number of instructions.
 
-    Raises OSError where the kernel does not allow it, and RuntimeError when the action did not succeed.
+    Raises OSError if the kernel does not allow it, and RuntimeError if the action failed.
     """
     pid = os.fork()
     if not pid:
@@ -43,7 +43,7 @@ def run_in_steps(action: Callable[[], object], look: Callable[[], None]) -> int:
 
 
 def _act(action: Callable[[], object]) -> NoReturn:
-    """In the fork: stop before the action and behind it."""
+    """Run in the fork and stop before and after the action."""
     with suppress(BaseException):
         gc.disable()
         _ptrace(TRACEME, 0)
@@ -55,7 +55,7 @@ def _act(action: Callable[[], object]) -> NoReturn:
 
 
 def _step_through(pid: int, look: Callable[[], None]) -> tuple[int, int]:
-    """The number of steps between the two stops, and how the fork ended."""
+    """Return the number of steps between the two stops, and the fork's exit status."""
     os.waitpid(pid, 0)
     steps, stopped_by = 0, signal.SIGTRAP
     while stopped_by == signal.SIGTRAP:

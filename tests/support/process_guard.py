@@ -27,7 +27,7 @@ class ProcessGuard:
         setattr(util, "spawnv_passfds", self._on_spawn)  # noqa: B010 - mypy refuses to assign to a function
 
     def take_started(self) -> list[str]:
-        """Return what was started since the last call."""
+        """Return the processes started since the last call."""
         started, self._started = self._started, []
         return started
 

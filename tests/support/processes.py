@@ -56,12 +56,12 @@ def become_subreaper() -> None:
 
 
 def descendants() -> set[psutil.Process]:
-    """The living processes below this one."""
+    """Return the living descendants of this process."""
     return {process for process in psutil.Process().children(recursive=True) if _counts(process)}
 
 
 def may_stay(process: psutil.Process) -> bool:
-    """Whether the test that started it may leave it to the next."""
+    """Return True if the test that started the process may leave it to the next."""
     with suppress(psutil.Error):
         family = {process.pid, *(parent.pid for parent in process.parents())}
         return process.pid in long_lived or not family.isdisjoint(long_lived_trees)
@@ -88,7 +88,7 @@ def _counts(process: psutil.Process) -> bool:
 
 
 def still_alive(processes: Iterable[psutil.Process], grace: float = 3.0) -> list[psutil.Process]:
-    """Those that have not ended after `grace` seconds: a process that was just killed may need a moment."""
+    """Return the processes that still run after `grace` seconds: a killed process may need a moment."""
     return psutil.wait_procs(list(processes), timeout=grace)[1]
 
 
@@ -104,7 +104,7 @@ def _command(process: psutil.Process) -> str:
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """SIGKILL, and wait until they are gone."""
+    """Send SIGKILL and wait for the end of the processes."""
     victims = list(processes)
     for process in victims:
         with suppress(psutil.NoSuchProcess):
@@ -113,7 +113,7 @@ def kill(processes: Iterable[psutil.Process]) -> None:
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout: float = 30.0) -> None:
-    """Ask again and again until `condition()`; an `AssertionError` that names `what` after `timeout` seconds."""
+    """Poll `condition()` until it is true; raise `AssertionError` with `what` after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:

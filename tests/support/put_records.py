@@ -1,4 +1,4 @@
-"""Records put into a slab as an input would have left them, for tests of what reads them."""
+"""Store records in a slab as an input does, for tests of readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def put_records(slab: Slab, runs: list[list[Record]], topic: int = 1) -> list[Segment]:
-    """Each list of records as a run, in chunks of its own."""
+    """Store each list of records as a run in separate chunks."""
     pool = ChunkPool(slab, INPUT_ROW)
     segments = []
     for records in runs:

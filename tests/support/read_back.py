@@ -1,4 +1,4 @@
-"""What an embedded broker has, to be compared with what was sent."""
+"""Read an embedded broker's records for comparisons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["read_back"]
 
 
 def read_back(broker: DevBroker, topics: Iterable[str]) -> dict[str, list[Seen]]:
-    """The records of these topics, by partition and in order."""
+    """Return the records of these topics by partition and in order."""
     return {
         topic: [
             Seen(partition, record.key, record.value, record.timestamp)

@@ -1,4 +1,4 @@
-"""Messages sent through lanes, and what must be in the slab then."""
+"""Check the slab after messages went through lanes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def send(sender: Input, batch: list[Message]) -> None:
 
 
 def records(slab: Slab) -> dict[int, tuple[bytes, bytes, int]]:
-    """Value, key and partition key by arrival number; each number once."""
+    """Return value, key and partition key by arrival number; each number must be unique."""
     found = contents(slab)
     by_arrival = {content.arrival: (content.value, content.key, content.partition_key) for content in found}
     assert len(by_arrival) == len(found)
@@ -34,7 +34,7 @@ def expected(batches: list[list[Message]]) -> dict[int, tuple[bytes, bytes, int]
 
 
 def check_runs(slab: Slab, segments: list[Segment], batches: list[list[Message]]) -> None:
-    """Segments say what their runs say, runs what their records say, and every stream is in order."""
+    """Check that segments agree with their runs, runs with their records, and every stream is in order."""
     sent = [message for batch in batches for message in batch]
     streams: dict[tuple[bytes, int | None], list[int]] = defaultdict(list)
     for segment in segments:

@@ -1,4 +1,4 @@
-"""Slabs for tests: small ones, datagrams in their landing zone, an input without a socket, and what records say."""
+"""Slabs for tests: small slabs, datagrams in the landing zone, an input without a socket, and contents of records."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SMALL: Final = Geometry(chunks=16, topics=16, partitions=16, landing_slots=16, l
 INPUT_ROW: Final = lay.ROW_FIRST_INPUT
 DISPATCHER_ROW: Final = lay.ROW_FIRST_DISPATCHER
 CAPACITY: Final = lay.CHUNK_BYTES - lay.CHUNK_HEADER - lay.RUN_HEADER - lay.RECORD_HEADER
-"""Key and value bytes of the largest record that fits in one chunk."""
+"""Most key and value bytes of a record that fits in one chunk."""
 
 
 @contextmanager
 def slab_file(geometry: Geometry = SMALL) -> Iterator[Path]:
-    """A new slab file, gone at the end."""
+    """Yield a new slab file, which is removed at the end."""
     with TemporaryDirectory(prefix="bruce-slab-") as directory:
         path = Path(directory) / "slab"
         create(path, geometry, now_ms=0)
@@ -49,7 +49,7 @@ def slab_file(geometry: Geometry = SMALL) -> Iterator[Path]:
 
 @contextmanager
 def new_slab(geometry: Geometry = SMALL) -> Iterator[Slab]:
-    """A new slab, mapped."""
+    """Yield a new, mapped slab."""
     with slab_file(geometry) as path:
         slab = Slab(path)
         yield slab
@@ -65,14 +65,14 @@ def datagram(
     *,
     headers: Sequence[Header] = (),
 ) -> bytes:
-    """A good message."""
+    """Return a valid message."""
     if partition_key is None:
         return encode_any_partition(topic, value, key, timestamp_ms=timestamp, headers=headers)
     return encode_partition_key(partition_key, topic, value, key, timestamp_ms=timestamp, headers=headers)
 
 
 def put_in_landing_zone(slab: Slab, datagrams: Sequence[bytes]) -> None:
-    """What `recvmmsg()` would do."""
+    """Store datagrams in the landing zone as `recvmmsg()` does."""
     for slot, whole in enumerate(datagrams):
         data = whole[: slab.geometry.landing_slot_size]
         at = landing.slot_at(slab, slot)
@@ -82,7 +82,7 @@ def put_in_landing_zone(slab: Slab, datagrams: Sequence[bytes]) -> None:
 
 
 def put_senders(slab: Slab, uids: Sequence[int]) -> None:
-    """The credentials that the kernel stores beside datagrams: processes are 1000 + uid, groups 2000 + uid."""
+    """Store credentials beside datagrams as the kernel does: pids are 1000 + uid, gids 2000 + uid."""
     landing.ask_for_senders(slab, len(uids))
     for slot, uid in enumerate(uids):
         at = landing.control_at(slab, slot) >> 2
@@ -91,7 +91,7 @@ def put_senders(slab: Slab, uids: Sequence[int]) -> None:
 
 
 class Input:
-    """An input process without a socket.  Making one recovers what its predecessor left, as the real one does."""
+    """An input without a socket. Its creation recovers the messages of its predecessor, as in a real input."""
 
     def __init__(
         self,
@@ -118,12 +118,12 @@ class Input:
         return self.slab.longs[landing.base_at(self.slab) >> 3]
 
     def receive(self, datagrams: Sequence[bytes]) -> Ingested:
-        """Take datagrams in, at most as many as the landing zone has slots."""
+        """Receive datagrams, at most as many as the landing zone has slots."""
         put_in_landing_zone(self.slab, datagrams)
         return self.admit()
 
     def admit(self, skip: frozenset[int] = frozenset()) -> Ingested:
-        """Take in what is in the landing zone."""
+        """Admit the datagrams of the landing zone."""
         places = landing.landed_places(self.slab)
         self.row.open_books()
         ingested = self.lanes.ingest(self.slab.view, places, self.base, self.now_ms, skip)
@@ -136,13 +136,13 @@ class Input:
         return ingested
 
     def close_all(self) -> list[Segment]:
-        """Close all runs; those handed over since the last time."""
+        """Close all runs and return those handed over since the last call."""
         self.lanes.close_all()
         return self.lanes.drain_closed()
 
 
 class Content(NamedTuple):
-    """A record as it stands in the slab."""
+    """A record in the slab."""
 
     topic: int
     arrival: int
@@ -155,7 +155,7 @@ class Content(NamedTuple):
 
 
 def contents(slab: Slab) -> list[Content]:
-    """All records, in order of place."""
+    """Return all records in order of their address."""
     found: list[Content] = []
     for chunk, offset, run in all_runs(slab):
         for at, record in records_of(slab, chunk, offset, run):

@@ -1,4 +1,4 @@
-"""A stand-in for the daemon's stream inputs: reads messages, answers barriers, and misbehaves as a test asks."""
+"""A fake of the daemon's stream inputs: it reads messages, answers barriers, and misbehaves on request."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ WAIT_S: Final = 20.0
 
 
 class StreamDaemon:
-    """Listens at `path`, or on a port of 127.0.0.1; `messages` has what came, connection after connection.
+    """A listener at `path` or on a port of 127.0.0.1; `messages` has the received ones, connection after connection.
 
-    `reading` may be cleared to stop reading, `answering` to leave barriers without an answer; `answer` changes what is
-    answered.
+    Clear `reading` to stop reading, and `answering` to hold back answers to barriers; `answer` changes the answers.
     """
 
     def __init__(self, path: Path | None = None, port: int = 0) -> None:
@@ -71,7 +70,7 @@ class StreamDaemon:
         thread.start()
 
     def stop(self) -> None:
-        """End as a daemon that was killed does: listener and connections at once."""
+        """End like a killed daemon: listener and connections together."""
         self._ended = True
         self.reading.set()
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -81,25 +80,25 @@ class StreamDaemon:
         self._listener.close()
 
     def cut(self) -> None:
-        """End all connections, in the middle of whatever."""
+        """Close all connections at any point of their data."""
         while self._connections:
             connection = self._connections.pop()
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def wait(self, messages: int) -> list[Message | Rejection]:
-        """What came, when it is so many messages."""
+        """Wait for this number of messages and return them."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.messages) >= messages, WAIT_S), len(self.messages)
             return list(self.messages)
 
     def wait_barrier(self) -> None:
-        """Wait until a barrier came."""
+        """Wait for a barrier."""
         with self._changed:
             assert self._changed.wait_for(lambda: self.barriers, WAIT_S)
 
     def wait_connections(self, count: int) -> None:
-        """Wait until so many connections are open."""
+        """Wait until `count` connections are open."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self._connections) >= count, WAIT_S)
 
@@ -154,6 +153,6 @@ class StreamDaemon:
         return 0
 
     def answer_late(self) -> None:
-        """Give the answers that were held back."""
+        """Send the answers that were held back."""
         for connection, answer in self._late:
             connection.sendall(answer)

@@ -28,7 +28,7 @@ PATIENCE_S: Final = 60
 
 
 def daemon_in(directory: Path, broker: DevBroker | KafkaCluster, **more: object) -> Daemon:
-    """Not started yet."""
+    """Return a daemon with stream inputs, not started."""
     settings: dict[str, object] = {
         "input.unix_stream.enable": "true",
         "input.unix_stream.path": directory / "in.stream",
@@ -41,7 +41,7 @@ def daemon_in(directory: Path, broker: DevBroker | KafkaCluster, **more: object)
 
 
 def connect(daemon: Daemon, kind: str = "unix") -> socket.socket:
-    """A connection of that kind: `unix` or `tcp`."""
+    """Connect to an input of the kind `unix` or `tcp`."""
     if kind == "unix":
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(PATIENCE_S)
@@ -52,7 +52,7 @@ def connect(daemon: Daemon, kind: str = "unix") -> socket.socket:
 
 
 def message(who: int, number: int, size: int = 0) -> bytes:
-    """Message `number` of client `who`."""
+    """Return message `number` of client `who`."""
     topic, value = TOPICS[who % len(TOPICS)], b"%d:%d:" % (who, number) + bytes(size)
     if who % 3:
         return encode_any_partition(topic, value, timestamp_ms=number)
@@ -60,7 +60,7 @@ def message(who: int, number: int, size: int = 0) -> bytes:
 
 
 def names(values: list[bytes]) -> list[tuple[int, int]]:
-    """Client and number of each."""
+    """Return client and number of each value."""
     return [(int(who), int(number)) for who, number, *_ in (value.split(b":", 2) for value in values)]
 
 
@@ -75,7 +75,7 @@ def ask(
 
 
 def read_answer(connection: socket.socket) -> BarrierAnswer:
-    """The next answer on a connection; ConnectionError when it ends."""
+    """Return the next answer on a connection. Raises ConnectionError at its end."""
     size = int.from_bytes(_read(connection, 4), "big")
     return decode_answer(size.to_bytes(4, "big") + _read(connection, size - 4))
 
@@ -91,7 +91,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 def connections_of(daemon: Daemon) -> list[int]:
-    """How many connections each worker has."""
+    """Return the number of connections of each worker."""
     slab = Slab(daemon.slab_path)
     rows = [slab.geometry.rows_at + (lay.ROW_FIRST_INPUT + 1 + i) * lay.ROW_BYTES for i in range(WORKERS)]
     found = [slab.longs[(row + lay.ROW_COUNTERS >> 3) + Counter.StreamConnections] for row in rows]

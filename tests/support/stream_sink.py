@@ -36,7 +36,7 @@ def all_delivered(barrier: Barrier, received: int) -> BarrierAnswer:
 
 @dataclass
 class Connection:
-    """What came on one connection, in order."""
+    """The frames of one connection, in order."""
 
     messages: list[bytes] = field(default_factory=list)
     barriers: list[Barrier] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Connection:
 
 
 class StreamSink:
-    """Listens at `path` until the `with` block ends."""
+    """A listener at `path` until the `with` block ends."""
 
     def __init__(self, path: Path, answer: Answer = all_delivered) -> None:
         self.path = str(path)

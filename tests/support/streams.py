@@ -1,4 +1,4 @@
-"""A stream worker without sockets: clients are objects, what they send is fed."""
+"""A stream worker without sockets: clients are objects, and tests feed their bytes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WORKER_ROW: Final = lay.ROW_FIRST_INPUT + 1
 
 
 class _Sent:
-    """Takes what the reporter sends."""
+    """A recorder of the reporter's output."""
 
     def __init__(self) -> None:
         self.news: list[News] = []
@@ -52,7 +52,7 @@ class _Sent:
 
 
 class StreamInput:
-    """The part of a stream worker behind its sockets.  Making one recovers what its predecessor left."""
+    """A stream worker behind its sockets. Its creation recovers the messages of its predecessor."""
 
     def __init__(
         self,
@@ -128,16 +128,16 @@ class StreamInput:
         self.answers.append((client, decode_answer(data)))
 
     def reported(self) -> list[DiscardEvent]:
-        """What discard reports are told."""
+        """Return the reported discards."""
         self.reporter.flush()
         return [event for event in self._sent.news if isinstance(event, DiscardEvent)]
 
     def connect(self, kind: Kind = UNIX, user: int = 0) -> Client:
-        """A new client."""
+        """Return a new client."""
         return Client(kind, self.sections.begin(), user=user)
 
     def feed(self, *sent: tuple[Client, bytes]) -> None:
-        """What each of these clients sent comes in one batch."""
+        """Feed the bytes of these clients in one batch."""
         buffer = bytearray()
         portions = []
         for client, data in sent:
@@ -148,6 +148,6 @@ class StreamInput:
         self.lanes.drain_closed()
 
     def close_runs(self) -> None:
-        """Hand everything over."""
+        """Close all runs and hand them over."""
         self.lanes.close_all()
         self.lanes.drain_closed()

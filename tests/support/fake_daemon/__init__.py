@@ -1,7 +1,7 @@
-"""A daemon whose processes do nothing but obey the supervisor: what the supervisor's tests run.
+"""A daemon with processes that only obey the supervisor, for the supervisor's tests.
 
-The processes are real; only their mains are fake.  `FakeDaemon` starts one, a main writes down what it is told, and
-says to the supervisor what the test has it say.
+The processes are real; only their mains are fake. `FakeDaemon` starts a daemon. A main records the control messages
+that it receives, and sends the supervisor the messages that the test chooses.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ ROLES: Final = ("input", "router", "dispatcher", "status", "stream")
 class FakeDaemon:
     """A daemon in `directory`; `settings` are lines of its configuration, `mains` the modules of single roles.
 
-    As a context manager it kills what is left of the daemon at the end.  To start it again is to start a new daemon
-    with the same configuration.
+    The context manager kills all that remains of the daemon at its end. A second start runs a new daemon with the same
+    configuration.
     """
 
     def __init__(self, directory: Path, settings: str = "", **mains: str) -> None:
@@ -67,18 +67,18 @@ class FakeDaemon:
             self.process.wait(10)
 
     def start(self) -> None:
-        """Start it, and do not wait."""
+        """Start the daemon without waiting."""
         with self.log.open("ab") as log:
             self.process = spawn([sys.executable, RUNNER, self.config, *self._mains], output=log)
 
     def start_ready(self) -> None:
-        """Start it, and wait until its processes are ready."""
+        """Start the daemon and wait until its processes are ready."""
         before = self.text().count("is ready")
         self.start()
         wait_until(lambda: self.text().count("is ready") >= before + 3, f"ready; {self.log} says why")
 
     def text(self) -> str:
-        """What it wrote so far."""
+        """Return the output so far."""
         return self.log.read_text() if self.log.exists() else ""
 
     def wait_for(self, text: str, times: int = 1) -> None:
@@ -92,7 +92,7 @@ class FakeDaemon:
             return []
 
     def pid_of(self, name: str) -> int:
-        """The process of this title; waits until there is one."""
+        """Wait for the process of this title and return its pid."""
         title = f"bruce: {name}"
         found: list[psutil.Process] = []
 
@@ -108,21 +108,23 @@ class FakeDaemon:
         os.kill(self.process.pid, number)
 
     def wait(self, timeout: float = 20) -> int:
-        """Its exit code."""
+        """Wait for the end and return the exit code."""
         assert self.process is not None
         return self.process.wait(timeout)
 
     def end(self) -> int:
-        """SIGTERM, and its exit code."""
+        """Send SIGTERM and return the exit code."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
     def heard(self, name: str) -> list[str]:
-        """The words that a process was told, in all its lives, but for those about the configuration in force."""
+        """Return the control messages that a process received in all its lives, without those about the active
+        configuration.
+        """
         return [line for line in self._heard(name) if not line.startswith("InForce")]
 
     def told_in_force(self) -> list[str]:
-        """What status was told about the configuration in force."""
+        """Return the messages to the status process about the active configuration."""
         return [line for line in self._heard("status") if line.startswith("InForce")]
 
     def _heard(self, name: str) -> list[str]:
@@ -130,11 +132,11 @@ class FakeDaemon:
         return path.read_text().splitlines() if path.exists() else []
 
     def configure(self, settings: str) -> None:
-        """Put lines behind those that the configuration began with, and replace those put there before."""
+        """Replace the lines behind the initial configuration."""
         self.config.write_text(f"{self._config}{settings}\n")
 
     def say(self, name: str, word: Word) -> None:
-        """Let a process say a word to the supervisor."""
+        """Make a process send a control message to the supervisor."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.sendto(msgspec.msgpack.encode(word), str(self.run_dir / f"{name}.say"))
 

@@ -1,4 +1,4 @@
-"""A main that hears nothing."""
+"""A main that ignores all control messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A router that delivers all that the slab holds when it is told to drain."""
+"""A router that delivers all messages of the slab when it is told to drain."""
 
 from __future__ import annotations
 

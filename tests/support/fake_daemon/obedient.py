@@ -1,4 +1,4 @@
-"""A main that is ready at once, writes down what it hears, and ends as the real ones do."""
+"""A main that is ready at once, records its control messages, and ends as the real ones do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _listen(start: Start) -> socket.socket:
 
 
 def ends(start: Start, word: Word | None) -> bool:
-    """Write the word down; whether it ends the process."""
+    """Record a control message; return True if it ends the process."""
     broker = f" as broker {start.broker.node} at {start.broker.host}" if start.broker else ""
     with (start.run_dir / f"{start.name}.heard").open("a") as heard:
         heard.write(f"{word}{broker}\n")

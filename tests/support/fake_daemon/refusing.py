@@ -1,4 +1,4 @@
-"""A main that cannot start, and knows why."""
+"""A main that fails to start with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A main that writes down a setting that it begins with, and then obeys."""
+"""A main that records one of its initial settings, and then obeys."""
 
 from __future__ import annotations
 
