@@ -92,6 +92,38 @@ def test_both_ways_into_lanes_replace(landed: bool) -> None:
         assert set(stored(slab).values()) == {ARRIVED_MS}
 
 
+@pytest.mark.parametrize("keyed", [False, True])
+def test_replaced_timestamps_count_only_for_messages_that_find_room(keyed: bool) -> None:
+    with new_slab() as slab:
+        sender, sent, counted = an_input(slab, CLAMP), [], []
+        for number in range(40 * slab.geometry.chunks):
+            value = bytes((100, 3000, 9000)[number % 3])
+            timestamp = ARRIVED_MS if number % 5 == 0 else number
+            sent.append(timestamp)
+            sender.receive([datagram(b"t1", value, b"", number if keyed else None, timestamp)])
+            counted += sender.lanes.drain_replaced()
+        sender.close_all()
+        found = stored(slab)
+        assert 0 < len(found) < len(sent)
+        assert [each.arrival for each in counted] == [each for each in sorted(found) if sent[each] != ARRIVED_MS]
+        assert all((each.timestamp, each.messages) == (sent[each.arrival], 1) for each in counted)
+
+
+@pytest.mark.parametrize("size", [3000, 9000])
+def test_the_first_message_of_a_batch_that_finds_room_stands_for_its_replaced_timestamps(size: int) -> None:
+    with new_slab() as slab:
+        sender = an_input(slab, CLAMP)
+        large, small = bytes(slab.geometry.chunks * 8192), bytes(size)
+        batch = [datagram(b"t1", value, timestamp=number) for number, value in enumerate([large, small, small, large])]
+        places, at = [], 0
+        for each in batch:
+            places.append((at, len(each)))
+            at += len(each)
+        found = sender.lanes.ingest(memoryview(b"".join(batch)), places, 0, NOW_MS)
+        assert [dropped.arrival for dropped in found.no_room] == [0, 3]
+        assert sender.lanes.drain_replaced() == [ReplacedTimestamps(b"t1", 1, 1, 2)]
+
+
 @pytest.mark.parametrize(("window", "keeps"), [(CLAMP, True), (ARRIVAL, False), (None, True)])
 def test_explicit_timestamps_are_marked_and_kept_unless_the_policy_is_arrival(
     window: TimestampWindow | None, keeps: bool

@@ -94,6 +94,8 @@ cdef struct Item:        # a sound message
     uint8_t *headers
     uint32_t partition_key, topic_size, key_size, value_size, headers_size
     int next             # next item of the same group
+    bint is_replaced     # true if `stamp` replaced `given`, the client's timestamp; set only by `stamp`
+    int64_t given
 
 
 cdef struct Group:       # messages of one topic and type, in order
@@ -802,33 +804,48 @@ cdef int cut_group(Work work, Target target, Group *group) noexcept:
     return used
 
 
-cdef int stamp(lanes, Work work, Lane lane, bytes topic, int index, int64_t arrived_ms) except -1:
-    """Give messages the timestamps of their records: see `Lanes._stamp`."""
+cdef bint stamp(Work work, Lane lane, int index, int64_t arrived_ms) noexcept:
+    """Give messages the timestamps of their records; return True if clamping replaced any: see `Lanes._stamp`."""
     cdef uint64_t earliest = <uint64_t>arrived_ms - <uint64_t>lane.before_ms   # unsigned: no difference overflows
-    cdef int first = NONE, count = 0
-    cdef int64_t timestamp = 0
+    cdef bint is_any = False
+    cdef Item *item
     while index != NONE:
-        if <uint64_t>work.items[index].timestamp - earliest > lane.width_ms:
-            if first == NONE:
-                first, timestamp = index, work.items[index].timestamp
-            work.items[index].timestamp = arrived_ms
+        item = &work.items[index]
+        item.is_replaced = <uint64_t>item.timestamp - earliest > lane.width_ms
+        if item.is_replaced:
+            item.given, item.timestamp, is_any = item.timestamp, arrived_ms, True
+        index = item.next
+    return is_any and lane.is_clamp
+
+
+cdef int count_replaced(lanes, Work work, bytes topic, int index, int end) except -1:
+    """Count the replaced timestamps of appended messages: see `Lanes._count_replaced`."""
+    cdef int first = NONE, count = 0
+    while index != end:
+        if work.items[index].is_replaced:
+            first = index if first == NONE else first
             count += 1
         index = work.items[index].next
-    if count and lane.is_clamp:
-        lanes._note_replaced(topic, timestamp, work.items[first].arrival, count)
+    if count:
+        lanes._note_replaced(topic, work.items[first].given, work.items[first].arrival, count)
     return 0
 
 
 cdef int put_chain(lanes, Work work, Lane lane, bytes topic, int first, uint8_t *base, int64_t now_ms) except -1:
     """Append messages to a lane, chunk by chunk, then close or schedule its run."""
     cdef uint64_t size
+    cdef int end
+    cdef bint is_counted = False
     lane.is_explicit = work.is_explicit
     if lane.has_window and not (work.is_explicit and lane.is_clamp):
-        stamp(lanes, work, lane, topic, first, now_ms + work.clock_step_ms)
+        is_counted = stamp(work, lane, first, now_ms + work.clock_step_ms)
     while first != NONE:
         size = record_size(&work.items[first])
         if lane.has_room(size) or make_room(lanes, work, lane, size, now_ms):
-            first = lane.append(base, work.items, first, now_ms)
+            end = lane.append(base, work.items, first, now_ms)
+            if is_counted:
+                count_replaced(lanes, work, topic, first, end)
+            first = end
         else:
             first = drop(lanes, work, topic, first)
     if lane.due_ms and lane.records:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import TopicTable
-    from bruce_mp.slab.topic_shares import TopicShares
+    from bruce_mp.slab.topic_shares import TopicKey
 
 __all__ = ["Ingested", "Lanes", "NoRoom"]
 
@@ -76,6 +76,18 @@ class Chunks(Protocol):
         """Allow the reclaim of sealed chunks."""
 
 
+class Thresholds(Protocol):
+    """The source of chunks for topics that have thresholds: `TopicShares`, or a wrapper around it."""
+
+    has_refused: bool
+
+    def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
+        """Return the first of `span` neighbouring chunks for a topic, opened and empty, or None."""
+
+    def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
+        """Report if a refused topic may resume."""
+
+
 class NoRoom(NamedTuple):
     """A message that found no room in the slab; `arrival` is its arrival number."""
 
@@ -113,7 +125,7 @@ class Lanes:
         tickets: TicketOffice | None = None,
         *,
         windows: Windows = lambda _: None,
-        shares: TopicShares | None = None,
+        shares: Thresholds | None = None,
     ) -> None:
         self._slab = slab
         self._pool = pool
@@ -165,8 +177,9 @@ class Lanes:
         no_room: list[NoRoom] = []
         for (topic, keyed), items in batch.groups.items():
             for lane, members in self._assign(topic, items, keyed=keyed):
-                stamped = self._stamp(lane, topic, members, now_ms, is_explicit=is_explicit)
+                stamped, replaced = self._stamp(lane, members, now_ms, is_explicit=is_explicit)
                 dropped = self._append(lane, buffer, stamped, now_ms)
+                self._count_replaced(topic, replaced, dropped)
                 no_room += [NoRoom(topic, item[1], item[0], reason) for item, reason in dropped]
                 self._after_append(lane, topic, now_ms)
         keyed_ones = sum(len(items) for (_, keyed), items in batch.groups.items() if keyed)
@@ -310,15 +323,21 @@ class Lanes:
             self._known_windows[number] = self.windows(topic)
         return self._known_windows[number]
 
-    def _stamp(self, lane: Lane, topic: bytes, items: list[Item], now_ms: int, *, is_explicit: bool) -> list[Item]:
-        """Return messages with the timestamps of their records."""
+    def _stamp(self, lane: Lane, items: list[Item], now_ms: int, *, is_explicit: bool) -> tuple[list[Item], list[Item]]:
+        """Return messages with the timestamps of their records, and the original messages that clamping changes."""
         window, lane.is_explicit = lane.window, is_explicit
         if window is None or (is_explicit and window.is_clamp):
-            return items
+            return items, []
         stamped, outside = replace_timestamps(items, window, now_ms + self.clock_step_ms)
-        if outside and window.is_clamp:
+        return stamped, outside if window.is_clamp else []
+
+    def _count_replaced(self, topic: bytes, outside: list[Item], dropped: list[tuple[Item, DiscardReason]]) -> None:
+        """Count replaced timestamps of appended messages: a message without room may come again."""
+        if outside and dropped:
+            lost = {item[0] for item, _ in dropped}
+            outside = [item for item in outside if item[0] not in lost]
+        if outside:
             self._note_replaced(topic, outside[0][1], outside[0][0], len(outside))
-        return stamped
 
     def _note_replaced(self, topic: bytes, timestamp: int, arrival: int, count: int) -> None:
         if topic not in self._replaced and len(self._replaced) >= MAX_TOPICS:
