@@ -92,7 +92,7 @@ class Client:
     is_blocked: bool = False
     """What `rest` begins with is whole, and waits for room, or for the next interval of a quota."""
     held_until_ms: int = 0
-    """When that interval begins; 0: it waits for room."""
+    """When that interval begins, or its stuck topic is looked at again; 0: it waits for room."""
     stuck_topic: bytes = b""
     """The topic of the first message of `rest`, if it waits because the topic holds its share of the slab."""
     postponed: bytearray = field(default_factory=bytearray)

@@ -3,7 +3,8 @@
 The messages go into the slab at once, in lanes of the attempt's own, and are held.  The end frame releases them all; a
 connection that ends before it has them discarded.  All open attempts of a worker together may take a part of the slab
 that is small enough for everybody else to go on: attempts wait for their clients, and nobody else can make room.  An
-attempt that needs more than that writes what follows to a spill file (`slab/spill.py`).
+attempt that needs more than that, or more than the share of a topic, writes what follows to a spill file
+(`slab/spill.py`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.spill import SpillFile
     from bruce_mp.slab.tables import TopicTable
+    from bruce_mp.slab.topic_shares import TopicKey, TopicShares
     from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = [
@@ -85,6 +87,27 @@ class _Withheld(TicketOffice):
         pass
 
 
+class _AttemptShares:
+    """Allocates chunks of an attempt's part of the slab to topics within their thresholds.
+
+    The chunks are charged to their topics when the attempt is released: until then only its client can free them.
+    """
+
+    def __init__(self, attempt: Attempt, shares: TopicShares) -> None:
+        self._attempt = attempt
+        self._shares = shares
+        self.has_refused = False
+
+    def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
+        """See `TopicShares`."""
+        self.has_refused = not self._shares.allows(topic, span, now_ms)
+        return None if self.has_refused else self._attempt.allocate(span, now_ms)
+
+    def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
+        """See `TopicShares`."""
+        return self._shares.may_grow(topic, span, now_ms)
+
+
 class Attempt:
     """One attempt.  Closed runs of its lanes stay OPEN in the slab, in chunks that bear its number."""
 
@@ -106,7 +129,16 @@ class Attempt:
         self.waits_since_ms: int | None = None
         """Since when it has waited for room in spill files."""
         withheld = _Withheld(attempts.slab, self.owner)
-        self.lanes = Lanes(attempts.slab, self, attempts.topics, lambda _: _NEVER_MS, withheld, windows=windows)
+        self.lanes = Lanes(
+            attempts.slab,
+            self,
+            attempts.topics,
+            lambda _: _NEVER_MS,
+            withheld,
+            windows=windows,
+            shares=_AttemptShares(self, attempts.shares),
+        )
+        self.lanes.keeps_order = True  # a message over its topic's share is offered again, or goes to the spill file
 
     def __str__(self) -> str:
         return self.name.decode("utf-8", "backslashreplace")
@@ -145,6 +177,7 @@ class Attempts:
         pool: ChunkPool,
         topics: TopicTable,
         *,
+        shares: TopicShares,
         row: Row,
         discards: Discards,
         reporter: DiscardReporter,
@@ -156,6 +189,7 @@ class Attempts:
         self.slab = slab
         self.pool = pool
         self.topics = topics
+        self.shares = shares
         self._discards = discards
         self._reporter = reporter
         self._spills = spills
@@ -185,6 +219,13 @@ class Attempts:
         """Whether an attempt may have so many more chunks."""
         together = sum(each.chunks for each in self._open)
         return attempt.chunks + span <= self._most and together + span <= self._most_together
+
+    def overflow_if_possible(self, attempt: Attempt) -> None:
+        """Send the further messages of an attempt to its spill file, because a topic in it holds its share.
+
+        Without room in spill files the messages stay with their client, because an urgent block exceeds the bound.
+        """
+        attempt.overflows = attempt.overflows or self._spills.has_room
 
     # --- spilling ----------------------------------------------------------------------------------------------------
 
@@ -268,6 +309,9 @@ class Attempts:
         if attempt.spill is not None:
             attempt.spill.seal()
         fences.release(self.slab, self.pool.owner, attempt.number, runs, attempt.spill)
+        for chunk in dict.fromkeys(segment.chunk for segment in runs):
+            span = self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_SPAN) >> 2]
+            self.pool.holdings.adopt(self.slab, chunk, span)
         if attempt.spill is not None:
             self._spills.released.append(Released(attempt.spill, attempt.section))
         return runs

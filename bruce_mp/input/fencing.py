@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.tables import TopicTable
+    from bruce_mp.slab.topic_shares import TopicShares
     from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = ["Fencing"]
@@ -40,6 +41,7 @@ class Fencing:
         pool: ChunkPool,
         topics: TopicTable,
         lanes: Lanes,
+        shares: TopicShares,
         reporter: DiscardReporter,
         sections: Sections,
         loop: Loop,
@@ -57,6 +59,7 @@ class Fencing:
             slab,
             pool,
             topics,
+            shares=shares,
             row=row,
             discards=Discards(slab, row, reporter),
             reporter=reporter,

@@ -72,6 +72,11 @@ class Spills:
         """Whether spill files may be made at all."""
         return self.most > 0
 
+    @property
+    def has_room(self) -> bool:
+        """Report if the bound leaves room for the first block of another file."""
+        return self.taken + _FIRST_STEP <= self.most
+
     def create(self, number: int, *, is_explicit: bool) -> SpillFile:
         """Make the file of an attempt.  Raises OSError and SlabError."""
         return self._directory.create(self._index, number, is_explicit=is_explicit)

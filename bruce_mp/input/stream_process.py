@@ -107,6 +107,7 @@ class _Worker:
             pool=self._pool,
             topics=topics,
             lanes=self._lanes,
+            shares=self._shares,
             reporter=self._reporter,
             sections=self._sections,
             loop=self._loop,
@@ -473,10 +474,12 @@ class _Worker:
         if self._drain_until:
             return
         for descriptor in self._waiting.due(steady_ms()):
-            if self._admission.may_go_on(self._connections[descriptor].client, steady_ms()):
-                self._admit_rest(descriptor)
+            self._waiting.retry_one(
+                descriptor, lambda client: self._admission.may_go_on(client, steady_ms()), self._admit_rest
+            )
             if self._waiting.is_for_room(descriptor) and not self._pool.own_free:
                 break  # nor is there room for anybody else, and a look for it costs time
+        self._waiting.hold_topics(steady_ms())
         if len(self._waiting):
             self._pause()
         if self._pool.own_free or not self._waiting.some_for_room:

@@ -110,7 +110,9 @@ class StreamAdmission:
 
     def may_go_on(self, client: Client, now_ms: int) -> bool:
         """Report if a client that waits is worth a look: the topic that it waits for may hold more by now."""
-        return not client.stuck_topic or self._lanes.may_grow(client.stuck_topic, chunks_for(len(client.rest)), now_ms)
+        if not self._blocks or not client.stuck_topic:
+            return True
+        return self._lanes.may_grow(client.stuck_topic, chunks_for(len(client.rest)), now_ms)
 
     def _admit_portion(self, buffer: memoryview, portion: Portion, batch: Batch, now_ms: int) -> Batch:
         client, at, end = portion
@@ -311,7 +313,11 @@ class StreamAdmission:
 
         Return what is left of `ingested`, the places of spilled messages, and why the attempt ends if that failed.
         """
-        if batch.attempt is None or not batch.overflows or not ingested.no_room:
+        if batch.attempt is None or not ingested.no_room:
+            return ingested, [], None
+        if any(dropped.reason is DiscardReason.TOPIC_OVER_SHARE for dropped in ingested.no_room):
+            self._attempts.overflow_if_possible(batch.attempt)
+        if not batch.overflows:
             return ingested, [], None
         indexes = sorted(lay.stream_number(dropped.arrival) - first for dropped in ingested.no_room)
         places = [batch.places[index] for index in indexes]

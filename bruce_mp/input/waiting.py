@@ -16,6 +16,8 @@ __all__ = ["Waiting"]
 
 _FOR_ROOM_MS: Final = 5
 """Time after which room may have become free."""
+_LONGEST_FOR_TOPIC_MS: Final = 50
+"""Pauses of the connections that wait for a stuck topic double up to this value."""
 
 
 class Waiting:
@@ -27,6 +29,9 @@ class Waiting:
         self._clients: dict[int, Client] = {}
         self._timer: Timer | None = None
         self._due_ms = 0
+        self._vain: dict[bytes, int] = {}
+        """The topics that still hold their shares in the present look, each with the connection that was retried."""
+        self._topic_pauses_ms: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -40,7 +45,11 @@ class Waiting:
 
     def discard(self, descriptor: int) -> None:
         """Remove a connection that resumes or is gone."""
-        self._clients.pop(descriptor, None)
+        client = self._clients.pop(descriptor, None)
+        if client is not None:
+            self._topic_pauses_ms.pop(client.stuck_topic, None)
+        if not self._clients:
+            self._topic_pauses_ms.clear()
 
     def is_for_room(self, descriptor: int) -> bool:
         """Report if a connection is paused for room that any topic's delivery may free."""
@@ -59,6 +68,41 @@ class Waiting:
             if not self.is_for_room(descriptor):
                 self._clients[descriptor] = self._clients.pop(descriptor)
         return found
+
+    def retry_one(self, descriptor: int, may_go_on: Callable[[Client], bool], admit: Callable[[int], None]) -> None:
+        """Admit what a waiting connection sent, unless another one just waited for the same topic in vain.
+
+        A retry parses all messages that wait, so one connection stands for all that wait for its topic.
+        """
+        client = self._clients[descriptor]
+        topic, size = client.stuck_topic, len(client.rest)
+        if topic and topic in self._vain:
+            return
+        if not may_go_on(client):
+            self._vain[topic] = descriptor
+            return
+        admit(descriptor)
+        if not client.is_blocked or len(client.rest) < size:
+            self._topic_pauses_ms.pop(topic, None)
+        if client.is_blocked and client.stuck_topic:
+            self._vain[client.stuck_topic] = descriptor
+
+    def hold_topics(self, now_ms: int) -> None:
+        """End a look: hold the connections of all topics that still hold their shares, with longer and longer pauses.
+
+        The connection that was retried moves to the back, so that another one of its topic goes first in the next look.
+        """
+        vain, self._vain = self._vain, {}
+        if not vain:
+            return
+        for topic, descriptor in vain.items():
+            pause_ms = 2 * self._topic_pauses_ms.get(topic, 0) or _FOR_ROOM_MS
+            self._topic_pauses_ms[topic] = min(pause_ms, _LONGEST_FOR_TOPIC_MS)
+            if descriptor in self._clients:
+                self._clients[descriptor] = self._clients.pop(descriptor)
+        for client in self._clients.values():
+            if client.stuck_topic in vain:
+                client.held_until_ms = now_ms + self._topic_pauses_ms[client.stuck_topic]
 
     def pause(self) -> None:
         """Set a timer that calls `retry` when a connection may resume."""

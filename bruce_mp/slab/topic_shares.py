@@ -5,7 +5,8 @@ packet switches", 1998): a topic may hold at most `alpha` times the free memory.
 / (1 + alpha)` of the memory.  However many are stuck, a part stays free.
 
 That part shrinks with each stuck topic, so the last eighth of the memory is a reserve: within it a topic may hold at
-most a quarter of the free memory.  A topic that holds nothing gets one chunk while any is free.
+most a quarter of the free memory.  A topic that holds nothing gets one span of any size that is free, because a large
+message would otherwise wait for ever in an empty slab.
 
 Chunks are counted when a lane gets them and when the pool reclaims them: constant work for each chunk, none for each
 message.  The pool reclaims lazily.  So it refuses a topic only after a bounded inspection of the topic's oldest chunks
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import State
 from bruce_mp.slab.runs import name_of, read_run
 
 if TYPE_CHECKING:
@@ -96,17 +98,19 @@ class Holdings:
             del self._by_topic[topic]
 
     def adopt(self, slab: Slab, chunk: int, span: int) -> None:
-        """Charge a chunk that a predecessor left to the topic of its first run."""
+        """Charge a chunk of a predecessor or of a released attempt to the topic of its first run."""
         topic = topic_of_chunk(slab, chunk)
         if topic is not None:
             self.add(topic, self.of(topic), chunk, span)
 
 
 def topic_of_chunk(slab: Slab, chunk: int) -> TopicKey | None:
-    """Return the topic of a chunk's first run; None without a run, with damage or in a fenced attempt."""
+    """Return the topic of a chunk's first run; None without a run, with damage or in a fenced attempt that is open."""
     at, words = slab.chunk_at(chunk), slab.words
     run_at = at + lay.CHUNK_HEADER
-    if not words[(at + lay.CHUNK_RUNS) >> 2] or words[(at + lay.CHUNK_ATTEMPT) >> 2]:
+    if not words[(at + lay.CHUNK_RUNS) >> 2]:
+        return None
+    if words[(at + lay.CHUNK_ATTEMPT) >> 2] and words[run_at >> 2] & 0xFF == State.OPEN:
         return None
     if words[(run_at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
         return None
@@ -161,6 +165,10 @@ class TopicShares:
             self._pool.holdings.add(topic, holding, chunk, span)
         return chunk
 
+    def allows(self, topic: TopicKey, span: int, now_ms: int) -> bool:
+        """Report if a topic with `span` more chunks is within its threshold."""
+        return self._is_allowed(topic, self._pool.holdings.of(topic), span, now_ms)
+
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
         """Report if a refused topic may resume, for a message of `span` chunks or a larger amount.
 
@@ -200,7 +208,9 @@ class TopicShares:
     def _is_within(self, topic: TopicKey, holding: Holding, span: int) -> bool:
         """Compare what a topic would hold with its threshold."""
         held = holding.held + span
-        if held == 1 or held * RESERVE_DIVISOR <= self._pool.own_free - span:  # quick: counts no obtainable shares
+        if (
+            not holding.held or held * RESERVE_DIVISOR <= self._pool.own_free - span
+        ):  # quick: counts no obtainable shares
             return True
         free = self._pool.free_count - span
         if held * RESERVE_DIVISOR <= free:

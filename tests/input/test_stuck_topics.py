@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from bruce_mp.config.accounts import Limits
 from bruce_mp.input.senders import Rules
-from bruce_mp.kernels import mark
+from bruce_mp.kernels import ChunkPool, TimestampWindow, mark
 from bruce_mp.protocol.barrier_wire import Level, encode_barrier
+from bruce_mp.protocol.fence_wire import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.recovery import sweep
@@ -132,3 +135,98 @@ def test_a_successor_goes_on_after_messages_that_waited() -> None:
         again.feed((late, datagram(b"stuck", LARGE)))
         assert late.is_blocked
         assert client.is_blocked
+
+
+ATTEMPT: Final = encode_begin("job") + datagram(b"stuck", LARGE) * 10 + encode_end()
+
+
+@pytest.mark.parametrize("max_spill", [0, 1 << 20, 64 << 20])
+def test_completed_attempts_of_a_stuck_topic_leave_room_for_others(max_spill: int) -> None:
+    with new_slab(GEOMETRY) as slab:
+        worker = StreamInput(slab, topics=TOPICS, alpha=16, max_spill=max_spill)
+        sent = 0
+        for _ in range(60):
+            client = worker.connect()
+            worker.feed((client, ATTEMPT))
+            worker.spill_feed.feed(worker.now_ms)
+            worker.now_ms += 10
+            assert not client.is_refused
+            sent += 0 if client.is_blocked else 10
+        assert worker.pool.free_count > GEOMETRY.chunks // 8
+        other = worker.connect()
+        worker.feed((other, datagram(b"other", b"x")))
+        assert (other.is_blocked, values(slab)) == (False, [b"x"])
+        books = read_books(slab)
+        assert (books.balanced, books.discarded) == (True, {})
+        assert books.received >= sent + 1
+        assert worker.spills.taken <= max_spill
+
+
+def test_an_attempt_that_waits_for_its_topic_is_whole_after_delivery() -> None:
+    with new_slab(GEOMETRY) as slab:
+        worker, _ = stuck_worker(slab)
+        client = worker.connect()
+        frame = b"".join(datagram(b"stuck", b"%d" % number) for number in range(3))
+        worker.feed((client, encode_begin("job") + datagram(b"stuck", LARGE) + frame + encode_end()))
+        assert (client.is_blocked, client.stuck_topic) == (True, b"stuck")
+        deliver(worker)
+        assert worker.admission.may_go_on(client, worker.now_ms)
+        worker.feed((client, b""))
+        assert (client.is_blocked, client.attempt, values(slab)) == (False, None, [b"0", b"1", b"2"])
+
+
+def test_the_chunks_of_an_attempt_count_for_its_topic_from_its_release_on() -> None:
+    with new_slab(GEOMETRY) as slab:
+        worker = StreamInput(slab, topics=TOPICS, alpha=16)
+        client = worker.connect()
+        worker.feed((client, ATTEMPT[: -len(encode_end())]))
+        stuck = worker.pool.holdings.of(1)
+        assert (stuck.held, ChunkPool(slab, WORKER_ROW).holdings.listed()) == (0, {})
+        worker.feed((client, encode_end()))
+        assert worker.pool.holdings.of(1).held == 10
+        assert ChunkPool(slab, WORKER_ROW).holdings.of(1).held == 10
+        deliver(worker)
+        worker.pool.tidy()
+        assert worker.pool.holdings.listed() == {}
+
+
+@pytest.mark.parametrize(("alpha", "part"), [(1, 0.46), (4, 0.75), (16, 0.85)])
+def test_a_large_message_finds_room_in_a_slab_without_a_backlog(alpha: int, part: float) -> None:
+    with new_slab(GEOMETRY) as slab:
+        worker = StreamInput(slab, topics=TOPICS, alpha=alpha)
+        client = worker.connect()
+        data = datagram(b"other", bytes(int(GEOMETRY.chunks * 8192 * part)))
+        for _ in range(3):
+            worker.feed((client, datagram(b"other", b"small") + data))
+            deliver(worker)
+            worker.feed((client, b""))
+            assert not client.is_blocked
+            deliver(worker)
+        assert read_books(slab).discarded == {}
+
+
+def test_a_reload_to_discard_ends_the_wait_for_a_stuck_topic() -> None:
+    with new_slab(GEOMETRY) as slab:
+        worker, client = stuck_worker(slab)
+        assert not worker.admission.may_go_on(client, worker.now_ms)
+        worker.admission.limit(2_000_000, blocks=False)
+        assert worker.admission.may_go_on(client, worker.now_ms)
+        worker.feed((client, b""))
+        assert (client.is_blocked, read_books(slab).discarded) == (False, {"TOPIC_OVER_SHARE": 1})
+
+
+def test_replaced_timestamps_of_messages_that_wait_count_once() -> None:
+    window = TimestampWindow(1000, 1000, is_clamp=True)
+    with new_slab(GEOMETRY) as slab:
+        worker = StreamInput(slab, topics=TOPICS, alpha=16, windows=lambda _: window)
+        client, sent = worker.connect(), 0
+        worker.now_ms = 10**12
+        while not client.is_blocked:
+            worker.feed((client, datagram(b"stuck", LARGE, timestamp=5)))
+            sent += 1
+        for _ in range(20):
+            worker.feed((client, b""))
+        assert worker.row.counters[Counter.InputAgentReplaceTimestamp] == sent - 1
+        deliver(worker)
+        worker.feed((client, b""))
+        assert worker.row.counters[Counter.InputAgentReplaceTimestamp] == sent

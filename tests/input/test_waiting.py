@@ -78,3 +78,58 @@ def test_new_quotas_have_everybody_looked_at(loop: FakeLoop) -> None:
     assert found.is_for_room(1)
     assert not found.is_for_room(0)
     assert [seconds for seconds, _ in loop.calls] == [0.001]
+
+
+def waiting_for(topic: bytes) -> Client:
+    return Client(UNIX, Section(1), stuck_topic=topic, rest=bytearray(10), is_blocked=True)
+
+
+def look(found: Waiting, now_ms: int, *, may_go_on: bool) -> tuple[list[int], list[int]]:
+    """Retry the connections that are due; return those that were asked and those that were admitted in vain."""
+    asked: list[int] = []
+    admitted: list[int] = []
+    for descriptor in found.due(now_ms):
+
+        def ask(_: Client, descriptor: int = descriptor) -> bool:
+            asked.append(descriptor)
+            return may_go_on
+
+        found.retry_one(descriptor, ask, admitted.append)
+    found.hold_topics(now_ms)
+    return asked, admitted
+
+
+@pytest.mark.parametrize("may_go_on", [False, True])
+def test_one_connection_is_retried_for_each_topic_and_another_one_in_the_next_look(
+    loop: FakeLoop, may_go_on: bool
+) -> None:
+    found = made(loop)
+    for descriptor in range(6):
+        found.add(descriptor, waiting_for(b"t%d" % (descriptor % 2)))
+    for pair in ([0, 1], [2, 3], [4, 5], [0, 1]):
+        asked, admitted = look(found, 1_000_000 * (1 + len(loop.calls)), may_go_on=may_go_on)
+        assert (asked, admitted) == (pair, pair if may_go_on else [])
+        loop.calls.append((0, FakeTimer()))
+
+
+def test_pauses_for_a_stuck_topic_double_up_to_a_bound(loop: FakeLoop) -> None:
+    found, now_ms, pauses = made(loop), 1000, []
+    client = waiting_for(b"t")
+    found.add(1, client)
+    for _ in range(6):
+        look(found, now_ms, may_go_on=False)
+        pauses.append(client.held_until_ms - now_ms)
+        assert found.due(client.held_until_ms - 1) == []
+        now_ms = client.held_until_ms
+    assert pauses == [5, 10, 20, 40, 50, 50]
+
+
+def test_pauses_for_a_topic_begin_again_after_progress(loop: FakeLoop) -> None:
+    found, client = made(loop), waiting_for(b"t")
+    found.add(1, client)
+    look(found, 1000, may_go_on=False)
+    look(found, 2000, may_go_on=False)
+    found.due(3000)
+    found.retry_one(1, lambda _: True, lambda _: client.rest.clear())
+    found.hold_topics(3000)
+    assert client.held_until_ms == 3005

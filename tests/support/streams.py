@@ -95,6 +95,7 @@ class StreamInput:
             slab,
             self.pool,
             table,
+            shares=shares,
             row=self.row,
             discards=Discards(slab, self.row, self.reporter),
             reporter=self.reporter,
