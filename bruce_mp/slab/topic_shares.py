@@ -208,10 +208,8 @@ class TopicShares:
     def _is_within(self, topic: TopicKey, holding: Holding, span: int) -> bool:
         """Compare what a topic would hold with its threshold."""
         held = holding.held + span
-        if (
-            not holding.held or held * RESERVE_DIVISOR <= self._pool.own_free - span
-        ):  # quick: counts no obtainable shares
-            return True
+        if not holding.held or held * RESERVE_DIVISOR <= self._pool.own_free - span:
+            return True  # quick: counts no obtainable shares
         free = self._pool.free_count - span
         if held * RESERVE_DIVISOR <= free:
             return True

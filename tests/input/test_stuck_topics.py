@@ -175,6 +175,23 @@ def test_an_attempt_that_waits_for_its_topic_is_whole_after_delivery() -> None:
         assert (client.is_blocked, client.attempt, values(slab)) == (False, None, [b"0", b"1", b"2"])
 
 
+@pytest.mark.parametrize("max_spill", [0, 64 << 20])
+def test_a_small_message_of_an_attempt_does_not_pass_a_large_one_over_the_share(max_spill: int) -> None:
+    with new_slab(GEOMETRY) as slab:
+        worker = StreamInput(slab, topics=TOPICS, alpha=16, max_spill=max_spill)
+        first, client = worker.connect(), worker.connect()
+        worker.feed((first, datagram(b"stuck", LARGE) * 209))  # 210 is the threshold
+        assert not first.is_blocked
+        frame = encode_begin("job") + datagram(b"stuck", bytes(20_000)) + datagram(b"stuck", b"after")
+        worker.feed((client, frame))
+        assert client.attempt is not None
+        assert (client.is_blocked, client.attempt.spill is not None) == (not max_spill, bool(max_spill))
+        assert values(slab) == []
+        worker.now_ms += LONGEST_PAUSE_MS
+        worker.feed((worker.connect(), datagram(b"stuck", b"after")))
+        assert values(slab) == [b"after"]
+
+
 def test_the_chunks_of_an_attempt_count_for_its_topic_from_its_release_on() -> None:
     with new_slab(GEOMETRY) as slab:
         worker = StreamInput(slab, topics=TOPICS, alpha=16)
