@@ -16,13 +16,13 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.damage import is_sound
+from bruce_mp.damage import is_sound, refuse
 from bruce_mp.discarding import Discards
 from bruce_mp.dispatcher.culprits import describe
 from bruce_mp.dispatcher.deliveries import Deliveries
 from bruce_mp.dispatcher.restamping import restamp
 from bruce_mp.dispatcher.troubles import Troubles
-from bruce_mp.errors import DiscardReason
+from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.protocol.error_actions import ERROR_TABLE, Action, ErrorRow, action_for
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.telemetry.clock import wall_ms
@@ -123,8 +123,7 @@ class Answers:
         if row.action in _FOR_OPERATORS:
             self._topics.note_refusal(batch.topic, row.code)
         if row.action in _BY_RECORD:
-            if row.action is Action.SPLIT or not self._restamp(queue, batch, ack, topic):
-                self._split(queue, batch, ack, topic)
+            self._refuse_records(queue, batch, ack, row, topic)
         elif self._goes_plainer(queue, batch, row, topic):
             queue.failed.append(batch)
             queue.drain()
@@ -135,6 +134,18 @@ class Answers:
             self._give_up(queue, batch, DiscardReason.DELIVERY_ATTEMPT_LIMIT, topic, for_sure=_refused_for_sure(row))
         else:
             self._send_again(queue, batch, row, topic)
+
+    def _refuse_records(
+        self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, row: ErrorRow, topic: bytes
+    ) -> None:
+        """Restamp or split a batch; one with a damaged record goes again without that record, as before a send."""
+        try:
+            if row.action is Action.SPLIT or not self._restamp(queue, batch, ack, topic):
+                self._split(queue, batch, ack, topic)
+        except SlabError as error:
+            refuse(self._row, error)
+            queue.drain()
+            queue.failed += self._without_damaged(queue, batch)
 
     def _goes_plainer(self, queue: PartitionQueue, batch: SentBatch, row: ErrorRow, topic: bytes) -> bool:
         """Return True if a batch may be sent again without numbers or compression, as the broker demands."""
@@ -207,8 +218,8 @@ class Answers:
         self._note_gap(queue, batch)
         if rest is not None:  # first, since after a crash a batch without its beginning would join the one before
             self._maker.close_up(rest)
-            queue.failed.append(rest)
         self._discard(culprits, DiscardReason.KAFKA_ERROR_ACK, topic)
+        queue.failed += [rest] if rest is not None else []
 
     def _give_up(
         self, queue: PartitionQueue, batch: SentBatch, reason: DiscardReason, topic: bytes, *, for_sure: bool
@@ -221,15 +232,20 @@ class Answers:
 
     def leave_damaged(self, queue: PartitionQueue, batch: SentBatch) -> None:
         """Queue an unsent batch without its damaged records, which keep their owner and lose their numbers."""
+        queue.resend.extendleft(self._without_damaged(queue, batch))
+
+    def _without_damaged(self, queue: PartitionQueue, batch: SentBatch) -> list[SentBatch]:
+        """Return an unwritten batch without its damaged segments; empty if all are damaged."""
         self._note_gap(queue, batch)
         sound = [segment for segment in batch.segments if is_sound(self._slab, segment)]
         for segment in batch.segments:
             if segment not in sound:
                 self._maker.forget_numbers(segment, batch.partition)
-        if sound:
-            rest = batch._replace(segments=tuple(sound))
-            self._maker.close_up(rest)
-            queue.resend.appendleft(rest)
+        if not sound:
+            return []
+        rest = batch._replace(segments=tuple(sound))
+        self._maker.close_up(rest)
+        return [rest]
 
     def _note_gap(self, queue: PartitionQueue, batch: SentBatch) -> None:
         """Free the numbers of an unwritten batch if no earlier batch is in doubt."""

@@ -716,6 +716,29 @@ def test_what_is_damaged_and_has_to_be_cut_is_left_out(make: MakeWorld) -> None:
     deliver(world, 3)
 
 
+@pytest.mark.parametrize("names", [True, False])
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_a_record_damaged_in_flight_is_left_out_when_its_timestamp_is_refused(
+    make: MakeWorld, damaged: int, *, names: bool
+) -> None:
+    world = make()
+    world.cluster.latest_ms, world.names_culprits = 10**14, names
+    for number in range(3):
+        world.send([(b"t", datagram(b"t", timestamp=AHEAD_MS), None)] * 2)
+        run = world.doorbells[-1][0]
+        world.ring()
+        world.peer_hears(SLOT)
+        world.peer_sends(SLOT)
+        if number == damaged:
+            damage(world.slab, run)
+    assert len(in_flight(world)) == 3
+    deliver(world, 1 + 2 + 2)
+    hand_over(world, 2)
+    deliver(world, 1 + 2 + 2 + 2)
+    assert log_of(world) == sorted(log_of(world))
+    assert world.peers[SLOT].core._row.counters[Counter.RefusedDamagedPlace] == 1
+
+
 # --- brokers that do not recognise a batch ----------------------------------------------------------------------------
 def test_without_idempotence_one_batch_is_in_flight_and_doubt_is_counted(make: MakeWorld) -> None:
     world = make(a_config(action="none", acks=1))
