@@ -371,7 +371,8 @@ class ChunkPool:
             self._free.append(chunk)
         if self._shares.are_scarce:
             for share in range(chunk // self._shares.size, (chunk + span - 1) // self._shares.size + 1):
-                self._leave(share)
+                if self.own_free - self._shares.size >= self._secured:  # a peer would take what the next messages need
+                    self._leave(share)
 
     def _generation_after(self, generation: int) -> int:
         """Return the next generation that belongs to this input."""

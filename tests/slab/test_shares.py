@@ -135,6 +135,23 @@ def test_an_input_may_use_nearly_all_while_the_others_hold_nothing() -> None:
         assert at_once + len(list(fill(idle, DRY_MS))) > CHUNKS // 6
 
 
+def test_secured_chunks_stay_until_the_input_tidies_when_their_share_becomes_empty() -> None:
+    with new_slab(GEOMETRY) as slab:
+        greedy, *_ = (ChunkPool(slab, row, ROWS) for row in ROWS)
+        used = set(fill(greedy))
+        share = Shares(slab, ROWS[0], ROWS)
+        some = next(chunks for chunks in map(share.chunks_of, share.own) if len(chunks) > 1 and used.issuperset(chunks))
+        for chunk in some:
+            if chunk == some[-1]:
+                greedy.secure(len(some) - 1)
+            greedy.seal(chunk)
+            greedy.release_seals()
+            greedy.reclaim_among([chunk])
+        assert greedy.own_free == len(some)
+        greedy.tidy()
+        assert greedy.own_free == 0
+
+
 def test_what_a_busy_one_frees_in_scarcity_goes_to_whoever_wants_it() -> None:
     with new_slab(GEOMETRY) as slab:
         busy, hungry, _ = (ChunkPool(slab, row, ROWS) for row in ROWS)
