@@ -30,7 +30,7 @@ from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
 from bruce_mp.slab.landing import SO_TIMESTAMP
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.slab.topic_shares import TopicShares
+from bruce_mp.slab.topic_shares import TRIAL_MESSAGES, TopicShares
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.logs import renew_logging
 
@@ -147,9 +147,7 @@ class _Input:
         until_ms = 0 if self._draining or self._blocks else steady_ms() + _LONGEST_ROUND_MS
         for _ in range(_TURNS_A_ROUND):
             size = self._next_size() if self._blocks else 0
-            allowed = NOTHING if size is None else self._pressure.allowance(size)
-            if self._blocks and self._shares.must_rest(steady_ms()):
-                allowed = Allowance(0, LONGEST_S)
+            allowed = NOTHING if size is None else self._allowance(size)
             if size is None or (allowed.messages and not self._receive(allowed.messages, until_ms)):
                 if self._draining:
                     self._finish()
@@ -159,6 +157,17 @@ class _Input:
                 return
             if until_ms and steady_ms() >= until_ms:
                 return
+
+    def _allowance(self, size: int) -> Allowance:
+        """Return the allowance for the next turn; it is last, so that nothing returns the room that it secures."""
+        if not self._blocks:
+            return self._pressure.allowance(size)
+        if self._shares.must_rest(steady_ms()):
+            return Allowance(0, LONGEST_S)
+        allowed = self._pressure.allowance(size)
+        if not self._shares.is_on_trial:
+            return allowed
+        return Allowance(min(allowed.messages, TRIAL_MESSAGES), LONGEST_S)
 
     def _rest(self, seconds: float) -> None:
         self._loop.forget(self._socket)

@@ -45,20 +45,38 @@ PATIENCE_MS: Final = 1000
 FIRST_PAUSE_MS: Final = 5
 LONGEST_PAUSE_MS: Final = 80
 """Pauses after sweeps that free nothing; they double up to this value, so that a stuck topic costs little."""
+LOOKS_PER_MS: Final = 50
+"""Inspections that all topics share whose last sweep freed nothing, so that a thousand stuck topics cost little."""
+TRIAL_EVERY_MS: Final = 1000
+TRIAL_MESSAGES: Final = 8
+"""Messages of a trial: see `TopicShares.must_rest`."""
+
+
+class _Pause:
+    """The time until the next sweep; it doubles with each sweep that frees nothing."""
+
+    __slots__ = ("next_ms", "until_ms")
+
+    def __init__(self) -> None:
+        self.next_ms, self.until_ms = FIRST_PAUSE_MS, 0
+
+    def note(self, now_ms: int, *, has_freed: bool) -> None:
+        """Note a sweep."""
+        self.until_ms = 0 if has_freed else now_ms + self.next_ms
+        self.next_ms = FIRST_PAUSE_MS if has_freed else min(2 * self.next_ms, LONGEST_PAUSE_MS)
 
 
 class Holding:
     """The chunks that one topic holds, with the span of each, in order of their last inspection."""
 
-    __slots__ = ("alpha", "chunks", "freed", "held", "pause_ms", "swept_until_ms")
+    __slots__ = ("alpha", "chunks", "freed", "held", "pause")
 
     def __init__(self) -> None:
         self.chunks: OrderedDict[int, int] = OrderedDict()
         self.held = self.freed = 0
         self.alpha: int | None = None
         """None before the first use, and after a change of the configuration."""
-        self.pause_ms = FIRST_PAUSE_MS
-        self.swept_until_ms = 0
+        self.pause = _Pause()
 
 
 class Holdings:
@@ -69,6 +87,8 @@ class Holdings:
         self._topics: dict[int, TopicKey] = {}
         self.freed = 0
         """Number of chunks of all topics that became free."""
+        self.numbered = 0
+        """Count of the listed topics that have a number."""
 
     def of(self, topic: TopicKey) -> Holding:
         """Return the holding of a topic; without chunks, a new, unlisted one."""
@@ -80,7 +100,9 @@ class Holdings:
 
     def add(self, topic: TopicKey, holding: Holding, chunk: int, span: int) -> None:
         """Charge an allocated chunk to a topic; `holding` is `of(topic)`."""
-        self._by_topic[topic] = holding
+        if topic not in self._by_topic:
+            self._by_topic[topic] = holding
+            self.numbered += isinstance(topic, int)
         holding.chunks[chunk] = span
         holding.held += span
         self._topics[chunk] = topic
@@ -96,6 +118,13 @@ class Holdings:
         self.freed += 1
         if not holding.chunks:
             del self._by_topic[topic]
+            self.numbered -= isinstance(topic, int)
+
+    def rename(self, name: bytes, number: int) -> None:
+        """Charge the chunks of a name to the number that its topic has now."""
+        before, holding = self._by_topic.pop(name), self.of(number)
+        for chunk, span in before.chunks.items():
+            self.add(number, holding, chunk, span)
 
     def adopt(self, slab: Slab, chunk: int, span: int) -> None:
         """Charge a chunk of a predecessor or of a released attempt to the topic of its first run."""
@@ -146,15 +175,29 @@ class TopicShares:
         self._alpha_of = alpha_of
         self.blocks = False
         self._pressed: dict[TopicKey, _Press] = {}
+        self._pause = _Pause()
+        self._looks_until_ms = 0.0
+        self._next_trial_ms = 0
+        self.is_on_trial = False
+        """True while the socket takes a trial turn, which refuses stuck topics even if all of them are stuck."""
         self.has_refused = False
         """True if the last `allocate` failed because of the topic's threshold, not for want of memory."""
+        self.notice_topics()
 
     def apply_config(self, alpha_of: Callable[[bytes], int]) -> None:
         """Apply changed factors."""
         self._alpha_of = alpha_of
         for holding in self._pool.holdings.listed().values():
             holding.alpha = None
-            holding.swept_until_ms = 0
+            holding.pause = _Pause()
+
+    def notice_topics(self) -> None:
+        """Charge chunks to the numbers of topics that have got one."""
+        holdings = self._pool.holdings
+        for name in [each for each in holdings.listed() if isinstance(each, bytes)]:
+            number = self._topics.id_of(name)
+            if number:
+                holdings.rename(name, number)
 
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
         """Return the first of `span` neighbouring chunks for a topic, opened and empty; None when it gets none."""
@@ -177,12 +220,33 @@ class TopicShares:
         holding = self._pool.holdings.of(topic)
         return self._is_allowed(topic, holding, min(span, 1 + holding.held // 2), now_ms)
 
+    def may_hold(self, topic: TopicKey, span: int, now_ms: int) -> bool:
+        """Report if a topic may hold `span` more chunks."""
+        return self._is_allowed(topic, self._pool.holdings.of(topic), span, now_ms)
+
     def must_rest(self, now_ms: int) -> bool:
-        """Report if a topic is over its threshold without being stuck, so that the input should receive nothing."""
+        """Report if a topic is over its threshold without being stuck, so that the input should receive nothing.
+
+        If nothing becomes free, the answer is False now and then, for a *trial* of `TRIAL_MESSAGES` messages.  Without
+        it, the first message of another topic would wait behind those of the stuck topics for ever.
+        """
+        self.is_on_trial = False
         for topic in list(self._pressed):
             if self._is_allowed(topic, self._pool.holdings.of(topic), 1, now_ms):
                 del self._pressed[topic]
-        return any(self._presses(topic, now_ms) for topic in list(self._pressed))
+        pressing = [topic for topic in list(self._pressed) if self._presses(topic, now_ms)]
+        self.is_on_trial = bool(pressing) and self._is_trial_due(pressing, now_ms)
+        return bool(pressing) and not self.is_on_trial
+
+    def _is_trial_due(self, pressing: list[TopicKey], now_ms: int) -> bool:
+        is_due = now_ms >= self._next_trial_ms and all(self._has_waited(topic, now_ms) for topic in pressing)
+        if is_due:
+            self._next_trial_ms = now_ms + TRIAL_EVERY_MS
+        return is_due
+
+    def _has_waited(self, topic: TopicKey, now_ms: int) -> bool:
+        """Report if none of a pressed topic's chunks became free within the patience."""
+        return now_ms - self._pressed[topic].since_ms >= PATIENCE_MS
 
     def _presses(self, topic: TopicKey, now_ms: int) -> bool:
         """Record a topic over its threshold; False if it is stuck, or if no other topic waits because of it."""
@@ -192,13 +256,13 @@ class TopicShares:
         freed = holdings.of(topic).freed
         if press is None or press.freed != freed:
             press = self._pressed[topic] = _Press(now_ms, freed, holdings.freed)
-        if now_ms - press.since_ms < PATIENCE_MS:
+        if not self._has_waited(topic, now_ms):
             return True
-        return holdings.freed == press.freed_in_all and not self._is_any_idle()
+        return not self.is_on_trial and holdings.freed == press.freed_in_all and not self._is_any_idle()
 
     def _is_any_idle(self) -> bool:
         """Report if a numbered topic holds no chunks, so all its messages are delivered."""
-        return sum(isinstance(topic, int) for topic in self._pool.holdings.listed()) < len(self._topics)
+        return self._pool.holdings.numbered < len(self._topics)
 
     def _is_allowed(self, topic: TopicKey, holding: Holding, span: int, now_ms: int) -> bool:
         if self._is_within(topic, holding, span):
@@ -227,17 +291,32 @@ class TopicShares:
 
     def _sweep(self, holding: Holding, now_ms: int) -> bool:
         """Reclaim settled chunks before a refusal, with a bounded number of inspections; False if none became free."""
-        if now_ms < holding.swept_until_ms:
+        return self._sweep_own(holding, now_ms) | self._sweep_oldest(now_ms)
+
+    def _sweep_own(self, holding: Holding, now_ms: int) -> bool:
+        """Reclaim chunks of the topic itself.
+
+        A topic whose last sweep freed chunks need not share the inspections with the stuck topics.
+        """
+        is_slow = holding.pause.next_ms > FIRST_PAUSE_MS
+        if now_ms < holding.pause.until_ms or (is_slow and now_ms < self._looks_until_ms):
             return False
         some = list(islice(holding.chunks, LOOKS_PER_SWEEP))
         for chunk in some:
             holding.chunks.move_to_end(chunk)
+        self._looks_until_ms = max(self._looks_until_ms, now_ms) + len(some) / LOOKS_PER_MS
         before = self._pool.free_count
         self._pool.reclaim_among(some)
-        self._pool.reclaim(self._pool.free_count + LOOKS_PER_SWEEP)
-        if self._pool.free_count > before:
-            holding.pause_ms, holding.swept_until_ms = FIRST_PAUSE_MS, 0
-            return True
-        holding.swept_until_ms = now_ms + holding.pause_ms
-        holding.pause_ms = min(2 * holding.pause_ms, LONGEST_PAUSE_MS)
-        return False
+        has_freed = self._pool.free_count > before
+        holding.pause.note(now_ms, has_freed=has_freed)
+        return has_freed
+
+    def _sweep_oldest(self, now_ms: int) -> bool:
+        """Reclaim the oldest chunks of all topics, whose pause they share."""
+        if now_ms < self._pause.until_ms:
+            return False
+        before = self._pool.free_count
+        self._pool.reclaim(before + LOOKS_PER_SWEEP)
+        has_freed = self._pool.free_count > before
+        self._pause.note(now_ms, has_freed=has_freed)
+        return has_freed

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import ChunkPool, Lanes, mark
-from bruce_mp.slab.chunks import used_heads
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import LOOKS_UNDER_PRESSURE, used_heads
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.recovery import sweep
+from bruce_mp.slab.runs import read_run, segment_records
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.slab.topic_shares import LONGEST_PAUSE_MS, PATIENCE_MS, TopicShares, topic_of_chunk
+from bruce_mp.slab.topic_shares import LONGEST_PAUSE_MS, LOOKS_PER_MS, PATIENCE_MS, TopicShares, topic_of_chunk
 from support.examples import examples
 from support.slabs import INPUT_ROW, datagram, new_slab
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.kernels import NoRoom
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.topic_shares import TopicKey
 
 CHUNKS: Final = 512
@@ -235,19 +238,35 @@ def pressed(slab: Slab, *topics: bytes) -> Sender:
     return sender
 
 
-def test_a_socket_rests_for_its_only_topic_however_long() -> None:
+@pytest.mark.parametrize("others", [[], [b"other"]])
+def test_a_socket_that_rests_for_stuck_topics_alone_takes_a_trial_each_second(others: list[bytes]) -> None:
     with new_slab(GEOMETRY) as slab:
-        sender = pressed(slab, b"only")
-        sender.now_ms += 100 * PATIENCE_MS
+        sender = pressed(slab, b"stuck", *others)
+        rests = []
+        for _ in range(100):
+            sender.now_ms += PATIENCE_MS // 10
+            rests.append(sender.shares.must_rest(sender.now_ms))
+        assert rests[:9] == [True] * 9
+        assert rests.count(False) == 10, "one a second"
         assert sender.shares.must_rest(sender.now_ms)
-        assert sender.send((b"only", LARGE)) == []
+        assert not sender.shares.is_on_trial
 
 
-def test_a_socket_rests_while_all_topics_are_stuck() -> None:
+def test_a_trial_discards_messages_of_stuck_topics_and_takes_the_others() -> None:
     with new_slab(GEOMETRY) as slab:
-        sender = pressed(slab, b"busy", b"other")
-        sender.now_ms += 100 * PATIENCE_MS
-        assert sender.shares.must_rest(sender.now_ms)
+        sender = pressed(slab, b"stuck")
+        sender.now_ms += PATIENCE_MS
+        assert not sender.shares.must_rest(sender.now_ms)
+        (dropped,) = sender.send((b"stuck", LARGE), (b"new", b"first"))
+        assert (dropped.topic, dropped.reason) == (b"stuck", DiscardReason.TOPIC_OVER_SHARE)
+
+
+def test_a_trial_refuses_no_topic_that_is_over_its_threshold_for_the_first_time() -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = pressed(slab, b"stuck", b"burst")
+        sender.now_ms += PATIENCE_MS
+        assert not sender.shares.must_rest(sender.now_ms)
+        assert sender.send(*[(b"burst", LARGE)] * 60) == []
 
 
 def test_a_socket_rests_only_for_a_moment_if_others_are_delivered() -> None:
@@ -270,3 +289,106 @@ def test_a_socket_goes_on_when_its_topic_was_only_slow() -> None:
         sender.deliver(b"slow")
         sender.now_ms += LONGEST_PAUSE_MS
         assert not sender.shares.must_rest(sender.now_ms)
+
+
+@pytest.mark.parametrize("stuck", [1, 3])
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_keyed_topic_without_a_backlog_finds_room_for_each_partition(stuck: int, *, blocks: bool) -> None:
+    partitions = 120
+    geometry = Geometry(chunks=2048, topics=64, partitions=1024, landing_slots=8, landing_slot_size=4096)
+    with new_slab(geometry) as slab:
+        sender = Sender(slab, topics=TOPICS[:stuck])
+        sender.stick(TOPICS[:stuck], 2 * geometry.chunks // stuck)
+        sender.shares.blocks = blocks
+        TopicTable(slab).add(b"keyed", partitions)
+        for _ in range(30):
+            encoded = [datagram(b"keyed", b"x", partition_key=key) for key in range(partitions)]
+            size = len(encoded[0])
+            places = [(size * index, size) for index in range(partitions)]
+            found = sender.lanes.ingest(memoryview(b"".join(encoded)), places, sender.number, sender.now_ms)
+            sender.number += partitions
+            assert found.no_room == []
+            sender.lanes.close_runs()
+            sender.lanes.drain_closed()
+            assert sorted(keys_by_lane(slab)) == [(key, key) for key in range(partitions)]
+            sender.deliver(b"keyed")
+            sender.now_ms += 100
+            sender.lanes.close_due(sender.now_ms)
+        assert not blocks or not sender.shares.must_rest(sender.now_ms)
+
+
+def keys_by_lane(slab: Slab) -> list[tuple[int, int]]:
+    """Return partition index and key of the undelivered keyed messages."""
+    runs = [found.segment for found in sweep(slab, {State.FILLED})]
+    return [
+        (head.partition_index, record.partition_key)
+        for segment in runs
+        if (head := read_run(slab, segment.chunk, segment.run)).partition_count
+        for _, record in segment_records(slab, segment)
+    ]
+
+
+def test_lanes_lend_only_within_a_topic_and_keep_the_order_of_each_key() -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = Sender(slab, topics=TOPICS[:1])
+        sender.stick(TOPICS[:1], CHUNKS)
+        table = TopicTable(slab)
+        table.add(b"keyed", 40)
+        for number in range(600):
+            message = datagram(b"keyed", b"%03d" % number, partition_key=number * 7 % 40)
+            sender.lanes.ingest(memoryview(message), [(0, len(message))], 10_000 + number, sender.now_ms)
+            sender.lanes.drain_closed()
+        sender.lanes.close_runs()
+        assert [found.segment for found in sweep(slab, {State.OPEN})] == []
+        assert sender.held()[table.id_of(b"keyed")] == counted(slab)[table.id_of(b"keyed")] < 40
+        by_key: dict[int, list[int]] = {}
+        for found in sorted(sweep(slab, {State.FILLED}), key=lambda each: ticket_of(slab, each.segment)):
+            for _, record in segment_records(slab, found.segment):
+                if record.arrival >= 10_000:
+                    by_key.setdefault(record.partition_key, []).append(record.arrival)
+        assert sum(map(len, by_key.values())) > 500
+        assert all(arrivals == sorted(arrivals) for arrivals in by_key.values())
+
+
+def ticket_of(slab: Slab, segment: Segment) -> int:
+    """Return the place of a run in the order of hand-over."""
+    return slab.longs[(slab.chunk_at(segment.chunk) + segment.run + lay.RUN_TICKET) >> 3]
+
+
+def test_the_chunks_of_a_name_count_for_its_number_once_it_has_one() -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = Sender(slab, topics=())
+        sender.stick([b"late"], 20)
+        held = sender.held()
+        number = TopicTable(slab).add(b"late", 1)
+        sender.send((b"other", b"x"))
+        assert sender.held() == {number: held[b"late"], b"other": 1}
+        adopted = ChunkPool(slab, INPUT_ROW)
+        TopicShares(adopted, TopicTable(slab), lambda _: 16)
+        assert set(adopted.holdings.listed()) <= {number, b"other"}
+
+
+def test_a_thousand_refusals_of_stuck_topics_inspect_few_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    with new_slab(GEOMETRY) as slab:
+        sender = Sender(slab)
+        stuck = TOPICS[:60]
+        sender.stick(stuck, 2 * CHUNKS // len(stuck))
+        looks = 0
+        reclaim, among = sender.pool.reclaim, sender.pool.reclaim_among
+
+        def counted_reclaim(target_free: int) -> None:
+            nonlocal looks
+            looks += LOOKS_UNDER_PRESSURE
+            reclaim(target_free)
+
+        def counted_reclaim_among(chunks: Sequence[int]) -> None:
+            nonlocal looks
+            looks += len(chunks)
+            among(chunks)
+
+        monkeypatch.setattr(sender.pool, "reclaim", counted_reclaim)
+        monkeypatch.setattr(sender.pool, "reclaim_among", counted_reclaim_among)
+        for _ in range(20):
+            sender.now_ms += 50
+            assert len(sender.send(*[(topic, LARGE) for topic in stuck])) == len(stuck)
+        assert 0 < looks < 1000 * LOOKS_PER_MS + 2 * LOOKS_UNDER_PRESSURE * 1000 / LONGEST_PAUSE_MS

@@ -253,6 +253,15 @@ cdef class Lane:
         self.runs = 0
         release(&memory)
 
+    def take_over(self, Lane lender):
+        self.chunk, self.span, self.runs = lender.chunk, lender.span, lender.runs
+        self.start, self.generation = lender.start, lender.generation
+        self.end, self.limit = lender.end, lender.limit
+        lender.chunk = -1
+
+    def can_lend(self, uint64_t size):
+        return self.chunk >= 0 and self.end + size <= self.limit
+
     def close_run(self, tickets):
         tickets.hand_over(self.run_at)
         return self.forget_run()

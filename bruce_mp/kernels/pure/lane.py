@@ -85,6 +85,17 @@ class Lane:
         self._end, self._limit = self._start + lay.CHUNK_HEADER, self._start + span * lay.CHUNK_BYTES
         self.runs = 0
 
+    def take_over(self, lender: Lane) -> None:
+        """Continue in the chunk of a lane without an open run, which then has no chunk."""
+        self.chunk, self.span, self.runs = lender.chunk, lender.span, lender.runs
+        self._start, self._generation = lender._start, lender._generation
+        self._end, self._limit = lender._end, lender._limit
+        lender.chunk = -1
+
+    def can_lend(self, size: int) -> bool:
+        """Report if `size` bytes of a new run fit behind the last one."""
+        return self.chunk >= 0 and size <= self._limit - self._end
+
     def has_room(self, item: Item) -> bool:
         """Report if a message fits into the open run, or into a new one if none is open."""
         if self.chunk < 0:

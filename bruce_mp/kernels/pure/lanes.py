@@ -17,6 +17,7 @@ from zlib import crc32
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels.pure.lane import Head, Lane, record_size
+from bruce_mp.kernels.pure.lenders import Lenders
 from bruce_mp.kernels.pure.parse import parse
 from bruce_mp.kernels.pure.timestamps import MAX_TOPICS, ReplacedTimestamps, replace_timestamps
 from bruce_mp.slab import landing
@@ -27,6 +28,7 @@ from bruce_mp.slab.tickets import TicketOffice
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from bruce_mp.kernels.pure.lenders import LaneKey
     from bruce_mp.kernels.pure.parse import Item, Rejection
     from bruce_mp.kernels.pure.timestamps import TimestampWindow, Windows
     from bruce_mp.slab.file import Slab
@@ -53,9 +55,6 @@ _PATIENCE_MS: Final = 8
 _LONG_MS: Final = 250
 _PART_NOBODY_MINDS: Final = 6
 """A run may be handed over earlier or later by its linger divided by this number."""
-
-LaneKey = tuple[int, int, int]
-"""Topic id, partition index (-1 = AnyPartition), partition count (0 = AnyPartition)."""
 
 
 class Chunks(Protocol):
@@ -140,6 +139,7 @@ class Lanes:
         """Lead of the wall clock over the clock of `now_ms`."""
         self._slacken(_LONG_MS)
         self._partitions: dict[int, int] = {}
+        self._lenders = Lenders()
         self._resumed: Mapping[int, int] = {}
         self._lanes: dict[LaneKey, Lane] = {}
         shared = min(MOST_SHARED, max(1, slab.geometry.chunks // 64))
@@ -205,7 +205,10 @@ class Lanes:
             self._topics_version = self._topics.version
             self._topics.refresh()
             self._partitions.clear()
+            self._lenders.clear()
             self.close_runs()
+            if self._shares is not None:
+                self._shares.notice_topics()
 
     def _assign(self, topic: bytes, items: list[Item], *, keyed: bool) -> list[tuple[Lane, list[Item]]]:
         """Choose the lane of each message of a group."""
@@ -374,6 +377,8 @@ class Lanes:
         needed = -(-(lay.CHUNK_HEADER + lane.head.size + size) // lay.CHUNK_BYTES)
         wanted = self._next_span(lane)
         self._give_up(lane)
+        if needed == 1 and self._is_over(lane.head, now_ms) and self._borrow(lane, size):
+            return True
         is_long = wanted > needed and self._pool.can_spare(wanted)
         for span in (wanted, needed) if is_long else (needed,):
             chunk = self._allocate(lane.head, span, now_ms)
@@ -387,6 +392,25 @@ class Lanes:
         if self._shares is None:
             return self._pool.allocate(span, now_ms)
         return self._shares.allocate(head.topic or head.name, span, now_ms)
+
+    def _is_over(self, head: Head, now_ms: int) -> bool:
+        """Report if another chunk would take the topic over its threshold."""
+        return self._shares is not None and not self._shares.may_hold(head.topic or head.name, 1, now_ms)
+
+    def _borrow(self, lane: Lane, size: int) -> bool:
+        """Let a lane go on in the open chunk of another lane of its topic; False if none has room.
+
+        A topic of many partitions would otherwise need a chunk for each, however little it sends.
+        """
+        head = lane.head
+        for key in self._lenders.keys(head.topic, self._partitions.get(head.topic, 0)):
+            lender = self._lanes.get(key)
+            if lender is not None and lender.can_lend(head.size + size):
+                self._close_run(lender)
+                lane.take_over(lender)
+                self._lenders.note(head)
+                return True
+        return False
 
     def _note_refusal(self, needed: int) -> None:
         """Store the reason for the failure to find room for a record of `needed` chunks."""
@@ -474,6 +498,7 @@ class Lanes:
             self._give_up(lane)
         self._lanes.clear()
         self._partitions.clear()
+        self._lenders.clear()
         self._resumed = {}
 
     @property
