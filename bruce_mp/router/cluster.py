@@ -24,10 +24,14 @@ class Address(Struct, frozen=True):
 
 
 class TopicView(Struct, frozen=True):
-    """A topic's partitions in ascending order, and the leaders of the available ones."""
+    """A topic's partitions in ascending order, and the leaders of the available ones.
+
+    A partial view lacks the state of some partitions, so that no partition stands in for another.
+    """
 
     partitions: tuple[int, ...]
     leaders: dict[int, int]
+    is_partial: bool = False
 
     def spread(self, known: int) -> int:
         """Return the number of partitions that keys are spread over, of which `known` were in use before.
@@ -42,7 +46,12 @@ class TopicView(Struct, frozen=True):
         return known + sum(1 for _ in led)
 
     def designated(self, index: int) -> int | None:
-        """Return the partition for a key's index: that one, or the next available one; None if none is available."""
+        """Return the partition for a key's index: that one, or the next available one.
+
+        None if no partition is available, or if the view is partial.
+        """
+        if self.is_partial:
+            return None
         count = len(self.partitions)
         for step in range(count):
             partition = self.partitions[(index + step) % count]

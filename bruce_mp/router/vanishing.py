@@ -6,7 +6,9 @@ the grace period lacks it; its messages wait.  A topic that the daemon's user ma
 hide forbidden topics, and report them only in response to a request by name.
 
 A topic with fewer partitions than before gets the same grace period.  Kafka removes no partitions: either the broker
-does not know of an increase yet, or the topic was deleted and created again.
+does not know of an increase yet, or the topic was deleted and created again.  The router trusts the response on the
+leaders of the partitions that it has, so that AnyPartition messages go on.  The other partitions have no leaders,
+because a message bound to a partition that does not exist is never delivered.  PartitionKey messages wait.
 """
 
 from __future__ import annotations
@@ -43,8 +45,13 @@ class Vanishing:
         missing = [name for name, count in known.items() if _shows_less(view.topics.get(name), count)]
         self._missing_since = {name: self._missing_since.get(name, now_ms) for name in missing}
         kept = {
-            name: TopicView(tuple(range(known[name])), {})
+            name: _completed(view.topics.get(name), known[name])
             for name, since in self._missing_since.items()
             if now_ms - since < BELIEVED_AFTER_MS or name in view.forbidden
         }
         return ClusterView(view.brokers, {**view.topics, **kept}, view.forbidden) if kept else view
+
+
+def _completed(shown: TopicView | None, count: int) -> TopicView:
+    """Return a topic with `count` partitions, and the leaders that the answer shows."""
+    return TopicView(tuple(range(count)), {} if shown is None else shown.leaders, is_partial=True)

@@ -225,6 +225,25 @@ def test_a_broker_that_has_not_heard_of_the_increase_does_not_undo_it(world: Wor
     assert homes(world, KEYS) == [key % 7 for key in KEYS]
 
 
+def test_any_partition_messages_go_on_while_a_broker_has_not_heard_of_the_increase(world: World) -> None:
+    stale = world.view()
+    world.grow(b"t", [1, 2, 3])
+    hear(world)
+    world.router.on_metadata(stale, world.now_ms, world.now_ms)
+    before = sum(len(world.cluster.log(b"t", partition)) for partition in range(7))
+    for _ in range(5):
+        world.send_one(b"t")
+    for _ in range(40):
+        world.ring()
+        world.router_hears()
+        for slot in list(world.peers):
+            world.peer_hears(slot)
+            world.peer_sends(slot)
+            world.answer(slot)
+    after = sum(len(world.cluster.log(b"t", partition)) for partition in range(7))
+    assert after - before == 5
+
+
 def test_a_topic_that_was_created_again_with_fewer_partitions_is_believed_after_a_while(world: World) -> None:
     world.topics[b"t"] = 2
     receive(world, KEYS)

@@ -263,5 +263,12 @@ def test_a_topic_that_was_known_and_is_hidden_now_is_not_gone() -> None:
     nothing = ClusterView({}, {}, frozenset([b"secret"]))
     for now in (0, 100 * BELIEVED_AFTER_MS):
         view = vanishing.complete(nothing, {b"secret": 2, b"gone": 1}, now)
-    assert view.topics == {b"secret": TopicView((0, 1), {})}
+    assert view.topics == {b"secret": TopicView((0, 1), {}, is_partial=True)}
     assert set(vanishing.missing) == {b"secret", b"gone"}
+
+
+def test_a_view_with_fewer_partitions_keeps_the_leaders_that_it_shows() -> None:
+    lagging = ClusterView({}, {b"t": TopicView((0, 1), {0: 2})})
+    topic = Vanishing().complete(lagging, {b"t": 4}, 0).topics[b"t"]
+    assert topic == TopicView((0, 1, 2, 3), {0: 2}, is_partial=True)
+    assert [topic.designated(index) for index in range(4)] == [None] * 4, "none stands in for another"
