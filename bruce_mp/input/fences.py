@@ -103,9 +103,16 @@ class _AttemptShares:
         self.has_refused = not self._shares.allows(topic, span, now_ms)
         return None if self.has_refused else self._attempt.allocate(span, now_ms)
 
+    def allows(self, topic: TopicKey, span: int, now_ms: int) -> bool:
+        """See `TopicShares`."""
+        return self._shares.allows(topic, span, now_ms)
+
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
         """See `TopicShares`."""
         return self._shares.may_grow(topic, span, now_ms)
+
+    def notice_topics(self) -> None:
+        """Do nothing: the release charges the chunks to the numbers that topics have then."""
 
 
 class Attempt:

@@ -220,10 +220,6 @@ class TopicShares:
         holding = self._pool.holdings.of(topic)
         return self._is_allowed(topic, holding, min(span, 1 + holding.held // 2), now_ms)
 
-    def may_hold(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Report if a topic may hold `span` more chunks."""
-        return self._is_allowed(topic, self._pool.holdings.of(topic), span, now_ms)
-
     def must_rest(self, now_ms: int) -> bool:
         """Report if a topic is over its threshold without being stuck, so that the input should receive nothing.
 

@@ -12,7 +12,7 @@ stuck keeps the chunks of only one.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from zlib import crc32
 
 from bruce_mp.errors import DiscardReason
@@ -28,13 +28,13 @@ from bruce_mp.slab.tickets import TicketOffice
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from bruce_mp.kernels.pure.chunk_source import Chunks, Thresholds
     from bruce_mp.kernels.pure.lenders import LaneKey
     from bruce_mp.kernels.pure.parse import Item, Rejection
     from bruce_mp.kernels.pure.timestamps import TimestampWindow, Windows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import TopicTable
-    from bruce_mp.slab.topic_shares import TopicKey
 
 __all__ = ["Ingested", "Lanes", "NoRoom"]
 
@@ -55,36 +55,6 @@ _PATIENCE_MS: Final = 8
 _LONG_MS: Final = 250
 _PART_NOBODY_MINDS: Final = 6
 """A run may be handed over earlier or later by its linger divided by this number."""
-
-
-class Chunks(Protocol):
-    """The source of lanes' chunks: a `ChunkPool`, or a wrapper around one."""
-
-    owner: int
-
-    def allocate(self, span: int, now_ms: int) -> int | None:
-        """Return the first of `span` neighbouring chunks, opened and empty, or None."""
-
-    def can_spare(self, span: int) -> bool:
-        """Report if an optional larger span may be allocated."""
-
-    def seal(self, chunk: int) -> None:
-        """Close the chunk to further runs."""
-
-    def release_seals(self) -> None:
-        """Allow the reclaim of sealed chunks."""
-
-
-class Thresholds(Protocol):
-    """The source of chunks for topics that have thresholds: `TopicShares`, or a wrapper around it."""
-
-    has_refused: bool
-
-    def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
-        """Return the first of `span` neighbouring chunks for a topic, opened and empty, or None."""
-
-    def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Report if a refused topic may resume."""
 
 
 class NoRoom(NamedTuple):
@@ -395,7 +365,7 @@ class Lanes:
 
     def _is_over(self, head: Head, now_ms: int) -> bool:
         """Report if another chunk would take the topic over its threshold."""
-        return self._shares is not None and not self._shares.may_hold(head.topic or head.name, 1, now_ms)
+        return self._shares is not None and not self._shares.allows(head.topic or head.name, 1, now_ms)
 
     def _borrow(self, lane: Lane, size: int) -> bool:
         """Let a lane go on in the open chunk of another lane of its topic; False if none has room.
