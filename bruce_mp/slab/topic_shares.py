@@ -46,7 +46,7 @@ FIRST_PAUSE_MS: Final = 5
 LONGEST_PAUSE_MS: Final = 80
 """Pauses after sweeps that free nothing; they double up to this value, so that a stuck topic costs little."""
 LOOKS_PER_MS: Final = 50
-"""Inspections that all topics share whose last sweep freed nothing, so that a thousand stuck topics cost little."""
+"""Inspections for all stuck topics together: where they are many, the pause of each may exceed `LONGEST_PAUSE_MS`."""
 TRIAL_EVERY_MS: Final = 1000
 TRIAL_MESSAGES: Final = 8
 """Messages of a trial: see `TopicShares.must_rest`."""
@@ -60,10 +60,10 @@ class _Pause:
     def __init__(self) -> None:
         self.next_ms, self.until_ms = FIRST_PAUSE_MS, 0
 
-    def note(self, now_ms: int, *, has_freed: bool) -> None:
-        """Note a sweep."""
+    def note(self, now_ms: int, *, has_freed: bool, longest_ms: int = LONGEST_PAUSE_MS) -> None:
+        """Note a sweep; the pause after it is at most `longest_ms`."""
         self.until_ms = 0 if has_freed else now_ms + self.next_ms
-        self.next_ms = FIRST_PAUSE_MS if has_freed else min(2 * self.next_ms, LONGEST_PAUSE_MS)
+        self.next_ms = FIRST_PAUSE_MS if has_freed else min(2 * self.next_ms, longest_ms)
 
 
 class Holding:
@@ -89,6 +89,11 @@ class Holdings:
         """Number of chunks of all topics that became free."""
         self.numbered = 0
         """Count of the listed topics that have a number."""
+
+    @property
+    def most_looks(self) -> int:
+        """Return an upper bound on the inspections of one sweep for each topic."""
+        return min(len(self._topics), len(self._by_topic) * LOOKS_PER_SWEEP)
 
     def of(self, topic: TopicKey) -> Holding:
         """Return the holding of a topic; without chunks, a new, unlisted one."""
@@ -176,7 +181,6 @@ class TopicShares:
         self.blocks = False
         self._pressed: dict[TopicKey, _Press] = {}
         self._pause = _Pause()
-        self._looks_until_ms = 0.0
         self._next_trial_ms = 0
         self.is_on_trial = False
         """True while the socket takes a trial turn, which refuses stuck topics even if all of them are stuck."""
@@ -290,21 +294,17 @@ class TopicShares:
         return self._sweep_own(holding, now_ms) | self._sweep_oldest(now_ms)
 
     def _sweep_own(self, holding: Holding, now_ms: int) -> bool:
-        """Reclaim chunks of the topic itself.
-
-        A topic whose last sweep freed chunks need not share the inspections with the stuck topics.
-        """
-        is_slow = holding.pause.next_ms > FIRST_PAUSE_MS
-        if now_ms < holding.pause.until_ms or (is_slow and now_ms < self._looks_until_ms):
+        """Reclaim chunks of the topic itself."""
+        if now_ms < holding.pause.until_ms:
             return False
         some = list(islice(holding.chunks, LOOKS_PER_SWEEP))
         for chunk in some:
             holding.chunks.move_to_end(chunk)
-        self._looks_until_ms = max(self._looks_until_ms, now_ms) + len(some) / LOOKS_PER_MS
         before = self._pool.free_count
         self._pool.reclaim_among(some)
         has_freed = self._pool.free_count > before
-        holding.pause.note(now_ms, has_freed=has_freed)
+        longest_ms = max(LONGEST_PAUSE_MS, self._pool.holdings.most_looks // LOOKS_PER_MS)
+        holding.pause.note(now_ms, has_freed=has_freed, longest_ms=longest_ms)
         return has_freed
 
     def _sweep_oldest(self, now_ms: int) -> bool:
