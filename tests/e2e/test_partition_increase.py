@@ -77,6 +77,11 @@ def send(daemon: Daemon, messages: Iterable[Message]) -> None:
             )
 
 
+def knows_growth(daemon: Daemon, topic: str) -> bool:
+    lines = daemon.get(f"/overview?topic={topic}")["topics"]["shown"]
+    return any(line["partitions"] == PARTITIONS + 4 for line in lines)
+
+
 def grow_while_held(directory: Path, site: Site, restart: Callable[[Daemon], None]) -> None:
     topic = f"grows-{directory.name}"
     load = Load((topic,), senders=1, messages=DELIVERED + HELD + AFTER, largest=200, keyed=80)
@@ -89,6 +94,7 @@ def grow_while_held(directory: Path, site: Site, restart: Callable[[Daemon], Non
         send(daemon, islice(messages, HELD))
         site.add_partitions(topic, PARTITIONS + 4)
         restart(daemon)
+        daemon.wait_for(lambda: knows_growth(daemon, topic), "the input to know the new partitions", WITHIN_S)
         send(daemon, messages)
         books = daemon.wait_settled(load.total)
         assert books.received == books.delivered == load.total
