@@ -124,7 +124,7 @@ class Pages:
     def _fetch(self, path: str) -> bytes:
         status, body = self._ask("GET", path, TIMEOUT_S)
         if status != 200:
-            text = body.decode("utf-8", "replace").strip()
+            text = body.decode("utf-8", "replace").strip().partition("\n")[0]
             raise UnreadableError(f"{self._address} answered {path} with {status}: {text}")
         return body
 

@@ -42,7 +42,7 @@ from bruce_mp.supervisor.intake import input_rows, take_intake
 from bruce_mp.supervisor.notify import ServiceManager
 from bruce_mp.supervisor.programs import PROGRAMS
 from bruce_mp.supervisor.reload import Origin, Reloads
-from bruce_mp.supervisor.remains import held_messages, plural
+from bruce_mp.supervisor.remains import SPILLED, held_messages, plural
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, take_run_dir
 from bruce_mp.supervisor.shutdown import Phase, Shutdown
 from bruce_mp.supervisor.signals import SignalPipe
@@ -361,9 +361,10 @@ def _finish(equipment: Equipment, failure: str | None, *, keeps_sockets: bool) -
 
 def _report(held: dict[str, int], slab: Slab) -> list[str]:
     """Return one line for the total, and one for each topic."""
+    keepers = f"The slab {slab.path}{' and its spill files keep' if SPILLED in held else ' keeps'}"
     return [
         f"{plural(sum(held.values()), 'message')} could not be delivered.",
-        f"The slab {slab.path} keeps them, and the next start delivers them. By topic:",
+        f"{keepers} them, and the next start delivers them. By topic:",
         *(f"  {printable(topic)}: {count:,}" for topic, count in sorted(held.items())),
     ]
 
