@@ -1,18 +1,18 @@
-"""Spill files: what fenced attempts hold beyond their part of the slab, one file for each attempt.
+"""Spill files: the messages of fenced attempts beyond their part of the slab, one file for each attempt.
 
-A file begins with a header page.  Behind it stand blocks: the arrival time of some messages, and the clients' frames of
-these messages, byte for byte, in order of arrival.  The policy for timestamps applies to this arrival time when the
-messages are fed back, and the header says if the client insists on its timestamps.
+A file begins with a header page.  Blocks follow: the arrival time of some messages, and the clients' frames of these
+messages, byte for byte, in order of arrival.  When the messages are fed back, the timestamp policy uses this arrival
+time.  The header says if the client insists on its own timestamps.
 
-Only the stream worker whose row is in the header writes the file while it lives.  Each store to a header is one small
+A live file has one writer, the stream worker with the row in the header.  Each store to a header is one small
 `pwrite()`, which SIGKILL cannot cut in two.
 
     OPEN ──release──▶ RELEASED ──everything is in lanes──▶ removed
       └──abandoned──▶ removed
 
-The row's release word in the slab decides when an attempt is complete; the state here follows it.  `offset` says how
-far a released file is back in the slab.  Behind a death of the worker some messages beyond `offset` may be in lanes
-already: `landed` are their numbers, counted from `offset`.
+The row's release word in the slab decides when an attempt is complete; the state here follows it.  The messages of a
+released file before `offset` are back in the slab.  After a death of the worker some messages beyond `offset` may be
+in lanes already: `landed` has their indexes, counted from `offset`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _GROUP_AND_OTHERS: Final = 0o077
 
 BLOCK_HEADER: Final = _BLOCK.size
 LONGEST_SLICE: Final = 8 * (_DATA_AT - _LANDED_AT)
-"""Messages that are fed at a time at the most: the header has a bit for each."""
+"""Maximum number of messages in a slice: the header has a bit for each."""
 
 
 class SpillFile:
@@ -81,12 +81,12 @@ class SpillFile:
         self.landed = frozenset(index for index in range(bits.bit_length()) if bits >> index & 1)
         self.reserved = os.fstat(descriptor).st_size
         self.arrived_ms = 0
-        """When the messages arrived that were read last."""
+        """Arrival time of the messages of the last read."""
         self._block_end = _DATA_AT
 
     @classmethod
     def create(cls, path: Path, slab_id: int, row: int, number: int, *, is_explicit: bool) -> SpillFile:
-        """Make the file of an attempt, with mode 0600.  With `is_explicit` its messages keep their timestamps."""
+        """Create the file of an attempt, with mode 0600.  With `is_explicit` its messages keep their timestamps."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
         head = bytearray(_DATA_AT)
@@ -98,31 +98,31 @@ class SpillFile:
 
     @classmethod
     def open(cls, path: Path) -> SpillFile:
-        """Open a file that is there."""
+        """Open an existing file."""
         return cls(path, os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
 
     @property
     def remaining(self) -> int:
-        """Messages of a released file that are not back in the slab."""
+        """Number of messages of a released file that are not back in the slab."""
         return max(0, self.messages - self.fed - len(self.landed))
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether everything of a released file is back in the slab."""
+        """True if all messages of a released file are back in the slab."""
         return self.offset >= self.end
 
     @property
     def size(self) -> int:
-        """Bytes of blocks."""
+        """Bytes of all blocks, with their headers."""
         return self.end - _DATA_AT
 
     def reserve(self, size: int) -> None:
-        """Have the file system set blocks aside for `size` further bytes."""
+        """Allocate `size` further bytes in the file system."""
         os.posix_fallocate(self._descriptor, self.reserved, size)
         self.reserved += size
 
     def append(self, data: memoryview | bytes, messages: int, arrived_ms: int) -> None:
-        """Add whole frames of so many messages, which arrived at this time in ms since 1970."""
+        """Append a block of whole frames.  `arrived_ms` is their arrival time in ms since 1970."""
         self._store(self.end, _BLOCK.pack(arrived_ms, len(data)))
         at = self.end + _BLOCK.size
         for start in range(0, len(data), _WRITTEN_AT_ONCE):
@@ -134,34 +134,34 @@ class SpillFile:
         self.messages += messages
 
     def seal(self) -> None:
-        """Note how much is in the file: the attempt is about to be released."""
+        """Store the number of messages and the end of the data, before the attempt is released."""
         self._store(_SEAL_AT, _SEAL.pack(0, self.messages, self.end))
 
     def release(self) -> None:
-        """Note that the attempt is complete.  The release word of the row says so already."""
+        """Store that the attempt is complete, after the release word of the row says so."""
         self._store(_SEAL_AT, _SEAL.pack(1, self.messages, self.end))
         self.is_released = True
 
     def move_to(self, offset: int, fed: int) -> None:
-        """Note that everything before `offset`, which are `fed` messages, is back in the slab."""
+        """Store that the `fed` messages before `offset` are back in the slab."""
         self.offset, self.fed, self.landed = offset, fed, frozenset()
         self._store(_PROGRESS_AT, _PROGRESS.pack(offset, fed, 0))
 
     def note_landed(self, indexes: Collection[int]) -> None:
-        """Note which messages behind `offset` a dead worker had put into lanes."""
+        """Store the indexes of messages after `offset` that are in lanes already."""
         self.landed |= frozenset(indexes)
         bits = sum(1 << index for index in self.landed)
         self._store(_LANDED_AT, bits.to_bytes(_DATA_AT - _LANDED_AT, "little"))
         self._store(_PROGRESS_AT, _PROGRESS.pack(self.offset, self.fed, self.offset))
 
     def read(self, room: memoryview) -> int:
-        """Read messages from `offset` on that arrived at `arrived_ms`; return how many bytes came, 0 for damage."""
+        """Read frames of one block from `offset` on, and set `arrived_ms`; return the bytes read, 0 for damage."""
         if not self._enter_block():
             return 0
         return os.preadv(self._descriptor, [room[: self._block_end - self.offset]], self.offset)
 
     def _enter_block(self) -> bool:
-        """Find the block of `offset`, and pass over its header; False if a header on the way is damaged."""
+        """Find the block of `offset`, and skip its header.  Return False if a header on the way is damaged."""
         while self._block_end <= self.offset < self.end:
             header = os.pread(self._descriptor, _BLOCK.size, self._block_end).ljust(_BLOCK.size, b"\0")
             begin = self._block_end + _BLOCK.size
@@ -179,11 +179,11 @@ class SpillFile:
 
     @property
     def is_removed(self) -> bool:
-        """Whether the file is closed: nothing of it is needed any more."""
+        """True once the file is closed."""
         return self._descriptor < 0
 
     def close(self) -> None:
-        """Close the file and keep it."""
+        """Close the file without removing it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -196,7 +196,7 @@ _WRITTEN_AT_ONCE: Final = 8 << 20
 
 
 class SpillDirectory:
-    """Where the spill files of a slab are.  `slab_id` is the creation time of the slab, in ms."""
+    """The directory of a slab's spill files.  `slab_id` is the creation time of the slab in ms."""
 
     def __init__(self, path: Path, slab_id: int) -> None:
         self.path = path
@@ -204,17 +204,17 @@ class SpillDirectory:
 
     @classmethod
     def of(cls, slab: Slab, path: str | Path) -> SpillDirectory:
-        """The directory at `path`, for a slab."""
+        """Return the directory at `path` for a slab."""
         return cls(Path(path), slab.signed(lay.SUPER_CREATED_MS))
 
     def create(self, row: int, number: int, *, is_explicit: bool) -> SpillFile:
-        """Make the file of an attempt, and the directory if it is not there.  Raises OSError and SlabError."""
+        """Create the file of an attempt, and the directory if it is missing.  Raises OSError and SlabError."""
         self._ensure()
         path = self.path / f"{row}.{number}{_SUFFIX}"
         return SpillFile.create(path, self.slab_id, row, number, is_explicit=is_explicit)
 
     def _ensure(self) -> None:
-        """Make the directory, or refuse one that others could write to: its parent may be everybody's."""
+        """Create the directory.  Refuse an existing one that other users can write to: its parent may be public."""
         with suppress(FileExistsError):
             self.path.mkdir(0o700)
         found = self.path.lstat()
@@ -225,7 +225,7 @@ class SpillDirectory:
             )
 
     def files(self, row: int) -> dict[int, SpillFile]:
-        """The files of a row, by the numbers of their attempts, in order."""
+        """Return the files of a row by attempt number, in ascending order."""
         found = {file.number: file for file in self._open_all() if self._is_ours(file, row)}
         return dict(sorted(found.items()))
 
@@ -236,7 +236,7 @@ class SpillDirectory:
         return False
 
     def remove_foreign(self) -> int:
-        """Remove the files of other slabs; how many messages of complete attempts were in them."""
+        """Remove the files of other slabs, and return the number of messages of complete attempts in them."""
         lost = 0
         for file in self._open_all():
             if file.is_sound and file.slab_id == self.slab_id:
@@ -247,7 +247,7 @@ class SpillDirectory:
         return lost
 
     def remove(self) -> None:
-        """Remove everything: the slab is empty, and about to be removed, too."""
+        """Remove all files and the directory, before an empty slab is removed."""
         for file in self._open_all():
             file.remove()
         with suppress(OSError):
@@ -265,17 +265,17 @@ class SpillDirectory:
 
 
 def delta(amount: int) -> int:
-    """What a transaction has to add to an unsigned word that is to change by `amount`."""
+    """Return the unsigned addend that changes a 64-bit word by `amount`."""
     return amount & _MASK
 
 
 def spilled_in(slab: Slab, row: int) -> int:
-    """Messages of a row that are in spill files, by the books."""
+    """Return the number of a row's messages in spill files, by the books."""
     return (_counter(slab, row, lay.SPILL_IN) - _counter(slab, row, lay.SPILL_OUT)) & _MASK
 
 
 def released_in(slab: Slab, row: int) -> int:
-    """Those of them whose attempts are complete, or about to be."""
+    """Return the number of a row's spilled messages of attempts that are complete or about to be, by the books."""
     return _counter(slab, row, lay.SPILL_RELEASED)
 
 

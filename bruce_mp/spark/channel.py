@@ -1,9 +1,9 @@
 """A task's connection to the daemon of its host: frames out, answers in.
 
-Sending blocks while the daemon does not read: that is the back-pressure.  The daemon writes the answer to a barrier,
-and the reason if it ends the attempt, so the connection is read only for an answer and after an error.  All waiting
-ends: with the answer, with the end of the connection, or after `timeout_ms` without the least progress.  A daemon that
-is being restarted is waited for.
+Sending blocks while the daemon does not read, which is the back-pressure.  The daemon writes only answers to barriers
+and the reason for which it ends an attempt, so the task reads only for an answer and after an error.  Each wait ends
+with the answer, with the end of the connection, or after `timeout_ms` without progress.  Connecting is retried while
+the daemon restarts.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _LAST_WORDS_S: Final = 1.0
 _NOBODY_LISTENS: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED})
 _RETRY_S: Final = 0.1
 _ANSWER_GRACE_S: Final = 10.0
-"""How much longer than the daemon's own time limit we wait for its answer."""
+"""Time that a task waits for an answer beyond the daemon's own time limit."""
 
 
 class Channel:
-    """One stream connection; `address` is the path of a UNIX socket or `host:port`.  Raises `TaskError`.
+    """One stream connection.  `address` is the path of a UNIX socket or `host:port`.  Raises `TaskError`.
 
-    `$NAME` in it stands for a variable of this host's environment, for hosts that differ.
+    `$NAME` in the address stands for a variable of this host's environment, for hosts that differ.
     """
 
     def __init__(self, address: str, timeout_ms: int, connect_timeout_ms: int) -> None:
@@ -62,7 +62,7 @@ class Channel:
         self._socket.close()
 
     def send(self, data: bytes | memoryview) -> None:
-        """Hand over whole frames; waits while the daemon's buffer is full."""
+        """Send whole frames, and block while the socket's buffer is full."""
         view = memoryview(data)
         try:
             while view:
@@ -77,7 +77,7 @@ class Channel:
             raise self._gone(error) from error
 
     def receive(self, time_limit_s: float) -> BarrierAnswer:
-        """The answer to a barrier; waits a little longer than the daemon was told to."""
+        """Return the answer to a barrier, after at most the time limit and a grace period."""
         self._socket.settimeout(time_limit_s + _ANSWER_GRACE_S)
         answers: list[BarrierAnswer] = []
         while not answers:
@@ -96,7 +96,7 @@ class Channel:
         return answers[0]
 
     def _gone(self, error: OSError | None) -> TaskError:
-        """The error of a connection that ended: the daemon's own sentence if it sent one."""
+        """Return the error for a connection that ended: the daemon's own reason if it sent one."""
         told = self._last_words()
         if told:
             return TaskError(f"{self._address}: {told}")
@@ -108,7 +108,7 @@ class Channel:
         )
 
     def _last_words(self) -> str:
-        """What the daemon said last, if that is why it ended the attempt."""
+        """Return the reason that the daemon sent when it ended the attempt, or an empty string."""
         self._socket.settimeout(_LAST_WORDS_S)
         try:
             while data := self._socket.recv(_ANSWER_BYTES):
@@ -121,7 +121,7 @@ class Channel:
 
 
 def _connect_in_time(address: str, timeout_s: float, patience_s: float) -> socket.socket:
-    """Try again as long as nobody listens: Spark's own retries follow each other faster than a daemon restarts."""
+    """Connect, and retry while no process listens: Spark's own retries are faster than a restart of the daemon."""
     deadline = time.monotonic() + patience_s
     while True:
         try:

@@ -1,9 +1,9 @@
-"""Whether the rows of a task came to their end, or Spark stopped them because the task failed.
+"""Tell a complete input of a task from one that Spark cut short because the task failed.
 
-When the input of a task fails in the JVM, or the task is killed, Spark closes the Arrow stream to the Python worker as
-if it had ended: a sink that believes this completes its attempt with a part of the rows.  Behind a stream that is
-complete Spark writes a mark, and behind any other nothing: the worker's connection ends.  The mark is only looked at
-here; the worker reads it later.
+When a task's input fails in the JVM, or the task is killed, Spark closes the Arrow stream to the Python worker as if
+it had ended.  A sink that trusted this would complete its attempt with a part of the rows.  After a complete stream
+Spark writes a mark; after a failed one the worker's connection ends.  This module only peeks at the mark, because the
+worker reads it later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["until_the_end"]
 
 
 def until_the_end(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-    """Give all batches.  Raises `TaskError` behind the last one if Spark stopped them."""
+    """Yield all batches.  Raise `TaskError` after the last one if Spark cut them short."""
     yield from batches
     connection = _connection_of_worker()
     if connection is not None and not connection.peek(1):
@@ -34,8 +34,8 @@ def until_the_end(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
 
 
 def _connection_of_worker() -> Any:
-    """The file from which this Python worker reads what Spark sends; None if it is not found."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - PySpark hands the file to nobody
+    """Return the file from which this Python worker reads Spark's data; None if it is not found."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - PySpark does not expose this file
     while frame is not None:
         found = frame.f_locals.get("infile")
         if frame.f_code.co_name == "main" and hasattr(found, "peek"):

@@ -1,7 +1,7 @@
 """`format("bruce")` on PySpark's Python Data Source API: batch and streaming sinks that take Arrow batches.
 
-What can be checked is checked here, on the driver, before a task runs.  A writer is pickled to the tasks, and a
-streaming commit happens on another writer in another process: all that a commit needs travels in its messages.
+The driver checks options and columns here before a task runs.  Spark pickles a writer to the tasks, and calls a
+streaming commit on another writer in another process, so the commit messages carry everything that a commit needs.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ NO_BATCH: Final = -1
 
 @dataclass
 class Commit(WriterCommitMessage):
-    """What a task did; goes from the executor to the driver."""
+    """The result of a task, which Spark sends from the executor to the driver."""
 
     sent: Sent
 
 
 class BruceDataSource(DataSource):
-    """The data source `bruce`; it can be written to only."""
+    """The write-only data source `bruce`."""
 
     @classmethod
     def name(cls) -> str:
@@ -67,7 +67,7 @@ class BruceDataSource(DataSource):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes the tasks of one batch job.  Its id, made on the driver, names the job in stamps and ledger."""
+    """The writer of one batch job.  An id created on the driver names the job in stamps and ledger."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -80,11 +80,11 @@ class BatchWriter(DataSourceArrowWriter):
         _enter(self._options, messages, self._job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """What was delivered stays delivered; there is nothing to undo, and no ledger row for it."""
+        """Do nothing: delivered messages cannot be undone, and have no ledger row."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the micro-batches of a streaming query, whose id and batch number Spark tells each task."""
+    """The writer of a streaming query.  Spark gives each task the query's id and batch number."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -117,6 +117,6 @@ def _attempt(job: str | None) -> Attempt:
 
 
 def _enter(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], name: str) -> None:
-    """The commit's rows into the ledger; the name makes a repeated commit replace itself."""
+    """Write the commit's rows to the ledger.  A repeated commit has the same name and replaces the first."""
     if options.ledger is not None:
         write_ledger(options.ledger, [message.sent for message in messages if isinstance(message, Commit)], name=name)

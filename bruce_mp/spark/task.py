@@ -1,6 +1,6 @@
-"""What one task does: encode its batches, send them, wait for the daemon's word, say what became of them.
+"""One Spark task: encode its Arrow batches, send them, wait for the daemon's answer, report the outcomes.
 
-Nothing here knows Spark, so that tests drive it with Arrow batches and a socket.
+This module does not import Spark, so tests drive it with Arrow batches and a socket.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 __all__ = ["run_task"]
 
 _SLICE_BYTES: Final = 4 << 20
-"""Sent at once: large for few calls, small for little memory."""
+"""Bytes of rows in one send: large for few system calls, small for little memory."""
 _LEVELS: Final = {Acks.RECEIVED: Level.RECEIVED, Acks.DELIVERED: Level.DELIVERED}
 _TOPIC_MAX: Final = 249
 
 
 def run_task(options: SinkOptions, attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> Sent:
-    """Send all rows of a task and wait as far as `options.acks` says.
+    """Send all rows of a task, and wait for the acknowledgement that `options.acks` names.
 
-    Raises `RowError` for a row that cannot be a message and has no dead-letter path to go to, and `TaskError` when the
-    daemon is not there, goes away, discards, or does not deliver in time.
+    Raise `RowError` for a row that cannot be a message if there is no dead-letter path.  Raise `TaskError` when the
+    daemon is absent, closes the connection, discards messages, or does not deliver in time.
     """
     task = _Task(options, attempt)
     with (
@@ -55,7 +55,7 @@ def run_task(options: SinkOptions, attempt: Attempt, batches: Iterable[pa.Record
 
 
 class _Task:
-    """The state of a running task: what was sent so far."""
+    """The state of a running task: encoder, pace and counts of sent rows."""
 
     def __init__(self, options: SinkOptions, attempt: Attempt) -> None:
         self._options = options
@@ -68,7 +68,7 @@ class _Task:
         self._rows: Counter[tuple[str, int]] = Counter()
 
     def begin(self, channel: Channel, *, keeps_timestamps: bool) -> None:
-        """Send what comes before the first row.  Rows with a column of timestamps keep them, however old they are."""
+        """Send the frames that precede the first row.  A timestamp column keeps its values at any age."""
         if self._has_begun:
             return
         self._has_begun = True
@@ -78,7 +78,7 @@ class _Task:
             channel.send(encode_end())
 
     def end(self, channel: Channel) -> None:
-        """Send what comes behind the last row."""
+        """Send the frame that completes the attempt, and before it the opening frames if there was no row."""
         self.begin(channel, keeps_timestamps=False)
         if self._options.fence:
             channel.send(encode_end())
@@ -93,7 +93,7 @@ class _Task:
             self._rows.update(count_rows(part, self._options, now_ms))
 
     def close(self, answer: BarrierAnswer | None, dead_letters: int) -> Sent:
-        """The task's result; raises `TaskError` if the daemon's answer is not what the user wants."""
+        """Return the task's result.  Raise `TaskError` if the daemon's answer does not meet the options."""
         shared = (self._attempt, socket.gethostname(), dict(self._rows), self._options.acks.value, self._options.stamp)
         if answer is None:
             return Sent(*shared, dead_letters=dead_letters)
@@ -116,7 +116,7 @@ class _Task:
         return None
 
     def _good(self, batch: pa.RecordBatch, dead: DeadLetters) -> Rows:
-        """The rows that can be messages; the others are dead letters, or the end of the task."""
+        """Return the rows that can be messages; write the others as dead letters, or raise `RowError`."""
         rows = self._encoder.rows(batch)
         bad = self._bad_rows(rows)
         if not bad.any():
@@ -127,7 +127,7 @@ class _Task:
         return self._encoder.rows(batch.filter(pa.array(~bad)))
 
     def _bad_rows(self, rows: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which rows cannot be messages: too large, or without a topic that Kafka could have."""
+        """Return a mask of the rows that cannot be messages: too large, or without a valid topic name."""
         bad = np.asarray(rows.sizes > self._options.max_record_bytes, np.bool_)
         bad |= self._encoder.headers_sizes(rows) > LONGEST_HEADERS
         if rows.topic is not None:
@@ -163,7 +163,7 @@ _UNDONE: Final = {
 
 
 def _ask(channel: Channel, options: SinkOptions) -> BarrierAnswer:
-    """Send the barrier and wait for its answer, again as long as messages are delivered in the time of a barrier."""
+    """Send a barrier and return its answer.  Repeat a barrier that times out if its time brought any outcome."""
     finished = 0
     while True:
         channel.send(encode_barrier(os.urandom(8), _LEVELS[options.acks], options.timeout_ms))
@@ -174,7 +174,7 @@ def _ask(channel: Channel, options: SinkOptions) -> BarrierAnswer:
 
 
 def _slices(rows: Rows, most: int) -> Iterator[Rows]:
-    """Runs of rows of at most `most` rows and about 4 MiB; a larger row goes by itself."""
+    """Yield slices of at most `most` rows and about 4 MiB; a larger row is a slice alone."""
     ends = np.cumsum(rows.sizes)
     start = 0
     while start < rows.count:
@@ -186,7 +186,10 @@ def _slices(rows: Rows, most: int) -> Iterator[Rows]:
 
 
 def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[str, int]]:
-    """Messages by topic and minute: of their timestamp, or of the time in their stamp, which no broker replaces."""
+    """Count messages by topic and minute.
+
+    The minute is that of the timestamp, or with stamps that of the stamp's time, which no broker replaces.
+    """
     at_once = options.stamp or rows.timestamp is None
     if rows.topic is None and at_once:
         return Counter({(options.topic or "", now_ms - now_ms % MINUTE_MS): rows.count})
