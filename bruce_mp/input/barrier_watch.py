@@ -1,4 +1,7 @@
-"""When a worker looks for the outcomes that barriers wait for: soon and often while there is news, else less often."""
+"""Polling for the outcomes that barriers wait for.
+
+The interval is 1 ms while outcomes arrive, and doubles up to 20 ms while none does.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ __all__ = ["BarrierWatch"]
 _LOOK_FIRST_MS: Final = 1
 _LOOK_LAST_MS: Final = 20
 _LOOK_SHARE: Final = 4
-"""Looking may take 1 of so many parts of the time."""
+"""The interval is at least this many times the duration of a poll."""
 _FLUSH_AGAIN_MS: Final = 100
 
 
 class BarrierWatch:
-    """Looks at the outcomes while barriers wait.  `after_look` is called after each look."""
+    """The timer that polls for outcomes while barriers wait, and calls `after_look` after each poll."""
 
     def __init__(
         self, loop: Loop, barriers: Barriers, outcomes: Outcomes, outlet: Outlet, after_look: Callable[[], None]
@@ -40,7 +43,7 @@ class BarrierWatch:
         self._flush_again_ms = 0
 
     def start(self) -> None:
-        """A client waits that did not wait before: have everything sent, and look soon and often."""
+        """Publish and flush all messages for a new barrier, and poll at the shortest interval again."""
         self._barriers.are_new = False
         self._outlet.hand_on_runs()
         self._flush()
@@ -50,12 +53,12 @@ class BarrierWatch:
         self._timer = self._loop.call_later(_LOOK_FIRST_MS / 1000, self._look)
 
     def _flush(self) -> None:
-        """Have what is batched of these messages sent; once more now and then, in case that it was not heard."""
+        """Ask the router to flush the messages' topics.  The poll repeats this each 100 ms, as a frame may be lost."""
         self._flush_again_ms = steady_ms() + _FLUSH_AGAIN_MS
         self._outlet.flush(self._outcomes.topics())
 
     def _look(self) -> None:
-        """Look at the outcomes: while there is news at once again, else less and less often."""
+        """Poll once, and schedule the next poll."""
         began = time.monotonic()
         news = self._barriers.look(steady_ms())
         self._after_look()

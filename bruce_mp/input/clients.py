@@ -1,7 +1,7 @@
-"""A client on a stream connection, as the input knows it: what it sent of a message that is not whole yet, and counts.
+"""The input's state of a client on a stream connection: its incomplete message, its counts and its attempt.
 
-A *section* is what a connection sends between two barriers.  Its messages carry its number in their arrival numbers, so
-that their outcomes can be counted for it, whoever settles them.
+A *section* is the sequence of messages on a connection between two barriers.  Its messages carry its number in their
+arrival numbers, so the worker counts their outcomes for it, whichever process settles them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["TCP", "UNIX", "Client", "Kind", "Section"]
 
 
 class Kind(NamedTuple):
-    """A kind of stream: its counters."""
+    """The counters of a kind of stream."""
 
     forwarded: Counter
     clean: Counter
@@ -59,14 +59,14 @@ TCP: Final = Kind(
 
 @dataclass(slots=True, eq=False)
 class Section:
-    """Messages of one connection between two barriers, and what became of them."""
+    """The messages of one connection between two barriers, with the counts of their outcomes."""
 
     number: int
     received: int = 0
     delivered: int = 0
     discards: Tally[DiscardReason] = field(default_factory=Tally)
     is_left: bool = False
-    """The connection has ended, or has gone on to its next section."""
+    """The connection has ended, or sends its next section."""
 
     @property
     def outstanding(self) -> int:
@@ -80,36 +80,39 @@ class Section:
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """A connection.  `rest` is the beginning of a message of `wanted` bytes (0: not known yet), or what had no room."""
+    """A connection's client.
+
+    `rest` holds the beginning of a message of `wanted` bytes (0: length not known yet), or messages that had no room.
+    """
 
     kind: Kind
     section: Section
     peer: Peer | None = None
     user: int = TCP_USER
-    """Whose quota counts."""
+    """The user whose quota applies."""
     rest: bytearray = field(default_factory=bytearray)
     wanted: int = 0
     is_blocked: bool = False
-    """What `rest` begins with is whole, and waits for room, or for the next interval of a quota."""
+    """A whole message at the beginning of `rest` waits for room, or for the next interval of a quota."""
     held_until_ms: int = 0
-    """When that interval begins, or its stuck topic is looked at again; 0: it waits for room."""
+    """Begin of that interval, or of the next check of its stuck topic; 0 if the message waits for room."""
     stuck_topic: bytes = b""
     """The topic of the first message of `rest`, if it waits because the topic holds its share of the slab."""
     postponed: bytearray = field(default_factory=bytearray)
-    """Messages of such topics, taken out of a batch; they go before `rest`."""
+    """Messages of such topics that were removed from a batch; they precede `rest`."""
     counted: int = 0
-    """So many messages at the beginning of `rest` count in the user's quota already."""
+    """Number of messages at the beginning of `rest` that the user's quota counts already."""
     is_refused: bool = False
-    """It sent what cannot be understood: nothing more is read from it."""
+    """The client sent malformed data, and the worker reads no more from it."""
     earlier: list[Section] = field(default_factory=list)
-    """Sections before the present one that are not finished, or stand behind such a one."""
+    """Sections before the present one, from the first unfinished one on."""
     attempt: Attempt | None = None
-    """The fenced attempt that is open."""
+    """The open fenced attempt."""
     keeps_timestamps: bool = False
-    """The client insists on its timestamps, however far from the arrival of its messages."""
+    """The client's timestamps stay, at any distance from the arrival of its messages."""
     released: SpillFile | None = None
-    """What its last attempt spilled: what it sends next must not overtake that."""
+    """The spill file of the client's last attempt, which later messages must not overtake."""
     farewell: bytes = b""
-    """What it is told before its connection is closed."""
+    """The bytes that the worker sends before it closes the connection."""
     past: Section = field(default_factory=lambda: Section(0))
-    """All sections before those together."""
+    """Sum of all finished sections before `earlier`."""

@@ -1,4 +1,4 @@
-"""All that a stream worker has for fenced attempts: the open ones, their spill files, and what feeds those."""
+"""A stream worker's parts for fenced attempts: open attempts, spill files and their feed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Fencing"]
 
 
 class Fencing:
-    """The parts, put together.  `pump` is to be started whenever an attempt is released."""
+    """The assembled parts.  The worker starts `pump` whenever an attempt is released."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Fencing:
         )
 
     def recover(self) -> None:
-        """Finish what the last worker of this row left half done, and take over its spill files."""
+        """Finish the interrupted steps of this row's last worker, and take over its spill files."""
         finish_stream_input(self._slab, self._row, self._index, self._directory)
         self._spills.adopt()
 

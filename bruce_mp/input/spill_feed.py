@@ -1,15 +1,15 @@
-"""How the messages of complete attempts come back from spill files into the slab.
+"""Feeding of complete attempts from spill files back into the slab.
 
-A slice of a file goes through the worker's ordinary lanes, as if its client had sent it now.  In the order of the
-steps a death is safe anywhere: first the row says which file is fed, then the records are in lanes, then one
-transaction counts them and notes how far the file is, then the file's header says the same.  A successor finds by
-the arrival numbers which messages of the slice are in lanes (`telemetry/receipts.py`).
+The feed appends a slice of a file to the worker's ordinary lanes, as if its client had sent it now.  The order of the
+steps makes a death safe at any point.  First the row names the file, then the lanes hold the records.  Then one
+transaction counts them and stores the file's progress, and last the file's header stores the same.  A successor finds
+by the arrival numbers which messages of the slice are in lanes (`telemetry/receipts.py`).
 
-Released files take turns, a slice each.  They leave a part of the slab to clients that send at the same time.
+Released files take turns, a slice each.  A part of the slab stays free for clients that send at the same time.
 
-A message of a topic that holds its share of the slab waits: it is accepted already, so it is never discarded for that.
-The others of its slice stay in lanes, and the file's header names them, as after a death.  The file then waits until
-the topic may hold more, and other files go on.
+A message of a topic that holds its share of the slab waits: the daemon accepted it, so it must not discard it for that
+reason.  The other messages of its slice stay in lanes, and the file's header names them, as after a death.  The file
+then waits until the topic may hold more, while the feed serves other files.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["SpillFeed", "SpillPump"]
 _LOG: Final = logging.getLogger(__name__)
 _SLICE: Final = 256 << 10
 _LEFT_TO_OTHERS: Final = 4
-"""Nothing is fed while less than one part in so many of the usable slab is free."""
+"""Feeding pauses while less than one part in this many of the usable slab is free."""
 _MOMENT_S: Final = 0.004
 _NO_ROOM_S: Final = 0.003
 _ANY_SIZE: Final = (1 << 31) - 1
@@ -56,14 +56,14 @@ Places = list[tuple[int, int]]
 
 
 class _Stuck(NamedTuple):
-    """The topic that holds its share of the slab, and the chunks that its messages of a slice need."""
+    """A topic that holds its share of the slab, and the chunks that its messages of a slice need."""
 
     topic: bytes
     span: int
 
 
 class SpillPump:
-    """Has spill files fed in the time that a worker's loop has for it.  `hand_on` tells the router of runs."""
+    """The timer that feeds spill files between rounds of a worker's loop.  `hand_on` publishes runs to the router."""
 
     def __init__(self, loop: Loop, feed: SpillFeed, hand_on: Callable[[], None]) -> None:
         self._loop = loop
@@ -72,12 +72,12 @@ class SpillPump:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Feed what there is, once what is under way is done."""
+        """Schedule feeding after the present round of the loop."""
         if self._timer is None:
             self._timer = self._loop.call_later(0, self._run)
 
     def _run(self) -> None:
-        """Feed slices for a moment; between two such moments the connections have their turn."""
+        """Feed slices for 4 ms, then return to the loop, so that connections are read between."""
         self._timer = None
         until = time.monotonic() + _MOMENT_S
         while (is_fed := self._feed.feed(steady_ms())) and time.monotonic() < until:
@@ -88,7 +88,7 @@ class SpillPump:
 
 
 class SpillFeed:
-    """Feeds the released files of a worker."""
+    """The feed of a worker's released files."""
 
     def __init__(
         self,
@@ -110,11 +110,11 @@ class SpillFeed:
         self._stuck: dict[SpillFile, _Stuck] = {}
 
     def __len__(self) -> int:
-        """Files that are not exhausted."""
+        """Return the number of files that are not exhausted."""
         return len(self._spills.released)
 
     def feed(self, now_ms: int) -> bool:
-        """Put a slice of the next file into lanes; False if there is no room, or nothing to feed."""
+        """Feed a slice of the next file.  Return False if there is no room, or no file that can resume."""
         if not self._spills.released or not self._has_room:
             return False
         for each in [each for each in self._spills.released if self._may_go_on(each.file, now_ms)]:
@@ -126,12 +126,12 @@ class SpillFeed:
         return False
 
     def _may_go_on(self, file: SpillFile, now_ms: int) -> bool:
-        """Report if the topic for which a file waits may hold more; a file that waits for none may go on."""
+        """Return True if a file waits for no topic, or if its topic may hold more."""
         stuck = self._stuck.get(file)
         return stuck is None or self._lanes.may_grow(stuck.topic, stuck.span, now_ms)
 
     def _let_others(self, each: Released) -> None:
-        """Put a file behind the others; remove one that is exhausted."""
+        """Move a file to the end of the queue, or remove it if it is exhausted."""
         self._spills.released.remove(each)
         if each.file.is_exhausted:
             self._stuck.pop(each.file, None)
@@ -156,7 +156,7 @@ class SpillFeed:
         return count > 0 and self._ingest(each, view, places[:count], now_ms)
 
     def _read(self, file: SpillFile) -> tuple[memoryview, Places]:
-        """The next frames of a file; none if it is damaged."""
+        """Read the next frames of a file; no places mean that it is damaged."""
         while True:
             view = memoryview(self._buffer)
             found = cut(view, 0, file.read(view), _ANY_SIZE)
@@ -165,20 +165,20 @@ class SpillFeed:
             self._buffer = bytearray(found.size)
 
     def _room(self, places: Places, landed: frozenset[int]) -> int:
-        """Return how many of a slice may be fed: those in lanes already, and others as far as they find room."""
+        """Return the number of messages of a slice to feed: messages in lanes need no more room, others do."""
         missing = [index for index in range(len(places)) if index not in landed]
         fitting = self._fitting([places[index][1] for index in missing]) if missing else 0
         return len(places) if fitting == len(missing) else missing[fitting]
 
     def _fitting(self, lengths: list[int]) -> int:
-        """Return how many messages find room for certain; a message that never does is let through."""
+        """Return the number of messages that fit for certain; 1 to discard a message larger than the pool."""
         if chunks_for(lengths[0]) > self._pool.capacity:
             return 1
         fitting = next((at for at, size in enumerate(lengths) if chunks_for(size) > self._pool.capacity), len(lengths))
         return messages_that_fit(self._pool, fitting, max(lengths[:fitting]), lengths[0])
 
     def _ingest(self, each: Released, view: memoryview, places: Places, now_ms: int) -> bool:
-        """Feed the beginning of a slice; False if none of it came into lanes."""
+        """Feed the beginning of a slice.  Return False if the lanes accepted none of it."""
         file, first = each.file, self._row.counted
         self._row.counters[lay.SPILL_FEEDING] = file.number
         self._row.open_books()
@@ -196,7 +196,7 @@ class SpillFeed:
         return True
 
     def _append(self, each: Released, view: memoryview, places: Places, now_ms: int) -> Ingested:
-        """Append messages that are not in lanes yet, with the timestamps that they would have had on arrival."""
+        """Append the messages that are not in lanes yet.  The timestamp policy applies as of their arrival."""
         lanes, file, first = self._lanes, each.file, self._row.counted
         source = 0 if each.section is None else each.section.number
         skip = frozenset(lay.stream_arrival(first + index, source) for index in file.landed)
@@ -216,7 +216,7 @@ class SpillFeed:
             warn_of_clock(found, None, stranger="a fenced attempt")
 
     def _note_stuck(self, file: SpillFile, waiting: list[NoRoom], places: Places, first: int) -> None:
-        """Note for which topic a file waits: that of the first message that has to."""
+        """Record the topic that a file waits for: the topic of its first waiting message."""
         self._stuck.pop(file, None)
         if waiting:
             topic = min(waiting, key=_arrival).topic
@@ -224,22 +224,23 @@ class SpillFeed:
             self._stuck[file] = _Stuck(topic, chunks_for(sum(sizes)))
 
     def _advance_partly(self, file: SpillFile, view: memoryview, places: Places, ingested: Ingested) -> bool:
-        """Count the messages of a slice that came into lanes; the offset stays, and the others are fed again.
+        """Count the messages of a slice that the lanes accepted.  The offset stays, so the others are fed again.
 
-        Rejected messages are among those: they are counted when the whole slice is.
+        Rejected messages are among the others: they count once the whole slice is fed.
         """
         first = self._row.counted
         others = {rejection.slot for rejection in ingested.rejections}
         others.update(_index(dropped, first) for dropped in ingested.no_room)
         landed = [index for index in range(len(places)) if index not in others and index not in file.landed]
         if landed:
-            file.note_landed(landed)  # before the count: a successor adds those that it finds, which are the same
+            # Before the count: a successor that repeats this finds the same messages in lanes.
+            file.note_landed(landed)
         raises = Tally[int](recognised(view[at : at + size]) for at, size in map(places.__getitem__, landed))
         self._count(file, len(places), len(landed), raises)
         return bool(landed)
 
     def _count(self, file: SpillFile, numbers: int, count: int, raises: Mapping[int, int]) -> None:
-        """Count messages that came out of a file; `numbers` arrival numbers are used up."""
+        """Count messages that left a file, and consume `numbers` arrival numbers, in one transaction."""
         out = {
             lay.SPILL_OUT: count,
             lay.SPILL_RELEASED: delta(-count),
@@ -270,7 +271,7 @@ class SpillFeed:
             self._sections.look(each.section)
 
     def _lose(self, each: Released) -> None:
-        """The rest of a file is damaged."""
+        """Discard the rest of a damaged file, and log its size."""
         file, reason = each.file, DiscardReason.SPILL_LOST
         lost = file.remaining
         _LOG.error(
@@ -291,5 +292,5 @@ def _arrival(dropped: NoRoom) -> int:
 
 
 def _index(dropped: NoRoom, first: int) -> int:
-    """Return the place of a message in a slice whose numbers begin with `first`."""
+    """Return the index of a message in a slice with `first` as first arrival number."""
     return lay.stream_number(dropped.arrival) - first

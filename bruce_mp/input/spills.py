@@ -1,7 +1,7 @@
-"""The spill files of one worker: how much they may take, and why one of them has to wait.
+"""The spill files of one worker: their bound on disk space, and the reason if a file cannot grow.
 
-The bound is for the files of all workers together.  Each worker publishes what its files take in its row, so that no
-lock is needed; workers that grow at the same moment may exceed the bound by a step each.
+The bound is for the files of all workers together.  Each worker publishes the bytes of its files in its row, so no lock
+is needed.  Workers that extend files at the same moment may exceed the bound by a step each.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["Released", "SpillRoom", "Spills"]
 
 _FIRST_STEP: Final = 1 << 20
 _LARGEST_STEP: Final = 16 << 20
-"""A file grows by as much as it has, within these bounds: few calls for large ones, little waste for small ones."""
+"""A file doubles at each step, within these bounds: few calls for large files, little waste for small ones."""
 _KEPT_FREE: Final = 20
-"""One part in so many of the file system is left to others."""
+"""One part in this many of the file system stays free for other programs."""
 
 
 @unique
 class SpillRoom(Enum):
-    """Whether a spill file may grow, or what it has to wait for."""
+    """Room for a spill file to grow, or the limit that it waits for."""
 
     YES = "there is room"
     BOUND = "the spill files have all that input.streams.max_spill_size allows"
@@ -40,14 +40,14 @@ class SpillRoom(Enum):
 
 
 class Released(NamedTuple):
-    """A file whose attempt is complete, and the section that its messages count for; None: of a dead worker."""
+    """A file of a complete attempt, and the section that counts its messages; None for a dead worker's file."""
 
     file: SpillFile
     section: Section | None
 
 
 class Spills:
-    """The spill files of the worker with a row.  `most` is the bound in bytes; 0 means that nothing is spilled."""
+    """The spill files of the worker with this row.  `most` is the bound in bytes; 0 disables spilling."""
 
     def __init__(self, slab: Slab, row: Row, index: int, directory: SpillDirectory, most: int) -> None:
         self._slab = slab
@@ -56,12 +56,12 @@ class Spills:
         self._directory = directory
         self.most = most
         self.released: deque[Released] = deque()
-        """What is on its way back into the slab."""
+        """Files whose messages are being fed back into the slab, in turn."""
         self.last_number = 0
-        """The greatest number of an attempt that has a file."""
+        """The greatest attempt number that had a file at the start."""
 
     def adopt(self) -> None:
-        """Take over the files that a dead worker of this row left; all of them are released."""
+        """Take over the files of a dead worker of this row, all of them released."""
         files = self._directory.files(self._index)
         self.released.extend(Released(file, None) for file in files.values())
         self.last_number = max(files, default=0)
@@ -69,7 +69,7 @@ class Spills:
 
     @property
     def can_spill(self) -> bool:
-        """Whether spill files may be made at all."""
+        """True if the configuration allows spill files."""
         return self.most > 0
 
     @property
@@ -78,11 +78,11 @@ class Spills:
         return self.taken + _FIRST_STEP <= self.most
 
     def create(self, number: int, *, is_explicit: bool) -> SpillFile:
-        """Make the file of an attempt.  Raises OSError and SlabError."""
+        """Create the file of an attempt.  Raises OSError and SlabError."""
         return self._directory.create(self._index, number, is_explicit=is_explicit)
 
     def extend(self, file: SpillFile, size: int, *, is_urgent: bool = False) -> SpillRoom:
-        """Reserve room for a block of `size` bytes; an urgent need may exceed the bound, which is about megabytes."""
+        """Reserve room for a block of `size` bytes.  An urgent one may exceed the bound by a step."""
         missing = file.end + BLOCK_HEADER + size - file.reserved
         if missing <= 0:
             return SpillRoom.YES
@@ -106,10 +106,10 @@ class Spills:
 
     @property
     def taken(self) -> int:
-        """Bytes that the files of all workers have."""
+        """Bytes reserved by the files of all workers."""
         return total(self._slab, lay.SPILL_BYTES)
 
     def remove(self, file: SpillFile) -> None:
-        """Remove a file of which nothing is needed any more."""
+        """Remove a file that is no longer needed, and subtract its bytes."""
         self._row.counters[lay.SPILL_BYTES] -= min(file.reserved, self._row.counters[lay.SPILL_BYTES])
         file.remove()

@@ -1,12 +1,12 @@
-"""A stream worker: accept connections, read, hand what came to `StreamAdmission`, hand on the runs.
+"""A stream worker: accept and read connections, pass the data to `StreamAdmission`, publish the runs.
 
-Several workers share the listening sockets; whoever is free accepts.  A worker has all its connections in one epoll
-set, which is one source of the process's loop.  In a round every connection that has something is read once, so that
-none waits for another, and all of it is taken in together.  What a client has sent of a message that is not whole yet
-is kept, and no more than that: a client that stalls costs what it sent.
+Several workers share the listening sockets, and any idle worker accepts.  A worker has all its connections in one epoll
+set, which is one source of the process's loop.  In a round the worker reads every readable connection once, so no
+connection waits for another, and admits all the data together.  It keeps the bytes of an incomplete message and
+allocates nothing for the rest, so a stalled client costs only the bytes that it sent.
 
-A worker waits for nobody behind it.  When there is no room, the clients that wait for it are not read; when there is
-none at all, nobody is.
+A worker never blocks on the router.  Without room in the slab it stops reading the clients that wait for room; without
+any free chunk of its own it reads no client.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ _LOG: Final = logging.getLogger(__name__)
 _BUFFER: Final = 1 << 20
 _READ: Final = 256 << 10
 _LEAST_READ: Final = 64 << 10
-"""With less room in the buffer, what is in it is taken in first; a longer message gets a buffer of its own."""
+"""With less room than this in the buffer, admit its data first; a longer message gets a separate buffer."""
 _ACCEPTS_A_ROUND: Final = 16
-"""So many connections a worker takes at a time: others are woken too."""
+"""Connections that a worker accepts in a round; the kernel wakes other workers too."""
 _EVENTS: Final = 512
 _AFTER_ERROR_S: Final = 1.0
 _DRAIN_LOOK_S: Final = 0.02
 _MOST_OUTGOING: Final = 64 << 10
 _DRAIN_S: Final = 1.5
-"""Less than the supervisor waits for inputs to end."""
+"""Time for barriers at a drain; less than the supervisor waits for inputs to end."""
 _EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
-    """Serve stream connections until told to drain or stop."""
+    """Serve stream connections until the supervisor requests a drain or stop."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     _Worker(start, slab, control).run()
@@ -157,7 +157,7 @@ class _Worker:
     def _on_control(self) -> None:
         word = self._control.receive()
         if isinstance(word, Drain):
-            self._on_ready()  # what had come before is still taken
+            self._on_ready()  # admit the data that arrived before the drain
             self._drain()
         elif isinstance(word, NewConfig):
             self.apply(word.config)
@@ -166,11 +166,11 @@ class _Worker:
             self._finish()
         elif word is None:
             self._is_replaced = True
-            self._on_ready()  # what had come before is still taken
+            self._on_ready()  # admit the data that arrived before the control link closed
             self._finish()
 
     def apply(self, config: Config) -> None:
-        """Go by this configuration from now on; what only a restart applies is as it was."""
+        """Apply a reloaded config.  Settings that need a restart keep their old values."""
         renew_logging(self._config.logging, config.logging, self._name)
         self._config = config
         self._reporter.apply(config)
@@ -185,7 +185,7 @@ class _Worker:
         self._waiting.look_soon()
 
     def _drain(self) -> None:
-        """Read no more; who waits for a barrier may still get a better answer than that we end."""
+        """Stop reading, and give pending barriers 1.5 s to succeed before the end answers them."""
         self._abandon_all()
         self._outlet.hand_on_all()
         self._loop.forget(self._epoll)
@@ -202,13 +202,13 @@ class _Worker:
             self._finish()
 
     def _on_release(self, runs: list[Segment]) -> None:
-        """An attempt is complete."""
+        """Publish the runs of a complete attempt, and start feeding its spill file."""
         self._outlet.hand_on_closed()
         self._outlet.hand_on(runs)
         self._fencing.pump.start()
 
     def _abandon_all(self) -> None:
-        """No attempt will be complete any more."""
+        """End all open attempts, because the worker ends."""
         for descriptor in self._connections:
             self._end_attempt(descriptor, SHUTDOWN)
 
@@ -219,7 +219,7 @@ class _Worker:
         connection.say_farewell()
 
     def _finish(self) -> None:
-        """Hand everything on, and end: the connections end with the process."""
+        """Publish all runs, and stop the loop; the connections end with the process."""
         self._abandon_all()
         self._barriers.end()
         self._outlet.hand_on_all()
@@ -244,7 +244,7 @@ class _Worker:
             self._welcome(connection)
 
     def _on_accept_error(self, error: OSError) -> None:
-        """Short of something, look again in a second; listeners that were shut down and clients that left are fine."""
+        """Pause accepting for a second if a resource is exhausted; ignore closed listeners and gone clients."""
         if error.errno in _EXHAUSTED:
             _LOG.error("A connection cannot be accepted: %s. It is tried again in a second.", error.strerror)
             for listener in self._listeners.values():
@@ -252,7 +252,7 @@ class _Worker:
             self._loop.call_later(_AFTER_ERROR_S, self._listen)
 
     def _welcome(self, connection: socket.socket) -> None:
-        if self._sections.are_exhausted:  # a million connections' messages are outstanding
+        if self._sections.are_exhausted:  # a million sections have outstanding messages
             connection.close()
             return
         peer = peer_of(connection)
@@ -274,7 +274,7 @@ class _Worker:
         return may_send
 
     def _close_those_not_let_in(self) -> None:
-        """Who is in an allow list no longer sends no more, by whatever connection he has."""
+        """Close the connections of users that a reloaded allow list no longer names."""
         for descriptor, connection in list(self._connections.items()):
             if not self._is_let_in(connection.socket):
                 self._end_attempt(descriptor, NOT_ALLOWED)
@@ -308,7 +308,7 @@ class _Worker:
             self._write(descriptor)
 
     def _write(self, descriptor: int) -> None:
-        """Send what there is of answers; what a client does not read waits, up to a limit."""
+        """Send pending answers without blocking; close the connection above 64 KiB of unread answers."""
         connection = self._connections[descriptor]
         try:
             sent = connection.socket.send(connection.outgoing, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -316,7 +316,7 @@ class _Worker:
         except BlockingIOError:
             pass
         except OSError:
-            connection.outgoing.clear()  # who does not hear the answer will be noticed when he is read
+            connection.outgoing.clear()  # the next read of this connection reports the error
         if len(connection.outgoing) > _MOST_OUTGOING:
             _LOG.warning("A client asks for barriers and does not read the answers: its connection is closed.")
             connection.outgoing.clear()
@@ -325,7 +325,7 @@ class _Worker:
         self._set_events(descriptor)
 
     def _let_leave(self, descriptor: int) -> None:
-        """Read the connection no more, and close it when its client has been told everything."""
+        """Stop reading the connection, and close it once all answers are sent."""
         self._connections[descriptor].has_left = True
         self._leaving.add(descriptor)
         self._set_events(descriptor)
@@ -335,7 +335,7 @@ class _Worker:
             self._epoll.modify(descriptor, self._connections[descriptor].events)
 
     def _close_those_who_left(self) -> None:
-        """Connections whose clients send nothing more, and have been told everything."""
+        """Close the leaving connections without pending barriers or unsent answers."""
         if not self._leaving:
             return
         waiting = self._barriers.clients
@@ -347,7 +347,7 @@ class _Worker:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _on_ready(self) -> None:
-        """Read everyone who has something once."""
+        """Handle each epoll event once, and admit the data that was read."""
         portions: list[Portion] = []
         read: list[int] = []
         fill = 0
@@ -356,7 +356,7 @@ class _Worker:
                 self._accept(self._listeners[descriptor])
                 continue
             if descriptor not in self._connections:
-                continue  # what came before it let its client go
+                continue  # an earlier event in this round closed it
             if not self._wants_to_be_read(descriptor, events):
                 continue
             if fill + _LEAST_READ + len(self._connections[descriptor].client.rest) > _BUFFER:
@@ -370,7 +370,7 @@ class _Worker:
         self._admit(self._buffer, portions, read)
 
     def _wants_to_be_read(self, descriptor: int, events: int) -> bool:
-        """Deal with everything else that can be the matter with a connection."""
+        """Handle events of a connection other than data; return True if it has data to read."""
         if events & select.EPOLLOUT:
             self._write(descriptor)
         if not self._connections[descriptor].has_left:
@@ -382,7 +382,10 @@ class _Worker:
         return False
 
     def _read(self, descriptor: int, fill: int) -> Portion | None:
-        """Read a connection once, behind what is left of the last time; None if that is dealt with already."""
+        """Read a connection once, behind the client's `rest`, into the common buffer from `fill` on.
+
+        Return None if no data came, or if the read of a long message handled the data.
+        """
         client = self._connections[descriptor].client
         if client.wanted > _LEAST_READ:
             self._read_long(descriptor)
@@ -395,7 +398,7 @@ class _Worker:
         return Portion(client, fill, begin + count)
 
     def _read_long(self, descriptor: int) -> None:
-        """Read a message that is too long for the common buffer into one of its own, which grows with what comes."""
+        """Read a message that is too long for the common buffer into `rest`, which grows with the received bytes."""
         client = self._connections[descriptor].client
         scratch = bytearray(min(_READ, client.wanted - len(client.rest)))
         count = self._receive(descriptor, memoryview(scratch))
@@ -405,7 +408,7 @@ class _Worker:
                 self._admit_rest(descriptor)
 
     def _receive(self, descriptor: int, room: memoryview) -> int:
-        """How much was read; 0 if there was nothing, or the connection has ended and is closed."""
+        """Receive once, and return the number of bytes; 0 if there were none, or the connection ended."""
         connection = self._connections[descriptor]
         client = connection.client
         self._row.add(client.kind.reads)
@@ -425,7 +428,7 @@ class _Worker:
         return count
 
     def _hang_up(self, descriptor: int) -> None:
-        """The client sends nothing more; it may still wait for answers."""
+        """Handle the end of a client's data; the connection stays open while answers are due."""
         connection = self._connections[descriptor]
         self._admission.hang_up(connection.client)
         if connection.outgoing or connection.client in self._barriers.clients:
@@ -445,7 +448,7 @@ class _Worker:
             self._barrier_watch.start()
 
     def _admit_rest(self, descriptor: int) -> None:
-        """Take in what a client sent before."""
+        """Admit the data in a client's `rest`."""
         client = self._connections[descriptor].client
         data, client.rest = memoryview(client.rest), bytearray()
         self._admit(data, [Portion(client, 0, len(data))], [descriptor])
@@ -465,7 +468,7 @@ class _Worker:
     # --- without room ------------------------------------------------------------------------------------------------
 
     def _pause(self) -> None:
-        """Somebody waits for room, or for the next interval: look again then; with no room at all read nobody."""
+        """Schedule a retry for paused connections.  Without a free chunk of its own, the worker stops reading."""
         self._waiting.pause()
         if self._waiting.some_for_room and not self._pool.own_free:
             self._loop.forget(self._epoll)
@@ -478,7 +481,7 @@ class _Worker:
                 descriptor, lambda client: self._admission.may_go_on(client, steady_ms()), self._admit_rest
             )
             if self._waiting.is_for_room(descriptor) and not self._pool.own_free:
-                break  # nor is there room for anybody else, and a look for it costs time
+                break  # no other client finds room either, and each search for room costs time
         self._waiting.hold_topics(steady_ms())
         if len(self._waiting):
             self._pause()

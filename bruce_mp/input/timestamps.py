@@ -77,7 +77,7 @@ class _Sender(NamedTuple):
 
     peer: Peer | None
     stranger: str
-    """The words for a sender whose process is unknown."""
+    """The words for a sender with an unknown process."""
 
     def __str__(self) -> str:
         if self.peer is None or self.peer.uid == NO_USER:
