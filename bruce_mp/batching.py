@@ -26,7 +26,7 @@ _UNLIMITED: Final = 1 << 62
 
 
 class BatchBuilder:
-    """A growing batch, whose methods return the batches that they complete."""
+    """A growing batch; its methods return the batches that they complete."""
 
     def __init__(self, slab: Slab, limits: BatchLimits) -> None:
         self._slab = slab

@@ -136,7 +136,7 @@ class Dispatcher:
 
     @property
     def troubles(self) -> Troubles:
-        """Partitions whose last response was an error."""
+        """Partitions with an error as their last response."""
         return self._answers.troubles
 
     @property
@@ -146,7 +146,7 @@ class Dispatcher:
 
     @property
     def uncompressed(self) -> Container[tuple[bytes, int]]:
-        """Topics and partitions whose leader refuses compressed batches."""
+        """Topics and partitions that must not be compressed, because their leader refuses it."""
         return self._answers.uncompressed
 
     @property

@@ -36,7 +36,7 @@ _COUNTED: Final = {
     BatchingKind.PER_TOPIC: (None, Counter.PerTopicBatchPartitionKey),
     BatchingKind.NONE: (Counter.NoBatchAnyPartition, Counter.NoBatchPartitionKey),
 }
-"""Counters for records without and with a partition key; the router counts those that it batches."""
+"""Counters for records without and with a partition key; the router counts the records that it batches."""
 
 
 class _Topic(NamedTuple):

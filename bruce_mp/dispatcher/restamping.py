@@ -1,4 +1,4 @@
-"""One more attempt for messages whose timestamps a broker refuses, with their arrival times.
+"""One more attempt with arrival times for messages that a broker refuses because of their timestamps.
 
 The broker refused the batch before it wrote any record, so the batch may come again with the same sequence numbers and
 other timestamps.  The slab needs no mark for the second attempt, since a timestamp that equals the arrival time is not

@@ -1,4 +1,4 @@
-"""Partitions whose last response was a retriable error, for the status page.  Bounded."""
+"""Partitions with a retriable error as their last response, for the status page.  Bounded."""
 
 from __future__ import annotations
 

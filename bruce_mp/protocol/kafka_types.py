@@ -95,7 +95,7 @@ class ClusterMetadata(Struct, frozen=True):
     controller: int = NO_BROKER
     throttle_ms: int = 0
     unknown_leaders: int = 0
-    """Partitions whose leader is not in the list of brokers; in `topics` they have NO_BROKER."""
+    """Partitions with a leader outside the list of brokers; in `topics` they have NO_BROKER."""
     duplicates: int = 0
     """Brokers, topics and partitions named twice; the first one counts."""
 

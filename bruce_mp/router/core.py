@@ -106,7 +106,7 @@ class Router:
         )
 
     def apply(self, config: Config, now_ms: int) -> None:
-        """Apply a reloaded config.  Batches whose rule changes are sent first."""
+        """Apply a reloaded config.  Batches with a changed rule are sent first."""
         self._config = config
         self._limits.apply(config.rate_limit_for)
         self.unknown.change(autocreate=config.delivery.topic_autocreate)
@@ -445,5 +445,5 @@ class Router:
             self._accept(taken, now_ms)
 
     def take_filled(self, now_ms: int) -> None:
-        """Claim runs whose input died before its doorbell arrived."""
+        """Claim the runs of an input that died before its doorbell arrived."""
         self.on_runs([found.segment for found in sweep_filled(self._slab)], now_ms)

@@ -107,7 +107,7 @@ class Fetcher:
         wants_producer: bool,
         missed: Sequence[bytes] = (),
     ) -> None:
-        """Try known brokers in random order, then the bootstrap list, then those that failed before; each once.
+        """Try known brokers in random order, then the bootstrap list, then brokers that failed before; each once.
 
         Topics of `missed` that are not in the response are requested by name.
         """

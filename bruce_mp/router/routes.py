@@ -8,7 +8,7 @@ A *scope* is a partition or a whole dispatcher.  `TRANSITIONS` is its state mach
     WAITING       all messages are back; new metadata decides their dispatcher
 
 A scope never leaves WAITING before `not_before_ms`, so each metadata fetch respects its back-off.  Messages go out
-again in order: built batches, then queued messages, then those that arrived during the pause.
+again in order: built batches, then queued messages, then messages that arrived during the pause.
 """
 
 from __future__ import annotations

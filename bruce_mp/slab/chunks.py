@@ -133,7 +133,7 @@ class ChunkPool:
                 self._sealed[chunk] = None
 
     def _mark(self, chunk: int, span: int, used: int) -> None:
-        """Set chunks to used or free, and adjust the count of free ones by those that change."""
+        """Set chunks to used or free, and adjust the count of free chunks by the changes."""
         self.own_free += self._used.count(used ^ 1, chunk, chunk + span) * (-1 if used else 1)
         self._used[chunk : chunk + span] = bytes([used]) * span
 

@@ -37,7 +37,7 @@ _NO_LEADER: Final = "the cluster names none: see to the brokers that have its re
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """A partition whose last response was a retriable error; `since` is in seconds."""
+    """A partition with a retriable error as its last response; `since` is in seconds."""
 
     topic: str
     partition: int

@@ -1,4 +1,4 @@
-"""The pages `/msg_debug/...`, which select the topics whose messages are copied for debugging.
+"""The pages `/msg_debug/...`, which select the topics that the daemon copies for debugging.
 
 Clients should send POST, because these pages change state. GET works as well, for scripts written for Dory.
 """

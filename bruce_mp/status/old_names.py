@@ -25,7 +25,7 @@ DERIVED: Final[Mapping[str, tuple[int, ...]]] = {
     "RefreshMetadataSuccess": (Counter.MetadataChangedOnRefresh, Counter.MetadataUnchangedOnRefresh),
     "MetadataUpdated": (Counter.MetadataChangedOnRefresh,),
 }
-"""Counters whose sum gives the value of each name."""
+"""The counters that add up to the value of each name."""
 
 _METADATA_FAULTS: Final = (
     *("NegativeBrokerCount", "NegativeBrokerNodeId", "BadBrokerHostLen", "BadBrokerPort", "NegativeTopicCount"),

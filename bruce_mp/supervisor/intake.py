@@ -116,7 +116,7 @@ def _take_tcp(config: Tcp, handed: Handed) -> Bound:
 
 
 def _with_spill(slab: Slab) -> Iterator[int]:
-    """The rows of stream workers that have messages of complete attempts in spill files: nobody else feeds them."""
+    """Yield the rows with spilled messages of complete attempts, which only a worker of the same row feeds."""
     for row in range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER):
         if released_in(slab, row) or slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2]:
             yield row

@@ -33,7 +33,7 @@ def held_messages(slab: Slab) -> dict[str, int]:
 
 
 def deliverable(held: dict[str, int]) -> bool:
-    """Whether some of what is held can be delivered without an input: spill files wait for the next one."""
+    """Return True if some held messages need no input for their delivery; spilled messages need one."""
     return bool(held.keys() - {SPILLED})
 
 

@@ -54,14 +54,14 @@ def finish_stream_input(slab: Slab, row: Row, index: int, directory: SpillDirect
 
 
 def _catch_up(row: Row, spills: Mapping[int, SpillFile]) -> None:
-    """Bring the header of the file that was fed last up to what the row says."""
+    """Update the header of the last fed file to the progress in the row."""
     file, offset = spills.get(row.counters[lay.SPILL_FED_ATTEMPT]), row.counters[lay.SPILL_FED_OFFSET]
     if file is not None and file.is_released and file.offset < offset <= file.end:
         file.move_to(offset, row.counters[lay.SPILL_FED_COUNT])
 
 
 def _fed_again(row: Row, spills: Mapping[int, SpillFile], found: list[Record]) -> dict[int, int]:
-    """Note which messages of a half-fed slice are in lanes; what the counters rise by for them."""
+    """Store the messages of a half-fed slice that are in lanes, and return their counter increments."""
     feeding = row.counters[lay.SPILL_FEEDING]
     if feeding in spills and found:
         spills[feeding].note_landed({lay.stream_number(record.arrival) - row.counted for record in found})
@@ -74,7 +74,7 @@ def _fed_again(row: Row, spills: Mapping[int, SpillFile], found: list[Record]) -
 
 
 def _abandon(slab: Slab, row: Row, index: int) -> None:
-    """Discard what the slab holds of attempts that were not complete."""
+    """Discard the messages of incomplete attempts in the slab."""
     abandoned = unreleased(slab, index)
     for start in range(0, len(abandoned), MAX_SETTLED_SEGMENTS):
         some = abandoned[start : start + MAX_SETTLED_SEGMENTS]
@@ -85,7 +85,7 @@ def _abandon(slab: Slab, row: Row, index: int) -> None:
 def _settle_spills(
     slab: Slab, row: Row, index: int, directory: SpillDirectory, spills: Mapping[int, SpillFile]
 ) -> None:
-    """Discard what spill files have of attempts that were not complete, and count what is missing of the others."""
+    """Discard the spilled messages of incomplete attempts, and count the missing ones of complete attempts."""
     kept = [file for file in spills.values() if file.is_released and file.remaining]
     remaining, held, known = sum(file.remaining for file in kept), spilled_in(slab, index), released_in(slab, index)
     lost = max(0, min(known, held) - remaining)

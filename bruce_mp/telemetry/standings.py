@@ -38,7 +38,7 @@ MOST_LISTED: Final = 100
 
 
 class PartitionTrouble(msgspec.Struct, frozen=True):
-    """A partition whose last response was a retriable error: the error's name and its first time."""
+    """A partition with a retriable error as its last response: the error's name and its first time."""
 
     topic: bytes
     partition: int
