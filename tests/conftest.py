@@ -113,7 +113,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         output["left_out"] = session.config.stash.get(LEFT_OUT, {})
 
 
-@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, whose controller collects nothing
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist: its controller collects no tests
 def pytest_testnodedown(node: Any) -> None:
     node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", {})
 
@@ -138,7 +138,7 @@ def no_process_left_by_session() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_process_left_by_test(request: pytest.FixtureRequest) -> Iterator[None]:
     if not request.node.get_closest_marker("process"):
-        yield  # it starts none, see `pytest_runtest_teardown`; the checks below cost most of a short test's time
+        yield  # the test starts no process, see `pytest_runtest_teardown`; the checks cost most of a short test's time
         return
     before = frozenset(psutil.Process().children(recursive=True))
     yield

@@ -17,7 +17,7 @@ RUN_DIR_MAX: Final = SOCKET_PATH_MAX - len("/" + LONGEST_SOCKET_NAME)
 
 _MEMORY: Final = "/dev/shm/"  # noqa: S108 - a prefix to compare with
 _STATE_DIRECTORY: Final = "STATE_DIRECTORY"
-_ON_DISK: Final = "/var/tmp"  # noqa: S108 - the files lie in a directory of the daemon's own, whose owner is checked
+_ON_DISK: Final = "/var/tmp"  # noqa: S108 - the files lie in a private directory with a checked owner
 
 _UNSAFE_IN_NAME: Final = re.compile("[%-]")
 

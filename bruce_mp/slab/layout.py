@@ -90,8 +90,8 @@ ROW_BYTES: Final = ROW_REDO + ROW_REDO_BYTES  # a multiple of 64
 SPILL_OLDEST: Final = 439  # when the oldest open attempt with a spill file began, in ms on the steady clock, 0 = none
 SPILL_IN: Final = 440  # messages that went into spill files
 SPILL_OUT: Final = 441  # messages that came out again, into lanes or discarded
-SPILL_RELEASED: Final = 442  # messages in spill files whose attempts are complete
-SPILL_FEEDING: Final = 443  # the attempt whose messages are being put into lanes, 0 = none
+SPILL_RELEASED: Final = 442  # messages of complete attempts in spill files
+SPILL_FEEDING: Final = 443  # attempt number of the file being fed into lanes, 0 = none
 SPILL_FED_ATTEMPT: Final = 444  # the attempt of which messages were put into lanes last
 SPILL_FED_OFFSET: Final = 445  # how far in its file
 SPILL_FED_COUNT: Final = 446  # and how many messages those are

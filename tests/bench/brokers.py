@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["STUCK", "Brokers", "Sink", "started_brokers"]
 
 STUCK: Final = "stuck"
-"""The topic that fills the slab: nobody leads it."""
+"""The topic that fills the slab: its partitions have no leader."""
 LOOK_EVERY_S: Final = 0.02
 
 

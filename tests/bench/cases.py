@@ -56,7 +56,7 @@ class Site:
     """What has to be started: the daemon's settings, the brokers and their topics.
 
     `ack_delay_ms`: so much later a broker answers.  `filled`: percent of the slab that hold messages of a topic that
-    nobody leads.  `streams`: the daemon accepts connections as well.  `keeps_records`: the brokers keep what they get.
+    has no leader.  `streams`: the daemon accepts connections too.  `keeps_records`: the brokers keep the records.
     """
 
     settings: Mapping[str, object] = field(default_factory=lambda: COMBINED)
@@ -80,7 +80,7 @@ class Case:
 
     `per_write`: messages that a sender on a stream writes at once.  `percent`: the rate is that share of what the first
     case of the group brought through, and the time from send to ack is measured.  `keyed`: PartitionKey messages.
-    `by`: who carries it; for others than the daemon see `peers`.
+    `by`: the program that carries the messages; `peers` lists the others beside the daemon.
     """
 
     name: str

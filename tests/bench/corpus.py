@@ -61,7 +61,7 @@ def write_datagrams(path: Path, topics: Sequence[str], size: int, *, keyed: bool
 
 
 def lines(size: int) -> list[bytes]:
-    """Text of that size, as it is, for those who do not speak our protocol."""
+    """Return lines of that size without framing, for peers that do not speak our protocol."""
     rng = random.Random(size)
     return [_text(rng, size) for _ in range(max(1, min(MOST, FILE_BYTES // size)))]
 

@@ -1,4 +1,4 @@
-"""What processes cost: CPU to the nanosecond, wake-ups, memory in proportional shares.
+"""The cost of processes: CPU to the nanosecond, wake-ups, memory in proportional shares.
 
 CPU is read from the process's own clock, the one that clock_getcpuclockid(3) names: /proc/PID/stat counts in hundredths
 of a second, which is too coarse where a case costs tenths.  A wake-up is a voluntary context switch of any thread.

@@ -85,7 +85,7 @@ class MeasuredDaemon:
 
     @property
     def processes(self) -> frozenset[str]:
-        """The names of those whose cost is counted."""
+        """The names of the processes with counted cost."""
         return frozenset(self._pids)
 
     def fill(self, tools: Tools, percent: int, messages: Path) -> None:
@@ -219,7 +219,7 @@ def measured_daemon(tools: Tools, directory: Path, site: Site) -> Iterator[Measu
 
 
 def _is_whole(daemon: Daemon, site: Site) -> bool:
-    """Whether each broker has its dispatcher, and nobody loads its code any more: that is no cost of a message.
+    """Return True if each broker has its dispatcher, and no process still loads code, which is no cost of a message.
 
     The first message is delivered by whichever dispatcher begins first.  On two busy cores the last of thirty begins
     half a minute later, and until then has another title.

@@ -89,7 +89,7 @@ def measure(change: Callable[[Daemon], None], *, handed_over: bool) -> Result:
         sender.start()
         daemon.wait_for(lambda: daemon.books().delivered > 0, "the first delivery", SETTLED_S)
         change(daemon)
-        time.sleep(0.5)  # for what comes after the change
+        time.sleep(0.5)  # for effects of the change
         sender.stop()
         arrived = _arrived(daemon, broker, sender.accepted)
         return Result(sender.longest_s, sender.failures, sender.accepted, sender.accepted - len(arrived))

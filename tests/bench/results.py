@@ -1,7 +1,7 @@
-"""What runs bring, and what becomes of them: figures, which are medians over the repetitions.
+"""The results of runs, and the figures from them: medians over the repetitions.
 
-CPU is in microseconds per message, which is seconds per million messages.  A run whose books do not agree with what
-was sent has no figure: it carries the reason of its refusal instead, and so does a case with such a run.
+CPU is in microseconds per message, which is seconds per million messages.  A run has no figure if its
+books do not agree with the sent messages: it carries the reason instead, and so does a case with such a run.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ SETTINGS: Final = {
 
 
 def cpu_of_spark() -> float:
-    """CPU seconds of the JVM and of all Python workers, those that have ended included."""
+    """Return the CPU seconds of the JVM and of all Python workers, including ended ones."""
     total = 0.0
     for process in _spark_processes():
         with suppress(psutil.Error):

@@ -42,7 +42,7 @@ serverurl = unix://{place}/s.sock
 
 
 def adapted(place: Path, command: str, startsecs: int) -> str:
-    """Our file, for a directory of the test; who ends within `startsecs` was not started, afterwards it has exited."""
+    """Return our file for a test's directory.  For supervisord a start fails if the program ends within `startsecs`."""
     text = CONF.read_text()
     for pattern, ours in (
         (r"command = .*", f"command = {command}"),
@@ -166,7 +166,7 @@ def counter(daemon: Daemon, name: str) -> int:
 def test_a_start_that_is_refused_is_fatal_and_says_why(tmp_path: Path) -> None:
     config = tmp_path / "bruce.toml"
     config.write_text("[kafka]\nbootstrap_servers = []\n")
-    # However long it takes to load the code: a daemon that ended later would be started again for ever.
+    # Long enough to load the code: supervisord restarts a program that ends later without limit.
     running = Supervised(tmp_path, f"{sys.executable} -m bruce_mp run --config {config}", startsecs=int(PATIENCE_S))
     try:
         running.wait_for_status("FATAL")

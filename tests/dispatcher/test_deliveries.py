@@ -162,7 +162,7 @@ def test_what_is_known_of_topics_is_exact(slab: Slab, dispatcher: Dispatcher) ->
 RECORD_SIZE: Final = len(RECORD.key or b"") + len(RECORD.value or b"")
 
 
-@pytest.mark.parametrize("field", [lay.RUN_COUNT, lay.RUN_MAGIC_AT])  # seen by whoever settles, and by whoever looks
+@pytest.mark.parametrize("field", [lay.RUN_COUNT, lay.RUN_MAGIC_AT])  # found by settling, by reading
 def test_what_was_damaged_since_it_was_sent_is_refused_and_its_neighbours_are_delivered(
     slab: Slab, dispatcher: Dispatcher, field: int
 ) -> None:

@@ -359,6 +359,6 @@ def test_it_asks_nothing_while_nobody_sees_it(tmp_path: Path, broker: DevBroker,
         open_page(browser, daemon)
         browser.run(HIDE.replace("arguments[0]", "true"))
         threading.Event().wait(5)
-        assert answers(browser) <= 1  # one was under way
+        assert answers(browser) <= 1  # one request was under way
         browser.run(HIDE.replace("arguments[0]", "false"))
         browser.wait(lambda: answers(browser) >= 2, "two more answers")

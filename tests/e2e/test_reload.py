@@ -418,7 +418,7 @@ def test_the_command_says_what_came_of_it(daemon: Daemon, capsys: pytest.Capture
     assert capsys.readouterr().out == 'It would be applied:\n  logging.level from "INFO" to "DEBUG"\n'
     assert main(["reload", *where]) == 0
     assert capsys.readouterr().out == f"Reloaded {daemon.config_path}: logging.level.\n"
-    # It is found although the file names another address.
+    # The command finds the daemon although the file names another address.
     daemon.configure({"http.listen": "127.0.0.1:1"})
     assert main(["reload", *where]) == 1
     assert "Reload refused: http.listen" in capsys.readouterr().err

@@ -244,7 +244,7 @@ def wait_for_retention(daemon: Daemon, cluster: KafkaCluster, topic: str) -> Non
     assert producer.flush(30) == 0
     consumer = Consumer({**cluster.librdkafka_config, "group.id": "nobody"})
     try:
-        for _ in range(2):  # the second look is behind the first, whatever order a look has
+        for _ in range(2):  # two passes, because the order of topics in a pass is unknown
             daemon.wait_for(lambda: consumer.get_watermark_offsets(TopicPartition(topic, 0))[0] > 0, "retention", 60)
     finally:
         consumer.close()

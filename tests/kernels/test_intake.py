@@ -138,7 +138,7 @@ def test_how_long_a_lane_lingers_is_asked_again_when_it_changed(pair: Pair, slab
 
 
 def test_the_end_of_the_socket_is_no_datagram(pair: Pair, slab: Slab, intake: Intake) -> None:
-    """A blocking call returns an empty datagram, which nobody sent, when the socket is shut down."""
+    """When the socket is shut down, a blocking call returns an empty datagram that no sender sent."""
     sender, receiver = pair
     sender.send(datagram())
     with later(0.2, lambda: receiver.shutdown(socket.SHUT_RD)):

@@ -14,7 +14,7 @@ from bruce_mp.protocol.error_table_page import render
 
 PAGE = Path(__file__).parents[2] / "docs" / "error-table.md"
 
-# Codes by the action of the specification; those that it discards are the rest of -1 to 133.
+# Error codes by the specified action; the action for all other codes of -1 to 133 is to discard.
 SPECIFIED = {
     Action.OK: {0, 46},
     Action.RESEND: {2, 19, 20, 51, 55, 89},

@@ -74,7 +74,7 @@ def test_writes_the_bytes_of_kafka_python(records: list[Record], base: int) -> N
     for index, record in enumerate(records):
         headers = [(name.decode(), value) for name, value in record.headers]
         theirs.append(index, timestamp=record.timestamp, key=record.key, value=record.value, headers=headers)
-    # It writes leader epoch 0 where nobody knows one; the CRC does not cover it.
+    # kafka-python writes 0 for an unknown leader epoch; the CRC does not cover this field.
     expected = bytearray(theirs.build())
     expected[12:16] = b"\xff\xff\xff\xff"
     assert batch_of(records, producer=producer) == bytes(expected)
@@ -116,7 +116,7 @@ def test_an_empty_value_stays_empty_on_demand() -> None:
 
 def test_reads_batches_one_behind_the_other_from_their_base_offset() -> None:
     first, second = batch_of([Record(1, b"a", b"b")] * 2), bytearray(batch_of([Record(2, b"c", b"d")]))
-    second[:8] = (2).to_bytes(8, "big")  # what a broker does; no CRC covers it
+    second[:8] = (2).to_bytes(8, "big")  # a broker sets the base offset; no CRC covers it
     found = [record for batch in read_batches(first + bytes(second)) for record in batch.records()]
     assert [record.offset for record in found] == [0, 1, 2]
 

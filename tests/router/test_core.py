@@ -565,7 +565,7 @@ def test_a_flush_wakes_only_dispatchers_that_gather_some_of_the_topic(make: Make
     world.ring()
     (slot,) = told(world)
     number = world.router._tables.topics.id_of(b"t")
-    for expected in ({slot}, set()):  # it is repeated as long as somebody waits
+    for expected in ({slot}, set()):  # the router repeats a flush while a barrier waits
         hear_all(world)
         world.router.flush(number, world.now_ms)
         world.pass_time(0)

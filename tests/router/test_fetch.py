@@ -131,7 +131,7 @@ def test_the_next_one_is_asked_known_ones_first(results: list[FetchResult | None
 def test_whom_it_asks_and_who_was_asked_in_vain_can_be_told(results: list[FetchResult | None]) -> None:
     fetcher = make_fetcher(results)
     assert fetcher.attempt == ("", "")
-    for _ in range(2):  # what was said in an earlier fetch is not said in the next
+    for _ in range(2):  # a fetch starts without the error of the fetch before
         FakeSocket.opened = []
         fetcher.start([Address("one", 9092)], BOOTSTRAP, wants_producer=False)
         first, second = sorted(["one:9092", "seed:9092"], key=lambda name: name != f"{FakeSocket.opened[0].host}:9092")

@@ -51,7 +51,7 @@ def test_a_key_picks_from_all_known_partitions_and_walks_on(known: set[int], dat
 @examples(40)
 @given(leaders=leaders, sent=st.lists(st.lists(keys, min_size=1, max_size=8), min_size=1, max_size=4))
 def test_messages_with_a_key_get_to_its_partition(leaders: Sequence[int | None], sent: list[list[int]]) -> None:
-    """Those that come before the first metadata, in one lane, as well as those that have a lane by partition."""
+    """This holds for messages before the first metadata, in one lane, and for messages in a lane by partition."""
     available = [partition for partition, leader in enumerate(leaders) if leader is not None]
     expected: dict[int, list[int]] = {}
     with new_slab(GEOMETRY) as slab:

@@ -57,7 +57,7 @@ class Machine(RuleBasedStateMachine):
         self.states: dict[int, tuple[State, int]] = {}
         self.incarnation = 1
         self.sequence = 0
-        self.segments: list[Segment] = []  # what the processes hold, each record in one of them
+        self.segments: list[Segment] = []  # held by the processes, each record in one segment
         self.stale: list[tuple[Segment, int]] = []
 
     def teardown(self) -> None:

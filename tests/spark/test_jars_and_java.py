@@ -82,7 +82,7 @@ def test_of_several_processes_one_fetches(cache: Path) -> None:
     command = [sys.executable, "-c", COUNTING, str(cache / "4.3.1")]
     with maven._locked(cache / "4.3.1.lock"):
         children = [subprocess.Popen(command) for _ in range(3)]
-        with pytest.raises(subprocess.TimeoutExpired):  # they wait for the lock
+        with pytest.raises(subprocess.TimeoutExpired):  # the children wait for the lock
             children[0].wait(2)
         assert not (cache / "calls").exists()
     assert [child.wait(60) for child in children] == [0] * 3

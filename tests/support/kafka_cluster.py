@@ -239,7 +239,7 @@ class KafkaCluster:
         """Return True if all running brokers list each other, and each replica of each partition is in sync."""
         for node in self._all_nodes():
             node.raise_if_ended()
-        with suppress(OSError, KeyError):  # one is not up yet
+        with suppress(OSError, KeyError):  # a broker is not up yet
             return self._all_listed() and all(map(self._is_in_sync, topics))
         return False
 
@@ -278,7 +278,7 @@ class KafkaCluster:
         """Restart a broker without waiting; `is_whole` tells when it has returned."""
         node = self._nodes[node_id]
         node.kill()
-        if port := self._zookeeper_port:  # its old session must end first: some versions give up when they find it
+        if port := self._zookeeper_port:  # the broker's old session must end first, or some versions exit
             self._wait(lambda: node_id not in registered_brokers(port), f"ZooKeeper forgets broker {node_id}")
         node.start()
 

@@ -24,7 +24,7 @@ JVM_FLAGS: Final = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
-    "-XX:-UsePerfData",  # its file in the shared temporary directory would survive SIGKILL
+    "-XX:-UsePerfData",  # the JVM's file in the shared temporary directory would survive SIGKILL
     "--add-opens=java.base/java.nio=ALL-UNNAMED",  # the old versions reach into the library of Java 8
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -123,7 +123,7 @@ def _common(node: NodePlan, brokers: int) -> dict[str, str]:
         "group.initial.rebalance.delay.ms": "0",
         "num.network.threads": "2",
         "num.io.threads": "4",
-        "log.cleaner.dedupe.buffer.size": "2097152",  # its default does not fit the small heap
+        "log.cleaner.dedupe.buffer.size": "2097152",  # the default does not fit the small heap
         # A hundred years: records of tests bear old timestamps, and the first clean-up comes after 30 s.  0.8 knows no
         # "for ever".
         "log.retention.hours": "876000",

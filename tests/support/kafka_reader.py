@@ -110,6 +110,6 @@ def _read(consumer: Consumer, places: list[Place], expected: int | None, timeout
 def _record(message: Message) -> Record:
     offset = message.offset()
     assert offset is not None
-    # librdkafka hands back what it read: pairs of a name and bytes; its types name what it would also take
+    # librdkafka returns pairs of a name and bytes; its type stubs name all that its producer accepts
     headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
     return Record(offset, message.key(), message.value(), message.timestamp()[1], tuple(headers))

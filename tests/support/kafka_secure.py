@@ -1,6 +1,6 @@
 """One Kafka broker with a listener for each way to be secure, beside the plain one that tests look through.
 
-The users are `alice`, who may do everything, and `bob`, who may do what nobody has forbidden; their passwords are in
+The users are `alice`, with all rights, and `bob`, with all rights that no ACL denies; their passwords are in
 PASSWORDS, for PLAIN and both kinds of SCRAM.  OAUTHBEARER takes unsigned tokens, see `unsigned_token`.
 """
 

@@ -2,7 +2,7 @@
 
 A port that is only looked up and given back can be taken before the server binds it; worse, while a killed broker is
 down, a client that connects to its port can get that very port as its own and end up talking to itself.  A socket that
-is bound, but never listens, prevents both: the kernel gives the port to nobody else, and a server that binds with
+is bound, but never listens, prevents both: the kernel gives the port to no other socket, and a server that binds with
 SO_REUSEADDR (Java does, Python's asyncio does) may still have it.
 """
 

@@ -5,10 +5,10 @@
   shows up in `descendants`, where it would otherwise hide below process 1.  When it ends it stays a zombie until the
   test is over, so ask `descendants` or `still_alive`, and not whether the number of the process is gone.
 * `descendants` is what the leak checks of `conftest.py` compare; it leaves out the helpers that `multiprocessing` keeps
-  until the interpreter ends, and zombies, which have ended and only wait for somebody to ask how.
+  until the interpreter ends, and zombies, which have ended and only wait to be reaped.
 * `long_lived` names the processes that may be started during one test and used by the next: a restarted broker of a
   cluster that the whole session shares.  They must be gone at the end of the session like all others.
-* `long_lived_trees` names those whose children are theirs to start and to end: Spark's JVM with its Python workers.
+* `long_lived_trees` names the processes that start and end their own children: Spark's JVM with its workers.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def may_stay(process: psutil.Process) -> bool:
     with suppress(psutil.Error):
         family = {process.pid, *(parent.pid for parent in process.parents())}
         return process.pid in long_lived or not family.isdisjoint(long_lived_trees)
-    return True  # it ended while we looked
+    return True  # the process ended during the checks
 
 
 def reap_orphans(known: Collection[psutil.Process]) -> None:
-    """Forget the dead that were adopted and that nobody will ask about, so that their numbers stop looking alive.
+    """Reap the adopted dead processes that no test waits for, so that their process ids stop looking alive.
 
     `known` are left to the `Popen` that started them.
     """
@@ -84,7 +84,7 @@ def _counts(process: psutil.Process) -> bool:
         if process.status() == psutil.STATUS_ZOMBIE:
             return False
         return not any(name in word for word in process.cmdline() for name in KEPT_BY_MULTIPROCESSING)
-    return False  # it ended while we looked
+    return False  # the process ended during the checks
 
 
 def still_alive(processes: Iterable[psutil.Process], grace: float = 3.0) -> list[psutil.Process]:

@@ -1,4 +1,4 @@
-"""A reader who types what a page of the documentation shows, in a directory that stands for the root of a host.
+"""A simulated reader that types the commands of a documentation page, in a directory used as a host's root.
 
     with Reader() as reader:
         reader.stand()               # a broker and a daemon with all its inputs; or the page starts its own
@@ -67,7 +67,7 @@ LINKS: Final = {"run/bruce.dgram": "run/bruce/in.dgram", "run/bruce.stream": "ru
 PROGRAMS: Final = {
     "bruce": f'exec "{sys.executable}" -m bruce_mp "$@"',
     "python3": f'exec "{sys.executable}" "$@"',
-    "pip": "exit 0",  # what it would fetch is there
+    "pip": "exit 0",  # the packages are installed already
     "pkill": 'exec /usr/bin/pkill -P "$(cat "$HOME/../daemon.pid")" "$@"',  # of this daemon, not of every one
 }
 
@@ -162,7 +162,7 @@ class Reader:
         self._run([sys.executable, "-W", "error::SyntaxWarning", "-c", self._adapted(f"{given}\n{block.text}")])
 
     def _compare_log(self, block: Block, _: str) -> None:
-        """The object has the fields of those that the daemon writes."""
+        """Check that the object has the fields of the daemon's log lines."""
         written = [json.loads(line) for line in self.terminals["run"].read_text().splitlines()]
         assert json.loads(block.text).keys() in [line.keys() for line in written]
 

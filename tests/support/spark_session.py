@@ -55,5 +55,5 @@ def spark_session(warehouse: Path) -> Iterator[SparkSession]:
         spark.stop()
         gateway.shutdown()
         assert java.stdin is not None
-        java.stdin.close()  # that is how it hears that its driver has ended
+        java.stdin.close()  # tells the JVM that its driver has ended
         java.wait(END_S)

@@ -42,7 +42,7 @@ def replacements(variant: str) -> dict[int, Any]:
 
 @contextmanager
 def kernels(variant: str) -> Iterator[None]:
-    """Have everybody who imported kernels use those of a variant."""
+    """Replace the kernels in all modules that imported them by the kernels of a variant."""
     swaps = replacements(variant) if CHOICE.compiled else {}
     with pytest.MonkeyPatch.context() as patch:
         for module in [module for name, module in sys.modules.items() if _is_user(name)]:

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     processes.become_subreaper()
     try:
         report = _measure(kafka=options.kafka)
-    except AssertionError as error:  # what took too long, in a sentence
+    except AssertionError as error:  # its text names the step that took too long
         print(f"NO FIGURE: {error}")
         return 1
     print(render(report))

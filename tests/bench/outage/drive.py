@@ -86,7 +86,7 @@ class Loads(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """`cores` is how many cores of the machine were busy, whoever used them."""
+    """A phase of the load; `cores` is the number of busy cores of the machine, for all programs."""
 
     name: str
     start_ns: int

@@ -1,7 +1,7 @@
 """What is sent: numbered messages at an even pace, dealt to all partitions in turn.
 
 A message has a *home*: the partition that its key names while all partitions have leaders.  Number, home and the time
-of sending follow from the value, so that whoever reads a record knows them.
+of sending follow from the value, so every reader of a record knows them.
 """
 
 from __future__ import annotations

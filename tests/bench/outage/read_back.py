@@ -20,7 +20,7 @@ __all__ = ["ReadBack", "check"]
 class ReadBack(msgspec.Struct, frozen=True):
     """Counts of messages.
 
-    `elsewhere` are those that are not in the partition that their key names while all have leaders.  `disordered` came
+    `elsewhere` counts messages outside the partition that their key names while all have leaders.  `disordered` came
     in a partition behind a later one of the same home.
     """
 

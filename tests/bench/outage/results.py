@@ -1,7 +1,7 @@
-"""What an outage brought, as it is written to a file.
+"""The results of an outage, in the form of their file.
 
-A *group* is messages by who sent them and by whether the broker that dies leads their home.  Ratios are those to the
-phase `before`.
+A *group* is the messages of one sender program, with homes on the broker that dies or on the others.  Ratios are
+relative to the phase `before`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Flow(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A phase; `cores` were busy, whoever used them."""
+    """A phase; `cores` counts the busy cores, for all programs."""
 
     name: str
     seconds: float

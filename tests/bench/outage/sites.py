@@ -1,7 +1,7 @@
 """Where a broker of three dies: the embedded brokers, or real ones.
 
-The embedded ones elect nobody: the partitions of the dead broker have no leader until it is back.  Real ones have three
-replicas of each partition, and elect another leader when they have noticed.
+The embedded ones elect no leader: the partitions of the dead broker have no leader until it is back.  Real ones have
+three replicas of each partition, and elect another leader when they have noticed.
 """
 
 from __future__ import annotations

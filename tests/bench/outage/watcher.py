@@ -78,7 +78,7 @@ class Watcher(threading.Thread):
         try:
             while not self._is_over:
                 self._look()
-        except Exception as error:  # noqa: BLE001  it is raised again where somebody waits for us
+        except Exception as error:  # noqa: BLE001  the thread that joins this one raises the error again
             self._error = error
 
     def _look(self) -> None:
