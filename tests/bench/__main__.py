@@ -52,7 +52,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _wanted(options: argparse.Namespace) -> list[str]:
-    """The groups that were named, or those of the cases that were, or all."""
+    """Return the named groups, or the groups of the named cases, or all groups."""
     if options.groups or not options.case:
         return options.groups or list(GROUPS)
     idle = ["loads"] if IDLE in options.case else []
@@ -84,12 +84,12 @@ def _write(path: Path, groups: Mapping[str, Report]) -> None:
 
 
 def _without_runs(groups: Mapping[str, Report]) -> dict[str, Report]:
-    """A baseline needs no single runs."""
+    """Return the reports without single runs, which a baseline does not need."""
     return {name: msgspec.structs.replace(report, pairs=[]) for name, report in groups.items()}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it; the exit code."""
+    """Run the benchmark, and return the exit code."""
     options = _parse(arguments)
     processes.become_subreaper()
     baseline = msgspec.json.decode(BASELINE.read_bytes(), type=Recorded).groups if BASELINE.exists() else {}

@@ -1,8 +1,8 @@
 """The brokers of a measured daemon.
 
-What is measured is the daemon; so the brokers should cost nothing, as if they were on other machines.  The sink is a
-program in C that checks the header of each record batch and throws the rest away.  The embedded brokers keep what they
-get and check every byte: they take their place where that is needed, or where there is no C compiler.
+The benchmark measures the daemon, so the brokers must cost little, as if they were on other machines.  The sink is a C
+program that checks the header of each record batch and discards the rest.  The embedded brokers keep all records and
+check every byte: they replace the sink for cases that need this, or without a C compiler.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Received(Protocol):
 
 
 class Brokers(Protocol):
-    """What a measurement needs of brokers; they are all in one process."""
+    """The interface of a site's brokers, which are all in one process."""
 
     bootstrap: str
 
@@ -51,11 +51,11 @@ class Brokers(Protocol):
         """What has come so far."""
 
     def wait_until(self, *, records: int, within: float) -> object:
-        """Return when so many have come; raises TimeoutError otherwise."""
+        """Return once `records` records have arrived.  Raises TimeoutError."""
 
 
 class SinkCounts(NamedTuple):
-    """What the sink took, and how many batches it refused."""
+    """Counts of the sink: accepted records and batches, and refused batches."""
 
     records: int
     batches: int
@@ -63,7 +63,7 @@ class SinkCounts(NamedTuple):
 
 
 class Sink:
-    """Brokers that throw away what they get: see `programs/sink.c`.  `directory` is for a file of its own."""
+    """Brokers that discard all records, see `programs/sink.c`.  `directory` is for the sink's file."""
 
     def __init__(self, tools: Tools, site: Site, directory: Path) -> None:
         topics = directory / "topics"
@@ -86,14 +86,14 @@ class Sink:
         return self._process.pid
 
     def statistics(self) -> SinkCounts:
-        """What it has got so far."""
+        """The counts so far."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
         return SinkCounts(*map(int, self._line().split()))
 
     def wait_until(self, *, records: int, within: float) -> SinkCounts:
-        """Return when it has so many.  Raises TimeoutError."""
+        """Return once the sink has `records` records.  Raises TimeoutError."""
         deadline = time.monotonic() + within
         while (counts := self.statistics()).records < records:
             if time.monotonic() > deadline:
@@ -116,7 +116,7 @@ class Sink:
 
 @contextmanager
 def started_brokers(tools: Tools, site: Site, directory: Path) -> Iterator[Brokers]:
-    """The brokers of a site."""
+    """Start the brokers of a site, and stop them at the end."""
     if tools.sink and not site.keeps_records:
         with Sink(tools, site, directory) as sink:
             yield sink
@@ -126,7 +126,7 @@ def started_brokers(tools: Tools, site: Site, directory: Path) -> Iterator[Broke
 
 
 def _embedded(site: Site) -> DevBroker:
-    """With one more broker, which is down, where messages have to get stuck."""
+    """Return embedded brokers, with one more that is down if messages must get stuck."""
     topics = dict.fromkeys(site.topic_names, site.partitions)
     brokers = site.brokers + bool(site.filled)
     broker = DevBroker(topics=topics, brokers=brokers, ack_delay_ms=site.ack_delay_ms)

@@ -1,4 +1,4 @@
-"""What is measured: one row a case, in groups that can be asked for by name.
+"""The measured cases: one row a case, in groups that the command line can name.
 
 A case is a load and the site that has to carry it.  Cases of a group with the same site share a daemon.  The plain
 receiver gets the same messages from the same sender just before, always as datagrams: one floor for all.
@@ -21,22 +21,22 @@ IDLE: Final = "idle"
 BRUCE: Final = "bruce"
 PACED_S: Final = 3
 MIN_RATE: Final = 100
-"""With less there are too few messages for a 99th percentile."""
+"""A lower rate gives too few messages for a 99th percentile."""
 GROWTH_BYTES: Final = 30_000_000
 LONG_GROWTH: Final = 4
-"""So much longer is a load of many topics or partitions: each of them has to get its share of it for a while."""
+"""Factor for the length of a load with many topics or partitions, so that each gets enough messages."""
 A_WRITE: Final = 32
-"""Messages that a client on a stream writes at once, as one with a buffer does."""
+"""Messages in one write of a client on a stream, as of a client with a buffer."""
 
 
 def batched(time_ms: int, size: str = "64k", **more: object) -> Mapping[str, object]:
-    """Combined topics; a batch is sent at this age or size."""
+    """Return settings for combined topics, with this age and size limit of batches."""
     limits = {"batching.configs.bench.time_ms": time_ms, "batching.configs.bench.bytes": size}
     return {**limits, "batching.combined.config": "bench", **more}
 
 
 def compressed(codec: str) -> Mapping[str, object]:
-    """Batched as the rest, all topics compressed."""
+    """Return the common batching settings, with all topics compressed."""
     return {**COMBINED, "compression.configs.bench.type": codec, "compression.default": "bench"}
 
 
@@ -53,9 +53,9 @@ AS_INSTALLED: Final[Mapping[str, object]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What has to be started: the daemon's settings, the brokers and their topics.
+    """The processes of a case: the daemon with its settings, the brokers and their topics.
 
-    `ack_delay_ms`: so much later a broker answers.  `filled`: percent of the slab that hold messages of a topic that
+    `ack_delay_ms`: delay of a broker's answer.  `filled`: percent of the slab that hold messages of a topic that
     has no leader.  `streams`: the daemon accepts connections too.  `keeps_records`: the brokers keep the records.
     """
 
@@ -70,7 +70,7 @@ class Site:
 
     @property
     def topic_names(self) -> tuple[str, ...]:
-        """The topics that messages are sent to."""
+        """The topics of the messages."""
         return tuple(f"bench-{number}" for number in range(self.topics))
 
 
@@ -78,8 +78,8 @@ class Site:
 class Case:
     """`messages` of `size` bytes, header included, by `senders` processes; `rate` a second in all, 0 = flat out.
 
-    `per_write`: messages that a sender on a stream writes at once.  `percent`: the rate is that share of what the first
-    case of the group brought through, and the time from send to ack is measured.  `keyed`: PartitionKey messages.
+    `per_write`: messages that a sender on a stream writes at once.  `percent`: the rate is this share of the
+    throughput of the group's first case, and the time from send to ack is measured.  `keyed`: PartitionKey messages.
     `by`: the program that carries the messages; `peers` lists the others beside the daemon.
     """
 
@@ -96,22 +96,22 @@ class Case:
     site: Site = Site()
 
     def shortened(self, share: int) -> Case:
-        """The same with one `share`th of the messages."""
+        """Return the case with one `share`th of the messages."""
         return replace(self, messages=self.messages // share)
 
     @property
     def stamped(self) -> bool:
-        """Whether each message says when it was sent."""
+        """True if each message carries its send time."""
         return self.percent > 0
 
     def paced(self, highest: float) -> Case:
-        """The same at its share of the highest rate, for some seconds."""
+        """Return the case at its share of the highest rate, for some seconds."""
         rate = max(MIN_RATE, int(highest * self.percent / 100))
         return replace(self, rate=rate, messages=min(self.messages, rate * PACED_S))
 
 
 class Growth(NamedTuple):
-    """Two cases that differ in one thing, which should not cost."""
+    """Two cases that differ in one property, which should not change the cost."""
 
     what: str
     small: Case
@@ -126,7 +126,7 @@ def grows(what: str, small: Site, large: Site, *, size: int = 100, keyed: bool =
 
 
 SHORT: Final = batched(100)
-"""What waits for its batch must find room in a tenth of the slab."""
+"""Batching settings for messages that must fit into a tenth of the slab while they wait for their batch."""
 
 GROWTH: Final = (
     grows("1-1000 topics", Site(topics=1), Site(topics=1000)),
@@ -197,5 +197,5 @@ GROUPS: Final[Mapping[str, Sequence[Case]]] = {
 
 
 def case_names() -> list[str]:
-    """All names that can be chosen."""
+    """Return the names of all cases."""
     return [*(case.name for cases in GROUPS.values() for case in cases), IDLE]

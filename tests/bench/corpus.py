@@ -1,6 +1,6 @@
 """The messages that are sent: text as in log lines, AnyPartition or PartitionKey, topic after topic.
 
-They follow from the case alone, so that two runs send the same.
+The messages depend on the case alone, so two runs send the same.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["datagrams", "lines", "write_datagrams", "write_text"]
 
 FILE_BYTES: Final = 1 << 20
-"""Small enough for the sender to have it in its cache: reading it must not be what is measured."""
+"""Small enough for the sender's cache, so that reading the file does not dominate the cost."""
 MOST: Final = 1000
 SIZE_BYTES: Final = 4
 MOST_KEYED: Final = 2000
-"""One for each of the partitions that there are at the most."""
+"""One for each partition of the largest case."""
 WORDS: Final = (
     "GET POST PUT 200 304 404 500 user session=4711 order item checkout cart latency_ms=17 host=web-03 ok failed retry "
     "path=/api/v1/search path=/static/app.js cache=hit cache=miss region=eu-west-1 status=active amount=12.90 EUR"
@@ -30,7 +30,7 @@ WORDS: Final = (
 
 
 def datagrams(topics: Sequence[str], size: int, *, keyed: bool = False) -> list[bytes]:
-    """Datagrams of exactly `size` bytes, as many for each topic; with partition keys of which none comes twice."""
+    """Return datagrams of exactly `size` bytes, equally many for each topic; each partition key is unique."""
     rng = random.Random(size)
     now_ms = time.time_ns() // 1_000_000
     most = MOST_KEYED if keyed else max(1, min(MOST, FILE_BYTES // size))
@@ -56,7 +56,7 @@ def _encoded(topic: str, value: bytes, now_ms: int, key: int | None) -> bytes:
 
 
 def write_datagrams(path: Path, topics: Sequence[str], size: int, *, keyed: bool = False) -> None:
-    """Write them back to back: each begins with its own size."""
+    """Write the datagrams back to back: each begins with its size."""
     path.write_bytes(b"".join(datagrams(topics, size, keyed=keyed)))
 
 
@@ -67,6 +67,6 @@ def lines(size: int) -> list[bytes]:
 
 
 def write_text(path: Path, size: int, head: bytes) -> None:
-    """Write lines of that size in all, each with a head, in the form that our sender reads: behind its size."""
+    """Write lines of `size` bytes including `head`, each after its size, as our sender reads them."""
     texts = [head + line for line in lines(size - len(head))]
     path.write_bytes(b"".join((SIZE_BYTES + len(text)).to_bytes(SIZE_BYTES, "big") + text for text in texts))

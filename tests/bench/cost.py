@@ -24,7 +24,7 @@ _SCHED_CLOCK = 2  # CPUCLOCK_SCHED of the kernel: user and system time together,
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used since its start."""
+    """The use of resources by a process since its start."""
 
     cpu_s: float
     wakeups: int
@@ -39,12 +39,12 @@ class Memory:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process, its ended threads included."""
+    """Return the user and system time of a process, including its ended threads."""
     return time.clock_gettime(~pid << 3 | _SCHED_CLOCK)
 
 
 def family(pid: int) -> dict[str, int]:
-    """The pids of a daemon's processes by name; `pid` is the supervisor's.  What has no title of ours is a helper."""
+    """Return the pids of a daemon's processes by name; `pid` is the supervisor's.  Untitled ones are helpers."""
     supervisor = psutil.Process(pid)
     found: dict[str, int] = {}
     for process in (supervisor, *sorted(supervisor.children(recursive=True), key=lambda child: child.pid)):
@@ -62,7 +62,7 @@ def _unused(name: str, used: Mapping[str, int]) -> str:
 
 
 def usage_of(pids: Mapping[str, int]) -> dict[str, Usage]:
-    """What each process has used so far."""
+    """Return the usage of each process so far."""
     return {name: Usage(cpu_seconds(pid), _wakeups(pid)) for name, pid in pids.items()}
 
 
@@ -72,7 +72,7 @@ def _wakeups(pid: int) -> int:
 
 
 def memory_of(pids: Mapping[str, int], slab: Path) -> Memory:
-    """What the processes have in memory now."""
+    """Return the present memory of the processes."""
     own: dict[str, int] = {}
     shared = 0
     for name, pid in pids.items():

@@ -1,8 +1,8 @@
-"""The daemon that is measured: its start, its idleness, and one run under each load.
+"""The measured daemon: its start, its idle state, and one run under each load.
 
-The slab and the sockets lie in shared memory, where the slab lies by default.  While a load runs nothing looks at the
-daemon but a few counters in the slab; the books are read before and after.  The brokers behind it are one process; its
-CPU is reported by itself and belongs to no figure.
+The slab and the sockets lie in shared memory, where the slab lies by default.  While a load runs, the
+benchmark reads only a few counters in the slab; it reads the books before and after.  The brokers are one process; its
+CPU is reported separately and belongs to no figure.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ __all__ = ["MeasuredDaemon", "measured_daemon"]
 SETTLE_TIMEOUT_S: Final = 45.0
 WHOLE_S: Final = 120.0
 TO_BE: Final = " to be"
-"""The end of the title of a process that has not begun."""
+"""The end of the title of a process that still starts."""
 CALM_S: Final = 1.0
-"""After this long everything that belongs to the start, or to the load before, is over."""
+"""Time after which the work of the start, or of the load before, is over."""
 WARM_UP_SHARE: Final = 5
 SLAB_BYTES: Final = 128 << 20
 SETTINGS: Final[Mapping[str, object]] = {
@@ -57,11 +57,11 @@ DISCARDED: Final = tuple(discarded(reason) for reason in DiscardReason)
 STUCK_SIZE: Final = 1024
 GREETING_SIZE: Final = 100
 SURE_PERCENT: Final = 80
-"""So much of the space is filled at once, the rest in steps: headers and ends of chunks need some as well."""
+"""Share of the space that is filled in one step, the rest in more: headers and ends of chunks need some too."""
 
 
 class MeasuredDaemon:
-    """A running daemon and its broker.  `messages`: so many were sent before it was handed over."""
+    """A running daemon and its broker.  `messages` is the number of messages sent before the first load."""
 
     def __init__(self, daemon: Daemon, broker: Brokers, first: FirstMessage, *, messages: int) -> None:
         self._daemon = daemon
@@ -76,7 +76,7 @@ class MeasuredDaemon:
 
     @property
     def connections(self) -> int:
-        """How often dispatchers have connected to their brokers."""
+        """Number of connections that dispatchers opened to their brokers."""
         slab = Slab(self._daemon.slab_path)
         try:
             return total(slab, Counter.ConnectorConnectSuccess)
@@ -89,7 +89,7 @@ class MeasuredDaemon:
         return frozenset(self._pids)
 
     def fill(self, tools: Tools, percent: int, messages: Path) -> None:
-        """Have that share of the slab held by messages that wait for a leader."""
+        """Fill `percent` of the slab with messages that wait for a leader."""
         write_datagrams(messages, [STUCK], STUCK_SIZE)
         most = SLAB_BYTES * percent // 100 // STUCK_SIZE
         self._stuck = self._send_stuck(tools, most * SURE_PERCENT // 100, messages)
@@ -123,13 +123,13 @@ class MeasuredDaemon:
         )
 
     def warm_up(self, tools: Tools, case: Case, messages: Path) -> None:
-        """A part of the load, unmeasured: what a topic or a partition costs once is not what a message costs."""
+        """Send a part of the load without measuring, because topics and partitions have a first cost of their own."""
         received = self._daemon.wait_consistent().received
         sent = run_sender(tools, case.shortened(WARM_UP_SHARE), self._address(case.transport), messages)
         self._wait_settled(received + sent.messages, self._stuck)
 
     def carry(self, tools: Tools, case: Case, messages: Path) -> DaemonRun:
-        """Send a load and wait until it is settled.  Raises SendError when the sender fails."""
+        """Send a load and wait until all messages are settled.  Raises SendError when the sender fails."""
         books, stored = self._daemon.wait_consistent(), self._broker.statistics().records
         before, sink, start = cost.usage_of(self._pids), cost.cpu_seconds(self._broker.pid), time.monotonic()
         sent = run_sender(tools, case, self._address(case.transport), messages)
@@ -171,7 +171,7 @@ class MeasuredDaemon:
         return {name: after[name].cpu_s - before[name].cpu_s - idle.get(name, 0.0) * seconds for name in before}
 
     def _wait_settled(self, received: int, stuck: int) -> float:
-        """When all was received, and left but for what is stuck; or now, if it takes too long: the books will tell."""
+        """Return the time when all messages but the stuck ones are settled, or of the timeout, as the books show."""
         slab = Slab(self._daemon.slab_path)
         try:
             deadline = time.monotonic() + SETTLE_TIMEOUT_S
@@ -185,7 +185,7 @@ class MeasuredDaemon:
         return cost.memory_of(self._pids, self._daemon.slab_path)
 
     def life(self) -> Life:
-        """What there is to say beside the loads."""
+        """Return the figures of the daemon beside the loads."""
         return Life(
             taken_s=self._first.taken_s,
             received_s=self._first.received_s,
@@ -205,7 +205,7 @@ def _is_settled(slab: Slab, received: int, stuck: int) -> bool:
 
 @contextmanager
 def measured_daemon(tools: Tools, directory: Path, site: Site) -> Iterator[MeasuredDaemon]:
-    """Start brokers and a daemon, with their files below `directory`; end both."""
+    """Start brokers and a daemon, with their files below `directory`, and stop both at the end."""
     with started_brokers(tools, site, directory) as broker:
         daemon = Daemon(directory, broker.bootstrap, {**SETTINGS, **_streams(directory, site), **site.settings})
         first = FirstMessage(daemon)

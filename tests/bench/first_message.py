@@ -1,4 +1,4 @@
-"""How long a start takes, seen by a client that was there before: it tries again until its message is taken."""
+"""The duration of a start for a waiting client, which retries until the daemon accepts its message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAUSE_S: Final = 0.002
 
 
 class FirstMessage(threading.Thread):
-    """Tries from the start on to send a message, and watches when it is received."""
+    """A thread that tries to send a message from the start on, and records the time of its receipt."""
 
     def __init__(self, daemon: Daemon) -> None:
         super().__init__(daemon=True)
@@ -42,7 +42,7 @@ class FirstMessage(threading.Thread):
         self.received_s = self._wait_for(self._is_received)
 
     def _wait_for(self, done: Callable[[], bool]) -> float:
-        """Seconds from the start until then."""
+        """Return the seconds from the start until `done` is true."""
         while (spent := time.monotonic() - self._start) < TIMEOUT_S and not done():
             time.sleep(PAUSE_S)
         return spent

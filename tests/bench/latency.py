@@ -1,7 +1,9 @@
-"""The time from send to ack: each message says when it was sent, and the embedded broker when it appended its batch.
+"""The time from send to ack.
 
-Both are times of the host's one steady clock.  The broker writes its answer at once; what the daemon needs to read it
-is not in the figure, and nothing waits for that.
+Each message carries its send time, and the embedded broker records the append time of its batch.
+
+Both are times of the host's steady clock.  The broker writes its answer at once.  The figure excludes the time that the
+daemon needs to read the answer, because no message waits for that.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ PERCENTILES: Final = (50, 99)
 
 
 def latency_of(broker: DevBroker, start_ns: int) -> dict[str, float]:
-    """Percentiles in ms of all messages that were sent since then."""
+    """Return percentiles in ms over all messages sent since `start_ns`."""
     waits = sorted(
         appended_ns - sent_ns
         for appended_ns, records in broker.appended_since(start_ns)
@@ -36,5 +38,5 @@ def _stamp(value: bytes) -> int:
 
 
 def percentile(ordered: Sequence[int], share: int) -> int:
-    """The value that so many percent do not exceed."""
+    """Return the value that `share` percent do not exceed."""
     return ordered[max(0, -(-len(ordered) * share // 100) - 1)]

@@ -1,4 +1,4 @@
-"""The facts without which a figure means nothing: the machine, and what else it was doing."""
+"""The facts that a figure depends on: the machine, and its load by other programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["OthersLoad", "busy_s", "facts"]
 
 
 def facts() -> dict[str, str | float]:
-    """What does not change during a run."""
+    """Return the facts that stay constant during a run."""
     return {
         "date": time.strftime("%Y-%m-%d"),
         "bruce": __version__,
@@ -36,7 +36,7 @@ def facts() -> dict[str, str | float]:
 
 
 def _commit() -> str:
-    """As git names what is checked out, `-dirty` if something was changed since."""
+    """Return git's name of the checked out commit, with `-dirty` after local changes."""
     command = ["git", "describe", "--always", "--dirty"]
     try:
         return subprocess.run(
@@ -69,7 +69,7 @@ class OthersLoad:
 
 
 def busy_s() -> float:
-    """CPU seconds that the machine has spent on whatever since it was started."""
+    """Return the CPU seconds that the machine has spent on all programs since its start."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
 

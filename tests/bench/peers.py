@@ -1,9 +1,9 @@
-"""Others that bring the same load to the same brokers, where they are installed; none is installed for it.
+"""Other producers that bring the same load to the same brokers, if they are installed already.
 
-rsyslog is a daemon like ours: it gets text from our sender on a socket.  The rest has no socket: kcat reads a file, the
-client libraries have the messages in memory, so that they show what producing costs without a daemon.  All are told to
-batch as the daemon does, with acks of all replicas.  Text is what they get: the messages of the daemon's own protocol
-would mean nothing to them; sizes are the same.
+rsyslog is a daemon like ours: it receives text from our sender on a socket.  The others have no socket: kcat reads a
+file, and the client libraries have the messages in memory, so they show the cost of producing without a daemon.  All
+are configured to batch as the daemon does, with acks of all replicas.  They get plain text of the same sizes, because
+they do not know the daemon's protocol.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ RSYSLOG_HEAD: Final = b"<13>Jan  1 00:00:00 bench bench: "
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a peer has to do."""
+    """The load of a peer."""
 
     tools: Tools
     case: Case
@@ -63,7 +63,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What it says itself, or what was seen of it."""
+    """The results of a peer, from its own report or from measurements."""
 
     seconds: float
     cpu_s: float
@@ -134,7 +134,7 @@ def _kcat() -> str | None:
 
 
 def _has_rsyslog() -> bool:
-    """With its output to Kafka, which is a package of its own."""
+    """Return True if rsyslog and its separate package for Kafka are installed."""
     program = shutil.which("rsyslogd", path=_PATH)
     if program is None:
         return False
@@ -149,17 +149,17 @@ PEERS: Final[Mapping[str, tuple[Callable[[], bool], str, Callable[[Work], Done]]
     "confluent-kafka": (lambda: find_spec("confluent_kafka") is not None, "pip install confluent-kafka", _run_library),
     "kafka-python": (lambda: find_spec("kafka") is not None, "pip install kafka-python", _run_library),
 }
-"""By name: whether it is there, how to get it, and what runs it."""
+"""By name: a check of the installation, the way to install, and the function that runs the peer."""
 
 
 def absence(name: str) -> str:
-    """Why a peer cannot be measured; empty if it can."""
+    """Return the reason why a peer cannot be measured, or an empty string."""
     is_there, remedy, _ = PEERS[name]
     return "" if is_there() else f"{name} is not installed ({remedy})"
 
 
 def run_peer(tools: Tools, case: Case, directory: Path) -> DaemonRun:
-    """Have it carry a load to brokers of its own.  Raises SendError or TimeoutError when it does not."""
+    """Run a peer with a load and fresh brokers.  Raises SendError or TimeoutError."""
     with started_brokers(tools, case.site, directory) as broker:
         sink = cost.cpu_seconds(broker.pid)
         done = PEERS[case.by][2](Work(tools, case, directory, broker))

@@ -1,4 +1,4 @@
-"""One run of the plain receiver: the floor that a daemon's figure is a multiple of."""
+"""One run of the plain receiver, the base for the multiples of the daemon's figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["run_plain"]
 
 
 def run_plain(tools: Tools, case: Case, directory: Path, datagrams: Path) -> PlainRun:
-    """Raises SendError when not every message arrived."""
+    """Run the plain receiver.  Raises SendError if a message is missing."""
     path = directory / "plain.dgram"
     path.unlink(missing_ok=True)
     receiver = processes.spawn([*tools.receive, str(path), str(case.messages)], output=subprocess.PIPE)

@@ -1,8 +1,8 @@
-"""What a sender notices of an upgrade and of restarts: how long one message took at the most, and how many failed.
+"""The effect of an upgrade and of restarts on a sender: the longest send of a message, and the failures.
 
     scripts/bench restarts [--times N]
 
-A sender tries without pause, and tries again what fails.  Each line is the worst of N times.
+A sender sends without pause, and retries failed messages.  Each line is the worst of N times.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETTLED_S: Final = 60.0
 
 
 class Sender(threading.Thread):
-    """Sends numbers, in order, one a millisecond at the most; each again until it is taken."""
+    """A thread that sends numbers in order, at most one each millisecond, and retries each until it is accepted."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)
@@ -66,7 +66,7 @@ class Sender(threading.Thread):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a sender noticed, and what did not arrive."""
+    """A sender's longest send and failures, and the messages that did not arrive."""
 
     longest_s: float
     failures: int
@@ -75,7 +75,7 @@ class Result:
 
 
 def measure(change: Callable[[Daemon], None], *, handed_over: bool) -> Result:
-    """One change under a sender's eyes, on a daemon of its own."""
+    """Start a daemon and a sender, make one change, and return the sender's result."""
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = stack.enter_context(DevBroker(topics={TOPIC: 1}))
@@ -96,7 +96,7 @@ def measure(change: Callable[[Daemon], None], *, handed_over: bool) -> Result:
 
 
 def _arrived(daemon: Daemon, broker: DevBroker, count: int) -> set[bytes | None]:
-    """What is in the broker, when all of it is, or nothing more comes."""
+    """Return the values in the broker once all have arrived, or once no more arrive."""
 
     def values() -> set[bytes | None]:
         return {record.value for records in broker.fetch(TOPIC) for record in records}

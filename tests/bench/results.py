@@ -1,7 +1,7 @@
 """The results of runs, and the figures from them: medians over the repetitions.
 
-CPU is in microseconds per message, which is seconds per million messages.  A run has no figure if its
-books do not agree with the sent messages: it carries the reason instead, and so does a case with such a run.
+CPU is in microseconds per message, which is seconds per million messages.  A run has no figure if its books do
+not agree with the sent messages: it carries the reason instead, and so does a case with such a run.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 FORMAT: Final = 2
-"""Of the JSON; goes up when a field changes its meaning."""
+"""Version of the JSON, raised when a field changes its meaning."""
 
 
 class PlainRun(msgspec.Struct, frozen=True):
-    """The plain receiver carried a load."""
+    """A run of the plain receiver."""
 
     messages: int
     seconds: float
@@ -89,9 +89,9 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 class Life(msgspec.Struct, frozen=True):
-    """The rest about one daemon: seconds from its start on, and bytes.
+    """Other figures of one daemon: seconds since its start, and bytes.
 
-    `taken_s` until its socket takes a message, `received_s` until the message is in the slab.  Memory is by process,
+    `taken_s` until its socket accepts a message, `received_s` until the message is in the slab.  Memory is by process,
     proportional, without the slab; after the start, and after each case.
     """
 
@@ -126,7 +126,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Everything about a group of cases.  `refused` has the reasons by case, `absent` those why one was not tried."""
+    """The report on a group of cases.  `refused` has the reasons by case, `absent` the reasons for skipped cases."""
 
     machine: dict[str, str | float]
     figures: dict[str, Figure]
@@ -138,7 +138,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """What is written to a file: reports by group, each with the machine of its own run."""
+    """The contents of a file: reports by group, each with the machine of its run."""
 
     format: int
     groups: dict[str, Report]
@@ -149,7 +149,7 @@ def per_message(cpu_s: float, messages: int) -> float:
 
 
 def refusals_of(run: DaemonRun) -> list[str]:
-    """What is wrong with a run; nothing, if its figures may be believed."""
+    """Return the reasons to refuse a run's figures; none for a sound run."""
     return [text for holds, text in _rules(run) if not holds]
 
 
@@ -165,7 +165,7 @@ def _rules(run: DaemonRun) -> Iterator[tuple[bool, str]]:
 
 
 def figure_of(pairs: Sequence[Pair]) -> Figure:
-    """The medians over the repetitions of one case, none of which was refused."""
+    """Return the medians over the repetitions of one case, all of them sound."""
     runs = [pair.daemon for pair in pairs]
     multiples = [pair.multiple for pair in pairs]
     return Figure(

@@ -1,7 +1,7 @@
 """All runs in their order: repetition by repetition, the plain receiver and the daemon in turn.
 
-The machine may be faster or slower from minute to minute; what is compared is measured seconds apart.  Each repetition
-starts daemons of its own, so that nothing is carried over.
+The speed of a machine may change from minute to minute, so compared runs are only seconds apart.  Each repetition
+starts new daemons, so it has no effect on the next.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "Session"]
 
 TIME_LIMIT_S: Final = 230.0
-"""No repetition of a group is begun that might end later than this, unless their number was asked for."""
+"""No repetition of a group begins that might end later than this, unless the command line gives their number."""
 SHORT_REST_S: Final = 2.0
 LONG_REST_S: Final = 20.0
 SHARED_MEMORY: Final = Path("/dev/shm")
@@ -42,9 +42,9 @@ QUICK_SHARE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do of one group.  `idle_s` 0: the idle daemon is only measured as long as the other figures need it.
+    """The plan for one group.  `idle_s` 0: the idle daemon is measured only for the other figures' needs.
 
-    `limit_s`: when it might last longer no further repetition is begun.
+    `limit_s`: no repetition begins that might end after this time.
     """
 
     cases: Sequence[Case]
@@ -54,7 +54,7 @@ class Plan:
 
     @classmethod
     def of(cls, group: str, names: Sequence[str], repetitions: int | None, *, quick: bool) -> Plan:
-        """From the command line; no names: the whole group."""
+        """Return the plan for the command line's options; without names, for the whole group."""
         cases = [case for case in GROUPS[group] if not names or case.name in names]
         if any(case.percent for case in cases) and GROUPS[group][0] not in cases:
             cases.insert(0, GROUPS[group][0])
@@ -67,7 +67,7 @@ class Plan:
         return cls(cases, 1 if quick else 3, idle_s)
 
     def sites(self) -> Iterator[tuple[Site, list[Case]]]:
-        """Cases by what has to be started for them."""
+        """Yield each site with its cases."""
         sites: list[Site] = []
         for case in self.cases or GROUPS[WITH_IDLE][:1]:
             if case.site not in sites:
@@ -81,7 +81,7 @@ WITH_IDLE: Final = "loads"
 
 @dataclass(slots=True)
 class Session:
-    """What the runs brought."""
+    """The runs of a group and their results."""
 
     plan: Plan
     language: str = ""
@@ -91,10 +91,10 @@ class Session:
     lives: list[Life] = field(default_factory=list)
     repetitions: int = 0
     _highest: float = 0.0
-    """Messages a second that the first case of all brought through."""
+    """Throughput of the first case in messages a second."""
 
     def run(self) -> None:
-        """Do it all."""
+        """Run all repetitions."""
         base = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
         with tempfile.TemporaryDirectory(prefix="bruce-bench-", dir=base) as directory:
             place = Path(directory)
@@ -125,7 +125,7 @@ class Session:
             self.lives.append(daemon.life())
 
     def _rest_s(self, site: int) -> float:
-        """Long enough to be reported once, else long enough to be taken off the other figures."""
+        """Return the seconds of idle measurement: long for the reported one, else short, to correct other figures."""
         return self.plan.idle_s if self.plan.idle_s and not self.repetitions and not site else SHORT_REST_S
 
     def _carry_all(self, tools: Tools, cases: Sequence[Case], daemon: MeasuredDaemon, home: Path) -> None:

@@ -1,8 +1,8 @@
-"""`scripts/bench spark`: what the Spark sink and the audit cost, beside Spark's own Kafka connector and plain reading.
+"""`scripts/bench spark`: the cost of the Spark sink and the audit, beside Spark's Kafka connector and plain reading.
 
 CPU is that of the JVM (driver and executor in one) and its Python workers, per million rows; `above noop` is without
-what the same rows cost when they are thrown away.  Times are until the job is done: Kafka has all, unless it says else.
-Connections are those to brokers that a sink opened; they were counted before the figures were taken.
+the cost of the same rows with the `noop` sink.  Times are until the job is done: Kafka has all, unless stated.
+Connections are the connections that a sink opened to brokers, counted before the measured runs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def cpu_of_spark() -> float:
 
 @dataclass
 class Watch:
-    """Wall time, CPU, and how many connections to `ports` came in the meantime, at most."""
+    """Wall time, CPU, and the largest number of connections to `ports` in that time."""
 
     ports: frozenset[int]
     wall: float = 0.0
@@ -111,7 +111,7 @@ def _spark_processes() -> list[psutil.Process]:
 
 @dataclass(frozen=True)
 class Bench:
-    """What the measurements share."""
+    """The objects that all measurements use."""
 
     spark: SparkSession
     kafka: KafkaCluster
@@ -162,7 +162,7 @@ def measure_sinks(bench: Bench, repeat: int) -> list[str]:
 
 
 def put_stamped(bench: Bench, records: int, ledger: str) -> None:
-    """Messages as the sink stamps them, by the connector, and their ledger."""
+    """Write messages with the sink's stamps by the connector, and their ledger."""
     now = time.time_ns() // 1_000_000
     stamp = f"cast(concat(lpad(cast(number as string), 16, '0'), ' {now} {WRITER}/-1/', part, '/0') as binary)"
     frame = bench.spark.range(0, records, 1, PARTS).selectExpr(
@@ -215,7 +215,7 @@ def measure_audit(bench: Bench, records: int, directory: Path, repeat: int) -> l
 
 
 def read_by_itself(spark: SparkSession, plan: Audit) -> DataFrame:
-    """As Spark reads topics unless it is told otherwise, but with the audit's settings of the consumer."""
+    """Read topics with Spark's defaults, but with the audit's settings of the consumer."""
     places = {"kafka.bootstrap.servers": plan.bootstrap, "subscribe": ",".join(plan.topics)}
     return spark.read.format("kafka").options(**READER, **places).load()
 

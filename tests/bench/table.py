@@ -61,7 +61,7 @@ def _load(name: str, figure: Figure, before: Figure | None) -> str:
 
 
 def _parts(values: Mapping[str, float]) -> str:
-    """Dispatchers are one part, however many there are."""
+    """Render the values by process, with all dispatchers as one part."""
     parts: dict[str, float] = {}
     for name, value in values.items():
         kind = name.split("-")[0] + "s" if name.startswith("dispatcher-") else name
@@ -90,7 +90,7 @@ def _latencies(report: Report) -> Iterator[str]:
 
 
 def _briefly(lives: Sequence[Life]) -> Iterator[str]:
-    """The largest of all daemons and dispatchers, whatever they had to carry."""
+    """Render the largest values over all daemons and dispatchers."""
     seen = [memory for life in lives for memory in (life.memory_at_start, *life.memory_after.values())]
     dispatchers = [size for memory in seen for name, size in memory.items() if name.startswith("dispatcher-")]
     if dispatchers:

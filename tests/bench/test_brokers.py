@@ -1,4 +1,4 @@
-"""The sink counts what it gets, and refuses what a broker would refuse."""
+"""Counts and refusals of the sink, which match a broker's."""
 
 from __future__ import annotations
 

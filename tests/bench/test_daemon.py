@@ -1,4 +1,4 @@
-"""What is measured is a daemon that has begun."""
+"""Measurements begin after all processes of the daemon have started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a figure is refused, and what becomes of runs that are not."""
+"""Refusal of figures, and the figures of sound runs."""
 
 from __future__ import annotations
 

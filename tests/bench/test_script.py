@@ -1,4 +1,4 @@
-"""`scripts/bench` as it is called: what its help names, and what it says where something is missing."""
+"""The command `scripts/bench`: its help, and its messages for missing tools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAMS: Final = re.findall(r"\$\{1:-\} == (\w+)", SCRIPT.read_text())
 
 
 def said(arguments: Iterable[str], directory: Path) -> subprocess.CompletedProcess[str]:
-    """What it answers in an environment that has nothing but Python."""
+    """Run the command in an environment with only Python, and return its output."""
     script, python = directory / "scripts" / "bench", directory / ".venv" / "bin" / "python"
     for path in (script, python):
         path.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The sender and the plain receiver, in both languages; what a process costs; what is sent."""
+"""The sender and the plain receiver, in both languages; the cost of a process; the sent messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sender, the plain receiver and the sink: compiled if there is a C compiler, and the report says whether.
+"""The sender, the plain receiver and the sink: compiled if there is a C compiler, as the report states.
 
 Otherwise the first two are in Python, and the embedded brokers stand in for the sink.
 """
@@ -26,12 +26,12 @@ SEND_TIMEOUT_S: Final = 90.0
 
 
 class SendError(Exception):
-    """The sender did not get rid of its messages."""
+    """The sender could not send all its messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """How to call the programs; `language` is theirs."""
+    """The commands of the programs, and their language."""
 
     send: tuple[str, ...]
     receive: tuple[str, ...]
@@ -41,7 +41,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a sender says at its end."""
+    """The report of a sender at its end."""
 
     messages: int
     seconds: float
@@ -76,7 +76,7 @@ def run_sender(tools: Tools, case: Case, address: str, messages: Path, *, bare: 
 
 
 def finish(process: subprocess.Popen[bytes], timeout: float) -> str:
-    """What a program printed; it is killed if it does not end in time."""
+    """Return a program's output; kill the program if it does not end in time."""
     try:
         return process.communicate(timeout=timeout)[0].decode()
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""`scripts/bench outage`: let a broker die under traffic, print what the others' partitions noticed.
+"""`scripts/bench outage`: kill a broker under traffic, and print the effect on the others' partitions.
 
 Exit code 1 when there is no figure, or when the unaffected partitions did not keep their throughput.
 """
@@ -55,7 +55,7 @@ def _measure(*, kafka: bool) -> Report:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it; the exit code."""
+    """Run the benchmark, and return the exit code."""
     options = _parse(arguments)
     processes.become_subreaper()
     try:

@@ -1,7 +1,7 @@
-"""The same without the daemon: librdkafka's producer sends a tenth of the traffic to a topic of its own.
+"""A comparison without the daemon: librdkafka's producer sends a tenth of the traffic to a separate topic.
 
-What it suffers as well is Kafka's doing and not the daemon's.  It is set as the daemon is: idempotent, acks from all
-replicas, batches of 100 ms.
+Kafka and not the daemon causes the effects that both show.  The producer has the daemon's settings: idempotent, acks
+from all replicas, batches of 100 ms.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SETTINGS: Final = {"enable.idempotence": True, "linger.ms": 100, "log_level": 0}
 
 
 class DirectProducer(threading.Thread):
-    """Sends a load at its pace while its `with` block lasts; then waits until Kafka has all of it."""
+    """A thread that sends a load at its pace during its `with` block, then waits until Kafka has all messages."""
 
     def __init__(self, client: Mapping[str, Any], load: Load) -> None:
         super().__init__(name="direct producer", daemon=True)
@@ -46,7 +46,7 @@ class DirectProducer(threading.Thread):
         self._producer.flush(FLUSH_S)
 
     def run(self) -> None:
-        """Send."""
+        """Send the load."""
         began = time.monotonic()
         while not self._is_over.wait(began + self.sent / self._load.rate - time.monotonic()):
             home, value = self._load.home(self.sent), self._load.value(self.sent, time.time_ns())
@@ -56,4 +56,4 @@ class DirectProducer(threading.Thread):
 
 
 def _ignore(_error: KafkaError) -> None:
-    """That a broker is down is what this is about."""
+    """Ignore the errors of a broker that is down, which this benchmark causes."""

@@ -2,12 +2,12 @@
 
 The phases:
 
-    before  everything is well
+    before  all brokers run
     down    from the death on
-    back    from the moment when the broker is started again until it is back and all its partitions flow
-    after   everything is well again
+    back    from the restart of the broker until it is back and all its partitions receive messages
+    after   all brokers run again
 
-The traffic never changes its pace.
+The pace of the traffic is constant.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SETTINGS: Final[Mapping[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long a phase lasts, in seconds; `back` at least."""
+    """Durations of the phases in seconds; a minimum for `back`."""
 
     warm_up: float
     before: float
@@ -69,14 +69,14 @@ KAFKA_TIMES: Final = Times(warm_up=4, before=15, down=20, back=5, after=15)
 
 
 class Loads(NamedTuple):
-    """What the daemon gets, and what goes to Kafka without it, to topics of its own."""
+    """The loads of the daemon and of the direct producer, each with separate topics."""
 
     load: Load = Load()
     direct: Load = Load(rate=200, topics=("outage-direct",))
 
     @property
     def topics(self) -> dict[str, int]:
-        """Partitions by topic."""
+        """Number of partitions by topic."""
         return {topic: load.partitions for load in self for topic in load.topics}
 
     @property
@@ -100,7 +100,7 @@ class Phase:
 
 @dataclass(slots=True)
 class Observed:
-    """Everything that was seen.  Times in ns since the epoch."""
+    """All observations.  Times are in ns since the epoch."""
 
     load: Load
     direct: Load
@@ -116,7 +116,7 @@ class Observed:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A phase as long as its `with` block."""
+        """Record a phase as long as its `with` block."""
         start_ns, busy = time.time_ns(), busy_s()
         yield
         end_ns, work = time.time_ns(), busy_s() - busy
@@ -125,7 +125,7 @@ class Observed:
 
 
 def drive(site: Site, loads: Loads, times: Times, directory: Path) -> Observed:
-    """Let a broker die and come back under traffic."""
+    """Kill and restart a broker under traffic, and return the observations."""
     observed = Observed(*loads, site.mortal())
     client = client_of(site)
     with Daemon(directory, site.bootstrap, SETTINGS) as daemon, Watcher(client, loads.places) as watcher:

@@ -1,4 +1,4 @@
-"""From what was seen to figures."""
+"""Figures from the observations of an outage."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["report_of"]
 
 _SECOND_NS = 10**9
 _Logged = dict[tuple[str, int], int]
-"""Topic and number: when it was in the leader's log, ms since the epoch."""
+"""Time in the leader's log by topic and message number, in ms since the epoch."""
 
 
 def report_of(observed: Observed, site: Traits, machine: dict[str, str | float]) -> Report:
-    """The report on an outage that was driven to its end."""
+    """Return the report on a complete outage."""
     groups = _grouped(observed)
     logged = _logged(observed) if site.says_when_logged else {}
     start_ns = observed.phases[0].start_ns
@@ -91,7 +91,7 @@ def _flow(arrivals: Iterable[Arrival], phase: Phase, logged: _Logged) -> Flow:
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float:
-    """The smallest value that so many percent do not exceed."""
+    """Return the smallest value that `percent` percent do not exceed."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
@@ -113,7 +113,7 @@ def _silence(group: Group, arrivals: Iterable[Arrival], observed: Observed, site
 
 
 def _longest_gap(moments: Iterable[int], since_ns: int) -> tuple[int, int]:
-    """Between two moments, the second of which is after `since_ns`."""
+    """Return the longest gap between two moments with the second one after `since_ns`."""
     gaps = (gap for gap in pairwise(sorted(moments)) if gap[1] > since_ns)
     return max(gaps, key=lambda gap: gap[1] - gap[0])
 

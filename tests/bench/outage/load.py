@@ -1,4 +1,4 @@
-"""What is sent: numbered messages at an even pace, dealt to all partitions in turn.
+"""The load: numbered messages at an even pace, sent to all partitions in turn.
 
 A message has a *home*: the partition that its key names while all partitions have leaders.  Number, home and the time
 of sending follow from the value, so every reader of a record knows them.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Load", "Place", "Sent", "parse_value"]
 
 _HEAD: Final = Struct(">QQ")
-"""Number, and time of sending in ns since the epoch."""
+"""Number, and send time in ns since the epoch."""
 
 
 class Place(NamedTuple):
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What a value says."""
+    """The contents of a value."""
 
     number: int
     sent_ns: int
@@ -49,20 +49,20 @@ class Load:
         return (Place(topic, partition) for topic in self.topics for partition in range(self.partitions))
 
     def home(self, number: int) -> Place:
-        """Where a message belongs."""
+        """Return the home of a message."""
         turn, topic = divmod(number, len(self.topics))
         return Place(self.topics[topic], turn % self.partitions)
 
     def datagram(self, number: int, now_ns: int) -> bytes:
-        """The message of that number, sent now."""
+        """Return message `number` as a datagram, with send time `now_ns`."""
         topic, partition = self.home(number)
         return encode_partition_key(partition, topic, self.value(number, now_ns), timestamp_ms=now_ns // 1_000_000)
 
     def value(self, number: int, now_ns: int) -> bytes:
-        """Its value."""
+        """Return the value of message `number`."""
         return _HEAD.pack(number, now_ns).ljust(self.size, b".")
 
 
 def parse_value(value: bytes) -> Sent:
-    """What a value says."""
+    """Return the contents of a value."""
     return Sent._make(_HEAD.unpack_from(value))

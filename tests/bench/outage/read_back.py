@@ -1,4 +1,4 @@
-"""Whether everything that was sent is there, once and in order."""
+"""Check that all sent messages are in Kafka, once and in order."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["ReadBack", "check"]
 class ReadBack(msgspec.Struct, frozen=True):
     """Counts of messages.
 
-    `elsewhere` counts messages outside the partition that their key names while all have leaders.  `disordered` came
-    in a partition behind a later one of the same home.
+    `elsewhere` counts messages outside the partition that their key names while all have leaders.  `disordered`
+    counts messages behind a later one of the same home in their partition.
     """
 
     sent: int
@@ -33,7 +33,7 @@ class ReadBack(msgspec.Struct, frozen=True):
 
 
 def check(load: Load, sent: int, records: Mapping[Place, Iterable[Record]]) -> ReadBack:
-    """Compare what is stored with what was sent: the numbers from 0 up."""
+    """Compare the stored records with the sent messages, numbers 0 to `sent` - 1."""
     times = [0] * sent
     last: dict[tuple[Place, Place], int] = {}
     disordered = elsewhere = 0

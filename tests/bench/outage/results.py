@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "TARGET", "Flow", "Group", "Report", "Silence", "Span"]
 
 FORMAT: Final = 1
-"""Of the JSON; goes up when a field changes its meaning."""
+"""Version of the JSON, raised when a field changes its meaning."""
 TARGET: Final = 0.9
-"""Of its throughput the group `OTHERS` has to keep, in each phase."""
+"""Share of its throughput that the group `OTHERS` must keep in each phase."""
 PACE: Final = 0.9
-"""Of the pace has to be sent in each phase, else it is another load."""
+"""Share of the pace that the sender must reach in each phase, or the load is another one."""
 
 
 class Group(StrEnum):
-    """See the module's text."""
+    """A group of messages, as the module's text defines it."""
 
     OTHERS = "others"
     DEAD = "dead one's"
@@ -37,15 +37,15 @@ class Group(StrEnum):
 
     @property
     def mortal(self) -> bool:
-        """Whether the broker that dies leads its homes."""
+        """True if the broker that dies leads the group's homes."""
         return self in {Group.DEAD, Group.DIRECT_DEAD}
 
 
 class Flow(msgspec.Struct, frozen=True):
     """A group in a phase.
 
-    Messages a second; `arrived` are those that a consumer saw in the phase.  Latencies in ms of those sent in the
-    phase: until a consumer saw them, and, where it is known, until they were in the log of the leader.
+    `sent` and `arrived` are in messages a second, `arrived` by the time of receipt at a consumer.  Latencies are in ms,
+    for messages sent in the phase: until a consumer received them and, where known, until the leader's log had them.
     """
 
     sent: float
@@ -58,7 +58,7 @@ class Flow(msgspec.Struct, frozen=True):
 
     @property
     def through(self) -> float:
-        """Arrived for each that was sent.  What waited in the phase before comes on top."""
+        """Arrived messages for each sent one; backlog of the phase before counts too."""
         return self.arrived / self.sent
 
 
@@ -72,11 +72,11 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """What a group's partitions went through, in seconds, until the end of the phase in which all can flow again.
+    """Times in s without messages of a group's partitions, until the end of the phase in which all can receive again.
 
-    `longest` nothing came to one of them.  `flowing` is when something came again to the last of them, `caught_up` when
-    everything had arrived that was sent until then, both counted from the event that made it possible: the return of
-    the broker, or, where others take over what it led, its death.  A silence that outlasts the phase ends with it here.
+    `longest` is the longest time without a message in any partition.  `flowing` ends when the last partition receives
+    a message again, `caught_up` when all messages sent until then have arrived.  Both count from the broker's return
+    or, if other brokers take over its partitions, from its death.  A silence that outlasts the phase ends with it.
     """
 
     longest: float
@@ -85,10 +85,10 @@ class Silence(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Everything.
+    """The report on an outage.
 
-    `rate` is the pace that was asked for, in messages a second; `per_second` are arrivals by group, from the beginning
-    of `before` on; `since` is the event from which `Silence` counts.
+    `rate` is the requested pace in messages a second; `per_second` has arrivals by group, from `before` on;
+    `since` is the event from which `Silence` counts.
     """
 
     format: int
@@ -104,17 +104,17 @@ class Report(msgspec.Struct, frozen=True):
     read_back: ReadBack
 
     def ratio(self, group: Group, span: Span, what: str) -> float:
-        """Of a field or property of `Flow`."""
+        """Return the ratio of a field or property of `Flow` to its value in the phase `before`."""
         return float(getattr(span.flows[group], what) / getattr(self.spans[0].flows[group], what))
 
     @property
     def kept(self) -> float:
-        """The least share of its throughput that the group `OTHERS` kept in a phase."""
+        """The smallest share of its throughput that the group `OTHERS` kept in a phase."""
         return min(self.ratio(Group.OTHERS, span, "through") for span in self.spans)
 
     @property
     def refusals(self) -> list[str]:
-        """Why the figures may not be believed; nothing, if they may."""
+        """Return the reasons to refuse the figures; none for a sound report."""
         return [text for holds, text in self._rules() if not holds]
 
     def _rules(self) -> Iterator[tuple[bool, str]]:

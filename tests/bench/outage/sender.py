@@ -1,9 +1,9 @@
-"""Sends a load at its pace until SIGTERM, then prints how many messages it sent.
+"""Send a load at its pace until SIGTERM, then print the number of sent messages.
 
     python -m bench.outage.sender SOCKET RATE SIZE PARTITIONS TOPIC...
 
-One datagram at a time, each when it is due.  A sender that was kept from sending for more than a second does not catch
-up on all of it: that would be another load.
+The sender sends one datagram at a time, each when it is due.  After a delay it catches up on the last second
+only, because more would be another load.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STOP_S: Final = 10.0
 
 
 def start(load: Load, socket_path: Path) -> subprocess.Popen[bytes]:
-    """Begin to send."""
+    """Start the sender process."""
     numbers = map(str, (load.rate, load.size, load.partitions))
     words = [sys.executable, "-m", "bench.outage.sender", str(socket_path), *numbers, *load.topics]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -36,7 +36,7 @@ def start(load: Load, socket_path: Path) -> subprocess.Popen[bytes]:
 
 
 def stop(sender: subprocess.Popen[bytes]) -> int:
-    """End the sending; how many messages were sent.  AssertionError if the sender failed."""
+    """Stop the sender, and return the number of sent messages.  Raises AssertionError if the sender failed."""
     sender.terminate()
     words = sender.communicate(timeout=STOP_S)[0].decode()
     assert sender.returncode == 0, f"The sender ended with {sender.returncode}: {words}"

@@ -1,4 +1,4 @@
-"""Where a broker of three dies: the embedded brokers, or real ones.
+"""The clusters with a broker of three that dies: the embedded brokers, or real ones.
 
 The embedded ones elect no leader: the partitions of the dead broker have no leader until it is back.  Real ones have
 three replicas of each partition, and elect another leader when they have noticed.
@@ -24,10 +24,10 @@ BROKERS: Final = 3
 
 
 class Traits(NamedTuple):
-    """What one has to know of a site to understand its figures.
+    """The properties of a site that its figures depend on.
 
-    `elects`: others take over what the dead one led.  `says_when_logged`: the timestamps of records are those of the
-    leaders' logs.
+    `elects`: other brokers take over the dead broker's partitions.  `says_when_logged`: the timestamps of records are
+    the append times of the leaders' logs.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Traits(NamedTuple):
 
 
 class Site(Protocol):
-    """A cluster of three brokers, one of which is going to die."""
+    """A cluster of three brokers, one of them the victim."""
 
     bootstrap: str
 
@@ -47,10 +47,10 @@ class Site(Protocol):
         """The partitions that the victim leads now."""
 
     def kill(self) -> None:
-        """Let the victim die at once."""
+        """Kill the victim."""
 
     def bring_back(self) -> None:
-        """Start it again; returns when it is back and has all that it missed."""
+        """Restart the victim, and return once it has all records that it missed."""
 
 
 class Embedded:
@@ -114,7 +114,7 @@ class RealKafka:
 
 
 def client_of(site: Site) -> dict[str, Any]:
-    """What librdkafka needs to talk to it."""
+    """Return the configuration of a librdkafka client for a site."""
     return {"bootstrap.servers": site.bootstrap}
 
 

@@ -24,7 +24,7 @@ HEAD: Final = (
 
 
 def render(report: Report) -> str:
-    """Facts, groups by phase, what happened to the dead broker's partitions, seconds, books, and the verdict."""
+    """Facts, groups by phase, the dead broker's partitions, seconds, books, and the verdict."""
     return "\n".join(
         [*_machine(report), "", *_groups(report), *_silences(report), "", *_seconds(report), *_end(report)]
     )

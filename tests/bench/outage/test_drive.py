@@ -24,7 +24,7 @@ LOADS = Loads(Load(rate=300, topics=("outage-short",)), Load(rate=60, topics=("o
 
 
 def assert_sound(report: Report) -> None:
-    """Whatever the pace that the machine allowed."""
+    """Check a report at any pace of the machine."""
     assert [refusal for refusal in report.refusals if "pace" not in refusal] == []
     assert [span.name for span in report.spans] == ["before", "down", "back", "after"]
     assert report.pauses > 0

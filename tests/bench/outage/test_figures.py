@@ -1,4 +1,4 @@
-"""What becomes of arrivals: groups, latencies, silences, the verdict."""
+"""Figures from arrivals: groups, latencies, silences, the verdict."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REAL = Traits("real", elects=True, says_when_logged=True)
 
 
 def arrival(load: Load, number: int, until_s: int) -> Arrival:
-    """Seen 10 ms after it was sent; what was sent to the dead broker from 2 s on, half a second after `until_s`."""
+    """Return an arrival 10 ms after sending; for the dead broker from 2 s on, half a second after `until_s`."""
     home, sent_ns = load.home(number), number * S // load.rate
     waits = home.partition == 0 and 2 * S <= sent_ns < until_s * S
     return Arrival(number, home, sent_ns, until_s * S + S // 2 if waits else sent_ns + 10 * MS)
@@ -43,7 +43,7 @@ def record(load: Load, number: int) -> Record:
 
 
 def observed(until_s: int = 5) -> Observed:
-    """Phases of 2 s; the death at 2 s, the return at 4 s; what the dead one led flows again at `until_s`."""
+    """Return phases of 2 s: death at 2 s, return at 4 s; the dead broker's partitions receive again at `until_s`."""
     phases = [Phase(name, index * 2 * S, (index + 1) * 2 * S, 1.5) for index, name in enumerate(NAMES)]
     return Observed(
         *LOADS,

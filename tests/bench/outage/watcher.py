@@ -1,7 +1,7 @@
-"""Sees every record arrive, as a consumer does: librdkafka, a thread here, and the clock.
+"""A consumer that records the time of each record: librdkafka, a thread and the clock.
 
-Its own part in a latency is one round trip to a broker that answers as soon as it has something.  A broker that comes
-back is found again within tenths of a second, so that the wait for it is not the consumer's.
+Its part in a latency is one round trip to a broker, which answers as soon as it has records.  The consumer finds a
+returning broker within tenths of a second, so it does not lengthen the outage.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ QUICK: Final = {
 
 
 class Arrival(NamedTuple):
-    """A record and when it was seen; times in ns since the epoch."""
+    """A record and the time of its receipt; times are in ns since the epoch."""
 
     number: int
     place: Place
@@ -45,7 +45,7 @@ class Arrival(NamedTuple):
 
 
 class Watcher(threading.Thread):
-    """Watches partitions from their beginning on while its `with` block lasts."""
+    """A thread that consumes partitions from their beginning on during its `with` block."""
 
     def __init__(self, client: Mapping[str, Any], places: Iterable[Place]) -> None:
         super().__init__(name="watcher", daemon=True)
@@ -55,10 +55,10 @@ class Watcher(threading.Thread):
         self._error: Exception | None = None
         self.arrivals: list[Arrival] = []
         self.last_ns = dict.fromkeys(self.places, 0)
-        """When something was seen last, by partition."""
+        """Time of the last record by partition."""
 
     def seen_all_since(self, places: Iterable[Place], moment_ns: int) -> bool:
-        """Whether something has come to each of these partitions.  Raises what ended the watching, if it has ended."""
+        """Return True if each partition got a record since then.  Raises the error that ended the thread, if any."""
         if self._error is not None:
             raise self._error
         return all(self.last_ns[place] > moment_ns for place in places)
@@ -74,7 +74,7 @@ class Watcher(threading.Thread):
         self._consumer.close()
 
     def run(self) -> None:
-        """Watch."""
+        """Consume until the block ends."""
         try:
             while not self._is_over:
                 self._look()
@@ -95,4 +95,4 @@ class Watcher(threading.Thread):
 
 
 def _ignore(_error: KafkaError) -> None:
-    """That a broker is down is what this is about."""
+    """Ignore the errors of a broker that is down, which this benchmark causes."""

@@ -1,4 +1,4 @@
-"""A client library in a process of its own: what it costs to produce without any daemon.
+"""A client library in a separate process: the cost of producing without a daemon.
 
     produce LIBRARY BOOTSTRAP FILE MESSAGES
 

@@ -1,4 +1,4 @@
-"""`receive.c` for machines without a C compiler: the same arguments, the same output, a little dearer."""
+"""`receive.c` for machines without a C compiler: the same arguments, the same output, at a little more cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`send.c` for machines without a C compiler: the same arguments, the same output, at some four times the cost."""
+"""`send.c` for machines without a C compiler: the same arguments, the same output, at about four times the cost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def stamped(message: bytes) -> bytes:
 
 
 class Load(NamedTuple):
-    """What one sender sends."""
+    """The load of one sender."""
 
     messages: Sequence[bytes]
     first: int
