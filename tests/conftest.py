@@ -6,7 +6,7 @@
 * A test that takes long, and covers more of a behaviour than a shorter one, is marked `soak`; only `--soak` runs it.
 * A test that leaves a process behind fails, and so does a session: see `no_process_left_by_test` and
   `no_process_left_by_session`.
-* The Kafka clusters of a session are shared.  A test makes topics with names of its own, and one that hurts a cluster
+* The Kafka clusters of a session are shared.  A test makes topics with unique names, and a test that hurts a cluster
   calls its `heal` before it ends.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["pure_kernels", "variant"]
 
 MARKED: Final = {"kafka": frozenset({"kafka_3", "kafka_versions"}), "browser": frozenset({"browser"})}
-"""Fixtures whose tests have a mark."""
+"""Fixtures that mark their tests."""
 START_PROCESSES: Final = ("kafka", "browser", "spark")
 """Marks of tests that start a process, too."""
 LEAVES_OUT: Final = {"fast": ("kafka", "browser"), "unit": ("process",)}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
 
 Batch = list[int]
-"""Sizes of messages, which tell them apart well enough: order is what matters."""
+"""Sizes of messages, which identify them well enough for tests of the order."""
 
 
 class Model:
@@ -113,7 +113,7 @@ def test_batches_are_those_of_the_rules(runs: list[tuple[int, list[int]]], limit
 
 @pytest.mark.parametrize("limits", [BatchLimits(bytes=10), BatchLimits(messages=10)])
 def test_empty_messages_fill_a_batch_too(limits: BatchLimits) -> None:
-    """An empty message counts one byte: a flood of them must not wait for ever."""
+    """An empty message counts one byte: a flood of them must not wait without limit."""
     with new_slab() as slab:
         source, builder = Input(slab), BatchBuilder(slab, limits)
         source.receive([datagram(b"t1")] * 12)

@@ -19,7 +19,7 @@ def check(package: Path) -> subprocess.CompletedProcess[str]:
 
 
 def figures(output: str) -> dict[str, int]:
-    """Of each row of the table: its name, and what was measured."""
+    """Return the name and the measured size of each row of the table."""
     rows = [line.rsplit(maxsplit=2) for line in output.splitlines()[1:-1]]
     return {name: int(measured) for name, measured, _limit in rows}
 

@@ -1,4 +1,4 @@
-"""What a newcomer meets first: scripts/demo, and the Python in the README."""
+"""The first steps of a newcomer: scripts/demo, and the Python in the README."""
 
 from __future__ import annotations
 
@@ -179,9 +179,9 @@ def test_the_demo_would_notice(found: dict[int, list[bytes]], fault: str, monkey
     assert demo.faults_of(sent, found) == fault
 
 
-# --- what the README shows to programmers --------------------------------------------------------------------------
+# --- the examples of the README for programmers --------------------------------------------------------------------
 def received_from(code: str, directory: Path, count: int) -> Sequence[object]:
-    """What the daemon's socket would receive from the code."""
+    """Return the data that the code sends to the daemon's socket."""
     path = directory / "in.dgram"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(path))

@@ -26,10 +26,10 @@ SOURCES: Final = (
 )  # fmt: skip
 LEFT_OUT: Final = shutil.ignore_patterns("*.so", "__pycache__")
 TRIED: Final = ("look", "stamp")
-"""The kernels whose compilation is tried: all are built alike, and Cython needs a minute for the large ones."""
+"""The kernels that the tests compile: all build alike, and Cython needs a minute for the large ones."""
 KERNELS: Final = {path.stem for path in (ROOT / "bruce_mp" / "kernels" / "compiled").glob("*.pyx")}
 MACHINES: Final = {"x86_64": 62, "aarch64": 183}
-"""What ELF calls the architectures that there are wheels for."""
+"""ELF's names of the architectures with wheels."""
 
 
 def run(command: Sequence[str], directory: Path, **environment: str) -> str:
@@ -62,7 +62,7 @@ def copy_sources(sources: Path) -> None:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What pip would install from the sources, built with a compiler that fails."""
+    """Build the package from the sources with a compiler that fails."""
     directory = tmp_path_factory.mktemp("install")
     sources, target = directory / "sources", directory / "target"
     copy_sources(sources)

@@ -1,4 +1,4 @@
-"""What must hold of the repository as a whole, whatever the code does."""
+"""Rules for the repository as a whole, independent of the code's behaviour."""
 
 from __future__ import annotations
 

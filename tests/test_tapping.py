@@ -1,4 +1,4 @@
-"""Message debugging: what is copied on its way."""
+"""Message debugging: the copies of messages on their way."""
 
 from __future__ import annotations
 

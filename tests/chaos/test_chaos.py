@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 RATE: Final = 400.0
 
 
-# Seeds whose variations differ: combined, per topic and no batches; snappy, gzip and zstd; large and small datagrams.
+# Seeds with different variations: combined, per topic and no batches; snappy, gzip and zstd; large and small datagrams.
 @pytest.mark.parametrize("seed", [12, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (27, 29))])
 def test_nothing_is_lost_doubled_or_reordered(tmp_path: Path, kafka_3: KafkaCluster, seed: int) -> None:
     run_chaos(Run(seed, 60, RATE), Real(kafka_3), tmp_path)

@@ -1,4 +1,4 @@
-"""What can be said of the files below deploy/ without the programs that they are for."""
+"""Checks of the files below deploy/ that need none of their programs."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def names() -> list[Named]:
 
 @cache
 def definitions(path: Path) -> frozenset[str]:
-    """Functions, classes, `Class.method` and constants of a module; of a compiled one, what its lines define."""
+    """Functions, classes, `Class.method` and constants of a module; of a compiled one, its lines' definitions."""
     if path.suffix == ".pyx":
         return frozenset(re.findall(r"^ *(?:cdef |cpdef )?(?:class|def) (\w+)", path.read_text(), re.MULTILINE))
     found: set[str] = set()

@@ -1,4 +1,4 @@
-"""What the pages name exists: pages, headings, files, commands and their options, settings."""
+"""The pages name only existing pages, headings, files, commands, options and settings."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def command_of(words: list[str]) -> str:
 
 
 def lines_with_commands(path: Path) -> list[list[str]]:
-    """What stands between ` and `, or on a line of its own, and begins with one of our programs."""
+    """Return the commands between backticks or on a separate line that begin with one of our programs."""
     text = path.read_text().replace("\\\n", " ")
     found = re.findall(r"(?:^|[`/=$#] ?)((?:bruce|bruce-spark) +[a-z-]+[^`\n]*)", text, re.MULTILINE)
     return [words for line in found if (words := line.split())[1] in COMMANDS or words[0] == "bruce-spark"]

@@ -89,11 +89,11 @@ path = "/run/bruce/in.dgram"
 run_dir = "/run/bruce/private"
 END""",
 }
-"""What a page takes for granted at a block, in the language of the block, done before it."""
+"""A page's unstated preparation for a block, in the language of the block, run before it."""
 OWN_DAEMON: Final = {"README.md", "docs/getting-started.md", "docs/spark.md"}
 """Pages that start a daemon themselves."""
 DISCARDED: Final = {"docs/getting-started.md": {"BAD_TOPIC": 1}}
-"""What a page has the daemon discard on purpose."""
+"""The messages that a page makes the daemon discard on purpose."""
 
 
 def is_tried(block: Block) -> bool:
@@ -101,7 +101,7 @@ def is_tried(block: Block) -> bool:
 
 
 def pages(languages: set[str], *, own_daemon: bool) -> list[Path]:
-    """Those that start a daemon or do not, and show something in one of the languages."""
+    """Return the pages that start a daemon, or do not, and have a block in one of the languages."""
     shown = {block.page for block in all_blocks() if is_tried(block) and block.language in languages}
     return [page for page in PAGES if name_of(page) in shown and (name_of(page) in OWN_DAEMON) == own_daemon]
 

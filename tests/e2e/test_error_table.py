@@ -171,7 +171,7 @@ def test_what_is_sent_again_arrives_once_and_in_order(stage: Stage, action: Acti
     # Partitions may be paused together; none is for the other actions.
     assert (counted.pauses > 0) == (action is Action.PAUSE_AND_REROUTE)
     assert counted.resend_acks == (len(rows) if action in RESENT else 0)
-    # Only trouble with sequence numbers makes the broker forget what it has.
+    # Only with a new epoch the broker cannot recognise a repeated batch.
     assert (counted.possible_duplicates > 0) == (action is Action.BUMP_EPOCH)
 
 

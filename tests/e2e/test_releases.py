@@ -221,6 +221,6 @@ def test_a_broker_that_rests_is_not_taken_for_an_older_one(
         assert daemon.get("/server_info/json")["delivery"] == release.delivery
     records = read_back(cluster, load.topics, has_timestamps=True)
     assert_repeated_at_most(books.possible_duplicates, load, records)
-    # Whether anything is in flight when the broker stops is chance; where batches are recognised nothing is in doubt.
+    # Chance decides if a request is in flight when the broker stops; with recognised batches none is in doubt.
     assert books.possible_duplicates == 0 or release.delivery == "at least once"
     assert stored(cluster, "rest") == {(release.magic, 0)}

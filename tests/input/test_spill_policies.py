@@ -1,4 +1,4 @@
-"""What other policies do to spilled attempts: timestamps, the part of a topic, and messages that wait beside them."""
+"""The effect of other policies on spilled attempts: timestamps, the part of a topic, and waiting messages."""
 
 from __future__ import annotations
 

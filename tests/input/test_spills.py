@@ -66,7 +66,7 @@ def files_of(slab: Slab) -> list[Path]:
 
 
 class Sink:
-    """A router, dispatchers and brokers in one: delivers what inputs hand over, and remembers it in order."""
+    """A router, dispatchers and brokers in one, which delivers the inputs' messages and keeps them in order."""
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
@@ -392,7 +392,7 @@ class Model:
     )
 )
 def test_any_order_of_frames_feeds_and_deaths_keeps_the_books(steps: list[tuple[str, int, int]]) -> None:
-    """What is delivered is what stands between a begin and its end, or outside of both."""
+    """The daemon delivers the messages between a begin and its end, or outside of both."""
     with new_slab(GEOMETRY) as slab:
         model = Model(slab)
         for what, who, count in steps:

@@ -1,4 +1,4 @@
-"""A stream worker whose topics have thresholds: the connections that wait, their order and their counts."""
+"""A stream worker with thresholds of topics: the waiting connections, their order and their counts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALICE: Final = 1001
 
 
 def stuck_worker(slab: Slab, *, blocks: bool = True, rules: Rules | None = None) -> tuple[StreamInput, Client]:
-    """Create a worker with one topic at its threshold, and the client whose messages wait."""
+    """Create a worker with one topic at its threshold, and the client of the waiting messages."""
     worker = StreamInput(slab, topics=TOPICS, blocks=blocks, alpha=16, rules=rules)
     client = worker.connect(user=ALICE)
     for _ in range(GEOMETRY.chunks):

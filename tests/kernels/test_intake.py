@@ -52,7 +52,7 @@ def an_intake(slab: Slab, linger_of: Callable[[bytes], int]) -> tuple[Intake, La
 
 @pytest.fixture
 def intake(slab: Slab) -> Intake:
-    """Create an intake whose runs linger long."""
+    """Create an intake with a long linger time."""
     return an_intake(slab, lambda _: 60_000)[0]
 
 

@@ -37,7 +37,7 @@ LARGE: Final = bytes(5000)
 
 
 class Sender:
-    """An input without sockets, whose topics have thresholds."""
+    """An input without sockets and with thresholds of topics."""
 
     def __init__(self, slab: Slab, alpha: int = 16, topics: Sequence[bytes] = TOPICS) -> None:
         self.slab = slab
@@ -229,7 +229,7 @@ def test_the_counts_are_those_of_the_slab_also_after_a_restart(
 
 
 def pressed(slab: Slab, *topics: bytes) -> Sender:
-    """Create an input whose senders block, with one topic over its threshold."""
+    """Create an input with blocking senders and one topic over its threshold."""
     sender = Sender(slab, topics=topics)
     sender.shares.blocks = True
     sender.send(*[(topic, b"seen") for topic in topics[1:]])

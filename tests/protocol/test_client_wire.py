@@ -184,7 +184,7 @@ def any_partition(
     value: tuple[int, bytes] = (5, b"hello"),
     size: int | None = None,
 ) -> bytes:
-    """A message whose every length can lie; sizes are given beside the bytes."""
+    """A message with separate sizes and bytes, so that each length can be wrong."""
     extra = struct.pack(">i", 7) if api_key == 257 else b""
     body = struct.pack(">h", flags) + extra + struct.pack(">h", topic[0]) + topic[1] + struct.pack(">q", NOW)
     body += struct.pack(">i", key[0]) + key[1] + struct.pack(">i", value[0]) + value[1]

@@ -1,4 +1,4 @@
-"""The frames of fenced attempts: the vectors of the documentation, round trips, and what is refused."""
+"""The frames of fenced attempts: the vectors of the documentation, round trips, and refusals."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Story = Callable[[World], None]
 
 
 def send(world: World, runs: int) -> None:
-    """Runs of three messages for one partition; each becomes a segment of its own."""
+    """Send runs of three messages for one partition; each becomes a separate segment."""
     for _ in range(runs):
         world.send([(b"t", datagram(b"t", b"v", partition_key=KEY), KEY)] * 3)
         world.ring()

@@ -21,7 +21,7 @@ SLOT = 0
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """One topic with one partition, whose dispatcher has sent a first message."""
+    """Create one topic with one partition; its dispatcher has sent a first message."""
     with new_slab(Geometry(chunks=64, topics=16, partitions=16, landing_slots=16, landing_slot_size=4096)) as slab:
         world = World(slab, {b"t": [1]}, a_config(action="none"))
         world.boot()

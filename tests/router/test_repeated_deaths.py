@@ -112,7 +112,7 @@ class DeadlyWorld(World):
 
 @pytest.fixture
 def slab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slab]:
-    """A slab whose placements and sequence numbers count as stores, as its words do."""
+    """A slab that counts placements and sequence numbers as stores, beside its words."""
     with new_slab(GEOMETRY) as made:
         place, store = runs.place, tables.store_next_sequence
 

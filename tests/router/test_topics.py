@@ -44,7 +44,7 @@ def a_topic(slab: Slab, rule: TopicBatching = UNBATCHED) -> Topic:
 
 
 class Input:
-    """An input whose runs have one message each.  `row` tells it from another."""
+    """An input with one message in each run.  `row` distinguishes inputs."""
 
     def __init__(self, slab: Slab, row: int = INPUT_ROW) -> None:
         self._pool = ChunkPool(slab, row)
@@ -123,7 +123,7 @@ def test_large_batches_go_one_partition_further_each(slab: Slab) -> None:
 
 def test_combined_topics_stay_with_a_partition_for_the_time_of_a_batch(slab: Slab) -> None:
     sender, topic = Input(slab), a_topic(slab, COMBINED)
-    large = [sender.run(5000) for _ in range(30)]  # each in a chunk of its own
+    large = [sender.run(5000) for _ in range(30)]  # each in a separate chunk
     chosen = [topic.next_partition([segment], lambda *_: True, at * 20) for at, segment in enumerate(large)]
     assert [len(set(chosen[at : at + 5])) for at in range(0, 30, 5)] == [1] * 6
     assert len(set(chosen)) == PARTITIONS

@@ -275,7 +275,7 @@ def test_a_crash_while_a_span_is_released_leaves_it_to_be_released_again() -> No
 
 
 def filled(slab: Slab, pool: ChunkPool, span: int, now_ms: int) -> Segment:
-    """Fill and seal a run in a span of its own."""
+    """Fill and seal a run in a separate span."""
     chunk = pool.allocate(span, now_ms)
     assert chunk is not None
     lane = Lane(slab, Head(1, b"", 0, -1, 0))

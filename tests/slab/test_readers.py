@@ -37,7 +37,7 @@ ROUTED: Final = word(State.ROUTED, 1)
 
 
 def message(arrival: int, rand: random.Random) -> bytes:
-    """Return a message whose value identifies it."""
+    """Return a message with a value that identifies it."""
     size = rand.choice([0, 10, 300, 3000, 9000]) if rand.random() < 0.9 else 20000
     topic = rand.choice(NAMES)
     key = rand.randrange(4) if rand.random() < 0.5 else None

@@ -151,7 +151,7 @@ def test_the_version_changes_with_every_transaction(slab: Slab) -> None:
 
 
 def test_what_was_reclaimed_since_is_not_touched_when_a_transaction_is_done_again(slab: Slab) -> None:
-    """Another process may own a chunk whose records were settled before the crash."""
+    """The records of a chunk may be settled before the crash, so that another process owns the chunk."""
     [segment] = _filled(slab, b"old")
     row = Row(slab, DISPATCHER_ROW)
     images = crash_images(

@@ -1,7 +1,7 @@
 """Faults in the log of a broker that had acknowledged everything: the audit names each message.
 
 Parquet → backfill → daemon → embedded broker, which then loses a batch, has one twice and swaps two. The test compares
-the audit's report with the broker's log, record by record, by code of its own.
+the audit's report with the broker's log, record by record, by separate code.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ OLD_EPOCH: Final = 47
 INVALID_TIMESTAMP: Final = 32
 INVALID_RECORD: Final = 87
 BY_RECORD: Final = frozenset({INVALID_TIMESTAMP, INVALID_RECORD})
-"""Codes whose answers may name records."""
+"""Codes with answers that may name records."""
 REMEMBERED: Final = 5
 MASK: Final = 0x7FFFFFFF
 

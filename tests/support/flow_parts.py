@@ -1,4 +1,4 @@
-"""Parts of `flow.World`: a config, memory whose stores can kill, and a counting reporter."""
+"""Parts of `flow.World`: a config, memory with stores that can kill, and a counting reporter."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _default_batching(action: Any) -> DefaultBatching:
 
 
 class FakeReporter:
-    """Counts what is reported."""
+    """A reporter that counts the reported discards."""
 
     def __init__(self) -> None:
         self.discarded: dict[DiscardReason, int] = defaultdict(int)

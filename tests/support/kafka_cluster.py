@@ -134,7 +134,7 @@ class KafkaCluster:
             (plan.data / "meta.properties").write_text(meta)
             shutil.copy(checkpoint, plan.data / CHECKPOINT)
 
-    # --- what clients need -------------------------------------------------------------------------------------------
+    # --- parts for clients -------------------------------------------------------------------------------------------
     @property
     def node_ids(self) -> tuple[int, ...]:
         return tuple(plan.node_id for plan in self._plans)

@@ -1,7 +1,7 @@
 """The property files and command lines of Kafka and ZooKeeper: text in, text out, no process is touched here.
 
 Everything is tuned for a test: small heaps, one partition for each internal topic, no waiting for more group members.
-`FAST_FAILOVER` is what makes a dead leader known after 1-2 s instead of 6-10 s.
+`FAST_FAILOVER` makes a dead leader known after 1-2 s instead of 6-10 s.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _properties(settings: Mapping[str, str]) -> str:
 
 
 def java_command(dist: KafkaDist, directory: Path, main_class: str, arguments: Iterable[str | Path]) -> list[str]:
-    """Run `main_class`; what it and its native libraries scatter stays in `directory`."""
+    """Run `main_class`; its temporary files and those of its native libraries stay in `directory`."""
     log4j = directory / "log4j.properties"
     log4j.write_text(LOG4J_PROPERTIES)
     local = (f"-Djava.io.tmpdir={directory}", f"-Dlog4j.configuration=file:{log4j}")

@@ -2,7 +2,7 @@
 
     python -m support.kafka_dist [VERSION ...]      (with tests/ on the path) fetches what is missing and says so
 
-The jars of one version lie in `CACHE/kafka/VERSION/jars`.  Nothing is skipped: what cannot be had raises `StartError`
+The jars of one version lie in `CACHE/kafka/VERSION/jars`.  A jar that cannot be fetched raises `StartError`
 with a remedy.
 
 A further version is a further row in `RELEASES`.  Do not use version ranges: some releases do not resolve.
@@ -63,7 +63,7 @@ RELEASES: Final = {
 }
 NEWEST: Final = "4.3.1"
 TESTED: Final = ("2.8.2", "3.9.2", NEWEST)
-"""What most tests of brokers start; the others serve those of old brokers.  `scripts/test` fetches all of them."""
+"""The versions of most tests of brokers; other versions serve tests of old ones.  `scripts/test` fetches all."""
 
 
 @dataclass(frozen=True, slots=True)

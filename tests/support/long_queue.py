@@ -1,4 +1,4 @@
-"""A daemon at whose socket many datagrams may wait.  A program, for a network namespace of its own.
+"""A daemon with a long queue of datagrams at its socket.  A program, for a separate network namespace.
 
     python -m support.long_queue DIRECTORY
 
@@ -54,7 +54,7 @@ def in_namespace(directory: Path) -> list[int]:
 
 
 def may_have_namespaces() -> bool:
-    """Whether this user may have one, on this machine, and set the queue's length there."""
+    """Return True if this user may create a network namespace here and set its queue's length."""
     if shutil.which(NAMESPACE[0]) is None:
         return False
     return subprocess.run([*NAMESPACE, "test", "-w", QUEUE_LENGTH], capture_output=True, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Router and dispatchers as plain objects around one slab, wired by queues that lose what a killed process had.
+"""Router and dispatchers as plain objects around one slab, wired by queues that lose the frames of a killed process.
 
 A process can be killed at any store of a word into the slab: its object is thrown away, what it had not sent is gone,
 and a new one begins on the slab.  Time stands still.
@@ -179,7 +179,7 @@ class Machine:
             self.words.left = None
         return True
 
-    # --- what processes do after each round --------------------------------------------------------------------------
+    # --- work of processes after each round --------------------------------------------------------------------------
 
     def _after_router(self) -> None:
         self.router.flush_due(self.now_ms)

@@ -1,4 +1,4 @@
-"""What the monitoring script of the old daemons makes of `/counters`, as their documents and its source tell.
+"""The evaluation of `/counters` by the old daemons' monitoring script, after their documents and its source.
 
 The names, the sums and the order of the checks are its own; how it keeps its reports is not.
 """

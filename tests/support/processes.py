@@ -1,7 +1,7 @@
 """Processes that a test starts, and the proof that it ended them all.
 
 * `spawn` starts a command that dies with this process, however this process ends.
-* `become_subreaper` makes orphans our children: a process whose parent was killed (that is what our tests do) still
+* `become_subreaper` makes orphans our children: a process with a killed parent (our tests kill some) still
   shows up in `descendants`, where it would otherwise hide below process 1.  When it ends it stays a zombie until the
   test is over, so ask `descendants` or `still_alive`, and not whether the number of the process is gone.
 * `descendants` is what the leak checks of `conftest.py` compare; it leaves out the helpers that `multiprocessing` keeps

@@ -85,7 +85,7 @@ class Reader:
         self._toml = ""
         self._last_command = ""
         self.terminals: dict[str, Path] = {}
-        """What each program in the foreground has written, by its name."""
+        """The output of each program in the foreground, by its name."""
         for name in ("home", "bin", "run/bruce", "etc/bruce", "etc/dory", "dev/shm", "var/lib/nagios", "var/log/bruce"):
             (self.root / name).mkdir(parents=True)
         for name, script in PROGRAMS.items():
@@ -119,7 +119,7 @@ class Reader:
             return dict(json.load(answer))
 
     def discarded(self) -> dict[str, int]:
-        """What became of the messages that did not get to Kafka, by reason, when all are settled."""
+        """Wait until all messages are settled, and return the discarded ones by reason."""
         self._wait_settled()
         return dict(self.books()["discarded"])
 
@@ -134,7 +134,7 @@ class Reader:
     # --- following ---------------------------------------------------------------------------------------------------
 
     def follow(self, block: Block, given: str = "") -> None:
-        """Do what the block shows; `given` is what its page takes for granted, in the language of the block."""
+        """Run a block after `given`, the page's unstated preparation, in the language of the block."""
         ways: dict[str, Callable[[Block, str], None]] = {
             "toml": self._configure,
             "shell": self._follow_shell,
@@ -193,7 +193,7 @@ class Reader:
         self._last_command = lines[-1]
 
     def _write_configuration(self, lines: list[str]) -> None:
-        """Where the reader was told to put what the page showed last."""
+        """Store the last shown config at the path of a `bruce run`, unless another command writes that file."""
         for line in lines:
             found = re.match(r"bruce run --config (\S+)", line)
             if found and not any(f"> {found[1]}" in other for other in lines):
@@ -224,7 +224,7 @@ class Reader:
         text = text.replace("--count 100000", "--count 20000")  # the killing is as good, and sooner over
         return re.sub(r"^(bruce (?:check|status))$", rf"\1 --url {self._url}", text, flags=re.MULTILINE)
 
-    # --- what stays in the foreground --------------------------------------------------------------------------------
+    # --- programs in the foreground --------------------------------------------------------------------------------
 
     def _serve(self, name: str, arguments: list[str]) -> None:
         if name == "run":

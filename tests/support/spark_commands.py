@@ -35,7 +35,7 @@ class Command:
     log: Path
 
     def wait(self) -> int:
-        """Its exit status; what it said goes to the test's output if that is not 0."""
+        """Return the exit status; if it is not 0, copy the command's output to the test's."""
         code = self.process.wait(WAIT_S)
         if code:
             sys.stderr.write(self.said())

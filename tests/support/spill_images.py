@@ -1,4 +1,4 @@
-"""What is left in a slab and in its spill files when a process is killed at any step.
+"""The state of a slab and its spill files after a process is killed at any step.
 
 As `crash_images`, with the files: a step is a store to the slab or an act on a file.
 """

@@ -37,7 +37,7 @@ NO_TLS = Tls()
 
 
 class PagesOfNoDaemon:
-    """What the pages show and do, in one place."""
+    """The contents and actions of the pages, in one place."""
 
     def __init__(self, path: Path, tls: Tls = NO_TLS) -> None:
         self.settings = PageSettings(tls, METADATA_MAX_AGE_MS, Http())
@@ -79,7 +79,7 @@ class PagesOfNoDaemon:
         self.refreshes += 1
 
     def begin(self, row: int, pid: int | None = None, silent_ms: int = 0) -> None:
-        """Start the process of a row, whose last heartbeat was `silent_ms` ago."""
+        """Start the process of a row, with its last heartbeat `silent_ms` ago."""
         Row(self.slab, row).begin(os.getpid() if pid is None else pid, STARTED_MS)
         at = self.slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS
         self.slab.store_signed(at, self.now_ms - silent_ms)

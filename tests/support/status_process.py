@@ -1,4 +1,4 @@
-"""A status process of its own, started as the supervisor starts it."""
+"""A single status process, started as the supervisor starts it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The other end of a stream client, in a thread: takes frames apart and answers barriers as a test wants.
 
-It stands in for the daemon where a test is about what the client sends.
+It replaces the daemon in tests of the data that a client sends.
 """
 
 from __future__ import annotations

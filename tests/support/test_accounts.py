@@ -1,4 +1,4 @@
-"""The comparison must find what it is there to find."""
+"""The comparison of accounts finds each kind of difference."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_in_a_topic_that_has_grown_messages_of_one_home_by_one_count_may_pass() 
 
 
 def test_messages_that_stand_in_elsewhere_may_pass() -> None:
-    """With three partitions, what is sorted by its home is in order; with one it is not."""
+    """With three partitions, records sorted by their home are in order; with one they are not."""
     records = arrived()
     keys = {
         message.value: message.partition_key for sender in SENT for message in islice(messages_of(LOAD, sender), 30)

@@ -1,4 +1,4 @@
-"""The harness with real brokers: what the other tests lean on must hold before they say anything."""
+"""The harness with real brokers: the behaviour that the other tests rely on."""
 
 from __future__ import annotations
 

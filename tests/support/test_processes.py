@@ -1,4 +1,4 @@
-"""The rule that a test ends what it starts, and the tools that hold it."""
+"""The rule that a test ends the processes that it starts, and the tools that enforce it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ EPOCH_MS: Final = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the senders send.  `keyed` is the share of PartitionKey messages in percent."""
+    """The load of the senders.  `keyed` is the share of PartitionKey messages in percent."""
 
     topics: tuple[str, ...]
     senders: int
@@ -136,7 +136,7 @@ def homes_of(message: Message, counts: Iterable[int]) -> tuple[int, ...] | None:
 
 
 def assert_all_there(load: Load, records: Mapping[str, Iterable[Seen]], *, partitions: int = 1) -> None:
-    """Compare what was read back with what was sent: none lost, none doubled, nothing changed, in order.
+    """Compare the consumed records with the sent messages: none lost, none doubled, nothing changed, in order.
 
     `records` has for each topic the records of all partitions, each partition's in order of offset.  The order holds
     per sender, partition and kind of message: AnyPartition messages may be passed by PartitionKey messages.  Where some
@@ -172,7 +172,7 @@ def _name_of(seen: Seen) -> tuple[int, int]:
 
 
 def digest_of(value: bytes) -> bytes:
-    """What stands for a value in a comparison of many."""
+    """Return a short form of a value, for a comparison of many."""
     return hashlib.blake2b(value, digest_size=16).digest()
 
 

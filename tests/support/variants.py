@@ -26,7 +26,7 @@ _OWN: Final = ("bruce_mp.kernels.pure", "bruce_mp.kernels.compiled", "bruce_mp.s
 
 
 def _interface(modules: Iterable[str]) -> dict[str, Any]:
-    """What modules have of the kernels' interface."""
+    """The names of the kernels' interface that modules import."""
     loaded = [vars(import_module(module)) for module in modules]
     return {name: module[name] for module in loaded for name in kernels_package.__all__ if name in module}
 

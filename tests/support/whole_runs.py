@@ -64,7 +64,7 @@ def run_to_the_end(
 class Sender:
     """A thread that sends the messages of a load's sender 0 until it is refused, or told to stop; `accepted` counts.
 
-    What the kernel has taken is accepted, whether the daemon has read it or not.  `pause_s` lies between two messages;
+    A message is accepted once the kernel has it, before the daemon reads it.  `pause_s` lies between two messages;
     `longest_s` is how long the slowest of them took.
     """
 
@@ -82,7 +82,7 @@ class Sender:
         self._thread.start()
 
     def stop(self) -> Load:
-        """Let it end after the present message; what it has sent."""
+        """Stop the sender after the present message, and return its sent messages."""
         self._stop.set()
         self.join()
         return replace(self.load, messages=self.accepted)
