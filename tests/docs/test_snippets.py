@@ -41,7 +41,6 @@ NOT_TRIED: Final[dict[Key, str]] = {
     ("docs/spark.md", "$ python3 -m venv ~/spark-venv"): INSTALLS,
     ("docs/getting-started.md", "d /run/bruce 0755 bruce bruce -"): "needs root, and the user of the block below it",
     ("docs/getting-started.md", "useradd --system --shell /usr/sbin/nolog"): "makes a user of this host",
-    ("docs/architecture.md", "clients ──datagrams──▶ input ──RUNS──▶"): "a drawing",
     ("docs/clients/README.md", "int32 Size | int16 256 | int16 0 | int16"): "a layout: test_client_wire.py",
     ("docs/operating.md", "/opt/bruce-1.0   /opt/bruce-1.1   /opt/b"): "a drawing of directories",
     ("docs/operating.md", "systemctl stop bruce"): "needs systemd; tests/e2e/test_upgrade.py stops and starts a daemon",
