@@ -93,8 +93,9 @@ class MeasuredDaemon:
         write_datagrams(messages, [STUCK], STUCK_SIZE)
         most = SLAB_BYTES * percent // 100 // STUCK_SIZE
         self._stuck = self._send_stuck(tools, most * SURE_PERCENT // 100, messages)
-        while self._share_in_use() < percent / 100:
+        while (share := self._share_in_use()) < percent / 100:
             self._stuck += self._send_stuck(tools, most // 100, messages)
+            assert self._share_in_use() > share, "the daemon discards what should fill its slab"
 
     def _send_stuck(self, tools: Tools, count: int, messages: Path) -> int:
         case = Case("stuck", STUCK_SIZE, count)
@@ -207,7 +208,10 @@ def _is_settled(slab: Slab, received: int, stuck: int) -> bool:
 def measured_daemon(tools: Tools, directory: Path, site: Site) -> Iterator[MeasuredDaemon]:
     """Start brokers and a daemon, with their files below `directory`, and stop both at the end."""
     with started_brokers(tools, site, directory) as broker:
-        daemon = Daemon(directory, broker.bootstrap, {**SETTINGS, **_streams(directory, site), **site.settings})
+        settings = {**SETTINGS, **_streams(directory, site), **site.settings}
+        if site.filled:
+            settings["topic_share.alpha"] = 0  # one stuck topic is to fill the slab beyond its part
+        daemon = Daemon(directory, broker.bootstrap, settings)
         first = FirstMessage(daemon)
         first.start()
         with daemon:
