@@ -248,6 +248,7 @@ def block_settings(max_delay_ms: int = 30_000) -> dict[str, object]:
     return {
         **SMALL_SLAB,
         "input.unix_datagram.when_full": "block",
+        "topic_share.alpha": 0,  # with thresholds, a socket whose topics are all stuck discards some each second
         "delivery.shutdown_max_delay_ms": max_delay_ms,
     }
 
