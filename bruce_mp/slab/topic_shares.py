@@ -171,7 +171,7 @@ class TopicShares:
     Where the senders of all topics share a socket that `blocks`, a topic over its threshold may only be slower than its
     senders.  It gets its chunk, and the socket has to rest: see `must_rest`.  The topic is refused once it is stuck:
     none of its chunks becomes free for a second, while another topic holds nothing or frees chunks.  Where all topics
-    are stuck the socket rests, and nothing is refused.
+    are stuck the socket rests, but for a trial each second, which refuses stuck topics and admits new ones.
     """
 
     def __init__(self, pool: ChunkPool, topics: TopicTable, alpha_of: Callable[[bytes], int]) -> None:
