@@ -109,7 +109,7 @@ class _Process:
         self._security = security_of(kafka, self._loop)
         self._openings = Openings(kafka.broker_version, logs_in=self._security.logins is not None)
 
-    def apply(self, config: Config) -> None:
+    def apply_config(self, config: Config) -> None:
         """Apply a reloaded config.  Settings that need a restart keep their old values."""
         before, self._config = self._config, config
         renew_logging(before.logging, config.logging, self._name)
@@ -143,7 +143,7 @@ class _Process:
         elif isinstance(word, DebugTopics):
             self._tap.choose(word)
         elif isinstance(word, NewConfig):
-            self.apply(word.config)
+            self.apply_config(word.config)
             self._control.send(ConfigTaken(word.number))
         elif isinstance(word, Stop):
             self._loop.stop()

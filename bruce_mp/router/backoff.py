@@ -19,13 +19,13 @@ class PauseBackoff:
     """The back-off of one scope; times in milliseconds on one clock."""
 
     def __init__(self, initial_ms: int, max_double: int, minimum_ms: int, rng: random.Random) -> None:
-        self.change(initial_ms, max_double, minimum_ms)
+        self.apply_config(initial_ms, max_double, minimum_ms)
         self._rng = rng
         self._window_ends_ms: int | None = None
         self._doubled = 0
         self._last_end_ms = 0
 
-    def change(self, initial_ms: int, max_double: int, minimum_ms: int) -> None:
+    def apply_config(self, initial_ms: int, max_double: int, minimum_ms: int) -> None:
         """Replace the parameters; a window that has begun keeps its end."""
         self._initial_ms = initial_ms
         self._max_double = max_double

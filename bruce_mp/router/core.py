@@ -15,13 +15,13 @@ from bruce_mp.damage import refuse
 from bruce_mp.discarding import Discards
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.pipes.frames import Kind
-from bruce_mp.router.dispatching import Dispatching
+from bruce_mp.router.assignments import Assignments
+from bruce_mp.router.metadata_refresh import RefreshSchedule
+from bruce_mp.router.missing_topics import MissingTopics
 from bruce_mp.router.rate_limit import RateLimits
-from bruce_mp.router.tables import EVERY_MS, Tables
+from bruce_mp.router.slab_tables import EVERY_MS, SlabTables
 from bruce_mp.router.topics import Topic, portions_of
-from bruce_mp.router.unknown import UnknownTopics
-from bruce_mp.router.vanishing import Vanishing
-from bruce_mp.router.wish import MetadataWish
+from bruce_mp.router.unknown_topics import UnknownTopics
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.recovery import sweep, sweep_filled
@@ -80,7 +80,7 @@ class Router:
         self._discards = Discards(slab, row, reporter)
         self._limits = RateLimits(slab, self._discards, config.rate_limit_for)
         self._tap = tap
-        self._tables = Tables(slab)
+        self._tables = SlabTables(slab)
         self._table = self._tables.topics
         self._view: ClusterView | None = None
         self._topics: dict[int, Topic] = {}
@@ -89,33 +89,33 @@ class Router:
         self._plain_records = [0, 0]
         """Records of plain runs that are not counted yet: without and with a partition key."""
         self._draining = False
-        self._vanishing = Vanishing()
-        self.wish = MetadataWish()
+        self._missing = MissingTopics()
+        self.refresh = RefreshSchedule()
         self.unknown = UnknownTopics(
-            self._discards, self.wish, lambda: self._table.room, autocreate=config.delivery.topic_autocreate
+            self._discards, self.refresh, lambda: self._table.room, autocreate=config.delivery.topic_autocreate
         )
-        self.dispatching = Dispatching(
+        self.assignments = Assignments(
             slab,
             row,
             config.delivery,
             tables=self._tables,
             incarnation=incarnation,
             leader_of=self._leader_of,
-            wish=self.wish,
+            refresh=self.refresh,
             rng=rng,
         )
 
-    def apply(self, config: Config, now_ms: int) -> None:
+    def apply_config(self, config: Config, now_ms: int) -> None:
         """Apply a reloaded config.  Batches with a changed rule are sent first."""
         self._config = config
-        self._limits.apply(config.rate_limit_for)
-        self.unknown.change(autocreate=config.delivery.topic_autocreate)
-        self.dispatching.apply(config.delivery)
+        self._limits.apply_config(config.rate_limit_for)
+        self.unknown.apply_config(autocreate=config.delivery.topic_autocreate)
+        self.assignments.apply_config(config.delivery)
         for topic in self._topics.values():
             rule = config.batching_for(topic.name)
             if rule != topic.rule:
                 self.flush(topic.number, now_ms)
-                topic.take_rule(rule)
+                topic.apply_config(rule)
 
     def _leader_of(self, topic: int, partition: int) -> int | None:
         if self._view is None or not self._table.has(topic):
@@ -166,7 +166,7 @@ class Router:
         return head.topic, partition
 
     def _next_partition(self, topic: Topic, segments: Sequence[Segment], now_ms: int) -> int | None:
-        return topic.next_partition(segments, self.dispatching.is_open, now_ms)
+        return topic.next_partition(segments, self.assignments.is_open, now_ms)
 
     def _is_plain(self, topic: Topic, head: RunHead) -> bool:
         is_tapped = self._tap is not None and self._tap.is_open
@@ -180,7 +180,7 @@ class Router:
 
     def _send_plain(self, plain: dict[_Key, list[Segment]], now_ms: int) -> None:
         """Send runs by topic and partition, with one parcel for each dispatcher."""
-        for (number, partition), segments in self.dispatching.queue(plain).items():
+        for (number, partition), segments in self.assignments.queue(plain).items():
             try:
                 self._send(self._topics[number], partition, segments, Kind.QUEUE, now_ms)
             except SlabError as error:
@@ -230,7 +230,7 @@ class Router:
             rule = self._config.batching_for(name)
             topic = self._topics[number] = Topic(self._slab, number, name, rule, self._rng)
             if self._view is not None:
-                topic.take_view(self._view.topics.get(name))
+                topic.update_view(self._view.topics.get(name))
         return topic
 
     def _without_long(self, topic: Topic, segment: Segment) -> list[Segment]:
@@ -264,7 +264,7 @@ class Router:
     def _route_keyed(self, topic: Topic, segment: Segment, run: Run, now_ms: int) -> None:
         if not topic.targets:
             topic.parked_keyed.append(segment)
-            self.dispatching.want_leader(now_ms, now_ms)
+            self.assignments.request_leader(now_ms, now_ms)
             return
         # Use the input's count, also after an increase: another count would mix lanes and lose their order.
         targets = topic.targets_for(run.partition_count) or topic.targets[: self._table.partitions_of(topic.number)]
@@ -282,26 +282,26 @@ class Router:
             if not topic.parked:
                 topic.parked_since_ms = now_ms
             topic.parked += segments
-            self.dispatching.want_leader(now_ms, now_ms)
+            self.assignments.request_leader(now_ms, now_ms)
             return
         self._send(topic, partition, segments, kind, now_ms)
 
     def _send(self, topic: Topic, partition: int, segments: list[Segment], kind: Kind, now_ms: int) -> None:
         """Bind messages to a partition and send them to its dispatcher."""
-        if not self.dispatching.has_room(topic.number, partition):
-            self._tables.say_full("partitions", "messages for further partitions are discarded.", now_ms)
-            self.wish.want(now_ms + EVERY_MS)
+        if not self.assignments.has_room(topic.number, partition):
+            self._tables.report_full("partitions", "messages for further partitions are discarded.", now_ms)
+            self.refresh.request(now_ms + EVERY_MS)
             reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
             self._discards.settle(segments, reason, topic.name, counter)
             return
         kernels.bind(self._slab, segments, [partition] * len(segments))
-        self.dispatching.send(topic.number, partition, segments, kind, now_ms)
+        self.assignments.send(topic.number, partition, segments, kind, now_ms)
 
     def leaderless(self) -> list[tuple[int, int]]:
         """Return the topics and partitions that have waiting messages and no leader."""
         parked = (topic for topic in self._topics.values() if topic.holds_any and topic.view is not None)
         topics = [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.targets]
-        return [*topics, *self.dispatching.leaderless()]
+        return [*topics, *self.assignments.leaderless()]
 
     # --- due batches -------------------------------------------------------------------------------------------------
 
@@ -323,12 +323,12 @@ class Router:
         topic = self._topics.get(number)
         if topic is not None and topic.batch is not None:
             self._send_any(topic, topic.batch.flush(), Kind.BATCH, now_ms)
-        self.dispatching.flush(number)
+        self.assignments.flush(number)
 
     def drain(self, now_ms: int) -> None:
         """Disable batching and send all accumulated records."""
         self._draining = True
-        self.take_filled(now_ms)
+        self.claim_filled(now_ms)
         for topic in self._topics.values():
             if topic.batch is not None:
                 self._send_any(topic, topic.batch.flush(), Kind.BATCH, now_ms)
@@ -346,27 +346,27 @@ class Router:
             return False
         number = self._number(name, view)
         if not number:
-            self._tables.say_full("topics", "messages for further topics are discarded.", now_ms)
+            self._tables.report_full("topics", "messages for further topics are discarded.", now_ms)
         return number > 0
 
     # --- metadata ----------------------------------------------------------------------------------------------------
 
     @property
-    def missed(self) -> list[bytes]:
+    def names_to_look_up(self) -> list[bytes]:
         """Needed topics that metadata does not show; brokers may hide them from the daemon's user."""
-        return list(dict.fromkeys([*self.unknown.asked, *self._vanishing.missing]))
+        return list(dict.fromkeys([*self.unknown.names_to_look_up, *self._missing.missing]))
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> bool:
         """Apply metadata of a fetch that began at `started_ms`; return True if it differs from the previous view."""
-        view = self._vanishing.complete(view, self._table.known(), now_ms)
+        view = self._missing.complete(view, self._table.known(), now_ms)
         changed = view != self._view
         self._view = view
         for topic in list(self._topics.values()):
             self._renew(topic, view.topics.get(topic.name), now_ms)
-        for number in self._tables.free(view.topics, self.dispatching.topics, now_ms):
+        for number in self._tables.free(view.topics, self.assignments.topics, now_ms):
             self._topics.pop(number, None)
-            self._limits.forget(number)
-        self.dispatching.on_metadata(view, started_ms, now_ms)
+            self._limits.remove(number)
+        self.assignments.on_metadata(view, started_ms, now_ms)
         found = self.unknown.settle(
             lambda name: self._can_number(name, now_ms), started_ms, now_ms, forbidden=view.forbidden
         )
@@ -377,13 +377,13 @@ class Router:
         return changed
 
     def _renew(self, topic: Topic, view: TopicView | None, now_ms: int) -> None:
-        topic.take_view(view)
+        topic.update_view(view)
         if view is not None:
             self._number(topic.name, view)
             return
         gone = topic.parked + topic.parked_keyed + (topic.batch.flush() if topic.batch is not None else [])
         topic.parked, topic.parked_keyed = [], []
-        gone += self.dispatching.forget(topic.number, now_ms)
+        gone += self.assignments.remove_topic(topic.number, now_ms)
         self._discards.settle(gone, DiscardReason.BAD_TOPIC, topic.name, Counter.DiscardBadTopicOnReroute)
 
     def _unpark(self, now_ms: int) -> None:
@@ -405,21 +405,21 @@ class Router:
             return
         parked, topic.parked = topic.parked, []
         for portion in portions_of(parked):
-            topic.move_on()
+            topic.advance_partition()
             self._send_any(topic, portion, Kind.HELD, now_ms)
 
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
         until = topic.parked_since_ms + PATIENCE_MS
-        if now_ms >= until or not any(self.dispatching.is_starting(topic.number, number) for number in topic.targets):
+        if now_ms >= until or not any(self.assignments.is_starting(topic.number, number) for number in topic.targets):
             return False
-        self.wish.want(until)
+        self.refresh.request(until)
         return True
 
     # --- dispatchers -------------------------------------------------------------------------------------------------
 
     def on_parcels(self, parcels: list[Parcel], now_ms: int) -> None:
         """Process one frame of a dispatcher."""
-        self.dispatching.on_parcels(parcels, now_ms)
+        self.assignments.on_parcels(parcels, now_ms)
         self._unpark(now_ms)
 
     # --- after a death -----------------------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ class Router:
                 self._adopt(found, now_ms)
             except SlabError as error:
                 refuse(self._row, error)
-        self.dispatching.recover()
+        self.assignments.recover()
 
     def _adopt(self, found: Found, now_ms: int) -> None:
         """Claim a segment: add a bound one to its route, and route any other as if the input had sent it."""
@@ -440,10 +440,10 @@ class Router:
         taken = kernels.take(self._slab, [found.segment], found.word, self._mine_sent if sent else self._mine)
         self._check_topic(found.topic)
         if found.topic and found.partition >= 0:
-            self.dispatching.adopt(found.topic, found.partition, taken, sent=sent)
+            self.assignments.adopt(found.topic, found.partition, taken, sent=sent)
         else:
             self._accept(taken, now_ms)
 
-    def take_filled(self, now_ms: int) -> None:
+    def claim_filled(self, now_ms: int) -> None:
         """Claim the runs of an input that died before its doorbell arrived."""
         self.on_runs([found.segment for found in sweep_filled(self._slab)], now_ms)

@@ -37,13 +37,13 @@ from bruce_mp.pipes.security import connection_settings, security_of
 from bruce_mp.protocol.connection_events import Cause
 from bruce_mp.protocol.error_actions import action_for
 from bruce_mp.router.backoff import PauseBackoff
+from bruce_mp.router.broker_rotation import connector
 from bruce_mp.router.cluster import Address, view_of
+from bruce_mp.router.cluster_status import PUBLISH_EVERY_S, ClusterStatus
 from bruce_mp.router.core import Router
-from bruce_mp.router.fetch import Fetcher
-from bruce_mp.router.in_turn import connector
-from bruce_mp.router.making import Sizes, TopicMaker
-from bruce_mp.router.standing import PUBLISH_EVERY_S, Standing
-from bruce_mp.router.unknown import SUCCESS
+from bruce_mp.router.metadata_fetch import MetadataFetcher
+from bruce_mp.router.topic_creation import TopicCreator, TopicSize
+from bruce_mp.router.unknown_topics import SUCCESS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab import numbering
 from bruce_mp.slab.tables import TopicTable
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from bruce_mp.pipes.links import Receiver, Sender
     from bruce_mp.pipes.loop import Timer
     from bruce_mp.pipes.start import Start
-    from bruce_mp.router.fetch import FetchResult
-    from bruce_mp.router.in_turn import Connect
+    from bruce_mp.router.broker_rotation import Connect
+    from bruce_mp.router.metadata_fetch import FetchResult
     from bruce_mp.slab.file import Slab
 
 __all__ = ["main"]
@@ -82,10 +82,10 @@ _ACKS_ALL: Final = -1
 
 def main(start: Start, slab: Slab, control: Control) -> None:
     """Route until told to stop."""
-    _Process(start, slab, control).run()
+    _RouterProcess(start, slab, control).run()
 
 
-class _Process:
+class _RouterProcess:
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         self._slab = slab
         self._name = start.name
@@ -108,8 +108,8 @@ class _Process:
         self._rng = rng
         self._resolver = Resolver(self._loop)
         connect = self._connector(start.config)
-        self._fetcher = Fetcher(connect, rng=rng, on_done=self._on_fetched, on_failure=self._on_fetch_failure)
-        self._maker = TopicMaker(connect, sizes=Sizes.of(start.config.delivery), on_done=self._on_made)
+        self._fetcher = MetadataFetcher(connect, rng=rng, on_done=self._on_fetched, on_failure=self._on_fetch_failure)
+        self._topic_creator = TopicCreator(connect, sizes=TopicSize.of(start.config.delivery), on_done=self._on_made)
         self._connect = connect
         self._brokers: list[Address] = []
         """The brokers of the last metadata, the controller first."""
@@ -121,7 +121,7 @@ class _Process:
         self._wants_refresh = self._is_refresh = False
         """True if the next fetch, or the one under way, is a refresh rather than a reaction to an error."""
         self._is_reporting = False
-        self._standing = Standing(self._links.sender(DISCARDS), wall_ms, TopicTable(slab).name_of)
+        self._cluster_status = ClusterStatus(self._links.sender(DISCARDS), wall_ms, TopicTable(slab).name_of)
 
     def _connector(self, config: Config) -> Connect:
         security = security_of(config.kafka, self._loop)
@@ -134,15 +134,15 @@ class _Process:
             security=security,
         )
 
-    def apply(self, config: Config) -> None:
+    def apply_config(self, config: Config) -> None:
         """Apply a reloaded config.  Settings that need a restart keep their old values."""
         before, self._config = self._config, config
         renew_logging(before.logging, config.logging, self._name)
         self._reporter.apply(config)
-        self._core.apply(config, steady_ms())
-        self._retry.change(*config.delivery.backoff)
+        self._core.apply_config(config, steady_ms())
+        self._retry.apply_config(*config.delivery.backoff)
         self._follow_brokers(before, config)
-        self._maker.change(self._connect, Sizes.of(config.delivery))
+        self._topic_creator.apply_config(self._connect, TopicSize.of(config.delivery))
         if config.delivery.metadata_refresh_interval_min != before.delivery.metadata_refresh_interval_min:
             self._schedule_refresh()
 
@@ -153,8 +153,8 @@ class _Process:
             self._brokers = []
         if has_moved or connection_settings(after) != connection_settings(before):
             self._connect = self._connector(after)
-            self._fetcher.change(self._connect)
-            self._core.wish.want_at_once(steady_ms())
+            self._fetcher.apply_config(self._connect)
+            self._core.refresh.request_now(steady_ms())
 
     def run(self) -> None:
         self._core.recover(steady_ms())
@@ -178,13 +178,13 @@ class _Process:
             self._core.drain(steady_ms())
         elif isinstance(word, PeerDied):
             if word.name.startswith(_INPUT):
-                self._core.take_filled(steady_ms())
+                self._core.claim_filled(steady_ms())
         elif isinstance(word, RefreshMetadata):
             self._refresh()
         elif isinstance(word, DebugTopics):
             self._tap.choose(word)
         elif isinstance(word, NewConfig):
-            self.apply(word.config)
+            self.apply_config(word.config)
             self._control.send(ConfigTaken(word.number))
         elif word is None or isinstance(word, Stop):
             self._loop.stop()
@@ -208,11 +208,11 @@ class _Process:
     def _after_round(self) -> None:
         now_ms = steady_ms()
         self._core.flush_due(now_ms)
-        wanted = self._core.wish.due_ms
+        wanted = self._core.refresh.due_ms
         if wanted is not None and wanted <= now_ms and not self._fetcher.is_busy:
             self._fetch()
         self._make_topics()
-        for slot, parcels in self._core.dispatching.drain_outbox().items():
+        for slot, parcels in self._core.assignments.drain_outbox().items():
             self._sender(slot).send(parcels)
         self._announce()
         self._set_alarm()
@@ -221,7 +221,7 @@ class _Process:
             self._loop.call_later(_REPORT_EVERY_S, self._report)
 
     def _publish(self) -> None:
-        self._standing.publish(self._core, steady_ms(), self._fetcher.attempt)
+        self._cluster_status.publish(self._core, steady_ms(), self._fetcher.attempt)
         self._loop.call_later(PUBLISH_EVERY_S, self._publish)
 
     def _report(self) -> None:
@@ -237,7 +237,7 @@ class _Process:
 
     def _announce(self) -> None:
         """Send the set of needed dispatchers to the supervisor if the set changed."""
-        found = self._core.dispatching.wanted()
+        found = self._core.assignments.wanted()
         if found is None:
             return
         wanted = {slot: Broker(node, address.host, address.port) for slot, (node, address) in found.items()}
@@ -247,7 +247,7 @@ class _Process:
 
     def _set_alarm(self) -> None:
         """Set a timer for the next batch or fetch, unless the present timer is early enough."""
-        fetch = None if self._fetcher.is_busy else self._core.wish.due_ms
+        fetch = None if self._fetcher.is_busy else self._core.refresh.due_ms
         dues = [due for due in (self._core.due_ms, fetch) if due is not None]
         if not dues or (self._alarm is not None and self._alarm_ms <= min(dues)):
             return
@@ -264,11 +264,11 @@ class _Process:
     def _fetch(self) -> None:
         self._row.add(Counter.StartRefreshMetadata)
         self._fetch_started_ms = steady_ms()
-        self._core.wish.begun(self._fetch_started_ms)
+        self._core.refresh.on_started(self._fetch_started_ms)
         self._is_refresh, self._wants_refresh = self._wants_refresh, False
         bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
         wants_producer = self._config.kafka.required_acks == _ACKS_ALL and not numbering.is_numbering(self._slab)
-        self._fetcher.start(self._brokers, bootstrap, wants_producer=wants_producer, missed=self._core.missed)
+        self._fetcher.start(self._brokers, bootstrap, wants_producer=wants_producer, missed=self._core.names_to_look_up)
 
     def _on_fetch_failure(self, cause: Cause | None) -> None:
         """Count a broker that gave no metadata; the fetch continues with the next one."""
@@ -278,9 +278,9 @@ class _Process:
         now_ms = steady_ms()
         if result is None:
             self._row.add(Counter.GetMetadataFail)
-            self._standing.failed(self._fetcher.last_error, needs_operator=self._fetcher.needs_operator)
+            self._cluster_status.failed(self._fetcher.last_error, needs_operator=self._fetcher.needs_operator)
             self._wants_refresh = self._wants_refresh or self._is_refresh
-            self._core.wish.failed(now_ms, self._retry.next_delay_ms(now_ms))
+            self._core.refresh.on_failed(now_ms, self._retry.next_delay_ms(now_ms))
             return
         self._row.add(Counter.GetMetadataSuccess)
         self._row.add(Counter.MetadataPartitionHasUnknownBroker, result.metadata.unknown_leaders)
@@ -291,20 +291,20 @@ class _Process:
         self._brokers = [view.brokers[node] for node in sorted(view.brokers, key=lambda node: node != controller)]
         changed = self._core.on_metadata(view, self._fetch_started_ms, now_ms)
         self._row.add(Counter.MetadataChangedOnRefresh if changed else Counter.MetadataUnchangedOnRefresh)
-        self._standing.fetched(view.brokers, view.forbidden)
+        self._cluster_status.fetched(view.brokers, view.forbidden)
         self._slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, wall_ms())
         if changed:
             self._slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, wall_ms())
         if self._is_refresh and not (changed or self._config.delivery.compare_metadata_on_refresh):
-            self._core.dispatching.hand_back_all(now_ms)
+            self._core.assignments.hand_back_all(now_ms)
         self._schedule_refresh()
 
     def _make_topics(self) -> None:
         """Start the creation of the unknown topics; a later metadata fetch shows them."""
-        names = self._core.unknown.wanted
-        if names and not self._maker.is_busy:
-            self._core.unknown.making(names)
-            self._maker.start(self._brokers, names)
+        names = self._core.unknown.names_to_create
+        if names and not self._topic_creator.is_busy:
+            self._core.unknown.on_creation_started(names)
+            self._topic_creator.start(self._brokers, names)
 
     def _on_made(self, answers: Mapping[bytes, int]) -> None:
         if not answers:
@@ -320,11 +320,11 @@ class _Process:
                     "Topic %s cannot be created: the broker answered %s (%d).", text, row.name, error,
                     extra={"about": (name, error)},
                 )  # fmt: skip
-        self._core.unknown.made(answers, steady_ms())
+        self._core.unknown.on_created(answers, steady_ms())
 
     def _note_producer(self, result: FetchResult) -> None:
         """Store the producer id in the slab before any batch uses it."""
-        self._standing.refused_producer(result.producer_error)
+        self._cluster_status.refused_producer(result.producer_error)
         if numbering.is_numbering(self._slab):
             return
         if result.producer_id is None:
@@ -343,7 +343,7 @@ class _Process:
 
     def _refresh(self) -> None:
         self._wants_refresh = True
-        self._core.wish.want(steady_ms())
+        self._core.refresh.request(steady_ms())
 
 
 def _messages(receiver: Receiver) -> list[list[Parcel]]:

@@ -44,7 +44,7 @@ class Windows:
         self._newest = 0
         self._counts: dict[int, int] = {}
 
-    def keep_to(self, rule: RateLimitConfig) -> bool:
+    def apply_config(self, rule: RateLimitConfig) -> bool:
         """Return True if the windows belong to this rule."""
         return (self._interval_ms, self._max_count) == (rule.interval_ms, rule.max_count)
 
@@ -76,15 +76,15 @@ class RateLimits:
         self._windows: dict[int, Windows | None] = {}
         self._names: dict[int, bytes] = {}
 
-    def apply(self, rule_of: Callable[[bytes], RateLimitConfig | None]) -> None:
+    def apply_config(self, rule_of: Callable[[bytes], RateLimitConfig | None]) -> None:
         """Replace the rules; a topic with an unchanged rule keeps its windows."""
         self._rule_of = rule_of
         for topic, windows in list(self._windows.items()):
             rule = rule_of(self._names[topic])
-            if windows is None or rule is None or not windows.keep_to(rule):
+            if windows is None or rule is None or not windows.apply_config(rule):
                 del self._windows[topic]
 
-    def forget(self, topic: int) -> None:
+    def remove(self, topic: int) -> None:
         """Remove the windows of a deleted topic."""
         self._windows.pop(topic, None)
         self._names.pop(topic, None)

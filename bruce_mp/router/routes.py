@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bruce_mp.router.backoff import PauseBackoff
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["TRANSITIONS", "Drought", "Peer", "Route", "Scope", "ScopeEvent", "ScopeState"]
+__all__ = ["TRANSITIONS", "DispatcherScope", "LeaderlessBackoff", "Route", "Scope", "ScopeEvent", "ScopeState"]
 
 
 @unique
@@ -94,7 +94,7 @@ class Scope:
         return news
 
 
-class Peer(Scope):
+class DispatcherScope(Scope):
     """A dispatcher: `incarnation` of its newest process, and in `session` the number of the last RESYNC."""
 
     __slots__ = ("incarnation", "session")
@@ -108,7 +108,7 @@ class Peer(Scope):
 LONGEST_DROUGHT_MS: Final = 2_000
 
 
-class Drought:
+class LeaderlessBackoff:
     """One back-off for all partitions without a leader, so that a thousand cause no more fetches than one.
 
     The back-off stays short: brokers respond, and until the leader is found again, messages with a partition key go to
@@ -119,7 +119,7 @@ class Drought:
         self.backoff = backoff
         self._not_before_ms = 0
 
-    def until(self, started_ms: int, now_ms: int) -> int:
+    def due_ms(self, started_ms: int, now_ms: int) -> int:
         """Return the time of the next fetch, after one begun at `started_ms` named no leader."""
         if started_ms >= self._not_before_ms:
             self._not_before_ms = now_ms + min(self.backoff.next_delay_ms(now_ms), LONGEST_DROUGHT_MS)
@@ -144,7 +144,7 @@ class Route(Scope):
     def holds_any(self) -> bool:
         return bool(self.returned_sent or self.returned or self.came_meanwhile)
 
-    def empty(self) -> tuple[list[Segment], list[Segment]]:
+    def pop_all(self) -> tuple[list[Segment], list[Segment]]:
         """Empty the route and return (built batches, the rest), each in sending order."""
         sent, rest = self.returned_sent, self.returned + self.came_meanwhile
         self.returned_sent, self.returned, self.came_meanwhile = [], [], []

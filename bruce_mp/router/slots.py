@@ -35,7 +35,7 @@ class SlotTable:
         """Return the slot of a broker; None if it has none."""
         return self._slots.get(node)
 
-    def give(self, node: int) -> int | None:
+    def assign(self, node: int) -> int | None:
         """Return the slot of a broker, a new one if needed; None if all are in use."""
         if node in self._slots:
             return self._slots[node]
@@ -46,7 +46,7 @@ class SlotTable:
             self._slots[node] = slot
         return slot
 
-    def free(self, node: int) -> None:
+    def release(self, node: int) -> None:
         """Free the slot of a broker; no state word may name it any more."""
         slot = self._slots.pop(node, None)
         if slot is not None:

@@ -50,7 +50,7 @@ class Topic:
         self.parked: list[Segment] = []
         self.parked_since_ms = 0
         self.parked_keyed: list[Segment] = []
-        self.take_rule(rule)
+        self.apply_config(rule)
         self._rng = rng
         self.alarm_ms = 0
         """The due time of the batch for which an alarm is set."""
@@ -61,12 +61,12 @@ class Topic:
         self._stay_until_ms = 0
         self._bound: dict[int, _Bound] = {}
 
-    def take_rule(self, rule: TopicBatching) -> None:
+    def apply_config(self, rule: TopicBatching) -> None:
         """Replace the batching rule; the batch must be empty."""
         self.rule = rule
         self.batch = BatchBuilder(self._slab, rule.limits) if rule.kind is BatchingKind.PER_TOPIC else None
 
-    def take_view(self, view: TopicView | None) -> None:
+    def update_view(self, view: TopicView | None) -> None:
         """Apply new metadata; a changed view begins a new round of partitions."""
         if view == self.view:
             return
@@ -112,7 +112,7 @@ class Topic:
             self._rng.shuffle(self._round)
             self._cursor = 0
 
-    def move_on(self) -> None:
+    def advance_partition(self) -> None:
         """End the turn: the next messages go to the next partition."""
         self._stay_until_ms = 0
 

@@ -210,7 +210,7 @@ class Simulation:
         if topic is None:
             topic = self._topics[name] = Topic(self._slab, 0, name, self._case.batching, self._rng)
             partitions = range(self._case.partitions)
-            topic.take_view(TopicView(tuple(partitions), dict.fromkeys(partitions, 0)))
+            topic.update_view(TopicView(tuple(partitions), dict.fromkeys(partitions, 0)))
         return topic
 
     def _bind(self, topic: Topic, segment: Segment) -> None:

@@ -161,7 +161,7 @@ def test_what_would_not_start_is_refused(daemon: Daemon, installed: Installation
     assert "sise" in note.reason
     daemon.config_path.write_text(right)
 
-    installed.break_module("router/fetch.py")
+    installed.break_module("router/metadata_fetch.py")
     done = upgrade(daemon)
     assert done.returncode == 1
     assert "keeps running: it would not start: " in done.stderr

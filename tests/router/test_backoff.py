@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 
 from bruce_mp.router.backoff import PauseBackoff
-from bruce_mp.router.routes import LONGEST_DROUGHT_MS, Drought
-from bruce_mp.router.wish import LONGEST_ABSENCE_MS, SPACING_MS, MetadataWish
+from bruce_mp.router.metadata_refresh import LONGEST_ABSENCE_MS, SPACING_MS, RefreshSchedule
+from bruce_mp.router.routes import LONGEST_DROUGHT_MS, LeaderlessBackoff
 
 INITIAL: Final = 5000
 DOUBLINGS: Final = 4
@@ -68,34 +68,34 @@ def test_a_window_ends_and_all_begins_again() -> None:
 
 
 def test_many_partitions_without_a_leader_ask_as_often_as_one() -> None:
-    drought = Drought(PauseBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(0.5)))
-    first = {drought.until(0, now) for now in range(100)}
+    drought = LeaderlessBackoff(PauseBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(0.5)))
+    first = {drought.due_ms(0, now) for now in range(100)}
     assert first == {min(MINIMUM, LONGEST_DROUGHT_MS)}
-    (later,) = {drought.until(MINIMUM, MINIMUM + 5) for _ in range(100)}
+    (later,) = {drought.due_ms(MINIMUM, MINIMUM + 5) for _ in range(100)}
     assert later - MINIMUM - 5 == min(INITIAL - 5, LONGEST_DROUGHT_MS)
 
 
 def test_the_earliest_wish_counts_but_fetches_keep_apart() -> None:
-    wish = MetadataWish()
-    dues = [wish.due_ms]
-    wish.begun(1000)
-    dues.append(wish.due_ms)
+    refresh = RefreshSchedule()
+    dues = [refresh.due_ms]
+    refresh.on_started(1000)
+    dues.append(refresh.due_ms)
     for at_ms in (5000, 1001, 7000):
-        wish.want(at_ms)
-    dues.append(wish.due_ms)
+        refresh.request(at_ms)
+    dues.append(refresh.due_ms)
     assert dues == [0, None, 1000 + SPACING_MS]
 
 
 def test_when_no_broker_answered_nobody_can_wish_for_more() -> None:
-    wish = MetadataWish()
-    wish.begun(1000)
-    wish.failed(6000, 3000)
-    wish.want(1500)
-    assert wish.due_ms == 9000
+    refresh = RefreshSchedule()
+    refresh.on_started(1000)
+    refresh.on_failed(6000, 3000)
+    refresh.request(1500)
+    assert refresh.due_ms == 9000
 
 
 def test_however_long_no_broker_answers_they_are_asked_every_few_seconds() -> None:
-    wish = MetadataWish()
-    wish.begun(1000)
-    wish.failed(6000, 1_000_000)
-    assert wish.due_ms == 6000 + LONGEST_ABSENCE_MS
+    refresh = RefreshSchedule()
+    refresh.on_started(1000)
+    refresh.on_failed(6000, 1_000_000)
+    assert refresh.due_ms == 6000 + LONGEST_ABSENCE_MS

@@ -13,10 +13,10 @@ from bruce_mp import kernels
 from bruce_mp.config.sections import Batching, DefaultBatching, Delivery
 from bruce_mp.errors import DiscardReason
 from bruce_mp.pipes.frames import Kind, Parcel, unpack_parcels
-from bruce_mp.router.fetch import Attempt
-from bruce_mp.router.standing import Standing
-from bruce_mp.router.unknown import YOUNG_MS
-from bruce_mp.router.vanishing import BELIEVED_AFTER_MS
+from bruce_mp.router.cluster_status import ClusterStatus
+from bruce_mp.router.metadata_fetch import FetchAttempt
+from bruce_mp.router.missing_topics import BELIEVED_AFTER_MS
+from bruce_mp.router.unknown_topics import YOUNG_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.telemetry.counters import Counter
@@ -149,15 +149,15 @@ def test_what_is_bound_to_a_partition_waits_for_its_leader(make: MakeWorld) -> N
         world.step_all()
     assert (world.held(), world.router.leaderless()) == ({"ROUTED": 1}, [(1, 1)])
     said: list[bytes] = []
-    standing = Standing(Sender(said), lambda: 77_000 + len(said), lambda _: b"t")
-    standing.publish(world.router, world.now_ms, Attempt())
-    standing.publish(world.router, world.now_ms, Attempt())
+    standing = ClusterStatus(Sender(said), lambda: 77_000 + len(said), lambda _: b"t")
+    standing.publish(world.router, world.now_ms, FetchAttempt())
+    standing.publish(world.router, world.now_ms, FetchAttempt())
     (last,) = decode_events(said[-1])
     assert isinstance(last, RouterStanding)
     assert last.paused == (PausedScope(None, b"t", 1, NO_LEADER, 77_000),)
     world.cluster.leaders[b"t", 1] = 1
     settle(world)
-    standing.publish(world.router, world.now_ms, Attempt())
+    standing.publish(world.router, world.now_ms, FetchAttempt())
     assert decode_events(said[-1]) == [RouterStanding((), None, "", (), 0)]
 
 
@@ -276,7 +276,7 @@ def test_each_flush_goes_to_the_dispatchers_that_got_something_since_the_last(ma
 def flushed(world: World) -> int:
     """Return the number of dispatchers that a FLUSH addresses, and drop the frames."""
     world.router.flush(1, world.now_ms)
-    return sum(Parcel(Kind.FLUSH, 1) in sent for sent in world.router.dispatching.drain_outbox().values())
+    return sum(Parcel(Kind.FLUSH, 1) in sent for sent in world.router.assignments.drain_outbox().values())
 
 
 def test_nothing_follows_a_leader_that_has_moved_to_the_dispatcher_that_it_left(make: MakeWorld) -> None:
@@ -386,7 +386,7 @@ def vanish(world: World, *topics: bytes) -> None:
 
 
 def refresh(world: World) -> None:
-    world.router.wish.want(world.now_ms)
+    world.router.refresh.request(world.now_ms)
     run_for(world, 1)
 
 
@@ -656,9 +656,9 @@ def test_the_slot_of_a_broker_that_is_gone_is_free_for_another(make: MakeWorld) 
         world.brokers = {node}
         world.cluster.leaders[b"t", 0] = node
         world.send_one(b"t")
-        world.router.wish.want(world.now_ms)
+        world.router.refresh.request(world.now_ms)
         settle(world)
-    assert len(world.router.dispatching._slots.pairs()) <= 2
+    assert len(world.router.assignments._slots.pairs()) <= 2
 
 
 def test_a_router_without_metadata_leaves_the_dispatchers_alone(make: MakeWorld) -> None:
@@ -667,6 +667,6 @@ def test_a_router_without_metadata_leaves_the_dispatchers_alone(make: MakeWorld)
     world.send_one(b"t")
     settle(world)
     world.kill_router()
-    assert world.router.dispatching.wanted() is None
+    assert world.router.assignments.wanted() is None
     world.answer_fetch()
-    assert set(world.router.dispatching.wanted() or ()) == {0, 1}
+    assert set(world.router.assignments.wanted() or ()) == {0, 1}

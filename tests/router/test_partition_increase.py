@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.router.vanishing import BELIEVED_AFTER_MS
+from bruce_mp.router.missing_topics import BELIEVED_AFTER_MS
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
 from support.flow import World
@@ -95,7 +95,7 @@ class Story:
 
     def kill_input(self, _: None) -> None:
         self.world.input = Input(self.world.slab, linger_ms=1000)
-        self.world.router.take_filled(self.world.now_ms)
+        self.world.router.claim_filled(self.world.now_ms)
 
     def kill_everything(self, _: None) -> None:
         self.world.input = Input(self.world.slab, linger_ms=1000)

@@ -10,7 +10,7 @@ import pytest
 
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Delivery, Kafka
-from bruce_mp.router.process import _Process
+from bruce_mp.router.process import _RouterProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ def test_metadata_is_asked_for_80_to_120_percent_of_the_interval_after_the_last(
     wishes: list[None] = []
     some = router(timers, 10, wishes)
     for _ in range(200):
-        _Process._schedule_refresh(some)
+        _RouterProcess._schedule_refresh(some)
     delays = [delay for delay, _ in timers.set]
     assert 480 <= min(delays) < 500
     assert 700 < max(delays) <= 720
@@ -62,5 +62,5 @@ def test_metadata_is_asked_for_80_to_120_percent_of_the_interval_after_the_last(
 
 
 def test_with_0_there_is_none(timers: Timers) -> None:
-    _Process._schedule_refresh(router(timers, 0, []))
+    _RouterProcess._schedule_refresh(router(timers, 0, []))
     assert timers.set == []

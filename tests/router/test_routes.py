@@ -10,7 +10,7 @@ import pytest
 
 from bruce_mp.errors import BruceError
 from bruce_mp.router.backoff import PauseBackoff
-from bruce_mp.router.routes import TRANSITIONS, Peer, Route, Scope, ScopeEvent, ScopeState
+from bruce_mp.router.routes import TRANSITIONS, DispatcherScope, Route, Scope, ScopeEvent, ScopeState
 from bruce_mp.slab.runs import Segment
 
 EVERY_STEP: Final = list(itertools.product(ScopeState, ScopeEvent))
@@ -51,7 +51,7 @@ def test_every_scope_can_flow_again() -> None:
 
 
 def test_a_dispatcher_begins_in_silence() -> None:
-    assert Peer(backoff()).state is ScopeState.SYNCING
+    assert DispatcherScope(backoff()).state is ScopeState.SYNCING
 
 
 def test_a_route_is_emptied_in_the_order_in_which_it_must_go_out() -> None:
@@ -61,5 +61,5 @@ def test_a_route_is_emptied_in_the_order_in_which_it_must_go_out() -> None:
     route.returned.append(queued)
     route.returned_sent.append(built)
     assert route.holds_any
-    assert route.empty() == ([built], [queued, late])
+    assert route.pop_all() == ([built], [queued, late])
     assert not route.holds_any

@@ -39,7 +39,7 @@ def slab() -> Iterator[Slab]:
 
 def a_topic(slab: Slab, rule: TopicBatching = UNBATCHED) -> Topic:
     topic = Topic(slab, 1, b"t1", rule, random.Random(5))
-    topic.take_view(TopicView(tuple(range(PARTITIONS)), {number: number % 2 for number in range(PARTITIONS)}))
+    topic.update_view(TopicView(tuple(range(PARTITIONS)), {number: number % 2 for number in range(PARTITIONS)}))
     return topic
 
 

@@ -80,7 +80,7 @@ class World(Machine):
 
     def refresh(self, *, kill_at: int | None = None) -> None:
         """Run a metadata refresh that hands everything back."""
-        self._as_router(lambda: self.router.dispatching.hand_back_all(self.now_ms), kill_at=kill_at)
+        self._as_router(lambda: self.router.assignments.hand_back_all(self.now_ms), kill_at=kill_at)
 
     def reload(self, config: Config) -> None:
         """Accept a new config: new processes start with it, and running ones apply it with `take_config`."""
@@ -93,7 +93,7 @@ class World(Machine):
             return
         self.is_late.discard(who)
         if who == ROUTER:
-            self._as_router(lambda: self.router.apply(self.config, self.now_ms), kill_at=kill_at)
+            self._as_router(lambda: self.router.apply_config(self.config, self.now_ms), kill_at=kill_at)
         elif who in self.peers:
             core = self.peers[who].core
             self._as_peer(who, lambda: core.apply(self.config), kill_at=kill_at)
@@ -236,7 +236,7 @@ class World(Machine):
         """Step until router and dispatchers are synced."""
         for _ in range(100):
             self.step_all()
-            peers = self.router.dispatching._peers.values()
+            peers = self.router.assignments._peers.values()
             if 0 < len(self.peers) == sum(peer.flowing for peer in peers):
                 return
         raise AssertionError("router and dispatchers do not come to terms")

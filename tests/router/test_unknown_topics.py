@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from bruce_mp.config.sections import Delivery
 from bruce_mp.errors import DiscardReason
 from bruce_mp.router.cluster import ClusterView, TopicView
-from bruce_mp.router.unknown import (
+from bruce_mp.router.metadata_refresh import RefreshSchedule
+from bruce_mp.router.missing_topics import BELIEVED_AFTER_MS, MissingTopics
+from bruce_mp.router.unknown_topics import (
     CANNOT_BE_MADE_MS,
     FORBIDDEN_LOOK_MS,
     LOOK_AFTER_MS,
@@ -21,8 +23,6 @@ from bruce_mp.router.unknown import (
     YOUNG_MS,
     UnknownTopics,
 )
-from bruce_mp.router.vanishing import BELIEVED_AFTER_MS, Vanishing
-from bruce_mp.router.wish import MetadataWish
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.runs import Segment
 from support.examples import examples
@@ -57,13 +57,13 @@ def wanted(world: World) -> list[bytes]:
     """Return the topics to create, after metadata without them."""
     for _ in range(20):
         world.step_all()
-    return world.router.unknown.wanted
+    return world.router.unknown.names_to_create
 
 
 def answer(world: World, errors: dict[bytes, int]) -> None:
     """Request the creation of the wanted topics, with these answers."""
-    world.router.unknown.making(world.router.unknown.wanted)
-    world.router.unknown.made(errors, world.now_ms)
+    world.router.unknown.on_creation_started(world.router.unknown.names_to_create)
+    world.router.unknown.on_created(errors, world.now_ms)
 
 
 def delivered(world: World, topic: bytes) -> int:
@@ -123,7 +123,7 @@ def test_what_cannot_be_made_is_refused_for_a_while_without_asking(world: World)
         world.send_one(b"new")
         world.run_dry()
     assert world.reporter.discarded == {DiscardReason.TOPIC_AUTOCREATE_FAIL: 21}
-    assert (world.fetches, world.router.unknown.wanted) == (before, [])
+    assert (world.fetches, world.router.unknown.names_to_create) == (before, [])
     world.pass_time(CANNOT_BE_MADE_MS)
     world.send_one(b"new")
     assert wanted(world) == [b"new"]
@@ -162,7 +162,7 @@ def test_no_more_topics_are_made_than_the_slab_has_room_for(world: World) -> Non
 def test_a_new_router_has_the_topic_made(world: World) -> None:
     world.send_one(b"new")
     wanted(world)
-    world.router.unknown.making([b"new"])
+    world.router.unknown.on_creation_started([b"new"])
     world.kill_router()
     assert wanted(world) == [b"new"]
 
@@ -206,7 +206,7 @@ def test_whatever_happens_each_message_is_delivered_or_discarded(steps: list[tup
             if world.is_settled():
                 break
             wanted(world)
-            answer(world, dict.fromkeys(world.router.unknown.wanted, INVALID_TOPIC))
+            answer(world, dict.fromkeys(world.router.unknown.names_to_create, INVALID_TOPIC))
             world.pass_time(3000)
         assert world.is_settled(), world.held()
         world.check()
@@ -219,7 +219,7 @@ def take(world: World, step: str, with_what: object) -> None:
         world.send_one(with_what)
     elif step == "answer":
         assert isinstance(with_what, int)
-        answer(world, dict.fromkeys(world.router.unknown.wanted, with_what))
+        answer(world, dict.fromkeys(world.router.unknown.names_to_create, with_what))
     elif step == "exists":
         assert isinstance(with_what, bytes)
         world.topics[with_what] = 1
@@ -241,34 +241,34 @@ class Kept:
 
 @pytest.mark.parametrize("autocreate", [True, False])
 def test_a_topic_that_is_hidden_from_us_waits_for_the_permission(*, autocreate: bool) -> None:
-    wish = MetadataWish()
-    unknown = UnknownTopics(Kept(), wish, lambda: 10, autocreate=autocreate)  # type: ignore[arg-type]
+    refresh = RefreshSchedule()
+    unknown = UnknownTopics(Kept(), refresh, lambda: 10, autocreate=autocreate)  # type: ignore[arg-type]
     segment = Segment(1, 1, 0, 0, 1, 1)
     unknown.settle(lambda _: False, 0, 0)
     now = 10 * YOUNG_MS
     unknown.park(b"secret", segment, now)
     unknown.park(b"no name", segment, now)
-    assert unknown.asked == [b"secret"]
+    assert unknown.names_to_look_up == [b"secret"]
     for _ in range(5):
         assert unknown.settle(lambda name: name == b"no name", now, now, frozenset([b"secret"])) in ([], [segment])
-        assert wish.due_ms is not None
-        assert unknown.wanted == []
+        assert refresh.due_ms is not None
+        assert unknown.names_to_create == []
         now += FORBIDDEN_LOOK_MS
     assert unknown.settle(lambda _: True, now, now) == [segment]
-    assert unknown.asked == []
+    assert unknown.names_to_look_up == []
 
 
 def test_a_topic_that_was_known_and_is_hidden_now_is_not_gone() -> None:
-    vanishing = Vanishing()
+    missing = MissingTopics()
     nothing = ClusterView({}, {}, frozenset([b"secret"]))
     for now in (0, 100 * BELIEVED_AFTER_MS):
-        view = vanishing.complete(nothing, {b"secret": 2, b"gone": 1}, now)
+        view = missing.complete(nothing, {b"secret": 2, b"gone": 1}, now)
     assert view.topics == {b"secret": TopicView((0, 1), {}, is_partial=True)}
-    assert set(vanishing.missing) == {b"secret", b"gone"}
+    assert set(missing.missing) == {b"secret", b"gone"}
 
 
 def test_a_view_with_fewer_partitions_keeps_the_leaders_that_it_shows() -> None:
     lagging = ClusterView({}, {b"t": TopicView((0, 1), {0: 2})})
-    topic = Vanishing().complete(lagging, {b"t": 4}, 0).topics[b"t"]
+    topic = MissingTopics().complete(lagging, {b"t": 4}, 0).topics[b"t"]
     assert topic == TopicView((0, 1, 2, 3), {0: 2}, is_partial=True)
     assert [topic.designated(index) for index in range(4)] == [None] * 4, "none stands in for another"

@@ -17,13 +17,13 @@ from bruce_mp.protocol.kafka_types import (
     ProducerIdResponse,
     TopicMetadata,
 )
-from bruce_mp.router import fetch
+from bruce_mp.router import metadata_fetch
 from bruce_mp.router.cluster import Address, view_of
-from bruce_mp.router.fetch import Fetcher
+from bruce_mp.router.metadata_fetch import MetadataFetcher
 
 if TYPE_CHECKING:
     from bruce_mp.protocol.connection_events import Event
-    from bruce_mp.router.fetch import FetchResult
+    from bruce_mp.router.metadata_fetch import FetchResult
 
 BOOTSTRAP: Final = [Address("seed", 9092)]
 METADATA: Final = ClusterMetadata({1: BrokerAddress("one", 9092)}, {})
@@ -78,8 +78,8 @@ def results() -> list[FetchResult | None]:
     return []
 
 
-def make_fetcher(results: list[FetchResult | None]) -> Fetcher:
-    return Fetcher(
+def make_fetcher(results: list[FetchResult | None]) -> MetadataFetcher:
+    return MetadataFetcher(
         FakeSocket,  # type: ignore[arg-type]
         rng=random.Random(1),
         on_done=results.append,
@@ -107,17 +107,17 @@ def play(
 
 def test_metadata_and_a_producer_id_come_from_one_broker(results: list[FetchResult | None]) -> None:
     assert play(results, [READY, ANSWERED, producer(0)]) == ["seed"]
-    assert results == [fetch.FetchResult(METADATA, 7)]
+    assert results == [metadata_fetch.FetchResult(METADATA, 7)]
 
 
 def test_without_the_wish_for_a_producer_id_metadata_is_all(results: list[FetchResult | None]) -> None:
     play(results, [READY, ANSWERED], wants_producer=False)
-    assert results == [fetch.FetchResult(METADATA, None)]
+    assert results == [metadata_fetch.FetchResult(METADATA, None)]
 
 
 def test_brokers_that_know_no_producer_ids_are_not_asked(results: list[FetchResult | None]) -> None:
     play(results, [TOO_OLD, ANSWERED])
-    assert results == [fetch.FetchResult(METADATA, None)]
+    assert results == [metadata_fetch.FetchResult(METADATA, None)]
 
 
 @pytest.mark.parametrize("story", [[REFUSED], [READY, REFUSED], [READY, Closed()], [READY, ANSWERED, REFUSED]])
@@ -174,7 +174,7 @@ def test_a_producer_id_that_is_not_to_be_had_yet_does_not_decide(results: list[F
 
 def test_a_producer_id_that_is_refused_decides(results: list[FetchResult | None]) -> None:
     play(results, [READY, ANSWERED, producer(31)])
-    assert results == [fetch.FetchResult(METADATA, None, 31)]
+    assert results == [metadata_fetch.FetchResult(METADATA, None, 31)]
 
 
 def test_who_refused_a_producer_id_is_asked_for_one_again(results: list[FetchResult | None]) -> None:
@@ -184,7 +184,7 @@ def test_who_refused_a_producer_id_is_asked_for_one_again(results: list[FetchRes
         fetcher.start([], BOOTSTRAP, wants_producer=True)
         for event in story:
             FakeSocket.opened[-1].tell(event)
-    assert results == [fetch.FetchResult(METADATA, None, 31), fetch.FetchResult(METADATA, 7)]
+    assert results == [metadata_fetch.FetchResult(METADATA, None, 31), metadata_fetch.FetchResult(METADATA, 7)]
 
 
 @pytest.mark.parametrize("last", [Cause.NOT_LET_IN, Cause.CLOSED_BY_BROKER])
@@ -209,7 +209,7 @@ def test_a_topic_that_is_missing_is_asked_for_by_name(results: list[FetchResult 
     named = {b"hidden": TopicMetadata(29, {}), b"gone": TopicMetadata(3, {})}
     socket.tell(MetadataReceived(2, ClusterMetadata(METADATA.brokers, named)))
     socket.tell(producer(0))
-    assert results == [fetch.FetchResult(shown, 7, 0, frozenset([b"hidden"]))]
+    assert results == [metadata_fetch.FetchResult(shown, 7, 0, frozenset([b"hidden"]))]
     assert socket.connection.asked == [None, [b"hidden", b"gone"]]
 
 
@@ -218,7 +218,7 @@ def test_an_old_broker_would_make_what_it_is_asked_for(results: list[FetchResult
     fetcher.start([], BOOTSTRAP, wants_producer=False, missed=[b"gone"])
     FakeSocket.opened[-1].tell(TOO_OLD)
     FakeSocket.opened[-1].tell(ANSWERED)
-    assert results == [fetch.FetchResult(METADATA, None)]
+    assert results == [metadata_fetch.FetchResult(METADATA, None)]
 
 
 def test_the_view_of_metadata() -> None:

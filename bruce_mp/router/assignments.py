@@ -1,6 +1,6 @@
 """Assignment of partitions to dispatchers: sending, returning, pausing and resuming.
 
-Every partition with traffic has a `Route`, every dispatcher a `Peer` (`routes`).  Messages that cannot go out wait in
+Every partition with traffic has a `Route`, every dispatcher a `DispatcherScope` (`routes`).  Messages that cannot go out wait in
 their route, ROUTED in the slab.  `core` chooses the partition of a message.
 
 One dispatcher at a time holds a partition: `Route.slot` names it until its HANDED_BACK.  Each HAND_BACK has exactly one
@@ -19,7 +19,7 @@ from bruce_mp.errors import SlabError
 from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.cluster import Address
-from bruce_mp.router.routes import Drought, Peer, Route, ScopeEvent, ScopeState
+from bruce_mp.router.routes import DispatcherScope, LeaderlessBackoff, Route, ScopeEvent, ScopeState
 from bruce_mp.router.slots import SlotTable
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.recovery import find, sweep
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.sections import Delivery
     from bruce_mp.router.cluster import ClusterView
+    from bruce_mp.router.metadata_refresh import RefreshSchedule
     from bruce_mp.router.routes import Scope
-    from bruce_mp.router.tables import Tables
-    from bruce_mp.router.wish import MetadataWish
+    from bruce_mp.router.slab_tables import SlabTables
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import Found
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["Dispatching"]
+__all__ = ["Assignments"]
 
 NOWHERE: Final = Address("", 0)
 """The address of a broker that is in no metadata: its dispatcher fails to connect and hands back its messages."""
@@ -59,7 +59,7 @@ _ASSIGNED: Final = (State.ASSIGNED, State.ASSIGNED_SENT)
 _Key = tuple[int, int]
 
 
-class Dispatching:
+class Assignments:
     """Routes, dispatchers and their outbox.  `leader_of` returns a partition's leader, None if none is available.
 
     Times are in ms on one steady clock.
@@ -71,10 +71,10 @@ class Dispatching:
         row: Row,
         delivery: Delivery,
         *,
-        tables: Tables,
+        tables: SlabTables,
         incarnation: int,
         leader_of: Callable[[int, int], int | None],
-        wish: MetadataWish,
+        refresh: RefreshSchedule,
         rng: random.Random,
     ) -> None:
         self._slab = slab
@@ -82,16 +82,16 @@ class Dispatching:
         self._delivery = delivery
         self._incarnation = incarnation
         self._leader_of = leader_of
-        self._wish = wish
+        self._refresh = refresh
         self._rng = rng
         self._tables = tables
         self._slots = SlotTable(slab)
         self._addresses: dict[int, Address] = {}
         self._in_service: frozenset[int] | None = None
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[int, DispatcherScope] = {}
         self._sessions = count(1)
         self._routes: dict[_Key, Route] = {}
-        self._drought = Drought(self._new_backoff())
+        self._leaderless_backoff = LeaderlessBackoff(self._new_backoff())
         self._outbox: dict[int, list[Parcel]] = {}
         self._gatherers: dict[int, set[int]] = defaultdict(set)
         """By topic: the slots of dispatchers that may gather records of it.  A dispatcher flushes them by itself at a
@@ -168,7 +168,7 @@ class Dispatching:
         route = self._route(topic, partition)
         slot = self._slot_for(topic, partition)
         if slot is None:
-            self.want_leader(now_ms, now_ms)
+            self.request_leader(now_ms, now_ms)
         if route.holds_any or slot is None or route.slot not in {None, slot} or not self.is_open(topic, partition):
             route.came_meanwhile += segments
             return
@@ -211,9 +211,9 @@ class Dispatching:
         for slot in self._gatherers.pop(topic, ()):
             self._post(slot, Parcel(Kind.FLUSH, topic))
 
-    def want_leader(self, started_ms: int, now_ms: int) -> None:
+    def request_leader(self, started_ms: int, now_ms: int) -> None:
         """Request metadata for a leader that the fetch begun at `started_ms` did not name."""
-        self._wish.want(self._drought.until(started_ms, now_ms))
+        self._refresh.request(self._leaderless_backoff.due_ms(started_ms, now_ms))
 
     def _give(self, route: Route, slot: int | None) -> None:
         if route.slot != slot:
@@ -226,10 +226,10 @@ class Dispatching:
         kernels.mark(self._slab, parcel.segments, word(state, slot))
         self._outbox.setdefault(slot, []).append(parcel)
 
-    def _peer(self, slot: int) -> Peer:
+    def _peer(self, slot: int) -> DispatcherScope:
         peer = self._peers.get(slot)
         if peer is None:
-            peer = self._peers[slot] = Peer(self._new_backoff())
+            peer = self._peers[slot] = DispatcherScope(self._new_backoff())
         return peer
 
     def _route(self, topic: int, partition: int) -> Route:
@@ -242,12 +242,12 @@ class Dispatching:
     def _new_backoff(self) -> PauseBackoff:
         return PauseBackoff(*self._delivery.backoff, self._rng)
 
-    def apply(self, delivery: Delivery) -> None:
+    def apply_config(self, delivery: Delivery) -> None:
         """Apply a reloaded config."""
         self._delivery = delivery
-        self._drought.backoff.change(*delivery.backoff)
+        self._leaderless_backoff.backoff.apply_config(*delivery.backoff)
         for scope in (*self._peers.values(), *self._routes.values()):
-            scope.backoff.change(*delivery.backoff)
+            scope.backoff.apply_config(*delivery.backoff)
 
     # --- metadata ----------------------------------------------------------------------------------------------------
 
@@ -277,17 +277,17 @@ class Dispatching:
         used = self._used_slots()
         for node, slot in self._slots.pairs():
             if node not in view.brokers and slot not in used:
-                self._slots.free(node)
+                self._slots.release(node)
                 self._peers.pop(slot, None)
                 self._outbox.pop(slot, None)
         for node in view.in_service:
-            if self._slots.give(node) is None:
-                self._tables.say_full("brokers", f"messages for partitions that broker {node} leads wait.", now_ms)
+            if self._slots.assign(node) is None:
+                self._tables.report_full("brokers", f"messages for partitions that broker {node} leads wait.", now_ms)
 
     def _resume_or_wait(self, scope: Scope, started_ms: int) -> bool:
         """Resume a scope if its back-off ended before the fetch began; else request metadata for its end."""
         if started_ms < scope.not_before_ms:
-            self._wish.want(scope.not_before_ms)
+            self._refresh.request(scope.not_before_ms)
             return False
         scope.step(ScopeEvent.RESUME)
         self._row.add(Counter.PauseFinished)
@@ -302,7 +302,7 @@ class Dispatching:
             return
         if slot is None:
             if route.holds_any:
-                self.want_leader(started_ms, now_ms)
+                self.request_leader(started_ms, now_ms)
         elif self._peer(slot).flowing and (route.flowing or self._resume_or_wait(route, started_ms)):
             self._send_held(topic, partition, route, slot)
 
@@ -320,7 +320,7 @@ class Dispatching:
         if not route.holds_any:
             return
         is_jumbled = route.is_jumbled
-        sent, rest = route.empty()
+        sent, rest = route.pop_all()
         if is_jumbled:
             rest.sort(key=lambda segment: find(self._slab, segment).arrival)
         self._give(route, slot)
@@ -329,12 +329,12 @@ class Dispatching:
         if rest:
             self._post(slot, Parcel(Kind.HELD, topic, partition, rest))
 
-    def forget(self, topic: int, now_ms: int) -> list[Segment]:
+    def remove_topic(self, topic: int, now_ms: int) -> list[Segment]:
         """Remove a topic and return the segments of its routes; request the others back from dispatchers."""
         held: list[Segment] = []
         self._gatherers.pop(topic, None)
         for key, route in [(key, route) for key, route in self._routes.items() if key[0] == topic]:
-            sent, rest = route.empty()
+            sent, rest = route.pop_all()
             held += sent + rest
             if route.slot is None:
                 self._row.add(Counter.PauseFinished, int(route.paused))
@@ -364,7 +364,7 @@ class Dispatching:
             elif peer.state is not ScopeState.SYNCING:
                 self._obey(slot, peer, parcel, now_ms)
 
-    def _obey(self, slot: int, peer: Peer, parcel: Parcel, now_ms: int) -> None:
+    def _obey(self, slot: int, peer: DispatcherScope, parcel: Parcel, now_ms: int) -> None:
         kind, topic, partition, _ = parcel
         scope = peer if partition == EVERYTHING else self._route(topic, partition)
         if kind is Kind.PAUSED and scope.pause(now_ms):
@@ -384,7 +384,7 @@ class Dispatching:
 
     def _handed_back(self, slot: int, scope: Scope, now_ms: int) -> None:
         scope.step(ScopeEvent.HANDED_BACK)
-        self._wish.want(max(now_ms, scope.not_before_ms))
+        self._refresh.request(max(now_ms, scope.not_before_ms))
         if isinstance(scope, Route):
             self._give(scope, None)
             return

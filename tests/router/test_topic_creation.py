@@ -11,7 +11,7 @@ from bruce_mp.protocol.api_versions import BrokerAbilities
 from bruce_mp.protocol.connection_events import Cause, Closed, Failed, MetadataReceived, Ready, Sent, TopicsMade
 from bruce_mp.protocol.kafka_types import BrokerAddress, ClusterMetadata, TopicMetadata
 from bruce_mp.router.cluster import Address
-from bruce_mp.router.making import Sizes, TopicMaker
+from bruce_mp.router.topic_creation import TopicCreator, TopicSize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,10 +71,10 @@ def _sockets() -> None:
     FakeSocket.opened, FakeSocket.asked = [], []
 
 
-def play(*stories: list[Event], sizes: Sizes = Sizes()) -> Mapping[bytes, int]:  # noqa: B008 - it is a constant
+def play(*stories: list[Event], sizes: TopicSize = TopicSize()) -> Mapping[bytes, int]:  # noqa: B008 - it is a constant
     """Run a request in which each broker has its events, and return the result."""
     results: list[Mapping[bytes, int]] = []
-    maker = TopicMaker(
+    maker = TopicCreator(
         FakeSocket,  # type: ignore[arg-type]
         sizes=sizes,
         on_done=results.append,
@@ -90,10 +90,10 @@ def play(*stories: list[Event], sizes: Sizes = Sizes()) -> Mapping[bytes, int]: 
     return result
 
 
-@pytest.mark.parametrize("sizes", [Sizes(), Sizes(6), Sizes(None, 3), Sizes(6, 3)])
+@pytest.mark.parametrize("sizes", [TopicSize(), TopicSize(6), TopicSize(None, 3), TopicSize(6, 3)])
 @pytest.mark.parametrize("version", [0, 3, 4, 7, None])
-def test_sizes_are_left_to_the_broker_if_it_takes_that(sizes: Sizes, version: int | None) -> None:
-    knows = version is not None and (version >= 4 or sizes == Sizes(6, 3))
+def test_sizes_are_left_to_the_broker_if_it_takes_that(sizes: TopicSize, version: int | None) -> None:
+    knows = version is not None and (version >= 4 or sizes == TopicSize(6, 3))
     answer = TopicsMade(1, {b"a": 0, b"b": 36}) if knows else metadata(a=5, b=0)
     assert play([ready(version), answer], sizes=sizes) == ({b"a": 0, b"b": 36} if knows else {b"a": 5, b"b": 0})
     as_asked = ("create", NAMES, sizes.partitions or -1, sizes.replication or -1)

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
     from bruce_mp.router.cluster import Address
     from bruce_mp.router.core import Router
-    from bruce_mp.router.fetch import Attempt
+    from bruce_mp.router.metadata_fetch import FetchAttempt
     from bruce_mp.telemetry.copies import ByteSender
 
-__all__ = ["PUBLISH_EVERY_S", "Standing"]
+__all__ = ["PUBLISH_EVERY_S", "ClusterStatus"]
 
 _LOG: Final = logging.getLogger(__name__)
 PUBLISH_EVERY_S: Final = 1.0
 
 
-class Standing:
+class ClusterStatus:
     """The cluster's last known state.  `now_ms` is the wall clock; `topic_name` maps topic numbers to names."""
 
     def __init__(self, sender: ByteSender, now_ms: Callable[[], int], topic_name: Callable[[int], bytes]) -> None:
@@ -65,7 +65,7 @@ class Standing:
             self._failing_since_ms = self._now_ms()
         self._error = error
 
-    def publish(self, router: Router, steady_ms: int, attempt: Attempt) -> None:
+    def publish(self, router: Router, steady_ms: int, attempt: FetchAttempt) -> None:
         """Send a report to the status process; a lost report is replaced a second later."""
         paused = [*self._no_leader(router), *self._paused(router, steady_ms)]
         standing = RouterStanding(
@@ -88,7 +88,7 @@ class Standing:
             yield PausedScope(None, self._topic_name(topic), partition, NO_LEADER, since_ms)
 
     def _paused(self, router: Router, steady_ms: int) -> Iterator[PausedScope]:
-        for slot, key, scope in router.dispatching.paused():
+        for slot, key, scope in router.assignments.paused():
             name, partition = (b"", -1) if key is None else (self._topic_name(key[0]), key[1])
             since_ms = self._now_ms() - max(0, steady_ms - scope.since_ms)
             yield PausedScope(slot, name, partition, scope.state.value, since_ms)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from bruce_mp.discarding import Discards
-    from bruce_mp.router.wish import MetadataWish
+    from bruce_mp.router.metadata_refresh import RefreshSchedule
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["UnknownTopics"]
@@ -62,7 +62,7 @@ _COUNTERS: Final = {
 
 
 @unique
-class Step(Enum):
+class UnknownTopicState(Enum):
     """The state of an unknown topic."""
 
     ASKING = "asking"
@@ -79,7 +79,7 @@ class _Waiting:
     def __init__(self, since_ms: int) -> None:
         self.segments: list[Segment] = []
         self.since_ms = since_ms
-        self.step = Step.ASKING
+        self.step = UnknownTopicState.ASKING
         self.attempts = 0
         self.looks = 0
 
@@ -87,16 +87,18 @@ class _Waiting:
 class UnknownTopics:
     """All unknown topics.  `autocreate` enables their creation; `room` returns the free entries of the table."""
 
-    def __init__(self, discards: Discards, wish: MetadataWish, room: Callable[[], int], *, autocreate: bool) -> None:
+    def __init__(
+        self, discards: Discards, refresh: RefreshSchedule, room: Callable[[], int], *, autocreate: bool
+    ) -> None:
         self._discards = discards
-        self._wish = wish
+        self._refresh = refresh
         self._room = room
         self._autocreate = autocreate
         self._waiting: dict[bytes, _Waiting] = {}
         self._refused: dict[bytes, tuple[int, DiscardReason]] = {}
         self._believes_from_ms: int | None = None
 
-    def change(self, *, autocreate: bool) -> None:
+    def apply_config(self, *, autocreate: bool) -> None:
         """Enable or disable topic creation; a change clears all refusals."""
         if autocreate != self._autocreate:
             self._autocreate = autocreate
@@ -110,13 +112,13 @@ class UnknownTopics:
             return
         waiting = self._waiting.setdefault(name, _Waiting(now_ms))
         waiting.segments.append(segment)
-        if waiting.step is Step.ASKING:
-            self._wish.want(max(now_ms, waiting.since_ms))
+        if waiting.step is UnknownTopicState.ASKING:
+            self._refresh.request(max(now_ms, waiting.since_ms))
 
     @property
-    def asked(self) -> list[bytes]:
+    def names_to_look_up(self) -> list[bytes]:
         """Topics to request by name, since brokers may hide them; at most MOST_FORBIDDEN."""
-        names = (name for name, waiting in self._waiting.items() if waiting.step is Step.ASKING)
+        names = (name for name, waiting in self._waiting.items() if waiting.step is UnknownTopicState.ASKING)
         return list(islice((name for name in names if _VALID_NAME.match(name)), MOST_FORBIDDEN))
 
     def settle(
@@ -134,34 +136,34 @@ class UnknownTopics:
         for name, waiting in list(self._waiting.items()):
             if is_known(name):
                 known += self._waiting.pop(name).segments
-            elif name in forbidden and waiting.step is Step.ASKING:
+            elif name in forbidden and waiting.step is UnknownTopicState.ASKING:
                 waiting.since_ms = now_ms + FORBIDDEN_LOOK_MS
-                self._wish.want(waiting.since_ms)
-            elif waiting.step in {Step.ASKING, Step.MADE}:
+                self._refresh.request(waiting.since_ms)
+            elif waiting.step in {UnknownTopicState.ASKING, UnknownTopicState.MADE}:
                 self._decide(name, waiting, started_ms, now_ms)
-            elif waiting.step is Step.WANTED and self._room() <= 0:
+            elif waiting.step is UnknownTopicState.WANTED and self._room() <= 0:
                 self._give_up(name, DiscardReason.BAD_TOPIC, now_ms + UNKNOWN_TOPIC_MS)
         return known
 
     def _decide(self, name: bytes, waiting: _Waiting, started_ms: int, now_ms: int) -> None:
         assert self._believes_from_ms is not None
         if not self._autocreate and started_ms < self._believes_from_ms:
-            self._wish.want(self._believes_from_ms)
+            self._refresh.request(self._believes_from_ms)
         elif waiting.since_ms > started_ms:
-            self._wish.want(max(now_ms, waiting.since_ms))
-        elif waiting.step is Step.MADE and waiting.looks < len(LOOK_AFTER_MS):
+            self._refresh.request(max(now_ms, waiting.since_ms))
+        elif waiting.step is UnknownTopicState.MADE and waiting.looks < len(LOOK_AFTER_MS):
             self._look_later(waiting, now_ms)
-        elif waiting.step is Step.MADE or not self._autocreate or self._room() <= 0:
+        elif waiting.step is UnknownTopicState.MADE or not self._autocreate or self._room() <= 0:
             self._give_up(name, DiscardReason.BAD_TOPIC, now_ms + UNKNOWN_TOPIC_MS)
         elif waiting.attempts >= MOST_ATTEMPTS or _VALID_NAME.match(name) is None:
             self._give_up(name, DiscardReason.TOPIC_AUTOCREATE_FAIL, now_ms + CANNOT_BE_MADE_MS)
         else:
-            waiting.step = Step.WANTED
+            waiting.step = UnknownTopicState.WANTED
 
     def _look_later(self, waiting: _Waiting, now_ms: int) -> None:
         waiting.since_ms = now_ms + LOOK_AFTER_MS[waiting.looks]
         waiting.looks += 1
-        self._wish.want(waiting.since_ms)
+        self._refresh.request(waiting.since_ms)
 
     def _give_up(self, name: bytes, reason: DiscardReason, until_ms: int) -> None:
         if len(self._refused) < MOST_REFUSED:
@@ -171,28 +173,30 @@ class UnknownTopics:
     # --- making topics -----------------------------------------------------------------------------------------------
 
     @property
-    def wanted(self) -> list[bytes]:
+    def names_to_create(self) -> list[bytes]:
         """Topics to create, within the room of the slab's table."""
-        wanted = [name for name, waiting in self._waiting.items() if waiting.step is Step.WANTED]
+        wanted = [name for name, waiting in self._waiting.items() if waiting.step is UnknownTopicState.WANTED]
         return wanted[: min(MADE_AT_ONCE, max(0, self._room()))] if wanted else []
 
-    def making(self, names: Iterable[bytes]) -> None:
+    def on_creation_started(self, names: Iterable[bytes]) -> None:
         """Record that a broker has the creation request for these topics."""
         for name in names:
-            self._waiting[name].step = Step.MAKING
+            self._waiting[name].step = UnknownTopicState.MAKING
 
-    def made(self, answers: Mapping[bytes, int], now_ms: int) -> None:
+    def on_created(self, answers: Mapping[bytes, int], now_ms: int) -> None:
         """Apply Kafka's error code for each created topic; topics without a code are tried again."""
-        making = [(name, waiting) for name, waiting in self._waiting.items() if waiting.step is Step.MAKING]
+        making = [
+            (name, waiting) for name, waiting in self._waiting.items() if waiting.step is UnknownTopicState.MAKING
+        ]
         for name, waiting in making:
             error = answers.get(name)
             waiting.attempts += 1
             if error is None or error in TRY_AGAIN:
-                waiting.step = Step.ASKING
+                waiting.step = UnknownTopicState.ASKING
                 waiting.since_ms = now_ms + TRY_AGAIN_MS
-                self._wish.want(waiting.since_ms)
+                self._refresh.request(waiting.since_ms)
             elif error in SUCCESS:
-                waiting.step = Step.MADE
+                waiting.step = UnknownTopicState.MADE
                 self._look_later(waiting, now_ms)
             else:
                 self._give_up(name, DiscardReason.TOPIC_AUTOCREATE_FAIL, now_ms + CANNOT_BE_MADE_MS)

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.protocol.connection_events import Closed, Failed, MetadataReceived, Ready, TopicsMade
-from bruce_mp.router.in_turn import BrokersInTurn
+from bruce_mp.router.broker_rotation import BrokerRotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from bruce_mp.config.sections import Delivery
     from bruce_mp.protocol.api_versions import BrokerAbilities
     from bruce_mp.protocol.connection_events import Event
+    from bruce_mp.router.broker_rotation import Connect
     from bruce_mp.router.cluster import Address
-    from bruce_mp.router.in_turn import Connect
 
-__all__ = ["Sizes", "TopicMaker"]
+__all__ = ["TopicCreator", "TopicSize"]
 
 _LOG = logging.getLogger(__name__)
 TIME_TO_MAKE_MS: Final = 5_000
@@ -32,14 +32,14 @@ FIRST_WITH_BROKERS_CHOICE: Final = 4
 _NOT_CONTROLLER: Final = 41
 
 
-class Sizes(NamedTuple):
+class TopicSize(NamedTuple):
     """Partitions and replicas of a new topic; None stands for the broker's default."""
 
     partitions: int | None = None
     replication: int | None = None
 
     @classmethod
-    def of(cls, delivery: Delivery) -> Sizes:
+    def of(cls, delivery: Delivery) -> TopicSize:
         """Return the configured sizes."""
         return cls(delivery.topic_autocreate_partitions, delivery.topic_autocreate_replication)
 
@@ -49,17 +49,17 @@ class Sizes(NamedTuple):
         return version is not None and (version >= FIRST_WITH_BROKERS_CHOICE or None not in self)
 
 
-class TopicMaker:
+class TopicCreator:
     """One request at a time.  `on_done` gets each topic's error code, and no topics if no broker responded."""
 
     def __init__(
         self,
         connect: Connect,
         *,
-        sizes: Sizes,
+        sizes: TopicSize,
         on_done: Callable[[Mapping[bytes, int]], None],
     ) -> None:
-        self._brokers = BrokersInTurn(connect, self._on_event)
+        self._brokers = BrokerRotation(connect, self._on_event)
         self._sizes = sizes
         self._on_done = on_done
         self._names: Sequence[bytes] = ()
@@ -70,20 +70,20 @@ class TopicMaker:
         """True while a request is under way."""
         return self._brokers.is_busy
 
-    def change(self, connect: Connect, sizes: Sizes) -> None:
+    def apply_config(self, connect: Connect, sizes: TopicSize) -> None:
         """Replace the connection factory and the sizes; a request under way keeps its own connection."""
         self._brokers.connect = connect
         self._sizes = sizes
 
     def start(self, brokers: Iterable[Address], names: Sequence[bytes]) -> None:
         """Start a request; `brokers` are tried in this order."""
-        self._brokers.begin(brokers)
+        self._brokers.start(brokers)
         self._names = names
         self._answers = {}
         self._try_next()
 
     def _try_next(self) -> None:
-        if not self._brokers.turn():
+        if not self._brokers.ask_next():
             self._finish(self._answers)
 
     def _on_event(self, event: Event) -> None:
@@ -117,5 +117,5 @@ class TopicMaker:
             self._finish(errors)
 
     def _finish(self, answers: Mapping[bytes, int]) -> None:
-        self._brokers.leave()
+        self._brokers.close()
         self._on_done(answers)

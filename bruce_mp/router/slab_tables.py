@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["EVERY_MS", "Tables"]
+__all__ = ["EVERY_MS", "SlabTables"]
 
 _LOG = logging.getLogger(__name__)
 _HELD: Final = frozenset(State) - SETTLED - {State.SPLIT}
@@ -28,7 +28,7 @@ EVERY_MS: Final = 10_000
 SAY_AGAIN_MS: Final = 60_000
 
 
-class Tables:
+class SlabTables:
     """The router's topic table and partition table."""
 
     def __init__(self, slab: Slab) -> None:
@@ -66,7 +66,7 @@ class Tables:
             self.partitions.keep_only(set(map(self.topics.id_of, self.topics.known())))
             _LOG.info("A table of the slab was full; the entries of %d topics that are gone were freed.", len(gone))
 
-    def say_full(self, what: str, consequence: str, now_ms: int) -> None:
+    def report_full(self, what: str, consequence: str, now_ms: int) -> None:
         """Log that a table of the slab is full, at most once in `SAY_AGAIN_MS` for each table."""
         if now_ms >= self._said_ms.get(what, now_ms):
             self._said_ms[what] = now_ms + SAY_AGAIN_MS

@@ -20,7 +20,7 @@ from bruce_mp.router.cluster import ClusterView, TopicView
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Vanishing"]
+__all__ = ["MissingTopics"]
 
 BELIEVED_AFTER_MS: Final = 10_000
 
@@ -29,7 +29,7 @@ def _shows_less(topic: TopicView | None, known: int) -> bool:
     return topic is None or len(topic.partitions) < known
 
 
-class Vanishing:
+class MissingTopics:
     """The missing topics, each with the time at which it was first missing.  Times are in ms on one clock."""
 
     def __init__(self) -> None:

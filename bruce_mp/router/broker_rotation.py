@@ -1,6 +1,6 @@
 """Connections to brokers one after another, until one responds.
 
-The owner sends the request: `fetch.py` for metadata, `making.py` to create topics.
+The owner sends the request: `metadata_fetch.py` for metadata, `topic_creation.py` to create topics.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bruce_mp.pipes.resolver import Resolver
     from bruce_mp.pipes.security import Security
 
-__all__ = ["BrokersInTurn", "Connect", "connector"]
+__all__ = ["BrokerRotation", "Connect", "connector"]
 
 PATIENCE_S: Final = 10.0
 """The longest wait for a silent broker, since partitions wait and other brokers can respond."""
@@ -50,7 +50,7 @@ def connector(
     return connect
 
 
-class BrokersInTurn:
+class BrokerRotation:
     """One connection at a time; `on_event` gets the events of the present one."""
 
     def __init__(self, connect: Connect, on_event: Callable[[Event], None]) -> None:
@@ -73,13 +73,13 @@ class BrokersInTurn:
         assert self._socket is not None
         return self._socket
 
-    def begin(self, brokers: Iterable[Address]) -> None:
+    def start(self, brokers: Iterable[Address]) -> None:
         """Set the brokers to try, each once; the next `turn` connects to the first."""
         self.left = list(dict.fromkeys(brokers))
 
-    def turn(self) -> bool:
+    def ask_next(self) -> bool:
         """Close the connection and connect to the next broker; return False if none is left."""
-        self.leave()
+        self.close()
         if not self.left:
             return False
         self.asked = self.left.pop(0)
@@ -87,7 +87,7 @@ class BrokersInTurn:
         self._socket.open()
         return True
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Close the connection; its events end."""
         if self._socket is not None:
             self._socket.close()

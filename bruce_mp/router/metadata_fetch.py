@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.protocol.connection_events import Closed, Failed, MetadataReceived, ProducerIdReceived, Ready
 from bruce_mp.protocol.error_actions import action_for
-from bruce_mp.router.in_turn import BrokersInTurn
+from bruce_mp.router.broker_rotation import BrokerRotation
 
 if TYPE_CHECKING:
     import random
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from bruce_mp.protocol.connection_events import Cause, Event
     from bruce_mp.protocol.kafka_types import ClusterMetadata
+    from bruce_mp.router.broker_rotation import Connect
     from bruce_mp.router.cluster import Address
-    from bruce_mp.router.in_turn import Connect
 
-__all__ = ["Attempt", "FetchResult", "Fetcher"]
+__all__ = ["FetchAttempt", "FetchResult", "MetadataFetcher"]
 
 _LOG = logging.getLogger(__name__)
 FIRST_THAT_MAKES_NONE: Final = 4
@@ -45,14 +45,14 @@ class FetchResult(NamedTuple):
     forbidden: frozenset[bytes] = frozenset()
 
 
-class Attempt(NamedTuple):
+class FetchAttempt(NamedTuple):
     """The broker in use and the error of the previous one; both empty without a fetch under way."""
 
     asking: str = ""
     asked_in_vain: str = ""
 
 
-class Fetcher:
+class MetadataFetcher:
     """One metadata fetch at a time.  `on_done` gets the result, or None if no broker responded.
 
     `on_failure` is called for each broker that failed, with the cause or None for a closed connection.
@@ -66,7 +66,7 @@ class Fetcher:
         on_done: Callable[[FetchResult | None], None],
         on_failure: Callable[[Cause | None], None] = lambda _: None,
     ) -> None:
-        self._brokers = BrokersInTurn(connect, self._on_event)
+        self._brokers = BrokerRotation(connect, self._on_event)
         self._rng = rng
         self._on_done = on_done
         self.last_error = ""
@@ -88,14 +88,14 @@ class Fetcher:
         return self._brokers.is_busy
 
     @property
-    def attempt(self) -> Attempt:
+    def attempt(self) -> FetchAttempt:
         """The state of the fetch under way."""
         asked = self._brokers.asked
-        return Attempt(f"{asked.host}:{asked.port}", self.last_error) if self.is_busy and asked else Attempt()
+        return FetchAttempt(f"{asked.host}:{asked.port}", self.last_error) if self.is_busy and asked else FetchAttempt()
 
-    def change(self, connect: Connect) -> None:
+    def apply_config(self, connect: Connect) -> None:
         """Replace the connection factory, and cancel the fetch under way without a callback."""
-        self._brokers.leave()
+        self._brokers.close()
         self._brokers.connect = connect
         self._failed.clear()
 
@@ -114,7 +114,7 @@ class Fetcher:
         self._missed = missed
         first = list(known)
         self._rng.shuffle(first)
-        self._brokers.begin(sorted([*first, *bootstrap], key=lambda address: address in self._failed))
+        self._brokers.start(sorted([*first, *bootstrap], key=lambda address: address in self._failed))
         self._failed.intersection_update(self._brokers.left)
         self._wants_producer = wants_producer
         self.last_error, self.needs_operator = "", False
@@ -123,7 +123,7 @@ class Fetcher:
     def _try_next(self) -> None:
         self._metadata = None
         self._forbidden = frozenset()
-        if not self._brokers.turn():
+        if not self._brokers.ask_next():
             self._finish(None)
 
     def _on_event(self, event: Event) -> None:
@@ -200,7 +200,7 @@ class Fetcher:
             self._finish(self._result(self._metadata, answer.producer_id))
 
     def _finish(self, result: FetchResult | None) -> None:
-        self._brokers.leave()
+        self._brokers.close()
         if result is not None and self._brokers.asked is not None:
             self._failed.discard(self._brokers.asked)
         self._on_done(result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bruce_mp.kernels import mark
 from bruce_mp.protocol.record_batch import Record
-from bruce_mp.router.tables import EVERY_MS, Tables
+from bruce_mp.router.slab_tables import EVERY_MS, SlabTables
 from bruce_mp.slab.layout import State
 from support.put_records import put_records
 from support.slabs import SMALL, new_slab
@@ -14,7 +14,7 @@ NAMES = [b"t%d" % number for number in range(1, SMALL.topics)]
 
 def test_a_topic_with_messages_in_the_slab_keeps_its_entry() -> None:
     with new_slab() as slab:
-        tables = Tables(slab)
+        tables = SlabTables(slab)
         numbers = [tables.topics.add(name, 1) for name in NAMES]
         segments = put_records(slab, [[Record(0, b"", b"x")]], topic=numbers[2])
         freed = tables.free({b"t1"}, lambda: {numbers[1]}, 0)
@@ -30,7 +30,7 @@ def test_a_topic_with_messages_in_the_slab_keeps_its_entry() -> None:
 
 def test_the_slab_is_not_searched_all_the_time() -> None:
     with new_slab() as slab:
-        tables = Tables(slab)
+        tables = SlabTables(slab)
         numbers = [tables.topics.add(name, 1) for name in NAMES]
         segments = put_records(slab, [[Record(0, b"", b"x")]], topic=numbers[0])
         existing = set(NAMES[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["MetadataWish"]
+__all__ = ["RefreshSchedule"]
 
 SPACING_MS: Final = 100
 """The shortest time between the starts of two fetches, which limits the load of unknown topics."""
@@ -13,7 +13,7 @@ LONGEST_ABSENCE_MS: Final = 5_000
 """The longest delay while no broker responds, so that messages flow within seconds after a long outage."""
 
 
-class MetadataWish:
+class RefreshSchedule:
     """The next fetch's time.  Times are in ms on one clock."""
 
     def __init__(self) -> None:
@@ -25,20 +25,20 @@ class MetadataWish:
         """The time of the next fetch; None without a request."""
         return None if self._wanted_ms is None else max(self._wanted_ms, self._floor_ms)
 
-    def want(self, at_ms: int) -> None:
+    def request(self, at_ms: int) -> None:
         """Request a fetch at `at_ms` at the latest."""
         if self._wanted_ms is None or at_ms < self._wanted_ms:
             self._wanted_ms = at_ms
 
-    def want_at_once(self, now_ms: int) -> None:
+    def request_now(self, now_ms: int) -> None:
         """Request a fetch now, without the floor, because brokers or connection settings changed."""
         self._wanted_ms = self._floor_ms = now_ms
 
-    def begun(self, now_ms: int) -> None:
+    def on_started(self, now_ms: int) -> None:
         """Clear the requests as a fetch begins; later requests are for the next fetch."""
         self._wanted_ms = None
         self._floor_ms = now_ms + SPACING_MS
 
-    def failed(self, now_ms: int, delay_ms: int) -> None:
+    def on_failed(self, now_ms: int, delay_ms: int) -> None:
         """Schedule the next fetch after the delay, at most `LONGEST_ABSENCE_MS`, despite earlier requests."""
         self._wanted_ms = self._floor_ms = now_ms + min(delay_ms, LONGEST_ABSENCE_MS)
