@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp import kernels
 from bruce_mp.damage import refuse, without_damaged
-from bruce_mp.dispatcher.answers import Answers
-from bruce_mp.dispatcher.batches import BatchMaker, Plan
-from bruce_mp.dispatcher.gather import Gathering
+from bruce_mp.dispatcher.accumulator import Accumulator
+from bruce_mp.dispatcher.produce_responses import ResponseHandler
 from bruce_mp.dispatcher.queues import Queues, QueueState
-from bruce_mp.dispatcher.turns import Turns
+from bruce_mp.dispatcher.record_batches import BatchBuilder, BatchPlan
+from bruce_mp.dispatcher.send_queue import SendQueue
 from bruce_mp.errors import SlabError
 from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
 from bruce_mp.slab.layout import State, word
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
     from bruce_mp.config.topics import TopicBatching
+    from bruce_mp.dispatcher.partition_errors import PartitionErrors
     from bruce_mp.dispatcher.queues import PartitionQueue
-    from bruce_mp.dispatcher.troubles import Troubles
     from bruce_mp.protocol.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import Row
@@ -54,14 +54,14 @@ REMIND_S: Final = 1.0
 _Key = tuple[int, int]
 
 
-class _Limits(NamedTuple):
+class _RequestLimits(NamedTuple):
     request_bytes: int
     max_in_flight: int
     patience_ms: int
     """The longest wait of a hand-back for outstanding responses."""
 
     @classmethod
-    def of(cls, config: Config) -> _Limits:
+    def of(cls, config: Config) -> _RequestLimits:
         delivery = config.delivery
         limit = config.batching.produce_request_data_limit
         return cls(limit, delivery.max_in_flight, delivery.dispatcher_restart_max_delay_ms)
@@ -78,20 +78,20 @@ class Dispatcher:
         self._slot = slot
         self._incarnation = incarnation
         self._router = 0
-        self._limits = _Limits.of(config)
+        self._limits = _RequestLimits.of(config)
         self._topics = TopicTable(slab)
-        self._turns = Turns()
-        self._queues = Queues(2 * slab.geometry.partitions, self._topics.has, self._turns)
-        self._gathering = Gathering(slab, row, self._rules_of(config))
-        self.maker = BatchMaker(
+        self._send_queue = SendQueue()
+        self._queues = Queues(2 * slab.geometry.partitions, self._topics.has, self._send_queue)
+        self._accumulator = Accumulator(slab, row, self._rules_of(config))
+        self.builder = BatchBuilder(
             slab,
             PartitionTable(slab),
             slot,
             max_bytes=config.batching.message_max_bytes,
             idempotent=is_numbering(slab),
         )
-        self._answers = Answers(
-            slab, row, reporter, self.maker, topics=self._topics, attempt_limit=config.delivery.attempt_limit
+        self._responses = ResponseHandler(
+            slab, row, reporter, self.builder, topics=self._topics, attempt_limit=config.delivery.attempt_limit
         )
         self._outbox: list[Parcel] = []
         self._rest_until = 0.0
@@ -101,12 +101,12 @@ class Dispatcher:
         """The time at which a hand-back began to wait for responses."""
         self._is_synced = False
 
-    def apply(self, config: Config) -> None:
+    def apply_config(self, config: Config) -> None:
         """Apply a reloaded config.  Accumulated records of earlier rules are sent first."""
-        self._limits = _Limits.of(config)
-        self._sort_in(self._gathering.change_rules(self._rules_of(config)))
-        self.maker.max_bytes = config.batching.message_max_bytes
-        self._answers.attempt_limit = config.delivery.attempt_limit
+        self._limits = _RequestLimits.of(config)
+        self._sort_in(self._accumulator.apply_config(self._rules_of(config)))
+        self.builder.max_bytes = config.batching.message_max_bytes
+        self._responses.attempt_limit = config.delivery.attempt_limit
 
     def _rules_of(self, config: Config) -> Callable[[int], TopicBatching]:
         return lambda topic: config.batching_for(self._topics.name_of(topic))
@@ -127,34 +127,34 @@ class Dispatcher:
     @property
     def wants_connection(self) -> bool:
         """True if there are records to send."""
-        return not self._paused and self._turns.have_work
+        return not self._paused and self._send_queue.have_work
 
     @property
     def gather_due_ms(self) -> int | None:
         """The time at which an accumulated batch is due."""
-        return self._gathering.due_ms
+        return self._accumulator.due_ms
 
     @property
-    def troubles(self) -> Troubles:
+    def troubles(self) -> PartitionErrors:
         """Partitions with an error as their last response."""
-        return self._answers.troubles
+        return self._responses.troubles
 
     @property
     def traffic(self) -> TrafficSums:
         """The outcomes of each topic's messages."""
-        return self._answers.traffic
+        return self._responses.traffic
 
     @property
     def uncompressed(self) -> Container[tuple[bytes, int]]:
         """Topics and partitions that must not be compressed, because their leader refuses it."""
-        return self._answers.uncompressed
+        return self._responses.uncompressed
 
     @property
     def retry_at(self) -> float | None:
         """The time at which a queue in back-off, or under the broker's quota, may send again."""
-        return self._turns.next_at(self._rest_until)
+        return self._send_queue.next_at(self._rest_until)
 
-    def rest_until(self, moment: float) -> None:
+    def throttle_until(self, moment: float) -> None:
         """Send nothing before `moment`, as the broker's quota demands."""
         self._rest_until = max(self._rest_until, moment)
 
@@ -185,14 +185,14 @@ class Dispatcher:
         assigned, queued = word(State.ASSIGNED, self._slot), word(State.QUEUED, self._slot)
         taken = kernels.take(self._slab, segments, assigned, queued)
         if kind is Kind.QUEUE:
-            self._sort_in(self._gathering.add(taken, kernels.heads(self._slab, taken), now_ms))
+            self._sort_in(self._accumulator.add(taken, kernels.heads(self._slab, taken), now_ms))
             return
         if kind is Kind.HELD:
             self._end_gathering_of(topic)
         self._make_ready(topic, partition, taken)
 
     def _end_gathering_of(self, topic: int) -> None:
-        self._sort_in(self._gathering.flush_of(topic))
+        self._sort_in(self._accumulator.flush_of(topic))
 
     def _sort_in(self, segments: Sequence[Segment]) -> None:
         """Add segments to the ready records of their partitions; damaged ones stay in place."""
@@ -203,7 +203,7 @@ class Dispatcher:
         for key, some in places.items():
             queue = self._queues.get(key) or self._queues.of(*key)
             queue.ready += some
-            self._turns.setdefault(key, queue)
+            self._send_queue.setdefault(key, queue)
 
     def _places_of_sound(self, segments: Iterable[Segment]) -> dict[_Key, list[Segment]]:
         places: dict[_Key, list[Segment]] = {}
@@ -218,7 +218,7 @@ class Dispatcher:
     def _make_ready(self, topic: int, partition: int, segments: list[Segment]) -> None:
         queue = self._queues.of(topic, partition)
         queue.ready += segments
-        self._turns.schedule(queue)
+        self._send_queue.schedule(queue)
 
     def _take_sent(self, segments: Iterable[Segment]) -> list[Segment]:
         """Claim parts of batches that another dispatcher built."""
@@ -227,25 +227,25 @@ class Dispatcher:
 
     def _take_over(self, batches: list[SentBatch]) -> None:
         """Queue batches of another dispatcher; they are in doubt if the broker recognises no repetitions."""
-        if not self.maker.recognised:
+        if not self.builder.recognised:
             self._doubt([batch for batch in batches if batch.base_sequence >= 0])
         self._adopt(batches)
 
     def _adopt(self, batches: list[SentBatch]) -> None:
         """Queue batches for sending; those of an older epoch follow those of the present one and are renumbered."""
-        present = [batch for batch in batches if not self.maker.is_outdated(batch)]
-        outdated = [batch for batch in batches if self.maker.is_outdated(batch)]
+        present = [batch for batch in batches if not self.builder.is_outdated(batch)]
+        outdated = [batch for batch in batches if self.builder.is_outdated(batch)]
         for batch in present:
-            self.maker.note_recovered(batch)
-        for batch in [*present, *(self.maker.renumber(batch) for batch in outdated)]:
+            self.builder.note_recovered(batch)
+        for batch in [*present, *(self.builder.renumber(batch) for batch in outdated)]:
             queue = self._queues.of(batch.topic, batch.partition)
             queue.resend.append(batch)
             queue.in_doubt = True
-            self._turns.schedule(queue)
+            self._send_queue.schedule(queue)
 
     # --- beginning ---------------------------------------------------------------------------------------------------
 
-    def say_hello(self) -> None:
+    def send_hello(self) -> None:
         """Send HELLO, to which the router responds with RESYNC."""
         self._outbox.append(Parcel(Kind.HELLO))
 
@@ -262,7 +262,7 @@ class Dispatcher:
         self._obey(rest, now_ms)
         self._say_what_is_returned()
         self._outbox.append(Parcel(Kind.SYNCED, resync.topic, self._router))
-        self.remind()
+        self.repeat_pauses()
 
     def _recover(self, sent: Iterable[Segment]) -> None:
         """Find a predecessor's records in the slab; it may have claimed only a part of `sent`."""
@@ -286,24 +286,24 @@ class Dispatcher:
 
     def on_connected(self, *, recognises: bool) -> None:
         """Use a ready connection; `recognises`: its broker recognises repeated batches."""
-        self.maker.idempotent = is_numbering(self._slab)
-        self.maker.recognised = self.maker.idempotent and recognises
-        if self.maker.idempotent and not recognises:
+        self.builder.idempotent = is_numbering(self._slab)
+        self.builder.recognised = self.builder.idempotent and recognises
+        if self.builder.idempotent and not recognises:
             # Their numbers have no meaning for this broker; a predecessor or another broker may have sent them.
             self._doubt([batch for queue in self._queues.values() for batch in queue.resend])
 
     def _doubt(self, batches: list[SentBatch]) -> None:
         """Record possible duplicates: the broker may have these batches and recognises no repetition."""
         for batch in batches:
-            self._answers.doubt([batch], self.topic_name(batch.topic))
+            self._responses.count_possible_duplicates([batch], self.topic_name(batch.topic))
 
     def flush_due(self, now_ms: int) -> None:
         """Move accumulated batches that are due to the ready records."""
-        self._sort_in(self._gathering.flush_due(now_ms))
+        self._sort_in(self._accumulator.flush_due(now_ms))
 
     def drain(self) -> None:
         """Disable batching and flush all accumulated records."""
-        self._gathering.draining = True
+        self._accumulator.draining = True
         self._end_gathering()
 
     def next_request(self, in_flight: int, now: float) -> list[SentBatch]:
@@ -311,30 +311,30 @@ class Dispatcher:
         if self._paused or now < self._rest_until or in_flight >= self._limits.max_in_flight:
             return []
         batches: list[SentBatch] = []
-        chosen = self._turns.choose(self.maker, self._limits.request_bytes, now)
-        built = iter(self.maker.build([plan for _, plan in chosen if isinstance(plan, Plan)]))
+        chosen = self._send_queue.choose(self.builder, self._limits.request_bytes, now)
+        built = iter(self.builder.build([plan for _, plan in chosen if isinstance(plan, BatchPlan)]))
         for queue, plan in chosen:
-            batch = next(built) if isinstance(plan, Plan) else plan
+            batch = next(built) if isinstance(plan, BatchPlan) else plan
             if isinstance(batch, SentBatch):
                 queue.not_before = 0.0
                 queue.in_flight.append(batch)
                 batches.append(batch)
-            elif isinstance(plan, Plan):
+            elif isinstance(plan, BatchPlan):
                 self._put_back_sound(queue, plan)
             elif isinstance(plan, SlabError):
                 refuse(self._row, plan)  # it has left the queue
         return batches
 
-    def _put_back_sound(self, queue: PartitionQueue, plan: Plan) -> None:
+    def _put_back_sound(self, queue: PartitionQueue, plan: BatchPlan) -> None:
         """Return the sound records of a failed plan to the front of the queue; the damaged ones have left it."""
         queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, plan.segments)))
-        self._turns.schedule(queue)
+        self._send_queue.schedule(queue)
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def on_written(self, batches: Sequence[SentBatch], now: float) -> None:
         """Settle written batches as delivered; for acks 0."""
-        self._answers.deliver(batches)
+        self._responses.deliver(batches)
         for batch in batches:
             queue = self._queues[batch.topic, batch.partition]
             queue.answered(batch)
@@ -344,7 +344,7 @@ class Dispatcher:
     def on_acks(self, batches: Sequence[SentBatch], acks: Sequence[PartitionAck], now: float) -> None:
         """Apply the acks of a request's batches, in order; those without an error share transactions."""
         good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error]
-        self._answers.accept(good)
+        self._responses.accept(good)
         for batch in good:
             queue = self._queues[batch.topic, batch.partition]
             queue.accepted(batch)
@@ -357,28 +357,28 @@ class Dispatcher:
 
     def _on_error(self, batch: SentBatch, ack: PartitionAck, now: float) -> None:
         queue = self._queues[batch.topic, batch.partition]
-        self._answers.answer(queue, batch, ack, self.topic_name(batch.topic))
+        self._responses.answer(queue, batch, ack, self.topic_name(batch.topic))
         self._go_on(queue, now)
 
-    def refuse(self, batch: SentBatch, error: SlabError, now: float) -> None:
+    def on_rejected(self, batch: SentBatch, error: SlabError, now: float) -> None:
         """Remove the damaged records from a partition's last batch of `next_request`, which cannot be read."""
         refuse(self._row, error)
         queue = self._queues.of(batch.topic, batch.partition)
         queue.answered(batch)
-        self._answers.leave_damaged(queue, batch)
+        self._responses.abandon_damaged(queue, batch)
         self._go_on(queue, now)
 
     def _go_on(self, queue: PartitionQueue, now: float) -> None:
         """Continue a queue after a batch has left the flight."""
         if queue.state is QueueState.DRAINING and not queue.in_flight:
             self._drained(queue, now)
-        self._turns.schedule(queue)
+        self._send_queue.schedule(queue)
         self._finish_handing_back()
 
     def _drained(self, queue: PartitionQueue, now: float) -> None:
         """Leave DRAINING: renumber if needed, then send again, hand back or pause."""
         queue.gather()
-        self._answers.renumber(queue, self.topic_name(queue.topic))
+        self._responses.renumber(queue, self.topic_name(queue.topic))
         queue.state = QueueState.FLOWING
         if queue.hand_back:
             self._return(queue)
@@ -400,12 +400,12 @@ class Dispatcher:
         An empty dispatcher does not pause: the next message opens another connection.
         """
         for queue in self._queues.values():
-            doubtful = queue.lose()
-            self._answers.doubt(doubtful, self.topic_name(queue.topic) if doubtful else b"")
+            doubtful = queue.fail_in_flight()
+            self._responses.count_possible_duplicates(doubtful, self.topic_name(queue.topic) if doubtful else b"")
             if queue.state is QueueState.DRAINING:
-                self._answers.renumber(queue, self.topic_name(queue.topic))
+                self._responses.renumber(queue, self.topic_name(queue.topic))
                 queue.state = QueueState.FLOWING
-            self._turns.schedule(queue)
+            self._send_queue.schedule(queue)
         self._awaiting_since_ms = None
         if self._handing_back:
             self._finish_handing_back()
@@ -413,7 +413,7 @@ class Dispatcher:
             self._paused = True
             self._outbox.append(Parcel(Kind.PAUSED, 0, EVERYTHING))
 
-    def remind(self) -> bool:
+    def repeat_pauses(self) -> bool:
         """Repeat PAUSED for all paused scopes; return False if there are none."""
         paused = [queue for queue in self._queues.values() if queue.state is QueueState.PAUSED]
         self._outbox += [Parcel(Kind.PAUSED, queue.topic, queue.partition) for queue in paused]
@@ -450,7 +450,7 @@ class Dispatcher:
 
     def _end_gathering(self) -> None:
         """Move all accumulated records to the ready records of their partitions."""
-        self._sort_in(self._gathering.flush())
+        self._sort_in(self._accumulator.flush())
 
     def _finish_handing_back(self) -> None:
         """Return all records once no response is outstanding."""
@@ -458,14 +458,14 @@ class Dispatcher:
             return
         for queue in self._queues.values():
             self._return(queue)
-        self._turns.clear()
+        self._send_queue.clear()
         self._handing_back = self._paused = False
         self._outbox.append(Parcel(Kind.HANDED_BACK, 0, EVERYTHING))
 
     def _return(self, queue: PartitionQueue) -> None:
         """Return a queue's records to the router: built batches first, in order."""
         if self._topics.has(queue.topic):  # a removed topic may have left an empty queue
-            self.troubles.over(self.topic_name(queue.topic), queue.partition)
+            self.troubles.clear(self.topic_name(queue.topic), queue.partition)
         sent, fresh = queue.release()
         self._give(Kind.RETURNED_SENT, State.RETURNED_SENT, queue, [part for batch in sent for part in batch.segments])
         self._give(Kind.RETURNED, State.RETURNED, queue, fresh)

@@ -19,16 +19,16 @@ from bruce_mp.telemetry.counters import Counter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bruce_mp.dispatcher.compressing import Compressor
+    from bruce_mp.dispatcher.compression import Compressor
     from bruce_mp.protocol.api_versions import BrokerAbilities
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.rows import Row
 
-__all__ = ["Encoder"]
+__all__ = ["BatchEncoder"]
 
 
-class Encoder:
+class BatchEncoder:
     """Encodes the batches of a request, and counts them in the process row.
 
     `keeps_empty`: an empty value stays empty instead of null.

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.config.topics import compressions
 from bruce_mp.discarding import ProcessReporter
-from bruce_mp.dispatcher.compressing import Compressor
+from bruce_mp.dispatcher.compression import Compressor
+from bruce_mp.dispatcher.connection_status import PUBLISH_EVERY_S, ConnectionStatus
 from bruce_mp.dispatcher.core import REMIND_S, Dispatcher
-from bruce_mp.dispatcher.encode import Encoder
-from bruce_mp.dispatcher.heap import keep_freed_memory
-from bruce_mp.dispatcher.standing import PUBLISH_EVERY_S, Standing
+from bruce_mp.dispatcher.encode import BatchEncoder
+from bruce_mp.dispatcher.malloc_tuning import keep_freed_memory
 from bruce_mp.errors import SlabError
 from bruce_mp.kernels import Row
+from bruce_mp.pipeline.msg_debug import tap_for
 from bruce_mp.pipes.broker_socket import BrokerSocket
 from bruce_mp.pipes.control import ConfigTaken, DebugTopics, Drain, NewConfig, Ready, Stop
 from bruce_mp.pipes.links import DISCARDS, LAST_WORDS_MS, ROUTER_FROM_DISPATCHERS, Links, dispatcher_link
@@ -26,7 +27,6 @@ from bruce_mp.pipes.security import connection_settings, security_of
 from bruce_mp.protocol.compression import Codec, load_codecs
 from bruce_mp.protocol.connection_events import Cause, Closed, Failed, ProduceAcked
 from bruce_mp.protocol.connection_events import Ready as ConnectionReady
-from bruce_mp.tapping import tap_for
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.copies import Target
 from bruce_mp.telemetry.counters import Counter
@@ -62,10 +62,10 @@ LONGEST_REST_S: Final = 60.0
 def main(start: Start, slab: Slab, control: Control) -> None:
     """Serve one broker until told to stop."""
     keep_freed_memory()
-    _Process(start, slab, control).run()
+    _DispatcherProcess(start, slab, control).run()
 
 
-class _Process:
+class _DispatcherProcess:
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         assert start.broker is not None
         self._name = start.name
@@ -88,7 +88,7 @@ class _Process:
             self._row, start.config.compression_for, start.config.compression, self._core.uncompressed
         )
         keeps_empty = start.config.kafka.empty_values == "empty"
-        self._encoder = Encoder(slab, self._row, self._compressor, keeps_empty=keeps_empty)
+        self._encoder = BatchEncoder(slab, self._row, self._compressor, keeps_empty=keeps_empty)
         self._prepare_connections()
         self._socket: BrokerSocket | None = None
         self._is_ready = False
@@ -102,7 +102,7 @@ class _Process:
         self._is_reminding = False
         self._is_reporting = False
         self._is_leaving = False
-        self._standing = Standing(start.slot, start.broker, links.sender(DISCARDS), wall_ms)
+        self._connection_status = ConnectionStatus(start.slot, start.broker, links.sender(DISCARDS), wall_ms)
 
     def _prepare_connections(self) -> None:
         kafka = self._config.kafka
@@ -114,9 +114,9 @@ class _Process:
         before, self._config = self._config, config
         renew_logging(before.logging, config.logging, self._name)
         self._reporter.apply(config)
-        self._core.apply(config)
+        self._core.apply_config(config)
         load_codecs(_codecs(config))
-        self._compressor.change(config.compression_for, config.compression)
+        self._compressor.apply_config(config.compression_for, config.compression)
         self._encoder.keeps_empty = config.kafka.empty_values == "empty"
         if connection_settings(config) != connection_settings(before):
             self._prepare_connections()
@@ -124,7 +124,7 @@ class _Process:
 
     def run(self) -> None:
         self._row.add(Counter.StartKafkaDispatcher)
-        self._core.say_hello()
+        self._core.send_hello()
         self._loop.watch(self._control, lambda _: self._on_control())
         self._loop.watch(self._parcels.socket, lambda _: self._on_parcels())
         self._row.start_heartbeat(self._loop.call_later, wall_ms)
@@ -182,7 +182,7 @@ class _Process:
             self._loop.call_later(_REPORT_EVERY_S, self._report)
 
     def _publish(self) -> None:
-        self._standing.publish(len(self._requests), self._core.troubles.listed())
+        self._connection_status.publish(len(self._requests), self._core.troubles.listed())
         traffic = self._core.traffic
         if traffic and self._news.send_bytes(encode_events(traffic.events())):
             traffic.clear()
@@ -223,7 +223,7 @@ class _Process:
             return
         self._core.on_written(self._being_written, time.monotonic())
         connection.close()
-        self._standing.closed()
+        self._connection_status.closed()
         self._forget_connection()
 
     def _send_requests(self) -> None:
@@ -245,7 +245,7 @@ class _Process:
 
     def _connect(self) -> None:
         self._row.add(Counter.ConnectorStartConnect)
-        self._standing.connecting()
+        self._connection_status.connecting()
         self._socket = BrokerSocket(
             self._loop,
             self._resolver,
@@ -286,7 +286,7 @@ class _Process:
         encoded = self._encoder.encode([(name_of(batch.topic), batch) for batch in batches], abilities)
         for batch, found in zip(batches, encoded, strict=True):
             if isinstance(found, SlabError):
-                self._core.refuse(batch, found, time.monotonic())
+                self._core.on_rejected(batch, found, time.monotonic())
             else:
                 sound.append(batch)
                 data.append(found)
@@ -305,12 +305,12 @@ class _Process:
             self._row.add(Counter.ConnectorConnectSuccess)
             self._core.on_connected(recognises=event.abilities.idempotence)
             ends_s = None if self._socket is None else self._socket.certificate_ends_s
-            self._standing.connected(exactly_once=self._core.maker.recognised, certificate_ends_s=ends_s)
+            self._connection_status.connected(exactly_once=self._core.builder.recognised, certificate_ends_s=ends_s)
             self._is_ready = True
         elif isinstance(event, Closed):
             _LOG.info("Broker %s closed an idle connection; the next message opens another.", self._broker.node)
             self._row.add(Counter.ConnectorSocketBrokerClose)
-            self._standing.closed()
+            self._connection_status.closed()
             is_lost = bool(self._being_written)
             self._forget_connection()
             if is_lost:
@@ -332,7 +332,7 @@ class _Process:
         """Send nothing for the broker's throttle time, during which it reads no requests."""
         assert self._socket is not None
         if response.throttle_ms and self._socket.connection.abilities.leaves_throttling_to_us:
-            self._core.rest_until(time.monotonic() + min(response.throttle_ms / 1000, LONGEST_REST_S))
+            self._core.throttle_until(time.monotonic() + min(response.throttle_ms / 1000, LONGEST_REST_S))
 
     def _on_failed(self, event: Failed) -> None:
         _LOG.log(
@@ -340,7 +340,7 @@ class _Process:
             "%s The dispatcher's messages wait; none is lost.", event.error,
             extra={"about": event.cause},
         )  # fmt: skip
-        self._standing.failed(str(event.error), needs_operator=event.cause.needs_operator)
+        self._connection_status.failed(str(event.error), needs_operator=event.cause.needs_operator)
         fault = _FAULTS.get(event.cause, Counter.ConnectorSocketError)
         self._row.add(fault if self._is_ready else Counter.ConnectorConnectFail)
         self._forget_connection()
@@ -373,7 +373,7 @@ class _Process:
             self._loop.call_later(REMIND_S, self._remind)
 
     def _remind(self) -> None:
-        self._is_reminding = self._core.remind()
+        self._is_reminding = self._core.repeat_pauses()
         if self._is_reminding:
             self._loop.call_later(REMIND_S, self._remind)
 

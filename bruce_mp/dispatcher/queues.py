@@ -131,7 +131,7 @@ class PartitionQueue:
         self.resend = deque([*self.failed, *self.resend])
         self.failed = []
 
-    def lose(self) -> list[SentBatch]:
+    def fail_in_flight(self) -> list[SentBatch]:
         """Move the batches in flight to `failed` after a lost connection, and return them; they are in doubt."""
         doubtful = list(self.in_flight)
         # Failed batches are older than those in flight, because responses come in order.

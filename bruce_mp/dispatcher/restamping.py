@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.dispatcher.culprits import describe_record
+from bruce_mp.dispatcher.rejected_records import describe_record
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import arrived_ms, segment_records
 from bruce_mp.telemetry.clock import steady_ms, wall_ms

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
     from bruce_mp.kernels import RunHead
+    from bruce_mp.pipeline.msg_debug import WireTap
     from bruce_mp.pipes.frames import Parcel
     from bruce_mp.router.cluster import ClusterView, TopicView
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import Found
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Run, Segment
-    from bruce_mp.tapping import Tap
     from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = ["Router"]
@@ -69,7 +69,7 @@ class Router:
         incarnation: int,
         reporter: DiscardReporter,
         rng: random.Random,
-        tap: Tap | None = None,
+        tap: WireTap | None = None,
     ) -> None:
         self._slab = slab
         self._row = row

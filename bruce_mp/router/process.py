@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discarding import ProcessReporter
 from bruce_mp.kernels import Row
+from bruce_mp.pipeline.msg_debug import tap_for
 from bruce_mp.pipes.control import (
     Broker,
     ConfigTaken,
@@ -47,7 +48,6 @@ from bruce_mp.router.unknown_topics import SUCCESS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab import numbering
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.tapping import tap_for
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.logs import NOTICE, renew_logging

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.batching import BatchBuilder
 from bruce_mp.config.topics import BatchingKind
+from bruce_mp.pipeline.pending_batch import PendingBatch
 from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Topic:
     def apply_config(self, rule: TopicBatching) -> None:
         """Replace the batching rule; the batch must be empty."""
         self.rule = rule
-        self.batch = BatchBuilder(self._slab, rule.limits) if rule.kind is BatchingKind.PER_TOPIC else None
+        self.batch = PendingBatch(self._slab, rule.limits) if rule.kind is BatchingKind.PER_TOPIC else None
 
     def update_view(self, view: TopicView | None) -> None:
         """Apply new metadata; a changed view begins a new round of partitions."""

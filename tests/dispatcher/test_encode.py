@@ -8,8 +8,8 @@ import pytest
 from kafka.record.memory_records import MemoryRecords
 
 from bruce_mp.config.sections import Compression, CompressionConfig
-from bruce_mp.dispatcher.compressing import Compressor
-from bruce_mp.dispatcher.encode import Encoder
+from bruce_mp.dispatcher.compression import Compressor
+from bruce_mp.dispatcher.encode import BatchEncoder
 from bruce_mp.errors import SlabError
 from bruce_mp.protocol.api_versions import BrokerAbilities
 from bruce_mp.protocol.kafka_types import PartitionData
@@ -39,7 +39,7 @@ def slab() -> Iterator[Slab]:
 def encode(slab: Slab, produce_version: int, codec: str, plain: Plain = frozenset(), **limits: int) -> bytes:
     rule = CompressionConfig(type=codec, **limits)  # type: ignore[arg-type]
     row = Row(slab, DISPATCHER_ROW)
-    encoder = Encoder(slab, row, Compressor(row, lambda _: rule, Compression(), plain))
+    encoder = BatchEncoder(slab, row, Compressor(row, lambda _: rule, Compression(), plain))
     batch = SentBatch(1, 4, -1, -1, tuple(put_records(slab, [RECORDS])))
     (data,) = encoder.encode([(b"t1", batch)], BrokerAbilities(produce_version, 0, None))
     assert isinstance(data, PartitionData)
@@ -49,7 +49,7 @@ def encode(slab: Slab, produce_version: int, codec: str, plain: Plain = frozense
 
 def test_a_batch_that_cannot_be_read_is_told_apart_and_not_counted(slab: Slab) -> None:
     row = Row(slab, DISPATCHER_ROW)
-    encoder = Encoder(slab, row, Compressor(row, lambda _: CompressionConfig(type="none"), Compression()))
+    encoder = BatchEncoder(slab, row, Compressor(row, lambda _: CompressionConfig(type="none"), Compression()))
     first, second, third = put_records(slab, [RECORDS[:2], RECORDS[:3], RECORDS[:4]])
     stale = second._replace(generation=second.generation + 1)
     batches = [(b"t1", SentBatch(1, index, -1, -1, (one,))) for index, one in enumerate((first, stale, third))]

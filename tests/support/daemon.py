@@ -112,9 +112,9 @@ class Daemon:
         if self._process.poll() is not None:
             raise AssertionError(f"The daemon ended at once:\n{self.log()}")
         address = self.run_dir / HTTP_ADDRESS
-        return address.exists() and {"input", "router", "status"} <= self.pids().keys() and self._answers()
+        return address.exists() and {"input", "router", "status"} <= self.pids().keys() and self._responses()
 
-    def _answers(self) -> bool:
+    def _responses(self) -> bool:
         try:
             self.get("/server_info/json")
         except OSError:

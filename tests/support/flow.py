@@ -96,7 +96,7 @@ class World(Machine):
             self._as_router(lambda: self.router.apply_config(self.config, self.now_ms), kill_at=kill_at)
         elif who in self.peers:
             core = self.peers[who].core
-            self._as_peer(who, lambda: core.apply(self.config), kill_at=kill_at)
+            self._as_peer(who, lambda: core.apply_config(self.config), kill_at=kill_at)
 
     def view(self) -> ClusterView:
         """The metadata of this moment."""
@@ -150,7 +150,7 @@ class World(Machine):
                 self._written(batch)
                 sound.append(batch)
             except SlabError as error:
-                peer.core.refuse(batch, error, self.now_ms / 1000)
+                peer.core.on_rejected(batch, error, self.now_ms / 1000)
         return sound
 
     def _written(self, batch: SentBatch) -> Written:

@@ -54,7 +54,7 @@ class Peer:
         row = Row(world.slab, lay.ROW_FIRST_DISPATCHER + slot)
         incarnation = row.begin(1, 0)
         self.core = Dispatcher(world.slab, row, world.config, slot, world.reporter, incarnation=incarnation)  # type: ignore[arg-type]
-        self.core.say_hello()
+        self.core.send_hello()
         self.connection: Connection | None = None
 
 

@@ -240,7 +240,7 @@ class Reader:
         daemon = self._start("run", ["--config", str(config), *settings])
         (self.root / "daemon.pid").write_text(str(daemon.pid))
         place = run_dir / HTTP_ADDRESS
-        wait_until(lambda: self._answers(place) or daemon.poll() is not None, "the daemon to answer", WAIT_S)
+        wait_until(lambda: self._responses(place) or daemon.poll() is not None, "the daemon to answer", WAIT_S)
         assert daemon.poll() is None, "the daemon ended at once"
         if (run_dir / TCP_ADDRESS).exists():
             self._tcp = (run_dir / TCP_ADDRESS).read_text().strip().rpartition(":")[2]
@@ -248,7 +248,7 @@ class Reader:
             if not (self.root / link).exists():
                 (self.root / link).symlink_to(self.root / target)
 
-    def _answers(self, address: Path) -> bool:
+    def _responses(self, address: Path) -> bool:
         try:
             self._url = f"http://{address.read_text().strip().removeprefix('http://').rstrip('/')}"
             self.books()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bruce_mp.pipeline.msg_debug import WireTap
 from bruce_mp.pipes.control import DebugTopics
 from bruce_mp.protocol.record_batch import Record
-from bruce_mp.tapping import Tap
 from bruce_mp.telemetry.copies import Copies, Target, decode_copies
 from support.put_records import put_records
 from support.slabs import new_slab
@@ -22,7 +22,7 @@ class Sender:
 def test_what_is_damaged_is_not_copied_and_stops_nobody() -> None:
     sender = Sender()
     with new_slab() as slab:
-        tap = Tap(slab, Copies(sender, lambda *_: None))
+        tap = WireTap(slab, Copies(sender, lambda *_: None))
         tap.choose(DebugTopics((b"t1",)))
         first, second, third = put_records(slab, [[Record(0, None, value)] for value in (b"a", b"b", b"c")])
         tap.copy(Target.MSG_GOT_ACK, b"t1", [first, second._replace(generation=second.generation + 1), third])

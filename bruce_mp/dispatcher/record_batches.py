@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import PartitionTable
 
-__all__ = ["BatchMaker", "Plan"]
+__all__ = ["BatchPlan", "PendingBatch"]
 
 OVERHEAD: Final = 26
 """Bytes added to a record's key and value where the size of a batch is limited."""
@@ -37,7 +37,7 @@ broker accepts none, until a daemon starts with a new producer id."""
 _ANY_SIZE: Final = 1 << 62
 
 
-class Plan(NamedTuple):
+class BatchPlan(NamedTuple):
     """The content of a batch that is not built yet."""
 
     topic: int
@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     payload: int
 
 
-class BatchMaker:
+class BatchBuilder:
     """Builds batches for the dispatcher of one slot."""
 
     def __init__(self, slab: Slab, sequences: PartitionTable, slot: int, *, max_bytes: int, idempotent: bool) -> None:
@@ -60,7 +60,7 @@ class BatchMaker:
         self.recognised = idempotent
         """True if the broker recognises repeated batches; it may be older than others of its cluster."""
 
-    def build(self, plans: Sequence[Plan]) -> list[SentBatch | None]:
+    def build(self, plans: Sequence[BatchPlan]) -> list[SentBatch | None]:
         """Number batches and store IN_FLIGHT; return None for a plan with an unsound segment, without a store."""
         entry_at = self._sequences.entry_at
         batches = [(entry_at(topic, partition), partition, segments) for topic, partition, segments, _ in plans]
@@ -75,7 +75,7 @@ class BatchMaker:
         epoch, sequence = self._sequences.current(topic, partition)
         return (epoch, sequence) if self.idempotent and epoch < LAST_EPOCH else (NO_SEQUENCE, NO_SEQUENCE)
 
-    def plan(self, queue: PartitionQueue, room: int) -> Plan:
+    def plan(self, queue: PartitionQueue, room: int) -> BatchPlan:
         """Remove the content of a batch from the front of the ready records, which must not be empty.
 
         The batch has at least one record, at most `room` bytes of keys and values, and respects the broker's limit.
@@ -93,7 +93,7 @@ class BatchMaker:
         if not segments:
             segments.append(self._cut_first(ready, room))
             total = segments[0].payload
-        return Plan(queue.topic, queue.partition, tuple(segments), total)
+        return BatchPlan(queue.topic, queue.partition, tuple(segments), total)
 
     def _cut_first(self, ready: deque[Segment], room: int) -> Segment:
         """Remove the part of the first segment that fits, at least one record."""
@@ -145,12 +145,12 @@ class BatchMaker:
         kept += rest
         return (batch._replace(segments=tuple(kept)) if kept else None), out
 
-    def forget_numbers(self, segment: Segment, partition: int) -> None:
+    def clear_numbers(self, segment: Segment, partition: int) -> None:
         """Clear a damaged segment's sequence numbers, so that recovery does not treat them as in use."""
         with suppress(SlabError):  # damaged records of a split run keep their numbers
             kernels.place(self._slab, [segment], partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=True)
 
-    def close_up(self, batch: SentBatch) -> None:
+    def close_gap(self, batch: SentBatch) -> None:
         """Number the records of a batch without a gap, from its base."""
         self._write(batch)
 

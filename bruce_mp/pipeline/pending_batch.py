@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["BatchBuilder"]
+__all__ = ["PendingBatch"]
 
 _UNLIMITED: Final = 1 << 62
 
 
-class BatchBuilder:
+class PendingBatch:
     """A growing batch; its methods return the batches that they complete."""
 
     def __init__(self, slab: Slab, limits: BatchLimits) -> None:

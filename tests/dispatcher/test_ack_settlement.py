@@ -9,7 +9,7 @@ import pytest
 from bruce_mp import kernels
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka
-from bruce_mp.dispatcher import deliveries
+from bruce_mp.dispatcher import ack_settlement
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
 from bruce_mp.protocol.kafka_types import PartitionAck
@@ -115,7 +115,7 @@ def test_a_response_is_settled_in_one_transaction(slab: Slab, dispatcher: Dispat
 def test_what_one_transaction_cannot_settle_goes_into_more_and_no_batch_is_cut(
     slab: Slab, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(deliveries, "MAX_SETTLED_SEGMENTS", most)
+    monkeypatch.setattr(ack_settlement, "MAX_SETTLED_SEGMENTS", most)
     batches = send(slab, dispatcher, 2, 3)
     version = Row(slab, DISPATCHER_ROW).version
     dispatcher.on_acks(batches, acks(batches), 0.0)

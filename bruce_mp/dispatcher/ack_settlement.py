@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from bruce_mp.slab.tables import TopicTable
     from bruce_mp.telemetry.traffic import TrafficSums
 
-__all__ = ["Deliveries"]
+__all__ = ["AckSettler"]
 
 
-class Deliveries:
+class AckSettler:
     """Settles batches as delivered and adds them to the sums of their topics."""
 
     def __init__(self, slab: Slab, row: Row, topics: TopicTable, traffic: TrafficSums) -> None:

@@ -8,14 +8,14 @@ from bruce_mp.dispatcher.queues import QueueState
 from bruce_mp.errors import SlabError
 
 if TYPE_CHECKING:
-    from bruce_mp.dispatcher.batches import BatchMaker, Plan
     from bruce_mp.dispatcher.queues import PartitionQueue
+    from bruce_mp.dispatcher.record_batches import BatchBuilder, BatchPlan
     from bruce_mp.slab.recovery import SentBatch
 
-__all__ = ["Turns"]
+__all__ = ["SendQueue"]
 
 
-class Turns(dict[tuple[int, int], "PartitionQueue"]):
+class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
     """Queues by topic and partition, in sending order.  An empty queue leaves at its turn."""
 
     def schedule(self, queue: PartitionQueue) -> None:
@@ -35,22 +35,22 @@ class Turns(dict[tuple[int, int], "PartitionQueue"]):
         return None if earliest is None else max(earliest, rest_until)
 
     def choose(
-        self, maker: BatchMaker, room: int, now: float
-    ) -> list[tuple[PartitionQueue, SentBatch | Plan | SlabError]]:
+        self, builder: BatchBuilder, room: int, now: float
+    ) -> list[tuple[PartitionQueue, SentBatch | BatchPlan | SlabError]]:
         """Choose the content of a request of `room` bytes: a built batch or a plan of each queue.
 
         One batch always fits, however large.  A failed plan yields its SlabError; its damaged records have left
         the queue.
         """
-        chosen: list[tuple[PartitionQueue, SentBatch | Plan | SlabError]] = []
+        chosen: list[tuple[PartitionQueue, SentBatch | BatchPlan | SlabError]] = []
         is_first = True
         for key, queue in list(self.items()):
-            if not queue.may_send(now, recognised=maker.recognised):
+            if not queue.may_send(now, recognised=builder.recognised):
                 if not queue.has_work:
                     del self[key]
                 continue
             try:
-                plan = _next_of(queue, maker, room, is_first=is_first)
+                plan = _next_of(queue, builder, room, is_first=is_first)
             except SlabError as error:
                 chosen.append((queue, error))
                 continue
@@ -70,10 +70,12 @@ class Turns(dict[tuple[int, int], "PartitionQueue"]):
             self[key] = queue
 
 
-def _next_of(queue: PartitionQueue, maker: BatchMaker, room: int, *, is_first: bool) -> SentBatch | Plan | None:
+def _next_of(
+    queue: PartitionQueue, builder: BatchBuilder, room: int, *, is_first: bool
+) -> SentBatch | BatchPlan | None:
     """Return the next batch or plan of a queue; None if it does not fit."""
     if queue.resend:
         return queue.resend.popleft() if is_first or queue.resend[0].payload <= room else None
     if not is_first and queue.ready[0].payload > room:
         return None
-    return maker.plan(queue, room)
+    return builder.plan(queue, room)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bruce_mp.config.sections import Compression, CompressionConfig
-from bruce_mp.dispatcher import compressing
-from bruce_mp.dispatcher.adaptive import BAD_IN_A_ROW, FIRST_REST
-from bruce_mp.dispatcher.compressing import Compressor
+from bruce_mp.dispatcher import compression
+from bruce_mp.dispatcher.adaptive_compression import BAD_IN_A_ROW, FIRST_REST
+from bruce_mp.dispatcher.compression import Compressor
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.api_versions import BrokerAbilities
 from bruce_mp.protocol.compression import Codec, decompress
@@ -141,7 +141,7 @@ def test_a_failure_to_compress_is_no_reason_not_to_send(
     def fail(*_: object) -> bytes:
         raise LocalProtocolError("it cannot.")
 
-    monkeypatch.setattr(compressing, "compress", fail)
+    monkeypatch.setattr(compression, "compress", fail)
     bench = Bench(slab, "zstd")
     assert bench.send(TEXT) is Codec.NONE
     assert caplog.messages == ["Topic t is sent uncompressed: it cannot."]

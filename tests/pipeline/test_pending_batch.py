@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.batching import BatchBuilder
 from bruce_mp.config.sections import BatchLimits
+from bruce_mp.pipeline.pending_batch import PendingBatch
 from bruce_mp.slab.runs import segment_records
 from support.examples import examples
 from support.slabs import Input, datagram, new_slab
@@ -98,7 +98,7 @@ limits = st.builds(
 @given(runs=runs, limits=limits)
 def test_batches_are_those_of_the_rules(runs: list[tuple[int, list[int]]], limits: BatchLimits) -> None:
     with new_slab() as slab:
-        source, model, builder = Input(slab), Model(limits), BatchBuilder(slab, limits)
+        source, model, builder = Input(slab), Model(limits), PendingBatch(slab, limits)
         now_ms = 0
         for later_ms, run in runs:
             now_ms += later_ms
@@ -115,7 +115,7 @@ def test_batches_are_those_of_the_rules(runs: list[tuple[int, list[int]]], limit
 def test_empty_messages_fill_a_batch_too(limits: BatchLimits) -> None:
     """An empty message counts one byte: a flood of them must not wait without limit."""
     with new_slab() as slab:
-        source, builder = Input(slab), BatchBuilder(slab, limits)
+        source, builder = Input(slab), PendingBatch(slab, limits)
         source.receive([datagram(b"t1")] * 12)
         (segment,) = source.close_all()
         assert [sizes_of(slab, batch) for batch in builder.add(segment, 0)] == [[0] * 10]
@@ -124,7 +124,7 @@ def test_empty_messages_fill_a_batch_too(limits: BatchLimits) -> None:
 
 def test_a_batch_is_due_by_the_age_of_its_oldest_message() -> None:
     with new_slab() as slab:
-        source, builder = Input(slab), BatchBuilder(slab, BatchLimits(time_ms=100))
+        source, builder = Input(slab), PendingBatch(slab, BatchLimits(time_ms=100))
         for now_ms in (1000, 1050):
             source.now_ms = now_ms - 10
             source.receive([datagram(b"t1", b"v")])
@@ -135,7 +135,7 @@ def test_a_batch_is_due_by_the_age_of_its_oldest_message() -> None:
 
 def test_what_arrived_in_another_life_is_no_younger_than_now() -> None:
     with new_slab() as slab:
-        source, builder = Input(slab), BatchBuilder(slab, BatchLimits(time_ms=100))
+        source, builder = Input(slab), PendingBatch(slab, BatchLimits(time_ms=100))
         source.receive([datagram(b"t1", b"v")])
         [segment] = source.close_all()
         assert builder.add_whole(segment, 5_000, 1_000) == []
@@ -145,7 +145,7 @@ def test_what_arrived_in_another_life_is_no_younger_than_now() -> None:
 @pytest.mark.parametrize(("is_cut", "batches"), [(False, [[300] * 4]), (True, [[300] * 3])])
 def test_what_completes_a_batch_is_cut_only_where_that_matters(*, is_cut: bool, batches: list[Batch]) -> None:
     with new_slab() as slab:
-        source, builder = Input(slab), BatchBuilder(slab, BatchLimits(bytes=1000))
+        source, builder = Input(slab), PendingBatch(slab, BatchLimits(bytes=1000))
         found: list[Batch] = []
         for _ in range(2):
             source.receive([datagram(b"t1", b"v" * 300)] * 2)
@@ -162,7 +162,7 @@ def test_a_batch_that_keeps_runs_whole_is_complete_at_the_same_limits(
     runs: list[tuple[int, list[int]]], limits: BatchLimits
 ) -> None:
     with new_slab() as slab:
-        source, builder = Input(slab), BatchBuilder(slab, limits)
+        source, builder = Input(slab), PendingBatch(slab, limits)
         now_ms, batch, due_ms = 0, Batch(), None
         for later_ms, run in runs:
             now_ms += later_ms

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["Trials"]
+__all__ = ["CompressionTrials"]
 
 BAD_IN_A_ROW: Final = 5
 WORTH_PERCENT: Final = 90
@@ -19,7 +19,7 @@ LONGEST_REST: Final = 1024
 REST_S: Final = 60.0
 
 
-class Trials:
+class CompressionTrials:
     """The trials of one topic.  `now` is in seconds of a monotonic clock."""
 
     __slots__ = ("_bad", "_left", "_rest", "_wake_at")

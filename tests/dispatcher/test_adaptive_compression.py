@@ -7,13 +7,20 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.dispatcher.adaptive import BAD_IN_A_ROW, FIRST_REST, LONGEST_REST, REST_S, WORTH_PERCENT, Trials
+from bruce_mp.dispatcher.adaptive_compression import (
+    BAD_IN_A_ROW,
+    FIRST_REST,
+    LONGEST_REST,
+    REST_S,
+    WORTH_PERCENT,
+    CompressionTrials,
+)
 from support.examples import examples
 
 GOOD, BAD = 10, 100
 
 
-def tries(trials: Trials, batches: list[int], now: float = 0.0) -> list[int]:
+def tries(trials: CompressionTrials, batches: list[int], now: float = 0.0) -> list[int]:
     """The places of those batches (by their size when compressed, of 100) that were tried."""
     tried = []
     for at, size in enumerate(batches):
@@ -23,15 +30,15 @@ def tries(trials: Trials, batches: list[int], now: float = 0.0) -> list[int]:
     return tried
 
 
-def rested() -> Trials:
-    trials = Trials()
+def rested() -> CompressionTrials:
+    trials = CompressionTrials()
     assert tries(trials, [BAD] * BAD_IN_A_ROW) == list(range(BAD_IN_A_ROW))
     assert trials.is_resting
     return trials
 
 
 def test_what_gets_smaller_is_always_tried() -> None:
-    trials = Trials()
+    trials = CompressionTrials()
     batches = ([BAD] * (BAD_IN_A_ROW - 1) + [WORTH_PERCENT]) * 20
     assert tries(trials, batches) == list(range(len(batches)))
     assert not trials.is_resting
@@ -60,7 +67,7 @@ def test_a_quiet_topic_is_tried_again_after_a_while() -> None:
 @examples(100)
 @given(st.lists(st.tuples(st.integers(0, 120), st.floats(0, 2 * REST_S)), max_size=300))
 def test_no_rest_is_longer_than_it_may_be(batches: list[tuple[int, float]]) -> None:
-    trials, now, skipped, since = Trials(), 0.0, 0, 0.0
+    trials, now, skipped, since = CompressionTrials(), 0.0, 0, 0.0
     for size, later in batches:
         now += later
         if trials.is_due(now):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from bruce_mp.dispatcher.standing import Standing
-from bruce_mp.dispatcher.troubles import Troubles
+from bruce_mp.dispatcher.connection_status import ConnectionStatus
+from bruce_mp.dispatcher.partition_errors import PartitionErrors
 from bruce_mp.pipes.control import Broker
 from bruce_mp.telemetry.events import decode_events
 from bruce_mp.telemetry.standings import MOST_LISTED, BrokerStanding, PartitionTrouble
@@ -19,7 +19,7 @@ class Said:
     def __init__(self) -> None:
         self.now_ms = 1000
         self.sent: list[bytes] = []
-        self.standing = Standing(3, Broker(7, "kafka7", 9092), self, lambda: self.now_ms)
+        self.standing = ConnectionStatus(3, Broker(7, "kafka7", 9092), self, lambda: self.now_ms)
 
     def send_bytes(self, data: bytes) -> bool:
         self.sent.append(data)
@@ -62,20 +62,20 @@ def test_the_life_of_a_connection(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_troubles_last_until_a_good_answer() -> None:
     now = [10]
-    troubles = Troubles(lambda: now[0])
-    troubles.note(b"t", 1, "A")
+    troubles = PartitionErrors(lambda: now[0])
+    troubles.record(b"t", 1, "A")
     now[0] = 20
-    troubles.note(b"t", 1, "A")
-    troubles.note(b"t", 2, "A")
+    troubles.record(b"t", 1, "A")
+    troubles.record(b"t", 2, "A")
     assert troubles.listed() == (PartitionTrouble(b"t", 1, "A", 10), PartitionTrouble(b"t", 2, "A", 20))
     now[0] = 30
-    troubles.note(b"t", 1, "B")
-    troubles.over(b"t", 2)
+    troubles.record(b"t", 1, "B")
+    troubles.clear(b"t", 2)
     assert troubles.listed() == (PartitionTrouble(b"t", 1, "B", 30),)
 
 
 def test_troubles_are_bounded() -> None:
-    troubles = Troubles(lambda: 0)
+    troubles = PartitionErrors(lambda: 0)
     for number in range(MOST_LISTED + 5):
-        troubles.note(b"t", number, "A")
+        troubles.record(b"t", number, "A")
     assert len(troubles.listed()) == MOST_LISTED

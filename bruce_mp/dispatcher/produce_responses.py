@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.damage import is_sound, refuse
 from bruce_mp.discarding import Discards
-from bruce_mp.dispatcher.culprits import describe
-from bruce_mp.dispatcher.deliveries import Deliveries
+from bruce_mp.dispatcher.ack_settlement import AckSettler
+from bruce_mp.dispatcher.partition_errors import PartitionErrors
+from bruce_mp.dispatcher.rejected_records import describe
 from bruce_mp.dispatcher.restamping import restamp
-from bruce_mp.dispatcher.troubles import Troubles
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.protocol.error_actions import ERROR_TABLE, Action, ErrorRow, action_for
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
@@ -32,8 +32,8 @@ from bruce_mp.telemetry.traffic import TrafficSums
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from bruce_mp.dispatcher.batches import BatchMaker
     from bruce_mp.dispatcher.queues import PartitionQueue
+    from bruce_mp.dispatcher.record_batches import BatchBuilder
     from bruce_mp.protocol.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.tables import TopicTable
     from bruce_mp.telemetry.discards import DiscardReporter
 
-__all__ = ["Answers"]
+__all__ = ["ResponseHandler"]
 
 _LOG = logging.getLogger(__name__)
 _OUT_OF_ORDER: Final = 45
@@ -53,7 +53,7 @@ _FINAL: Final = frozenset({Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SEND_U
 _BY_RECORD: Final = frozenset({Action.SPLIT, Action.RESTAMP})
 
 
-class Answers:
+class ResponseHandler:
     """Settles batches and changes queue states according to the broker's responses."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Answers:
         slab: Slab,
         row: Row,
         reporter: DiscardReporter,
-        maker: BatchMaker,
+        builder: BatchBuilder,
         *,
         topics: TopicTable,
         attempt_limit: int | None,
@@ -69,12 +69,12 @@ class Answers:
         self._slab = slab
         self._row = row
         self._discards = Discards(slab, row, reporter)
-        self._maker = maker
+        self._builder = builder
         self._topics = topics
         self.attempt_limit = attempt_limit
-        self.troubles = Troubles(wall_ms)
+        self.troubles = PartitionErrors(wall_ms)
         self.traffic = TrafficSums()
-        self._deliveries = Deliveries(slab, row, topics, self.traffic)
+        self._ack_settler = AckSettler(slab, row, topics, self.traffic)
         self.uncompressed: set[tuple[bytes, int]] = set()
         """Partitions with a leader that refuses compressed batches."""
 
@@ -82,12 +82,12 @@ class Answers:
         """Settle batches that the broker has: the response is no error, or only reports a repetition."""
         self._count(error, len(batches))
         for batch in batches if self.troubles else ():
-            self.troubles.over(self._topics.name_of(batch.topic), batch.partition)
+            self.troubles.clear(self._topics.name_of(batch.topic), batch.partition)
         self.deliver(batches)
 
     def deliver(self, batches: Sequence[SentBatch]) -> None:
         """Settle batches as delivered; with acks 0 there is no response."""
-        self._deliveries.settle(batches)
+        self._ack_settler.settle(batches)
 
     def answer(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
         """Apply the error table to the response for a batch in flight."""
@@ -129,7 +129,7 @@ class Answers:
             queue.drain()
         elif row.action in _FINAL:
             self._give_up(queue, batch, DiscardReason.KAFKA_ERROR_ACK, topic, for_sure=_refused_for_sure(row))
-        elif row.counts_as_attempt and self._exceeds(self._maker.count_attempt(batch), row):
+        elif row.counts_as_attempt and self._exceeds(self._builder.count_attempt(batch), row):
             self._row.add(Counter.DiscardOnFailedDeliveryAttemptLimit, batch.records)
             self._give_up(queue, batch, DiscardReason.DELIVERY_ATTEMPT_LIMIT, topic, for_sure=_refused_for_sure(row))
         else:
@@ -163,7 +163,7 @@ class Answers:
         return bool(limits) and attempts > min(limits)
 
     def _send_again(self, queue: PartitionQueue, batch: SentBatch, row: ErrorRow, topic: bytes) -> None:
-        self.troubles.note(topic, batch.partition, row.name)
+        self.troubles.record(topic, batch.partition, row.name)
         queue.failed.append(batch)
         queue.drain()
         if row.action is Action.PAUSE_AND_REROUTE:
@@ -202,12 +202,12 @@ class Answers:
     def _split(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
         """Discard the records that the response names, or halve the batch to find them; nothing was written."""
         named = [index for index, _ in ack.record_errors]
-        rest, culprits = self._maker.without(batch, named) if named else (None, [])
+        rest, culprits = self._builder.without(batch, named) if named else (None, [])
         if batch.records == 1:
             rest, culprits = None, list(batch.segments)
         most = max(len(culprits), len(rest.segments) if rest is not None else 0)  # cutting makes more of them
         if most > MAX_SETTLED_SEGMENTS or not culprits:
-            queue.failed += self._maker.halve(batch)
+            queue.failed += self._builder.halve(batch)
             queue.drain()
             return
         for culprit in culprits:
@@ -217,7 +217,7 @@ class Answers:
             )
         self._note_gap(queue, batch)
         if rest is not None:  # first, since after a crash a batch without its beginning would join the one before
-            self._maker.close_up(rest)
+            self._builder.close_gap(rest)
         self._discard(culprits, DiscardReason.KAFKA_ERROR_ACK, topic)
         queue.failed += [rest] if rest is not None else []
 
@@ -230,7 +230,7 @@ class Answers:
             queue.is_torn = queue.in_doubt = True
         self._discard(batch.segments, reason, topic)
 
-    def leave_damaged(self, queue: PartitionQueue, batch: SentBatch) -> None:
+    def abandon_damaged(self, queue: PartitionQueue, batch: SentBatch) -> None:
         """Queue an unsent batch without its damaged records, which keep their owner and lose their numbers."""
         queue.resend.extendleft(self._without_damaged(queue, batch))
 
@@ -240,11 +240,11 @@ class Answers:
         sound = [segment for segment in batch.segments if is_sound(self._slab, segment)]
         for segment in batch.segments:
             if segment not in sound:
-                self._maker.forget_numbers(segment, batch.partition)
+                self._builder.clear_numbers(segment, batch.partition)
         if not sound:
             return []
         rest = batch._replace(segments=tuple(sound))
-        self._maker.close_up(rest)
+        self._builder.close_gap(rest)
         return [rest]
 
     def _note_gap(self, queue: PartitionQueue, batch: SentBatch) -> None:
@@ -271,14 +271,14 @@ class Answers:
         elif queue.gap is None or queue.bump or queue.in_doubt:
             self._take_next_epoch(queue, topic)
         else:
-            self._maker.rewind(queue.topic, queue.partition, queue.gap)
-        queue.resend = deque([self._maker.renumber(batch) for batch in queue.resend])
+            self._builder.rewind(queue.topic, queue.partition, queue.gap)
+        queue.resend = deque([self._builder.renumber(batch) for batch in queue.resend])
         queue.gap, queue.bump, queue.is_torn, queue.stops_numbering = None, False, False, False
 
     def _stop_numbering(self, queue: PartitionQueue, topic: bytes) -> None:
         if queue.in_doubt:
             self._note_duplicates(queue.resend, topic)
-        self._maker.stop_numbering(queue.topic, queue.partition)
+        self._builder.stop_numbering(queue.topic, queue.partition)
         _LOG.error(
             "Topic %s, partition %d: its message format has no sequence numbers; its messages are delivered "
             "at least once. Raise the topic's message.format.version and restart the daemon.",
@@ -288,25 +288,25 @@ class Answers:
     def _take_next_epoch(self, queue: PartitionQueue, topic: bytes) -> None:
         if queue.bump and queue.in_doubt:
             self._note_duplicates(queue.resend, topic)
-        self._maker.bump_epoch(queue.topic, queue.partition)
+        self._builder.bump_epoch(queue.topic, queue.partition)
         queue.expected = None
         _LOG.warning(
             "Topic %s, partition %d: took the next producer epoch; %d batches are renumbered.",
             _text(topic), queue.partition, len(queue.resend), extra={"about": topic},
         )  # fmt: skip
-        if not self._maker.is_numbered(queue.topic, queue.partition):
+        if not self._builder.is_numbered(queue.topic, queue.partition):
             _LOG.error(
                 "Topic %s, partition %d used up the epochs of its producer id; its messages are delivered at least "
                 "once until the daemon is restarted.", _text(topic), queue.partition, extra={"about": topic},
             )  # fmt: skip
 
-    def doubt(self, batches: Iterable[SentBatch], topic: bytes) -> None:
+    def count_possible_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
         """Put batches in doubt: no response will come, and the broker may have them."""
         self._note_duplicates([batch for batch in batches if not self._is_recognised(batch)], topic)
 
     def _is_recognised(self, batch: SentBatch) -> bool:
         """Return True if the broker recognises a repetition of the batch."""
-        return batch.base_sequence >= 0 and self._maker.recognised
+        return batch.base_sequence >= 0 and self._builder.recognised
 
     def _note_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
         for batch in batches:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.batching import BatchBuilder
 from bruce_mp.config.topics import BatchingKind
+from bruce_mp.pipeline.pending_batch import PendingBatch
 from bruce_mp.slab.layout import FLAG_PARTITION_KEY
 from bruce_mp.telemetry.counters import Counter
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["Gathering"]
+__all__ = ["Accumulator"]
 
 _COMBINED: Final = 0
 """The key of the batch of all combined topics; topics' own batches have the topic's place, and there is no place 0."""
@@ -39,15 +39,15 @@ _COUNTED: Final = {
 """Counters for records without and with a partition key; the router counts the records that it batches."""
 
 
-class _Topic(NamedTuple):
+class _TopicBatch(NamedTuple):
     """A topic's batch, None if its records do not wait, and in `tally` its records without and with a key."""
 
     number: int
-    batch: BatchBuilder | None
+    batch: PendingBatch | None
     tally: list[int]
 
 
-class Gathering:
+class Accumulator:
     """The accumulating batches of one dispatcher, with counters.  Times are in ms on a steady clock.
 
     `rule_of` returns the rule of a topic by its number, and raises KeyError for a removed topic.
@@ -59,14 +59,14 @@ class Gathering:
         self._places = slab.geometry.topics
         self._rule_of = rule_of
         self._tallies = {kind: [0, 0] for kind in BatchingKind}
-        self._nobody = _Topic(0, None, self._tallies[BatchingKind.NONE])
-        self._topics: dict[int, _Topic] = {}
+        self._nobody = _TopicBatch(0, None, self._tallies[BatchingKind.NONE])
+        self._topics: dict[int, _TopicBatch] = {}
         """By place."""
-        self._builders: dict[int, BatchBuilder] = {}
+        self._builders: dict[int, PendingBatch] = {}
         self.draining = False
         """When set, no record waits."""
 
-    def change_rules(self, rule_of: Callable[[int], TopicBatching]) -> list[Segment]:
+    def apply_config(self, rule_of: Callable[[int], TopicBatching]) -> list[Segment]:
         """Replace the rules, and return the records accumulated by the earlier ones."""
         waited = self.flush()
         self._rule_of = rule_of
@@ -100,11 +100,11 @@ class Gathering:
                     self._row.add(counter, tally[at])
                 tally[at] = 0
 
-    def _topic(self, number: int) -> _Topic:
+    def _topic(self, number: int) -> _TopicBatch:
         topic = self._topics.get(number % self._places)
         return topic if topic is not None and topic.number == number else self._learn(number)
 
-    def _learn(self, number: int) -> _Topic:
+    def _learn(self, number: int) -> _TopicBatch:
         """Create a topic's state at its place; a late frame may name a removed topic, whose records are settled."""
         try:
             rule = self._rule_of(number)
@@ -112,14 +112,14 @@ class Gathering:
             return self._nobody
         place = number % self._places
         self._builders.pop(place, None)
-        topic = self._topics[place] = _Topic(number, self._batch(place, rule), self._tallies[rule.kind])
+        topic = self._topics[place] = _TopicBatch(number, self._batch(place, rule), self._tallies[rule.kind])
         return topic
 
-    def _batch(self, place: int, rule: TopicBatching) -> BatchBuilder | None:
+    def _batch(self, place: int, rule: TopicBatching) -> PendingBatch | None:
         if rule.kind is BatchingKind.NONE:
             return None
         key = _COMBINED if rule.kind is BatchingKind.COMBINED else place
-        return self._builders.setdefault(key, BatchBuilder(self._slab, rule.limits))
+        return self._builders.setdefault(key, PendingBatch(self._slab, rule.limits))
 
     def flush_of(self, number: int) -> list[Segment]:
         """Return the records of a topic's batch; none before its first record."""

@@ -10,7 +10,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from bruce_mp.dispatcher.adaptive import Trials
+from bruce_mp.dispatcher.adaptive_compression import CompressionTrials
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.compression import Codec, choose, compress
 from bruce_mp.telemetry.compression import CompressionSums
@@ -29,7 +29,7 @@ __all__ = ["Compressor"]
 _LOG = logging.getLogger(__name__)
 
 
-class _Topic:
+class _TopicCodec:
     """A topic's compression rule, and the results of its last batches."""
 
     __slots__ = ("is_substitute_known", "name", "rule", "text", "trials", "wanted")
@@ -39,7 +39,7 @@ class _Topic:
         self.text = name.decode("utf-8", "replace")
         self.rule = rule
         self.wanted = Codec[rule.type.upper()]
-        self.trials = Trials() if rule.adaptive else None
+        self.trials = CompressionTrials() if rule.adaptive else None
         self.is_substitute_known = False
         """True once the log reports the substitute codec."""
 
@@ -62,12 +62,12 @@ class Compressor:
         self._row = row
         self._rule_of = rule_of
         self._threshold = compression.size_threshold_percent
-        self._topics: dict[bytes, _Topic] = {}
+        self._topics: dict[bytes, _TopicCodec] = {}
         self._plain = plain
         self._clock = clock
         self.sums = CompressionSums()
 
-    def change(self, rule_of: Callable[[bytes], CompressionConfig], compression: Compression) -> None:
+    def apply_config(self, rule_of: Callable[[bytes], CompressionConfig], compression: Compression) -> None:
         """Replace the rules; a topic with an unchanged rule keeps the results of its batches."""
         self._rule_of = rule_of
         self._threshold = compression.size_threshold_percent
@@ -90,13 +90,13 @@ class Compressor:
             return Codec.NONE, data
         return self._try(it, codec, data)
 
-    def _topic(self, name: bytes) -> _Topic:
+    def _topic(self, name: bytes) -> _TopicCodec:
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = _Topic(name, self._rule_of(name))
+            topic = self._topics[name] = _TopicCodec(name, self._rule_of(name))
         return topic
 
-    def _usable(self, topic: _Topic, abilities: BrokerAbilities) -> Codec:
+    def _usable(self, topic: _TopicCodec, abilities: BrokerAbilities) -> Codec:
         codec = abilities.substitute(topic.wanted)
         if codec is not topic.wanted and not topic.is_substitute_known:
             topic.is_substitute_known = True
@@ -106,7 +106,7 @@ class Compressor:
             )  # fmt: skip
         return codec
 
-    def _try(self, topic: _Topic, codec: Codec, data: bytes) -> tuple[Codec, bytes]:
+    def _try(self, topic: _TopicCodec, codec: Codec, data: bytes) -> tuple[Codec, bytes]:
         began = time.thread_time_ns()
         try:
             packed = compress(codec, topic.rule.level if codec is topic.wanted else None, data)
@@ -123,7 +123,7 @@ class Compressor:
         self._row.add(Counter.MsgSetCompressionYes if pays else Counter.MsgSetNotCompressible)
         return (codec, packed) if pays else (Codec.NONE, data)
 
-    def _learn(self, topic: _Topic, trials: Trials, plain: int, packed: int) -> None:
+    def _learn(self, topic: _TopicCodec, trials: CompressionTrials, plain: int, packed: int) -> None:
         was_resting = trials.is_resting
         trials.tried(plain, packed, self._clock())
         percent = packed * 100 // plain

@@ -9,10 +9,10 @@ from bruce_mp.telemetry.standings import MOST_LISTED, PartitionTrouble
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Troubles"]
+__all__ = ["PartitionErrors"]
 
 
-class Troubles:
+class PartitionErrors:
     """The last error responses; `now_ms` is the wall clock."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -22,7 +22,7 @@ class Troubles:
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def note(self, topic: bytes, partition: int, error: str) -> None:
+    def record(self, topic: bytes, partition: int, error: str) -> None:
         """Record a partition's error; repetitions of the same error keep the time of the first."""
         known = self._found.get((topic, partition))
         if known is not None and known.error == error:
@@ -31,7 +31,7 @@ class Troubles:
             return
         self._found[topic, partition] = PartitionTrouble(topic, partition, error, self._now_ms())
 
-    def over(self, topic: bytes, partition: int) -> None:
+    def clear(self, topic: bytes, partition: int) -> None:
         """Remove a partition after a good response."""
         self._found.pop((topic, partition), None)
 

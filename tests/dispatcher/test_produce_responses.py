@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.config.sections import Batching, Delivery
-from bruce_mp.dispatcher.batches import LAST_EPOCH, OVERHEAD
 from bruce_mp.dispatcher.queues import PER_PARTITION
+from bruce_mp.dispatcher.record_batches import LAST_EPOCH, OVERHEAD
 from bruce_mp.errors import DiscardReason
 from bruce_mp.pipes.frames import Kind, Parcel
 from bruce_mp.slab import layout as lay
@@ -433,8 +433,8 @@ def test_a_broker_whose_quota_is_used_up_gets_its_rest(make: MakeWorld) -> None:
     world = make()
     core = world.peers[SLOT].core
     now = world.now_ms / 1000
-    core.rest_until(now + 5)
-    core.rest_until(now + 1)
+    core.throttle_until(now + 5)
+    core.throttle_until(now + 1)
     assert not hand_over(world, 2)
     assert core.retry_at == now + 5
     world.pass_time(5000)
@@ -576,7 +576,7 @@ def test_a_refused_timestamp_is_replaced_by_the_arrival_and_the_others_stay(
     world = make()
     world.cluster.latest_ms, world.names_culprits = 10**14, names
     arrived_ms = world.input.now_ms
-    with caplog.at_level(logging.WARNING, logger="bruce_mp.dispatcher.answers"):
+    with caplog.at_level(logging.WARNING, logger="bruce_mp.dispatcher.produce_responses"):
         send_stamped(world, 11, AHEAD_MS, 12, AHEAD_MS + 1, 13)
         hand_over(world, 4)
         settle(world)

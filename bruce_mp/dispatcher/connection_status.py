@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from bruce_mp.telemetry.copies import ByteSender
     from bruce_mp.telemetry.standings import PartitionTrouble
 
-__all__ = ["PUBLISH_EVERY_S", "Standing"]
+__all__ = ["PUBLISH_EVERY_S", "ConnectionStatus"]
 
 _LOG: Final = logging.getLogger(__name__)
 PUBLISH_EVERY_S: Final = 1.0
 
 
-class Standing:
+class ConnectionStatus:
     """The connection state of the dispatcher in `slot`; `now_ms` is the wall clock."""
 
     def __init__(self, slot: int, broker: Broker, sender: ByteSender, now_ms: Callable[[], int]) -> None:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.copies import Target
 
-__all__ = ["Tap", "tap_for"]
+__all__ = ["WireTap", "tap_for"]
 
 
-class Tap:
+class WireTap:
     """Copies messages of chosen topics."""
 
     def __init__(self, slab: Slab, copies: Copies) -> None:
@@ -66,6 +66,6 @@ class Tap:
             self._copies.add(Copy(target, now_ms, *fields))
 
 
-def tap_for(slab: Slab, links: Links, row: Row) -> Tap:
+def tap_for(slab: Slab, links: Links, row: Row) -> WireTap:
     """Build the tap of a process."""
-    return Tap(slab, Copies(links.sender(COPIES), row.add))
+    return WireTap(slab, Copies(links.sender(COPIES), row.add))
