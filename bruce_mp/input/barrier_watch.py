@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.input.barriers import Barriers
     from bruce_mp.input.outcomes import Outcomes
-    from bruce_mp.input.outlet import Outlet
+    from bruce_mp.input.run_publisher import RunPublisher
     from bruce_mp.pipes.loop import Loop, Timer
 
 __all__ = ["BarrierWatch"]
@@ -31,12 +31,17 @@ class BarrierWatch:
     """The timer that polls for outcomes while barriers wait, and calls `after_look` after each poll."""
 
     def __init__(
-        self, loop: Loop, barriers: Barriers, outcomes: Outcomes, outlet: Outlet, after_look: Callable[[], None]
+        self,
+        loop: Loop,
+        barriers: Barriers,
+        outcomes: Outcomes,
+        publisher: RunPublisher,
+        after_look: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._barriers = barriers
         self._outcomes = outcomes
-        self._outlet = outlet
+        self._publisher = publisher
         self._after_look = after_look
         self._timer: Timer | None = None
         self._after_ms = _LOOK_FIRST_MS
@@ -45,7 +50,7 @@ class BarrierWatch:
     def start(self) -> None:
         """Publish and flush all messages for a new barrier, and poll at the shortest interval again."""
         self._barriers.are_new = False
-        self._outlet.hand_on_runs()
+        self._publisher.hand_on_runs()
         self._flush()
         self._after_ms = _LOOK_FIRST_MS
         if self._timer is not None:
@@ -55,12 +60,12 @@ class BarrierWatch:
     def _flush(self) -> None:
         """Ask the router to flush the messages' topics.  The poll repeats this each 100 ms, as a frame may be lost."""
         self._flush_again_ms = steady_ms() + _FLUSH_AGAIN_MS
-        self._outlet.flush(self._outcomes.topics())
+        self._publisher.flush(self._outcomes.topics())
 
     def _look(self) -> None:
         """Poll once, and schedule the next poll."""
         began = time.monotonic()
-        news = self._barriers.look(steady_ms())
+        news = self._barriers.answer_finished(steady_ms())
         self._after_look()
         self._timer = None
         if not len(self._barriers):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bruce_mp.errors import DiscardReason
-    from bruce_mp.input.clients import Client, Section
+    from bruce_mp.input.clients import ConnectionSection, StreamClientState
     from bruce_mp.input.outcomes import Outcomes, Sections
 
 __all__ = ["Barriers"]
@@ -32,17 +32,19 @@ __all__ = ["Barriers"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pending:
-    client: Client
+    client: StreamClientState
     token: bytes
     due_ms: int
-    last: Section
+    last: ConnectionSection
     """The last section that the barrier covers."""
 
 
 class Barriers:
     """The barriers of one worker.  `answer(client, data)` sends an answer; times are in ms on a steady clock."""
 
-    def __init__(self, outcomes: Outcomes, sections: Sections, answer: Callable[[Client, bytes], None]) -> None:
+    def __init__(
+        self, outcomes: Outcomes, sections: Sections, answer: Callable[[StreamClientState, bytes], None]
+    ) -> None:
         self._outcomes = outcomes
         self._sections = sections
         self._answer = answer
@@ -59,11 +61,11 @@ class Barriers:
         return min((each.due_ms for each in self._pending), default=None)
 
     @property
-    def clients(self) -> set[Client]:
+    def clients(self) -> set[StreamClientState]:
         """Return the clients that wait for an answer."""
         return {each.client for each in self._pending}
 
-    def ask(self, client: Client, data: bytes, now_ms: int) -> None:
+    def on_barrier(self, client: StreamClientState, data: bytes, now_ms: int) -> None:
         """Handle a client's barrier, after the receipt of all its earlier messages."""
         request = decode_barrier(data)
         if isinstance(request, BarrierAnswer):
@@ -75,19 +77,19 @@ class Barriers:
         else:
             self._await(client, request, now_ms)
 
-    def _await(self, client: Client, request: Barrier, now_ms: int) -> None:
+    def _await(self, client: StreamClientState, request: Barrier, now_ms: int) -> None:
         if not _outstanding(client, client.section):
             self._tell(client, request.token, BarrierStatus.DONE, client.section)
             return
         if client.section.received:
-            client.earlier.append(client.section)
-            client.section = self._sections.begin()
-        self._pending.append(_Pending(client, request.token, now_ms + request.limit_ms, client.earlier[-1]))
+            client.unfinished_sections.append(client.section)
+            client.section = self._sections.open()
+        self._pending.append(_Pending(client, request.token, now_ms + request.limit_ms, client.unfinished_sections[-1]))
         self.are_new = True
 
-    def look(self, now_ms: int) -> bool:
+    def answer_finished(self, now_ms: int) -> bool:
         """Answer finished and overdue barriers; True if the outcome of any message became known."""
-        news = self._outcomes.look()
+        news = self._outcomes.count_outcomes()
         waiting = []
         for each in self._pending:
             if not _outstanding(each.client, each.last):
@@ -101,34 +103,34 @@ class Barriers:
             self._settle(client)
         return news
 
-    def end(self) -> None:
+    def answer_all(self) -> None:
         """Answer all pending barriers, because the daemon shuts down."""
-        self._outcomes.look()
+        self._outcomes.count_outcomes()
         for each in self._pending:
             done = not _outstanding(each.client, each.last)
             status = BarrierStatus.DONE if done else BarrierStatus.SHUTTING_DOWN
             self._tell(each.client, each.token, status, each.last)
         self._pending = []
 
-    def forget(self, client: Client) -> None:
+    def remove_client(self, client: StreamClientState) -> None:
         """Remove a disconnected client."""
         self._pending = [each for each in self._pending if each.client is not client]
-        for section in (*client.earlier, client.section):
-            self._sections.leave(section)
+        for section in (*client.unfinished_sections, client.section):
+            self._sections.close(section)
 
-    def _settle(self, client: Client) -> None:
+    def _settle(self, client: StreamClientState) -> None:
         """Merge finished sections into one, so that a connection with many barriers keeps few sections.
 
         No pending barrier covers them alone: their barriers are answered.
         """
-        while client.earlier and not client.earlier[0].outstanding:
-            section = client.earlier.pop(0)
-            client.past.received += section.received
-            client.past.delivered += section.delivered
-            client.past.discards.update(section.discards)
-            self._sections.leave(section)
+        while client.unfinished_sections and not client.unfinished_sections[0].outstanding:
+            section = client.unfinished_sections.pop(0)
+            client.finished_totals.received += section.received
+            client.finished_totals.delivered += section.delivered
+            client.finished_totals.discards.update(section.discards)
+            self._sections.close(section)
 
-    def _tell(self, client: Client, token: bytes, status: BarrierStatus, last: Section) -> None:
+    def _tell(self, client: StreamClientState, token: bytes, status: BarrierStatus, last: ConnectionSection) -> None:
         """Send an answer with the counts of all sections up to `last`."""
         sections = list(_sections_of(client, last))
         discards: Tally[DiscardReason | int] = Tally()
@@ -141,15 +143,15 @@ class Barriers:
         )
 
 
-def _sections_of(client: Client, last: Section) -> Iterator[Section]:
+def _sections_of(client: StreamClientState, last: ConnectionSection) -> Iterator[ConnectionSection]:
     """Yield the sections of a client from its first to `last`."""
-    yield client.past
-    for section in client.earlier:
+    yield client.finished_totals
+    for section in client.unfinished_sections:
         yield section
         if section is last:
             return
     yield client.section
 
 
-def _outstanding(client: Client, last: Section) -> int:
+def _outstanding(client: StreamClientState, last: ConnectionSection) -> int:
     return sum(section.outstanding for section in _sections_of(client, last))

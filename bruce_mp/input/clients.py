@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from bruce_mp.slab.spill import SpillFile
     from bruce_mp.telemetry.discards import Peer
 
-__all__ = ["TCP", "UNIX", "Client", "Kind", "Section"]
+__all__ = ["TCP", "UNIX", "ConnectionSection", "StreamClientState", "StreamKind"]
 
 
-class Kind(NamedTuple):
+class StreamKind(NamedTuple):
     """The counters of a kind of stream."""
 
     forwarded: Counter
@@ -35,7 +35,7 @@ class Kind(NamedTuple):
     got_data: Counter
 
 
-UNIX: Final = Kind(
+UNIX: Final = StreamKind(
     Counter.UnixStreamInputForwardMsg,
     Counter.UnixStreamInputCleanDisconnect,
     Counter.UnixStreamInputUncleanDisconnect,
@@ -45,7 +45,7 @@ UNIX: Final = Kind(
     Counter.UnixStreamInputSocketRead,
     Counter.UnixStreamInputSocketGotData,
 )
-TCP: Final = Kind(
+TCP: Final = StreamKind(
     Counter.TcpInputForwardMsg,
     Counter.TcpInputCleanDisconnect,
     Counter.TcpInputUncleanDisconnect,
@@ -58,14 +58,14 @@ TCP: Final = Kind(
 
 
 @dataclass(slots=True, eq=False)
-class Section:
+class ConnectionSection:
     """The messages of one connection between two barriers, with the counts of their outcomes."""
 
     number: int
     received: int = 0
     delivered: int = 0
     discards: Tally[DiscardReason] = field(default_factory=Tally)
-    is_left: bool = False
+    is_closed: bool = False
     """The connection has ended, or sends its next section."""
 
     @property
@@ -79,18 +79,18 @@ class Section:
 
 
 @dataclass(slots=True, eq=False)
-class Client:
+class StreamClientState:
     """A connection's client.
 
     `rest` holds the beginning of a message of `wanted` bytes (0: length not known yet), or messages that had no room.
     """
 
-    kind: Kind
-    section: Section
+    kind: StreamKind
+    section: ConnectionSection
     peer: Peer | None = None
     user: int = TCP_USER
     """The user whose quota applies."""
-    rest: bytearray = field(default_factory=bytearray)
+    unprocessed: bytearray = field(default_factory=bytearray)
     wanted: int = 0
     is_blocked: bool = False
     """A whole message at the beginning of `rest` waits for room, or for the next interval of a quota."""
@@ -104,7 +104,7 @@ class Client:
     """Number of messages at the beginning of `rest` that the user's quota counts already."""
     is_refused: bool = False
     """The client sent malformed data, and the worker reads no more from it."""
-    earlier: list[Section] = field(default_factory=list)
+    unfinished_sections: list[ConnectionSection] = field(default_factory=list)
     """Sections before the present one, from the first unfinished one on."""
     attempt: Attempt | None = None
     """The open fenced attempt."""
@@ -114,5 +114,5 @@ class Client:
     """The spill file of the client's last attempt, which later messages must not overtake."""
     farewell: bytes = b""
     """The bytes that the worker sends before it closes the connection."""
-    past: Section = field(default_factory=lambda: Section(0))
+    finished_totals: ConnectionSection = field(default_factory=lambda: ConnectionSection(0))
     """Sum of all finished sections before `earlier`."""

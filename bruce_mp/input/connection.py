@@ -14,10 +14,10 @@ from bruce_mp.slab.senders import SenderSums
 from bruce_mp.telemetry.discards import Peer
 
 if TYPE_CHECKING:
-    from bruce_mp.input.clients import Client
-    from bruce_mp.input.senders import Senders
+    from bruce_mp.input.clients import StreamClientState
+    from bruce_mp.input.quotas import SenderQuotas
 
-__all__ = ["Connection", "is_let_in", "peer_of", "user_of"]
+__all__ = ["Connection", "is_allowed", "peer_of", "user_of"]
 
 _CREDENTIALS: Final = Struct("iII")
 _PEERGROUPS: Final = 59
@@ -31,7 +31,7 @@ class Connection:
 
     __slots__ = ("client", "has_left", "outgoing", "socket")
 
-    def __init__(self, connection: socket.socket, client: Client) -> None:
+    def __init__(self, connection: socket.socket, client: StreamClientState) -> None:
         self.socket = connection
         self.client = client
         self.outgoing = bytearray()
@@ -65,7 +65,7 @@ def user_of(peer: Peer | None) -> int:
     return TCP_USER if peer is None else peer.uid
 
 
-def is_let_in(connection: socket.socket, senders: Senders, now_ms: int) -> bool:
+def is_allowed(connection: socket.socket, senders: SenderQuotas, now_ms: int) -> bool:
     """Report if the allow list names the peer's user or one of its groups; log and count a refusal."""
     if connection.family != socket.AF_UNIX or senders.rules.allowed is None:
         return True
@@ -73,7 +73,7 @@ def is_let_in(connection: socket.socket, senders: Senders, now_ms: int) -> bool:
     if senders.admits(uid, (gid, *_groups_of(connection))):
         return True
     senders.add(uid, SenderSums(refused=1), now_ms)
-    senders.refuse(uid, pid, "A connection")
+    senders.warn_refused(uid, pid, "A connection")
     return False
 
 

@@ -16,8 +16,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.input.senders import Judged, judge
-from bruce_mp.input.tallies import RECOGNISED, REFUSED, refused, report, report_no_room, report_refused, tally_ingested
+from bruce_mp.input.ingest_counters import (
+    RECOGNISED,
+    REFUSED,
+    refused,
+    report,
+    report_no_room,
+    report_refused,
+    tally_ingested,
+)
+from bruce_mp.input.quotas import AdmissionDecision, decide_admission
 from bruce_mp.input.timestamps import ClockWatch
 from bruce_mp.kernels import Intake, PlainCounters, Receiver
 from bruce_mp.slab import landing
@@ -29,14 +37,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from bruce_mp.errors import DiscardReason
-    from bruce_mp.input.senders import Senders
+    from bruce_mp.input.quotas import SenderQuotas
     from bruce_mp.kernels import Ingested, Lanes, Naps
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.discards import DiscardReporter
 
-__all__ = ["Admission"]
+__all__ = ["DatagramAdmission"]
 
 
 _PLAIN: Final = PlainCounters(
@@ -47,7 +55,7 @@ _PLAIN: Final = PlainCounters(
 )
 
 
-class Admission:
+class DatagramAdmission:
     """Admits datagrams from the landing zone to the lanes.
 
     `longest` is the largest size of a datagram.  Without `senders` there are no allow lists and no quotas.
@@ -61,7 +69,7 @@ class Admission:
         reporter: DiscardReporter,
         *,
         longest: int,
-        senders: Senders | None = None,
+        senders: SenderQuotas | None = None,
     ) -> None:
         self._slab = slab
         self._row = row
@@ -73,11 +81,11 @@ class Admission:
         self._receiver = Receiver(slab)
         self._intake = Intake(slab, self._receiver, lanes, row, longest=self._longest, counters=_PLAIN)
 
-    def go_by(self, naps: Naps) -> None:
+    def apply_config(self, naps: Naps) -> None:
         """Apply new limits for sleeps between receives."""
         self._intake.go_by(naps)
 
-    def take(self, descriptor: int, limit: int, now_ms: int, until_ms: int = 0) -> int:
+    def receive(self, descriptor: int, limit: int, now_ms: int, until_ms: int = 0) -> int:
         """Receive at most `limit` messages from a socket and return their number.
 
         The call may wait for more until `until_ms`, see `Intake`.  Raises OSError when the socket is broken.
@@ -102,16 +110,16 @@ class Admission:
         """Admit the first `count` datagrams of the landing zone; the arrivals in `skip` are in lanes already."""
         self._row.open_books()
         base = self._base
-        judged = Judged()
+        decision = AdmissionDecision()
         if self._senders is not None and self._senders.matter:
-            judged = judge(self._senders, self._slab, count, now_ms, {each - base for each in skip})
+            decision = decide_admission(self._senders, self._slab, count, now_ms, {each - base for each in skip})
         elif self._clocks.is_searching(now_ms):
-            judged = Judged(landing.senders_of(self._slab, count))
-        passed_over = skip.union(base + slot for slot in judged.refused)
-        self._land(count, self._lanes.ingest_landed(count, self._longest, now_ms, passed_over), skip, judged)
+            decision = AdmissionDecision(landing.senders_of(self._slab, count))
+        passed_over = skip.union(base + slot for slot in decision.refused)
+        self._land(count, self._lanes.ingest_landed(count, self._longest, now_ms, passed_over), skip, decision)
         if self._senders is not None:
-            judged.note(self._senders, now_ms)
-        self._clocks.follow(lambda arrival: judged.peer(arrival - base), now_ms)
+            decision.record(self._senders, now_ms)
+        self._clocks.follow(lambda arrival: decision.peer(arrival - base), now_ms)
 
     @property
     def _base(self) -> int:
@@ -119,20 +127,24 @@ class Admission:
         return self._slab.longs[landing.base_at(self._slab) >> 3]
 
     def _land(
-        self, count: int, ingested: Ingested, skip: frozenset[int] = frozenset(), judged: Judged | None = None
+        self,
+        count: int,
+        ingested: Ingested,
+        skip: frozenset[int] = frozenset(),
+        decision: AdmissionDecision | None = None,
     ) -> None:
         """Report discarded messages and land the batch."""
-        judged = judged or Judged()
+        decision = decision or AdmissionDecision()
         view, base = self._slab.view, self._base
-        landed = landing.landed_places(self._slab) if refused(ingested) or skip or judged.refused else []
+        landed = landing.landed_places(self._slab) if refused(ingested) or skip or decision.refused else []
         for rejection in ingested.rejections:
-            report(self._reporter, rejection, view, landed[rejection.slot], judged.peer(rejection.slot))
+            report(self._reporter, rejection, view, landed[rejection.slot], decision.peer(rejection.slot))
         for dropped in ingested.no_room:
             report_no_room(self._reporter, dropped, view, landed[dropped.arrival - base], dropped.reason)
-        for slot, reason in judged.refused.items():
-            report_refused(self._reporter, reason, judged.peer(slot), view, landed[slot])
+        for slot, reason in decision.refused.items():
+            report_refused(self._reporter, reason, decision.peer(slot), view, landed[slot])
         recovered = [self._api_key(landed[arrival - base][0]) for arrival in skip]
-        self._row.land(count, tally(count, ingested, recovered, judged.refused.values()))
+        self._row.land(count, tally(count, ingested, recovered, decision.refused.values()))
 
     def _api_key(self, at: int) -> int:
         return int.from_bytes(self._slab.view[at + 4 : at + 6], "big")

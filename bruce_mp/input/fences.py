@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bruce_mp.discarding import Discards
-    from bruce_mp.input.clients import Section
+    from bruce_mp.input.clients import ConnectionSection
     from bruce_mp.input.spills import Spills
     from bruce_mp.kernels import Windows
     from bruce_mp.protocol.fence_wire import Begin
@@ -119,7 +119,14 @@ class Attempt:
     """One attempt.  Closed runs of its lanes stay OPEN in the slab, in chunks that bear its number."""
 
     def __init__(
-        self, attempts: Attempts, number: int, begin: Begin, section: Section, *, windows: Windows, now_ms: int
+        self,
+        attempts: Attempts,
+        number: int,
+        begin: Begin,
+        section: ConnectionSection,
+        *,
+        windows: Windows,
+        now_ms: int,
     ) -> None:
         self._attempts = attempts
         self._pool = attempts.pool
@@ -201,18 +208,18 @@ class Attempts:
         self._reporter = reporter
         self._spills = spills
         self._most_together = most_together
-        self.limit(most)
+        self.apply_limits(most)
         self._open: set[Attempt] = set()
         self._last = 0
 
-    def limit(self, most: int) -> None:
+    def apply_limits(self, most: int) -> None:
         """From now on an attempt may have so many chunks; 0: as many as all together."""
         self._most = min(most or self._most_together, self._most_together)
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, begin: Begin, section: Section, windows: Windows, now_ms: int) -> Attempt:
+    def begin(self, begin: Begin, section: ConnectionSection, windows: Windows, now_ms: int) -> Attempt:
         """Begin an attempt; its number is unique among those of this worker in the slab and in spill files.
 
         `windows` gives the timestamps that its messages may have.

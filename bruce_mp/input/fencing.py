@@ -15,7 +15,7 @@ from bruce_mp.telemetry.receipts import finish_stream_input
 if TYPE_CHECKING:
     from bruce_mp.config.inputs import Streams
     from bruce_mp.input.outcomes import Sections
-    from bruce_mp.input.outlet import Outlet
+    from bruce_mp.input.run_publisher import RunPublisher
     from bruce_mp.kernels import Lanes
     from bruce_mp.pipes.loop import Loop
     from bruce_mp.pipes.start import Start
@@ -45,7 +45,7 @@ class Fencing:
         reporter: DiscardReporter,
         sections: Sections,
         loop: Loop,
-        outlet: Outlet,
+        publisher: RunPublisher,
     ) -> None:
         self._slab = slab
         self._row = row
@@ -54,7 +54,7 @@ class Fencing:
         self._directory = SpillDirectory.of(slab, start.config.spill_path)
         self._spills = Spills(slab, row, start.row, self._directory, streams.max_spill_size)
         feed = SpillFeed(row, lanes, pool, reporter=reporter, spills=self._spills, sections=sections)
-        self.pump = SpillPump(loop, feed, outlet.hand_on_closed)
+        self.pump = SpillPump(loop, feed, publisher.publish_closed)
         self.attempts = Attempts(
             slab,
             pool,
@@ -75,5 +75,5 @@ class Fencing:
 
     def apply(self, streams: Streams) -> None:
         """Apply a reloaded configuration."""
-        self.attempts.limit(streams.max_attempt_size // CHUNK_BYTES)
+        self.attempts.apply_limits(streams.max_attempt_size // CHUNK_BYTES)
         self._spills.most = streams.max_spill_size

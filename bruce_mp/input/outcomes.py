@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.input.clients import Section
+from bruce_mp.input.clients import ConnectionSection
 from bruce_mp.kernels import Place, tally
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State
@@ -29,13 +29,13 @@ class Sections:
     """The sections of this worker by number; a number is reused when none of its messages is outstanding."""
 
     def __init__(self) -> None:
-        self._by_number: dict[int, Section] = {}
+        self._by_number: dict[int, ConnectionSection] = {}
         self._last = 0
 
     def __len__(self) -> int:
         return len(self._by_number)
 
-    def find(self, number: int) -> Section | None:
+    def find(self, number: int) -> ConnectionSection | None:
         return self._by_number.get(number)
 
     @property
@@ -43,24 +43,24 @@ class Sections:
         """Report if all section numbers are in use."""
         return len(self) >= _MOST
 
-    def begin(self) -> Section:
+    def open(self) -> ConnectionSection:
         """Create a section; without a free number, return a section 0, which gets no outcomes."""
         if self.are_exhausted:
-            return Section(0)
+            return ConnectionSection(0)
         self._last = self._last % _MOST + 1
         while self._last in self._by_number:
             self._last = self._last % _MOST + 1
-        section = self._by_number[self._last] = Section(self._last)
+        section = self._by_number[self._last] = ConnectionSection(self._last)
         return section
 
-    def leave(self, section: Section) -> None:
+    def close(self, section: ConnectionSection) -> None:
         """Mark a section as closed to further messages."""
-        section.is_left = True
-        self.look(section)
+        section.is_closed = True
+        self.release_if_finished(section)
 
-    def look(self, section: Section) -> None:
+    def release_if_finished(self, section: ConnectionSection) -> None:
         """Remove a section that is closed and finished."""
-        if section.is_left and not section.outstanding:
+        if section.is_closed and not section.outstanding:
             self._by_number.pop(section.number, None)
 
 
@@ -82,7 +82,7 @@ class Outcomes:
             self._count(chunk)
             del self._counted[chunk]
 
-    def look(self) -> bool:
+    def count_outcomes(self) -> bool:
         """Inspect some chunks in rotation; True if any new outcome was found."""
         found = False
         for _ in range(min(LOOKS, len(self._counted))):
@@ -102,7 +102,7 @@ class Outcomes:
                 section.delivered += count
             else:
                 section.discard(DiscardReason(reason), count)
-            self._sections.look(section)
+            self._sections.release_if_finished(section)
         return bool(counts)
 
     def topics(self) -> set[int]:

@@ -17,12 +17,12 @@ from socket import MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, SO_PASSCRED, SOL_SOCKET
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discarding import ProcessReporter
-from bruce_mp.input.datagrams import Admission
+from bruce_mp.input.backpressure import LONGEST_S, NOTHING, Allowance, Backpressure
+from bruce_mp.input.datagrams import DatagramAdmission
 from bruce_mp.input.linger import lingers_of
-from bruce_mp.input.naps import naps_for
-from bruce_mp.input.outlet import Outlet
-from bruce_mp.input.pressure import LONGEST_S, NOTHING, Allowance, Pressure
-from bruce_mp.input.senders import Senders, rules_for_datagrams
+from bruce_mp.input.quotas import SenderQuotas, rules_for_datagrams
+from bruce_mp.input.receive_coalescing import coalescing_for
+from bruce_mp.input.run_publisher import RunPublisher
 from bruce_mp.input.timestamps import clock_step_ms, windows_for_datagrams
 from bruce_mp.kernels import ChunkPool, Lanes, Row
 from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
@@ -82,9 +82,11 @@ class _Input:
         topics = TopicTable(slab)
         self._shares = TopicShares(pool, topics, config.alpha_for)
         self._lanes = Lanes(slab, pool, topics, lingers_of(config), shares=self._shares)
-        self._pressure = Pressure(pool, largest=slab.geometry.landing_slot_size, batch=slab.geometry.landing_slots)
-        self._senders = Senders(rules_for_datagrams(config.input), slab, start.row, start.inputs)
-        self._admission = Admission(
+        self._backpressure = Backpressure(
+            pool, largest=slab.geometry.landing_slot_size, batch=slab.geometry.landing_slots
+        )
+        self._senders = SenderQuotas(rules_for_datagrams(config.input), slab, start.row, start.inputs)
+        self._admission = DatagramAdmission(
             slab,
             self._row,
             self._lanes,
@@ -97,12 +99,12 @@ class _Input:
         self._socket.setsockopt(SOL_SOCKET, SO_TIMESTAMP, 0)  # timestamps would take the credentials' place
         self._loop = Loop()
         router = self._links.sender(ROUTER_FROM_INPUTS)
-        self._outlet = Outlet(self._loop, self._lanes, pool, router, self._reporter)
+        self._publisher = RunPublisher(self._loop, self._lanes, pool, router, self._reporter)
         self._draining = False
         self._is_replaced = False
-        self.apply(config)
+        self.apply_config(config)
 
-    def apply(self, config: Config) -> None:
+    def apply_config(self, config: Config) -> None:
         """Apply a reloaded config.  Settings that need a restart keep their old values."""
         renew_logging(self._config.logging, config.logging, self._name)
         self._config = config
@@ -110,20 +112,20 @@ class _Input:
         self._lanes.change_lingers(lingers_of(config))
         self._lanes.change_windows(windows_for_datagrams(config))
         self._shares.apply_config(config.alpha_for)
-        self._blocks = self._pressure.blocks = self._shares.blocks = config.input.unix_datagram.when_full == "block"
-        self._admission.go_by(naps_for(config, self._queue))
-        self._senders.go_by(rules_for_datagrams(config.input))
+        self._blocks = self._backpressure.blocks = self._shares.blocks = config.input.unix_datagram.when_full == "block"
+        self._admission.apply_config(coalescing_for(config, self._queue))
+        self._senders.apply_config(rules_for_datagrams(config.input))
 
     def run(self) -> None:
         self._lanes.clock_step_ms = clock_step_ms()
-        self._outlet.hand_on(self._admission.recover(self._row_index, steady_ms()))
+        self._publisher.publish_due(self._admission.recover(self._row_index, steady_ms()))
         self._loop.watch(self._control, lambda _: self._on_control())
         self._watch_socket()
         self._row.start_heartbeat(self._loop.call_later, wall_ms)
-        self._outlet.start_tidying()
+        self._publisher.start_tidying()
         self._control.send(Ready())
-        self._loop.run(self._outlet.after_round)
-        self._outlet.close(self._links, has_router=not self._is_replaced)
+        self._loop.run(self._publisher.after_round)
+        self._publisher.close(self._links, has_router=not self._is_replaced)
 
     def _on_control(self) -> None:
         word = self._control.receive()
@@ -133,7 +135,7 @@ class _Input:
             if word.goes_on:
                 self._finish()
         elif isinstance(word, NewConfig):
-            self.apply(word.config)
+            self.apply_config(word.config)
             self._control.send(ConfigTaken(word.number))
         elif isinstance(word, Stop):
             self._take_the_rest()
@@ -161,10 +163,10 @@ class _Input:
     def _allowance(self, size: int) -> Allowance:
         """Return the allowance for the next turn; it is last, so that nothing returns the room that it secures."""
         if not self._blocks:
-            return self._pressure.allowance(size)
+            return self._backpressure.allowance(size)
         if self._shares.must_rest(steady_ms()):
             return Allowance(0, LONGEST_S)
-        allowed = self._pressure.allowance(size)
+        allowed = self._backpressure.allowance(size)
         if not self._shares.is_on_trial:
             return allowed
         return Allowance(min(allowed.messages, TRIAL_MESSAGES), LONGEST_S)
@@ -190,12 +192,12 @@ class _Input:
         """Receive at most `limit` messages, waiting until `until_ms` at most; False when there were none."""
         self._lanes.clock_step_ms = clock_step_ms()
         try:
-            count = self._admission.take(self._socket.fileno(), limit, steady_ms(), until_ms)
+            count = self._admission.receive(self._socket.fileno(), limit, steady_ms(), until_ms)
         except OSError as error:
             self._on_socket_error(error)
             return False
         self._lanes.close_due(steady_ms())
-        self._outlet.hand_on_closed()
+        self._publisher.publish_closed()
         return count > 0
 
     def _on_socket_error(self, error: OSError) -> None:
@@ -210,5 +212,5 @@ class _Input:
 
     def _finish(self) -> None:
         """Publish all runs and stop."""
-        self._outlet.hand_on_all()
+        self._publisher.publish_all()
         self._loop.stop()

@@ -20,8 +20,8 @@ from collections import Counter as Tally
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.input.pressure import chunks_for, messages_that_fit
-from bruce_mp.input.tallies import recognised, report, report_no_room, tally_ingested
+from bruce_mp.input.backpressure import chunks_for, messages_that_fit
+from bruce_mp.input.ingest_counters import recognised, report, report_no_room, tally_ingested
 from bruce_mp.input.timestamps import warn_of_clock
 from bruce_mp.kernels import cut
 from bruce_mp.slab import layout as lay
@@ -268,7 +268,7 @@ class SpillFeed:
     def _discard(self, each: Released, reason: DiscardReason, count: int) -> None:
         if each.section is not None:
             each.section.discard(reason, count)
-            self._sections.look(each.section)
+            self._sections.release_if_finished(each.section)
 
     def _lose(self, each: Released) -> None:
         """Discard the rest of a damaged file, and log its size."""

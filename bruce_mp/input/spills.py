@@ -16,7 +16,7 @@ from bruce_mp.slab.spill import BLOCK_HEADER
 from bruce_mp.telemetry.books import total
 
 if TYPE_CHECKING:
-    from bruce_mp.input.clients import Section
+    from bruce_mp.input.clients import ConnectionSection
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.spill import SpillDirectory, SpillFile
@@ -43,7 +43,7 @@ class Released(NamedTuple):
     """A file of a complete attempt, and the section that counts its messages; None for a dead worker's file."""
 
     file: SpillFile
-    section: Section | None
+    section: ConnectionSection | None
 
 
 class Spills:

@@ -11,7 +11,7 @@ from bruce_mp.errors import DiscardReason
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bruce_mp.input.clients import Client, Section
+    from bruce_mp.input.clients import ConnectionSection, StreamClientState
     from bruce_mp.input.fences import Attempt
     from bruce_mp.kernels import NoRoom
 
@@ -23,7 +23,7 @@ _length: Final = itemgetter(1)
 class Portion(NamedTuple):
     """What a client sent: the bytes of the buffer from `begin` to `end`."""
 
-    client: Client
+    client: StreamClientState
     begin: int
     end: int
 
@@ -41,9 +41,9 @@ class Batch:
         self.sources: list[int] = []
         self.largest = 0
         self._starts: list[int] = []
-        self._senders: list[tuple[Client, Section]] = []
+        self._senders: list[tuple[StreamClientState, ConnectionSection]] = []
 
-    def add(self, client: Client, places: list[tuple[int, int]]) -> None:
+    def add(self, client: StreamClientState, places: list[tuple[int, int]]) -> None:
         if places:
             self._starts.append(len(self.places))
             self._senders.append((client, client.section))
@@ -51,7 +51,7 @@ class Batch:
             self.sources += [client.section.number] * len(places)
             self.largest = max(self.largest, *map(_length, places))
 
-    def sender(self, index: int) -> tuple[Client, Section]:
+    def sender(self, index: int) -> tuple[StreamClientState, ConnectionSection]:
         return self._senders[bisect_right(self._starts, index) - 1]
 
     def why_no_room(self, dropped: NoRoom) -> DiscardReason:
@@ -68,7 +68,7 @@ class Batch:
         """Bytes of the messages."""
         return sum(map(_length, self.places))
 
-    def stretches(self) -> Iterable[tuple[Client, Section, int]]:
+    def stretches(self) -> Iterable[tuple[StreamClientState, ConnectionSection, int]]:
         """Each client and section with how many messages it has."""
         ends = [*self._starts[1:], len(self.places)]
         for (client, section), start, end in zip(self._senders, self._starts, ends, strict=True):

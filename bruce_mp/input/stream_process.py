@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.discarding import ProcessReporter
 from bruce_mp.input.barrier_watch import BarrierWatch
 from bruce_mp.input.barriers import Barriers
-from bruce_mp.input.clients import TCP, UNIX, Client
-from bruce_mp.input.connection import Connection, is_let_in, peer_of, user_of
+from bruce_mp.input.clients import TCP, UNIX, StreamClientState
+from bruce_mp.input.connection import Connection, is_allowed, peer_of, user_of
 from bruce_mp.input.fences import NOT_ALLOWED, SHUTDOWN, UNREAD, Ending
 from bruce_mp.input.fencing import Fencing
 from bruce_mp.input.linger import lingers_of
 from bruce_mp.input.outcomes import Outcomes, Sections
-from bruce_mp.input.outlet import Outlet
-from bruce_mp.input.senders import Senders, rules_for_streams
+from bruce_mp.input.paused_connections import PausedConnections
+from bruce_mp.input.quotas import SenderQuotas, rules_for_streams
+from bruce_mp.input.run_publisher import RunPublisher
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.input.timestamps import clock_step_ms, windows_for_streams
-from bruce_mp.input.waiting import Waiting
 from bruce_mp.kernels import ChunkPool, Lanes, Row
 from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
@@ -99,7 +99,7 @@ class _Worker:
         self._lanes = Lanes(slab, self._pool, topics, lingers_of(config), windows=windows, shares=shares)
         self._loop = Loop()
         router = self._links.sender(ROUTER_FROM_INPUTS)
-        self._outlet = Outlet(self._loop, self._lanes, self._pool, router, self._reporter)
+        self._publisher = RunPublisher(self._loop, self._lanes, self._pool, router, self._reporter)
         self._fencing = Fencing(
             start,
             slab,
@@ -111,9 +111,9 @@ class _Worker:
             reporter=self._reporter,
             sections=self._sections,
             loop=self._loop,
-            outlet=self._outlet,
+            publisher=self._publisher,
         )
-        self._senders = Senders(rules_for_streams(config.input), slab, start.row, start.inputs)
+        self._senders = SenderQuotas(rules_for_streams(config.input), slab, start.row, start.inputs)
         self._admission = StreamAdmission(
             self._row,
             self._lanes,
@@ -128,31 +128,31 @@ class _Worker:
         )
         self._listeners = {each.fileno(): each for each in (start.unix_stream, start.tcp) if each is not None}
         self._connections: dict[int, Connection] = {}
-        self._descriptors: dict[Client, int] = {}
+        self._descriptors: dict[StreamClientState, int] = {}
         self._leaving: set[int] = set()
         self._barrier_watch = BarrierWatch(
-            self._loop, self._barriers, self._outcomes, self._outlet, self._close_those_who_left
+            self._loop, self._barriers, self._outcomes, self._publisher, self._close_those_who_left
         )
         self._drain_until = 0.0
         self._buffer = memoryview(bytearray(_BUFFER))
         self._epoll = select.epoll()
-        self._waiting = Waiting(self._loop, self._retry)
+        self._waiting = PausedConnections(self._loop, self._retry)
         self._is_replaced = False
 
     def run(self) -> None:
         self._fencing.recover()
         self._pool.release_seals()
-        self._outlet.hand_on([found.segment for found in sweep(self._slab, {State.FILLED})])
+        self._publisher.publish_due([found.segment for found in sweep(self._slab, {State.FILLED})])
         self._note_connections()
         self._loop.watch(self._control, lambda _: self._on_control())
         self._listen()
         self._loop.watch(self._epoll, lambda _: self._on_ready())
         self._row.start_heartbeat(self._loop.call_later, wall_ms)
-        self._outlet.start_tidying()
+        self._publisher.start_tidying()
         self._fencing.pump.start()
         self._control.send(Ready())
-        self._loop.run(self._outlet.after_round)
-        self._outlet.close(self._links, has_router=not self._is_replaced)
+        self._loop.run(self._publisher.after_round)
+        self._publisher.close(self._links, has_router=not self._is_replaced)
 
     def _on_control(self) -> None:
         word = self._control.receive()
@@ -160,7 +160,7 @@ class _Worker:
             self._on_ready()  # admit the data that arrived before the drain
             self._drain()
         elif isinstance(word, NewConfig):
-            self.apply(word.config)
+            self.apply_config(word.config)
             self._control.send(ConfigTaken(word.number))
         elif isinstance(word, Stop):
             self._finish()
@@ -169,7 +169,7 @@ class _Worker:
             self._on_ready()  # admit the data that arrived before the control link closed
             self._finish()
 
-    def apply(self, config: Config) -> None:
+    def apply_config(self, config: Config) -> None:
         """Apply a reloaded config.  Settings that need a restart keep their old values."""
         renew_logging(self._config.logging, config.logging, self._name)
         self._config = config
@@ -179,15 +179,15 @@ class _Worker:
         self._shares.apply_config(config.alpha_for)
         streams = config.input.streams
         self._fencing.apply(streams)
-        self._admission.limit(config.input.max_stream_size + 4, blocks=streams.when_full == "block")
-        self._senders.go_by(rules_for_streams(config.input))
+        self._admission.apply_limits(config.input.max_stream_size + 4, blocks=streams.when_full == "block")
+        self._senders.apply_config(rules_for_streams(config.input))
         self._close_those_not_let_in()
-        self._waiting.look_soon()
+        self._waiting.retry_soon()
 
     def _drain(self) -> None:
         """Stop reading, and give pending barriers 1.5 s to succeed before the end answers them."""
         self._abandon_all()
-        self._outlet.hand_on_all()
+        self._publisher.publish_all()
         self._loop.forget(self._epoll)
         if len(self._barriers):
             self._drain_until = time.monotonic() + _DRAIN_S
@@ -203,8 +203,8 @@ class _Worker:
 
     def _on_release(self, runs: list[Segment]) -> None:
         """Publish the runs of a complete attempt, and start feeding its spill file."""
-        self._outlet.hand_on_closed()
-        self._outlet.hand_on(runs)
+        self._publisher.publish_closed()
+        self._publisher.publish_due(runs)
         self._fencing.pump.start()
 
     def _abandon_all(self) -> None:
@@ -221,8 +221,8 @@ class _Worker:
     def _finish(self) -> None:
         """Publish all runs, and stop the loop; the connections end with the process."""
         self._abandon_all()
-        self._barriers.end()
-        self._outlet.hand_on_all()
+        self._barriers.answer_all()
+        self._publisher.publish_all()
         self._loop.stop()
 
     # --- connections -------------------------------------------------------------------------------------------------
@@ -262,14 +262,14 @@ class _Worker:
         connection.setblocking(False)
         if peer is None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = Client(TCP if peer is None else UNIX, self._sections.begin(), peer, user_of(peer))
+        client = StreamClientState(TCP if peer is None else UNIX, self._sections.open(), peer, user_of(peer))
         self._connections[connection.fileno()] = Connection(connection, client)
         self._descriptors[client] = connection.fileno()
         self._epoll.register(connection, select.EPOLLIN)
         self._note_connections()
 
     def _is_let_in(self, connection: socket.socket) -> bool:
-        if not (may_send := is_let_in(connection, self._senders, steady_ms())):
+        if not (may_send := is_allowed(connection, self._senders, steady_ms())):
             self._row.add(Counter.UnixStreamInputNotAllowed)
         return may_send
 
@@ -287,7 +287,7 @@ class _Worker:
         self._waiting.discard(descriptor)
         self._leaving.discard(descriptor)
         del self._descriptors[connection.client]
-        self._barriers.forget(connection.client)
+        self._barriers.remove_client(connection.client)
         connection.socket.close()
         self._note_connections()
 
@@ -296,11 +296,11 @@ class _Worker:
 
     # --- barriers ----------------------------------------------------------------------------------------------------
 
-    def _on_barrier(self, client: Client, data: bytes) -> None:
+    def _on_barrier(self, client: StreamClientState, data: bytes) -> None:
         self._row.add(Counter.StreamBarriers)
-        self._barriers.ask(client, data, steady_ms())
+        self._barriers.on_barrier(client, data, steady_ms())
 
-    def _answer(self, client: Client, data: bytes) -> None:
+    def _answer(self, client: StreamClientState, data: bytes) -> None:
         descriptor = self._descriptors.get(client)
         if descriptor is not None:
             connection = self._connections[descriptor]
@@ -359,7 +359,7 @@ class _Worker:
                 continue  # an earlier event in this round closed it
             if not self._wants_to_be_read(descriptor, events):
                 continue
-            if fill + _LEAST_READ + len(self._connections[descriptor].client.rest) > _BUFFER:
+            if fill + _LEAST_READ + len(self._connections[descriptor].client.unprocessed) > _BUFFER:
                 self._admit(self._buffer, portions, read)
                 portions, read, fill = [], [], 0
             portion = self._read(descriptor, fill)
@@ -390,21 +390,21 @@ class _Worker:
         if client.wanted > _LEAST_READ:
             self._read_long(descriptor)
             return None
-        begin = fill + len(client.rest)
+        begin = fill + len(client.unprocessed)
         count = self._receive(descriptor, self._buffer[begin : begin + _READ])
         if not count:
             return None
-        self._buffer[fill:begin] = client.rest
+        self._buffer[fill:begin] = client.unprocessed
         return Portion(client, fill, begin + count)
 
     def _read_long(self, descriptor: int) -> None:
         """Read a message that is too long for the common buffer into `rest`, which grows with the received bytes."""
         client = self._connections[descriptor].client
-        scratch = bytearray(min(_READ, client.wanted - len(client.rest)))
+        scratch = bytearray(min(_READ, client.wanted - len(client.unprocessed)))
         count = self._receive(descriptor, memoryview(scratch))
         if count:
-            client.rest += scratch[:count]
-            if len(client.rest) >= client.wanted:
+            client.unprocessed += scratch[:count]
+            if len(client.unprocessed) >= client.wanted:
                 self._admit_rest(descriptor)
 
     def _receive(self, descriptor: int, room: memoryview) -> int:
@@ -441,7 +441,7 @@ class _Worker:
             return
         self._lanes.clock_step_ms = clock_step_ms()
         self._admission.admit(buffer, portions, steady_ms())
-        self._outlet.hand_on_closed()
+        self._publisher.publish_closed()
         for descriptor in read:
             self._look_after(descriptor)
         if self._barriers.are_new:
@@ -450,7 +450,7 @@ class _Worker:
     def _admit_rest(self, descriptor: int) -> None:
         """Admit the data in a client's `rest`."""
         client = self._connections[descriptor].client
-        data, client.rest = memoryview(client.rest), bytearray()
+        data, client.unprocessed = memoryview(client.unprocessed), bytearray()
         self._admit(data, [Portion(client, 0, len(data))], [descriptor])
 
     def _look_after(self, descriptor: int) -> None:
@@ -470,7 +470,7 @@ class _Worker:
     def _pause(self) -> None:
         """Schedule a retry for paused connections.  Without a free chunk of its own, the worker stops reading."""
         self._waiting.pause()
-        if self._waiting.some_for_room and not self._pool.own_free:
+        if self._waiting.any_for_room and not self._pool.own_free:
             self._loop.forget(self._epoll)
 
     def _retry(self) -> None:
@@ -485,5 +485,5 @@ class _Worker:
         self._waiting.hold_topics(steady_ms())
         if len(self._waiting):
             self._pause()
-        if self._pool.own_free or not self._waiting.some_for_room:
+        if self._pool.own_free or not self._waiting.any_for_room:
             self._loop.watch(self._epoll, lambda _: self._on_ready())

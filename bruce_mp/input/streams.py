@@ -19,12 +19,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
+from bruce_mp.input.backpressure import chunks_for, messages_that_fit
 from bruce_mp.input.clients import TCP
 from bruce_mp.input.fences import NOT_UNDERSTOOD, Ending, contiguous
-from bruce_mp.input.pressure import chunks_for, messages_that_fit
+from bruce_mp.input.ingest_counters import recognised, refused, report, report_no_room, tally_ingested
 from bruce_mp.input.spills import SpillRoom
 from bruce_mp.input.stream_batch import Batch
-from bruce_mp.input.tallies import recognised, refused, report, report_no_room, tally_ingested
 from bruce_mp.input.timestamps import warn_of_clock
 from bruce_mp.kernels import Stop, cut
 from bruce_mp.protocol.fence_wire import decode_begin, encode_ended, is_end
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from collections import Counter as Tally
     from collections.abc import Callable, Collection
 
-    from bruce_mp.input.clients import Client
+    from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.fences import Attempts
-    from bruce_mp.input.senders import Senders
+    from bruce_mp.input.quotas import SenderQuotas
     from bruce_mp.input.stream_batch import Portion
     from bruce_mp.kernels import Cut, Ingested, Lanes, NoRoom
     from bruce_mp.slab.chunks import ChunkPool
@@ -68,13 +68,13 @@ class StreamAdmission:
         lanes: Lanes,
         pool: ChunkPool,
         reporter: DiscardReporter,
-        on_barrier: Callable[[Client, bytes], None],
+        on_barrier: Callable[[StreamClientState, bytes], None],
         *,
         attempts: Attempts,
         release: Callable[[list[Segment]], None],
         longest: int,
         blocks: bool,
-        senders: Senders | None = None,
+        senders: SenderQuotas | None = None,
     ) -> None:
         self._row = row
         self._lanes = lanes
@@ -84,9 +84,9 @@ class StreamAdmission:
         self._attempts = attempts
         self._release = release
         self._senders = senders
-        self.limit(longest, blocks=blocks)
+        self.apply_limits(longest, blocks=blocks)
 
-    def limit(self, longest: int, *, blocks: bool) -> None:
+    def apply_limits(self, longest: int, *, blocks: bool) -> None:
         """From now on messages may be so long, and clients do or do not wait for room: see the arguments."""
         self._longest = longest
         self._blocks = self._lanes.keeps_order = blocks
@@ -101,18 +101,18 @@ class StreamAdmission:
             if client.postponed:
                 self._put_before_rest(client)
 
-    def _put_before_rest(self, client: Client) -> None:
+    def _put_before_rest(self, client: StreamClientState) -> None:
         """Have a client wait until the topic of the first message that was postponed holds less."""
-        client.rest[:0] = client.postponed
+        client.unprocessed[:0] = client.postponed
         client.postponed = bytearray()
         client.is_blocked, client.wanted, client.held_until_ms = True, 0, 0
         self._row.add(Counter.StreamInputTopicOverShare)
 
-    def may_go_on(self, client: Client, now_ms: int) -> bool:
+    def may_go_on(self, client: StreamClientState, now_ms: int) -> bool:
         """Report if a client that waits is worth a look: the topic that it waits for may hold more by now."""
         if not self._blocks or not client.stuck_topic:
             return True
-        return self._lanes.may_grow(client.stuck_topic, chunks_for(len(client.rest)), now_ms)
+        return self._lanes.may_grow(client.stuck_topic, chunks_for(len(client.unprocessed)), now_ms)
 
     def _admit_portion(self, buffer: memoryview, portion: Portion, batch: Batch, now_ms: int) -> Batch:
         client, at, end = portion
@@ -141,7 +141,7 @@ class StreamAdmission:
             at += found.size
         if client.is_refused:
             return Batch()
-        client.rest = bytearray(buffer[at:end])
+        client.unprocessed = bytearray(buffer[at:end])
         if not client.is_blocked and found.stop is not Stop.MORE:
             self._take(buffer, batch, now_ms)
             batch = Batch()
@@ -149,14 +149,14 @@ class StreamAdmission:
                 self._refuse(client, found.stop)
         return batch
 
-    def _batch_for(self, buffer: memoryview, client: Client, batch: Batch, now_ms: int) -> Batch:
+    def _batch_for(self, buffer: memoryview, client: StreamClientState, batch: Batch, now_ms: int) -> Batch:
         """The batch for what a client sends: the messages of an attempt go with no others."""
         if batch.attempt is client.attempt and batch.is_explicit == client.keeps_timestamps:
             return batch
         self._take(buffer, batch, now_ms)
         return Batch(client.attempt, is_explicit=client.keeps_timestamps)
 
-    def _is_behind_spill(self, client: Client, found: Cut, now_ms: int) -> bool:
+    def _is_behind_spill(self, client: StreamClientState, found: Cut, now_ms: int) -> bool:
         """Have a client wait whose last attempt is not completely back from its spill file."""
         if client.released is not None and client.released.is_removed:
             client.released = None
@@ -165,7 +165,7 @@ class StreamAdmission:
         client.is_blocked, client.wanted, client.held_until_ms = True, 0, now_ms + _LOOK_AGAIN_MS
         return True
 
-    def _obey(self, client: Client, stop: Stop, frame: bytes, now_ms: int) -> bool:
+    def _obey(self, client: StreamClientState, stop: Stop, frame: bytes, now_ms: int) -> bool:
         """Do what a frame says that is no message; False if it is not to be there.  All before it is taken."""
         if client.postponed:
             return False  # what stands behind the frame must not pass what stands before it
@@ -187,7 +187,7 @@ class StreamAdmission:
             return True
         return False
 
-    def abandon(self, client: Client, ending: Ending | None = None) -> None:
+    def abandon(self, client: StreamClientState, ending: Ending | None = None) -> None:
         """Discard what the client has not completed: it is gone, or the daemon ends the attempt and tells it why."""
         attempt, client.attempt = client.attempt, None
         if attempt is None:
@@ -198,33 +198,33 @@ class StreamAdmission:
             _LOG.error("%s", text, extra={"about": ("attempt ended", ending.reason)})
         self._attempts.abandon(attempt)
 
-    def _end(self, client: Client, ending: Ending) -> None:
+    def _end(self, client: StreamClientState, ending: Ending) -> None:
         """End the open attempt of a client, and read no more of it."""
         client.is_refused = True
         self.abandon(client, ending)
 
-    def _within_quota(self, client: Client, count: int, now_ms: int) -> int:
+    def _within_quota(self, client: StreamClientState, count: int, now_ms: int) -> int:
         """How many of so many messages a client may send in this interval."""
         left = None if self._senders is None or not count else self._senders.left(client.user, now_ms)
         return count if left is None else min(left + client.counted, count)
 
-    def _note_taken(self, client: Client, taken: int, now_ms: int) -> None:
+    def _note_taken(self, client: StreamClientState, taken: int, now_ms: int) -> None:
         """Count messages in the user's quota that do not count there yet."""
         before = min(taken, client.counted)
         client.counted -= before
         if taken > before and self._senders is not None and self._senders.matter:
-            self._senders.took(client.user, taken - before, now_ms)
+            self._senders.record_received(client.user, taken - before, now_ms)
 
-    def _hold(self, client: Client, now_ms: int) -> None:
+    def _hold(self, client: StreamClientState, now_ms: int) -> None:
         """The quota is used up: the client has to wait for the next interval."""
         assert self._senders is not None  # nobody else has a quota
         client.held_until_ms = self._senders.next_interval_ms(now_ms)
-        self._senders.hold(client.user, "connections are not read before the next interval")
+        self._senders.warn_over_quota(client.user, "connections are not read before the next interval")
         self._senders.add(client.user, SenderSums(waited=1), now_ms)
         self._row.add(Counter.StreamInputOverQuota)
 
     def _add(
-        self, buffer: memoryview, batch: Batch, client: Client, places: list[tuple[int, int]], now_ms: int
+        self, buffer: memoryview, batch: Batch, client: StreamClientState, places: list[tuple[int, int]], now_ms: int
     ) -> tuple[Batch, int]:
         """Add messages as far as they find room; the batch to go on with, and how many were added."""
         if batch.overflows:
@@ -248,7 +248,7 @@ class StreamAdmission:
         return batch, added
 
     def _add_to_spill(
-        self, buffer: memoryview, batch: Batch, client: Client, places: list[tuple[int, int]], now_ms: int
+        self, buffer: memoryview, batch: Batch, client: StreamClientState, places: list[tuple[int, int]], now_ms: int
     ) -> tuple[Batch, int]:
         """Add messages that go to a spill file, all or none; a client that finds no room there waits, or is refused."""
         attempt = batch.attempt
@@ -391,25 +391,25 @@ class StreamAdmission:
             section.discard(reason)
             raises[client.kind.forwarded] -= 1
 
-    def _refuse(self, client: Client, stop: Stop) -> None:
+    def _refuse(self, client: StreamClientState, stop: Stop) -> None:
         """Nobody knows where the client's next message begins, or what it means."""
         counter = client.kind.too_large if stop is Stop.TOO_LARGE else client.kind.invalid_size
         self._discard_rest(client, DiscardReason.MALFORMED, counter)
         self._end(client, NOT_UNDERSTOOD)
 
-    def hang_up(self, client: Client) -> None:
+    def hang_up(self, client: StreamClientState) -> None:
         """The client closed its connection."""
         self.abandon(client)
-        if client.rest:
+        if client.unprocessed:
             self._discard_rest(client, DiscardReason.UNCLEAN_DISCONNECT, client.kind.unclean)
         else:
             self._row.add(client.kind.clean)
 
-    def _discard_rest(self, client: Client, reason: DiscardReason, counter: Counter) -> None:
-        sample = bytes(client.rest[: self._reporter.sample_size])
+    def _discard_rest(self, client: StreamClientState, reason: DiscardReason, counter: Counter) -> None:
+        sample = bytes(client.unprocessed[: self._reporter.sample_size])
         is_tcp = client.kind is TCP and reason is DiscardReason.UNCLEAN_DISCONNECT
         self._reporter.note(reason, sample=sample, is_tcp=is_tcp, peer=client.peer)
-        client.rest = bytearray()
+        client.unprocessed = bytearray()
         client.section.received += 1
         client.section.discard(reason)
         number = self._row.counted + 1  # it had a number, as everything that is counted

@@ -25,7 +25,7 @@ from support.streams import StreamInput
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bruce_mp.input.clients import Client
+    from bruce_mp.input.clients import StreamClientState
     from bruce_mp.slab.runs import Segment
 
 GEOMETRY: Final = Geometry(chunks=256, topics=16, partitions=16, landing_slots=8, landing_slot_size=16384)
@@ -55,7 +55,7 @@ def deliver(worker: StreamInput, *, reason: DiscardReason | None = None) -> None
     settle_words(worker.slab, segments, State.DISCARDED if reason else State.DELIVERED, reason or 0)
 
 
-def last(worker: StreamInput) -> tuple[Client, BarrierAnswer]:
+def last(worker: StreamInput) -> tuple[StreamClientState, BarrierAnswer]:
     return worker.answers[-1]
 
 
@@ -70,10 +70,10 @@ def test_an_answer_comes_when_the_last_message_is_settled_and_counts_what_came_b
     client, other = worker.connect(), worker.connect()
     worker.feed((client, datagram() * 3 + ask(1)), (other, datagram() * 2))
     worker.feed((client, datagram() * 4 + ask(2)))
-    worker.waiting.look(1)
+    worker.waiting.answer_finished(1)
     assert not worker.answers
     deliver(worker)
-    worker.waiting.look(2)
+    worker.waiting.answer_finished(2)
     assert [(answer.token[-1], answer.received, answer.delivered) for _, answer in worker.answers] == [
         (1, 3, 3),
         (2, 7, 7),
@@ -93,7 +93,7 @@ def test_two_barriers_with_nothing_in_between_say_the_same(worker: StreamInput) 
     client = worker.connect()
     worker.feed((client, datagram() + ask(1) + ask(2) + datagram() * 5))
     deliver(worker)
-    worker.waiting.look(1)
+    worker.waiting.answer_finished(1)
     assert [(answer.token[-1], answer.received) for _, answer in worker.answers] == [(1, 1), (2, 1)]
 
 
@@ -101,7 +101,7 @@ def test_discards_are_told_by_reason(worker: StreamInput) -> None:
     client = worker.connect()
     worker.feed((client, datagram() * 2 + BAD + datagram(b"nothing", b"?") + ask()))
     deliver(worker, reason=DiscardReason.BAD_TOPIC)
-    worker.waiting.look(1)
+    worker.waiting.answer_finished(1)
     _, answer = last(worker)
     assert (answer.received, answer.delivered, answer.discarded) == (4, 0, 4)
     assert answer.reasons == {DiscardReason.MALFORMED: 1, DiscardReason.BAD_TOPIC: 3}
@@ -114,12 +114,12 @@ def test_when_the_time_is_up_the_counts_so_far_are_told(worker: StreamInput) -> 
     worker.feed(
         (client, datagram(b"t2") * 2 + ask(1, limit_ms=50) + ask(2, limit_ms=0) + datagram() + ask(3, limit_ms=500))
     )
-    worker.waiting.look(1)
+    worker.waiting.answer_finished(1)
     assert last(worker)[1] == BarrierAnswer((2).to_bytes(8, "big"), BarrierStatus.TIMED_OUT, 3, 1, 0, {})
-    worker.waiting.look(51)
+    worker.waiting.answer_finished(51)
     assert last(worker)[1] == BarrierAnswer((1).to_bytes(8, "big"), BarrierStatus.TIMED_OUT, 3, 1, 0, {})
     deliver(worker)
-    worker.waiting.look(52)
+    worker.waiting.answer_finished(52)
     assert last(worker)[1] == BarrierAnswer((3).to_bytes(8, "big"), BarrierStatus.DONE, 4, 4, 0, {})
 
 
@@ -128,7 +128,7 @@ def test_at_the_end_everybody_is_answered(worker: StreamInput) -> None:
     worker.feed((client, datagram() + ask(1)))
     deliver(worker)
     worker.feed((other, datagram() + ask(2)))
-    worker.waiting.end()
+    worker.waiting.answer_all()
     assert [answer.status for _, answer in worker.answers] == [BarrierStatus.DONE, BarrierStatus.SHUTTING_DOWN]
 
 
@@ -148,10 +148,10 @@ def test_malformed_barriers_are_answered_and_counted_nowhere(worker: StreamInput
 def test_who_is_gone_is_not_answered_and_leaves_nothing(worker: StreamInput) -> None:
     client = worker.connect()
     worker.feed((client, datagram() + ask() + datagram()))
-    worker.waiting.forget(client)
+    worker.waiting.remove_client(client)
     assert len(worker.sections) == 2
     deliver(worker)
-    worker.waiting.look(1)
+    worker.waiting.answer_finished(1)
     assert not worker.answers
     assert not len(worker.sections)
 
@@ -163,7 +163,7 @@ def test_what_a_predecessor_took_in_is_nobodys(slab: Slab) -> None:
     client = worker.connect()
     worker.feed((client, datagram() * 2 + ask()))
     deliver(worker)
-    worker.waiting.look(1)
+    worker.waiting.answer_finished(1)
     assert last(worker)[1].received == last(worker)[1].delivered == 2
 
 
@@ -175,24 +175,24 @@ def test_outcomes_are_counted_before_a_chunk_is_used_again(worker: StreamInput) 
             deliver(worker)
     worker.feed((client, ask()))
     deliver(worker)
-    worker.waiting.look(1)
-    worker.waiting.look(1)
+    worker.waiting.answer_finished(1)
+    worker.waiting.answer_finished(1)
     assert last(worker)[1].delivered == 2000
 
 
 def test_numbers_of_sections_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bruce_mp.input.outcomes._MOST", 3)
     sections = Sections()
-    first, second, third = (sections.begin() for _ in range(3))
+    first, second, third = (sections.open() for _ in range(3))
     assert [section.number for section in (first, second, third)] == [1, 2, 3]
     assert sections.are_exhausted
     second.received = 1
-    sections.leave(first)
-    sections.leave(second)
-    assert [sections.begin().number, sections.begin().number] == [1, 0]
+    sections.close(first)
+    sections.close(second)
+    assert [sections.open().number, sections.open().number] == [1, 0]
     second.delivered = 1
-    sections.look(second)
-    assert sections.begin().number == 2
+    sections.release_if_finished(second)
+    assert sections.open().number == 2
 
 
 class BarrierMachine(RuleBasedStateMachine):
@@ -268,7 +268,7 @@ class BarrierMachine(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        self.worker.waiting.look(self.now_ms)
+        self.worker.waiting.answer_finished(self.now_ms)
         self.check()
 
     def check(self) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from bruce_mp.config.accounts import AllowList, Limits
 from bruce_mp.errors import DiscardReason
-from bruce_mp.input.datagrams import Admission
-from bruce_mp.input.senders import Rules, Senders
+from bruce_mp.input.datagrams import DatagramAdmission
+from bruce_mp.input.quotas import SenderQuotas, SenderRules
 from bruce_mp.kernels import Intake, Lanes
 from bruce_mp.kernels.pure.intake import Intake as PureIntake
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
@@ -81,7 +81,7 @@ class Life:
         slab: Slab,
         longest: int = LONGEST,
         copy_size: int = 0,
-        rules: Rules | None = None,
+        rules: SenderRules | None = None,
         partitions: int = 3,
     ) -> None:
         self.slab = slab
@@ -93,8 +93,8 @@ class Life:
         file = FileCopies(Copies(self.copies, self.row.add), copy_size) if copy_size else None
         self.reporter = DiscardReporter(self.link, SAMPLE, file=file)
         self.lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), topics, lambda _: 1000)
-        senders = None if rules is None else Senders(rules, slab, INPUT_ROW, [INPUT_ROW])
-        self.admission = Admission(slab, self.row, self.lanes, self.reporter, longest=longest, senders=senders)
+        senders = None if rules is None else SenderQuotas(rules, slab, INPUT_ROW, [INPUT_ROW])
+        self.admission = DatagramAdmission(slab, self.row, self.lanes, self.reporter, longest=longest, senders=senders)
 
     def receive(self, *datagrams: bytes) -> None:
         put_in_landing_zone(self.slab, datagrams)
@@ -386,8 +386,8 @@ SENT_BY: Final = [ALICE, BOB, ALICE, CAROL, ALICE, BOB, ALICE]
 """The senders of the messages in RECEIVED."""
 
 
-def rules_of(allowed: AllowList | None = None, limits: Limits | None = None) -> Rules:
-    return Rules("input.unix_datagram", allowed, limits)
+def rules_of(allowed: AllowList | None = None, limits: Limits | None = None) -> SenderRules:
+    return SenderRules("input.unix_datagram", allowed, limits)
 
 
 ONLY_ALICE: Final = rules_of(AllowList(frozenset({ALICE}), frozenset()))
@@ -549,10 +549,10 @@ def test_while_a_run_lingers_the_next_message_is_waited_for(slab: Slab, outside:
     now_ms = steady_ms()
     outside.send(b"one")
     outside.send_later(0.05, b"two", b"three")
-    taken = life.admission.take(outside.receiving.fileno(), 16, now_ms, now_ms + 2000)
+    taken = life.admission.receive(outside.receiving.fileno(), 16, now_ms, now_ms + 2000)
     assert taken == 1 if Intake is PureIntake else taken > 1
     while taken < 3:
-        taken += life.admission.take(outside.receiving.fileno(), 16, now_ms)
+        taken += life.admission.receive(outside.receiving.fileno(), 16, now_ms)
     assert total(slab, Counter.MsgReceived) == taken
 
 
@@ -561,12 +561,12 @@ def test_it_waits_as_long_as_told(slab: Slab, outside: Outside, left_ms: int) ->
     life = Life(slab)
     outside.send(b"one")
     now_ms = steady_ms()
-    assert life.admission.take(outside.receiving.fileno(), 16, now_ms, now_ms + left_ms) == 1
+    assert life.admission.receive(outside.receiving.fileno(), 16, now_ms, now_ms + left_ms) == 1
     assert Intake is PureIntake or steady_ms() - now_ms >= left_ms
 
 
 def test_nobody_waits_when_told_not_to(slab: Slab, outside: Outside) -> None:
     life = Life(slab)
     outside.send(b"one")
-    assert life.admission.take(outside.receiving.fileno(), 16, steady_ms()) == 1
-    assert life.admission.take(outside.receiving.fileno(), 16, steady_ms()) == 0
+    assert life.admission.receive(outside.receiving.fileno(), 16, steady_ms()) == 1
+    assert life.admission.receive(outside.receiving.fileno(), 16, steady_ms()) == 0

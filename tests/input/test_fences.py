@@ -26,7 +26,7 @@ from support.variants import kernels
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bruce_mp.input.clients import Client
+    from bruce_mp.input.clients import StreamClientState
     from bruce_mp.slab.file import Slab
 
 GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=16384)
@@ -210,7 +210,7 @@ def test_any_order_of_frames_keeps_the_books(steps: list[tuple[int, str, int]]) 
     """In the model, messages between a begin and its end, or outside of attempts, are released."""
     with new_slab(GEOMETRY) as slab:
         worker = StreamInput(slab, topics=TOPICS)
-        clients: list[Client] = [worker.connect() for _ in range(4)]
+        clients: list[StreamClientState] = [worker.connect() for _ in range(4)]
         fenced: dict[int, list[int]] = {}
         released: list[int] = []
         number = abandoned = 0

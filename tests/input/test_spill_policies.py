@@ -244,7 +244,7 @@ def test_an_attempt_stays_behind_messages_that_wait_for_their_topic(slab: Slab) 
     assert client.attempt is None
     assert spilled(slab) == 0
     sink.stuck = 0
-    while len(client.rest):
+    while len(client.unprocessed):
         drain(worker, sink)
         worker.feed((client, b""))
     drain(worker, sink)

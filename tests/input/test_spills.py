@@ -28,7 +28,7 @@ from support.variants import kernels
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bruce_mp.input.clients import Client
+    from bruce_mp.input.clients import StreamClientState
     from bruce_mp.slab.file import Slab
 
 pytestmark = pytest.mark.usefixtures("variant")
@@ -129,7 +129,7 @@ def test_an_attempt_larger_than_the_slab_is_delivered_once_and_in_order(slab: Sl
     assert_in_order(sink.numbers)
     assert_books(slab, 2000)
     assert files_of(slab) == []
-    worker.waiting.look(worker.now_ms)
+    worker.waiting.answer_finished(worker.now_ms)
     assert [(answer.status, answer.delivered) for _, answer in worker.answers] == [(BarrierStatus.DONE, 2000)]
 
 
@@ -138,7 +138,7 @@ def test_messages_behind_an_attempt_wait_until_it_is_back_in_the_slab(slab: Slab
     client, other = worker.connect(), worker.connect()
     worker.feed((client, BEGIN + messages(range(300))))
     worker.feed((client, END + messages(range(300, 303)) + BEGIN + messages(range(303, 600)) + END))
-    assert client.rest
+    assert client.unprocessed
     worker.feed((other, messages(range(1000, 1010))))
     assert read_books(slab).received == 310
     while client.is_blocked:
@@ -160,7 +160,7 @@ def test_a_client_that_leaves_takes_its_spill_file_along(slab: Slab) -> None:
     assert sink.numbers == []
     assert files_of(slab) == []
     assert_books(slab, 500, ABANDONED_ATTEMPT=500)
-    assert client.section.outstanding == 0 or worker.outcomes.look()
+    assert client.section.outstanding == 0 or worker.outcomes.count_outcomes()
     assert sum(event.count for event in worker.reported()) == 500
 
 
@@ -346,7 +346,7 @@ class Model:
 
     def kill(self, _who: int, _count: int) -> None:
         self.worker, self.fenced = worker_of(self.slab), {}
-        self.clients: list[Client] = [self.worker.connect() for _ in range(3)]
+        self.clients: list[StreamClientState] = [self.worker.connect() for _ in range(3)]
 
     def send(self, who: int, count: int) -> None:
         sent = range(self.number, self.number + count)

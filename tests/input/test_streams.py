@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from bruce_mp.config.accounts import TCP_USER, Limits
 from bruce_mp.errors import DiscardReason
-from bruce_mp.input.clients import TCP, UNIX, Client, Kind
-from bruce_mp.input.senders import Rules
+from bruce_mp.input.clients import TCP, UNIX, StreamClientState, StreamKind
+from bruce_mp.input.quotas import SenderRules
 from bruce_mp.kernels import mark
 from bruce_mp.protocol.barrier_wire import Level, encode_barrier
 from bruce_mp.slab import layout as lay
@@ -46,7 +46,7 @@ def values(slab: Slab) -> list[bytes]:
     return [content.value for content in sorted(contents(slab), key=lambda content: content.arrival)]
 
 
-def is_blocked(client: Client) -> bool:
+def is_blocked(client: StreamClientState) -> bool:
     return client.is_blocked
 
 
@@ -85,12 +85,12 @@ def test_a_stream_may_come_in_any_pieces(steps: list[tuple[int, int]]) -> None:
         assert len(found) == 3 * count
         assert_books(slab, 3 * count)
         assert [client.section.received for client in clients] == [count] * 3
-        assert not any(client.rest for client in clients)
+        assert not any(client.unprocessed for client in clients)
 
 
 @pytest.mark.parametrize("kind", [UNIX, TCP], ids=["unix", "tcp"])
 @pytest.mark.parametrize("size", [3, 0, -1])
-def test_an_invalid_size_is_one_malformed_message_and_the_end(slab: Slab, kind: Kind, size: int) -> None:
+def test_an_invalid_size_is_one_malformed_message_and_the_end(slab: Slab, kind: StreamKind, size: int) -> None:
     worker = StreamInput(slab)
     client = worker.connect(kind)
     worker.feed((client, datagram(value=b"good") + size.to_bytes(4, "big", signed=True) + datagram(value=b"lost")))
@@ -103,7 +103,7 @@ def test_an_invalid_size_is_one_malformed_message_and_the_end(slab: Slab, kind: 
 
 
 @pytest.mark.parametrize("kind", [UNIX, TCP], ids=["unix", "tcp"])
-def test_a_report_tells_what_is_no_message_from_a_disconnect(slab: Slab, kind: Kind) -> None:
+def test_a_report_tells_what_is_no_message_from_a_disconnect(slab: Slab, kind: StreamKind) -> None:
     worker = StreamInput(slab)
     refused, gone = worker.connect(kind), worker.connect(kind)
     worker.feed((refused, b"GET / HTTP/1.1"), (gone, datagram()[:20]))
@@ -155,7 +155,7 @@ def test_a_bad_message_harms_no_other(slab: Slab, name: str) -> None:
 
 @pytest.mark.parametrize("kind", [UNIX, TCP], ids=["unix", "tcp"])
 @pytest.mark.parametrize("kept", [0, 2, 20])
-def test_who_hangs_up_within_a_message_is_told_from_who_does_not(slab: Slab, kind: Kind, kept: int) -> None:
+def test_who_hangs_up_within_a_message_is_told_from_who_does_not(slab: Slab, kind: StreamKind, kept: int) -> None:
     worker = StreamInput(slab)
     client = worker.connect(kind)
     worker.feed((client, datagram(value=b"whole") + datagram(value=b"cut")[:kept]))
@@ -173,7 +173,7 @@ def test_a_barrier_parts_what_came_before_from_what_comes_behind(slab: Slab) -> 
     worker.feed((client, datagram() * 2 + BARRIER + datagram() * 3 + BARRIER + BARRIER[:5]))
     assert worker.barriers == [(client, BARRIER)] * 2
     assert before.received == 2
-    assert (client.section.received, bytes(client.rest)) == (0, BARRIER[:5])
+    assert (client.section.received, bytes(client.unprocessed)) == (0, BARRIER[:5])
     sources = [content.arrival & (lay.ARRIVAL_SOURCES - 1) for content in contents(slab)]
     assert sorted(sources) == [before.number] * 2 + [before.number + 1] * 3
 
@@ -193,7 +193,7 @@ def test_without_room_messages_wait_in_order_where_clients_are_blocked(slab: Sla
         worker.now_ms += 10
         worker.feed((client, b""))
         worker.close_runs()
-        if not is_blocked(client) and not client.rest:
+        if not is_blocked(client) and not client.unprocessed:
             break
     read += filled(slab)
     assert [int(value[:6]) for value in read] == list(range(400))
@@ -204,7 +204,7 @@ def test_without_room_messages_are_discarded_where_that_is_configured(slab: Slab
     worker = StreamInput(slab, blocks=False, topics=[(b"t1", 1)])
     client = worker.connect()
     worker.feed((client, datagram(value=bytes(3000)) * 400))
-    assert not client.rest
+    assert not client.unprocessed
     books = read_books(slab)
     assert books.balanced
     assert books.received == 400
@@ -248,8 +248,8 @@ def test_a_crash_at_any_store_counts_what_is_in_lanes_and_nothing_else() -> None
 ALICE, BOB = 1, 2
 
 
-def quota(most: int, interval_ms: int = 100, tcp: int | None = None) -> Rules:
-    return Rules("input.unix_stream", None, Limits(interval_ms, most, tcp, {BOB: None}))
+def quota(most: int, interval_ms: int = 100, tcp: int | None = None) -> SenderRules:
+    return SenderRules("input.unix_stream", None, Limits(interval_ms, most, tcp, {BOB: None}))
 
 
 def three(who: int) -> bytes:
@@ -269,7 +269,7 @@ def test_what_is_beyond_a_quota_waits_in_order_for_the_next_interval(slab: Slab)
     worker.now_ms = 100
     worker.feed((clients[1], b""))
     assert not is_blocked(clients[1])
-    assert (clients[1].held_until_ms, bytes(clients[1].rest)) == (0, b"")
+    assert (clients[1].held_until_ms, bytes(clients[1].unprocessed)) == (0, b"")
     assert values(slab)[-2:] == [b"1:1", b"1:2"]
     assert len(worker.barriers) == 3
     assert_books(slab, 9)

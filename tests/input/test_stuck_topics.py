@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.config.accounts import Limits
-from bruce_mp.input.senders import Rules
+from bruce_mp.input.quotas import SenderRules
 from bruce_mp.kernels import ChunkPool, TimestampWindow, mark
 from bruce_mp.protocol.barrier_wire import Level, encode_barrier
 from bruce_mp.protocol.fence_wire import encode_begin, encode_end
@@ -22,7 +22,7 @@ from support.slabs import contents, datagram, new_slab
 from support.streams import WORKER_ROW, StreamInput
 
 if TYPE_CHECKING:
-    from bruce_mp.input.clients import Client
+    from bruce_mp.input.clients import StreamClientState
     from bruce_mp.slab.file import Slab
 
 GEOMETRY: Final = Geometry(chunks=256, topics=16, partitions=16, landing_slots=8, landing_slot_size=4096)
@@ -33,7 +33,9 @@ BARRIER: Final = encode_barrier(b"01234567", Level.DELIVERED, 1000)
 ALICE: Final = 1001
 
 
-def stuck_worker(slab: Slab, *, blocks: bool = True, rules: Rules | None = None) -> tuple[StreamInput, Client]:
+def stuck_worker(
+    slab: Slab, *, blocks: bool = True, rules: SenderRules | None = None
+) -> tuple[StreamInput, StreamClientState]:
     """Create a worker with one topic at its threshold, and the client of the waiting messages."""
     worker = StreamInput(slab, topics=TOPICS, blocks=blocks, alpha=16, rules=rules)
     client = worker.connect(user=ALICE)
@@ -77,7 +79,7 @@ def test_what_waits_is_taken_in_order_once_the_topic_is_delivered() -> None:
         deliver(worker)
         assert worker.admission.may_go_on(client, worker.now_ms)
         worker.feed((client, b"".join(datagram(b"stuck", b"%d" % number) for number in range(3)) + BARRIER))
-        assert (client.is_blocked, bytes(client.rest), bytes(client.postponed)) == (False, b"", b"")
+        assert (client.is_blocked, bytes(client.unprocessed), bytes(client.postponed)) == (False, b"", b"")
         assert values(slab) == [b"0", b"1", b"2"]
         assert worker.barriers == [(client, BARRIER)]
 
@@ -103,7 +105,7 @@ def test_messages_of_other_topics_go_past_what_waits_but_no_barrier_does() -> No
 
 def test_what_waits_counts_once_in_the_quota() -> None:
     with new_slab(GEOMETRY) as slab:
-        rules = Rules("input.unix_stream", None, Limits(10**9, 10**6, None, {}))
+        rules = SenderRules("input.unix_stream", None, Limits(10**9, 10**6, None, {}))
         worker, client = stuck_worker(slab, rules=rules)
         for _ in range(3):
             worker.feed((client, b""))
@@ -226,7 +228,7 @@ def test_a_reload_to_discard_ends_the_wait_for_a_stuck_topic() -> None:
     with new_slab(GEOMETRY) as slab:
         worker, client = stuck_worker(slab)
         assert not worker.admission.may_go_on(client, worker.now_ms)
-        worker.admission.limit(2_000_000, blocks=False)
+        worker.admission.apply_limits(2_000_000, blocks=False)
         assert worker.admission.may_go_on(client, worker.now_ms)
         worker.feed((client, b""))
         assert (client.is_blocked, read_books(slab).discarded) == (False, {"TOPIC_OVER_SHARE": 1})

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discarding import Discards
 from bruce_mp.input.barriers import Barriers
-from bruce_mp.input.clients import UNIX, Client, Kind
+from bruce_mp.input.clients import UNIX, StreamClientState, StreamKind
 from bruce_mp.input.fences import Attempts
 from bruce_mp.input.outcomes import Outcomes, Sections
-from bruce_mp.input.senders import Senders
+from bruce_mp.input.quotas import SenderQuotas
 from bruce_mp.input.spill_feed import SpillFeed
 from bruce_mp.input.spills import Spills
 from bruce_mp.input.stream_batch import Portion
@@ -29,7 +29,7 @@ from bruce_mp.telemetry.receipts import finish_stream_input
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bruce_mp.input.senders import Rules
+    from bruce_mp.input.quotas import SenderRules
     from bruce_mp.kernels import Windows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
@@ -64,7 +64,7 @@ class StreamInput:
         linger_ms: int = 1000,
         row: int = WORKER_ROW,
         max_attempt: int = 0,
-        rules: Rules | None = None,
+        rules: SenderRules | None = None,
         peers: Sequence[int] = (),
         windows: Windows = lambda _: None,
         alpha: int = 0,
@@ -78,13 +78,13 @@ class StreamInput:
         self.sections = Sections()
         self.outcomes = Outcomes(slab, self.sections)
         self.waiting = Barriers(self.outcomes, self.sections, self._answer)
-        self.answers: list[tuple[Client, BarrierAnswer]] = []
+        self.answers: list[tuple[StreamClientState, BarrierAnswer]] = []
         self.pool = ChunkPool(slab, row, [row], self.outcomes)
         shares = TopicShares(self.pool, table, lambda _: alpha)
         self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms, windows=windows, shares=shares)
         self._sent = _Sent()
         self.reporter = DiscardReporter(self._sent, 100)
-        self.barriers: list[tuple[Client, bytes]] = []
+        self.barriers: list[tuple[StreamClientState, bytes]] = []
         most = max_attempt or max(1, slab.geometry.chunks // 2)
         self.spill_directory = SpillDirectory.of(slab, f"{slab.path}.spill")
         self.spills = Spills(slab, self.row, row, self.spill_directory, max_spill)
@@ -114,18 +114,18 @@ class StreamInput:
             release=self.released.extend,
             longest=longest,
             blocks=blocks,
-            senders=None if rules is None else Senders(rules, slab, row, [row, *peers]),
+            senders=None if rules is None else SenderQuotas(rules, slab, row, [row, *peers]),
         )
         self.now_ms = 1
         finish_stream_input(slab, self.row, row, self.spill_directory)
         self.spills.adopt()
         self.pool.release_seals()
 
-    def _on_barrier(self, client: Client, data: bytes) -> None:
+    def _on_barrier(self, client: StreamClientState, data: bytes) -> None:
         self.barriers.append((client, data))
-        self.waiting.ask(client, data, self.now_ms)
+        self.waiting.on_barrier(client, data, self.now_ms)
 
-    def _answer(self, client: Client, data: bytes) -> None:
+    def _answer(self, client: StreamClientState, data: bytes) -> None:
         self.answers.append((client, decode_answer(data)))
 
     def reported(self) -> list[DiscardEvent]:
@@ -133,17 +133,17 @@ class StreamInput:
         self.reporter.flush()
         return [event for event in self._sent.news if isinstance(event, DiscardEvent)]
 
-    def connect(self, kind: Kind = UNIX, user: int = 0) -> Client:
+    def connect(self, kind: StreamKind = UNIX, user: int = 0) -> StreamClientState:
         """Return a new client."""
-        return Client(kind, self.sections.begin(), user=user)
+        return StreamClientState(kind, self.sections.open(), user=user)
 
-    def feed(self, *sent: tuple[Client, bytes]) -> None:
+    def feed(self, *sent: tuple[StreamClientState, bytes]) -> None:
         """Feed the bytes of these clients in one batch."""
         buffer = bytearray()
         portions = []
         for client, data in sent:
             begin = len(buffer)
-            buffer += client.rest + data
+            buffer += client.unprocessed + data
             portions.append(Portion(client, begin, len(buffer)))
         self.admission.admit(memoryview(buffer), portions, self.now_ms)
         self.lanes.drain_closed()

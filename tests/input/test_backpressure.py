@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.input.pressure import LARGEST_PART, LONGEST_S, MOST_MESSAGES, SHORTEST_S, Pressure
+from bruce_mp.input.backpressure import LARGEST_PART, LONGEST_S, MOST_MESSAGES, SHORTEST_S, Backpressure
 from bruce_mp.kernels import mark
 from bruce_mp.slab.chunks import STUCK_AFTER_MS, ChunkPool
 from bruce_mp.slab.file import Geometry
@@ -27,8 +27,8 @@ CHUNKS: Final = 64
 GEOMETRY: Final = Geometry(chunks=CHUNKS, topics=16, partitions=16, landing_slots=BATCH, landing_slot_size=LARGEST)
 
 
-def pressure(slab: Slab, pool: ChunkPool, *, blocks: bool) -> Pressure:
-    return Pressure(pool, largest=slab.geometry.landing_slot_size, batch=BATCH, blocks=blocks)
+def pressure(slab: Slab, pool: ChunkPool, *, blocks: bool) -> Backpressure:
+    return Backpressure(pool, largest=slab.geometry.landing_slot_size, batch=BATCH, blocks=blocks)
 
 
 @pytest.mark.parametrize("blocks", [False, True])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bruce_mp.input import waiting
-from bruce_mp.input.clients import UNIX, Client, Section
-from bruce_mp.input.waiting import Waiting
+from bruce_mp.input import paused_connections
+from bruce_mp.input.clients import UNIX, ConnectionSection, StreamClientState
+from bruce_mp.input.paused_connections import PausedConnections
 
 
 class FakeTimer:
@@ -30,16 +30,16 @@ class FakeLoop:
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
-    monkeypatch.setattr(waiting, "steady_ms", lambda: 1000)
+    monkeypatch.setattr(paused_connections, "steady_ms", lambda: 1000)
     return FakeLoop()
 
 
-def held(until_ms: int) -> Client:
-    return Client(UNIX, Section(1), held_until_ms=until_ms)
+def held(until_ms: int) -> StreamClientState:
+    return StreamClientState(UNIX, ConnectionSection(1), held_until_ms=until_ms)
 
 
-def made(loop: FakeLoop, *until_ms: int) -> Waiting:
-    found = Waiting(loop, lambda: None)  # type: ignore[arg-type]
+def made(loop: FakeLoop, *until_ms: int) -> PausedConnections:
+    found = PausedConnections(loop, lambda: None)  # type: ignore[arg-type]
     for descriptor, until in enumerate(until_ms):
         found.add(descriptor, held(until))
     return found
@@ -67,30 +67,30 @@ def test_of_those_with_a_quota_others_go_first_the_next_time(loop: FakeLoop) -> 
     assert found.due(4000) == [1, 3, 0, 2]
     assert found.is_for_room(1)
     found.discard(1)
-    assert not found.some_for_room
+    assert not found.any_for_room
     assert len(found) == 3
 
 
 def test_new_quotas_have_everybody_looked_at(loop: FakeLoop) -> None:
     found = made(loop, 90_000, 0)
-    found.look_soon()
+    found.retry_soon()
     assert found.due(1000) == [0, 1]
     assert found.is_for_room(1)
     assert not found.is_for_room(0)
     assert [seconds for seconds, _ in loop.calls] == [0.001]
 
 
-def waiting_for(topic: bytes) -> Client:
-    return Client(UNIX, Section(1), stuck_topic=topic, rest=bytearray(10), is_blocked=True)
+def waiting_for(topic: bytes) -> StreamClientState:
+    return StreamClientState(UNIX, ConnectionSection(1), stuck_topic=topic, unprocessed=bytearray(10), is_blocked=True)
 
 
-def look(found: Waiting, now_ms: int, *, may_go_on: bool) -> tuple[list[int], list[int]]:
+def look(found: PausedConnections, now_ms: int, *, may_go_on: bool) -> tuple[list[int], list[int]]:
     """Retry the connections that are due; return those that were asked and those that were admitted in vain."""
     asked: list[int] = []
     admitted: list[int] = []
     for descriptor in found.due(now_ms):
 
-        def ask(_: Client, descriptor: int = descriptor) -> bool:
+        def ask(_: StreamClientState, descriptor: int = descriptor) -> bool:
             asked.append(descriptor)
             return may_go_on
 
@@ -130,6 +130,6 @@ def test_pauses_for_a_topic_begin_again_after_progress(loop: FakeLoop) -> None:
     look(found, 1000, may_go_on=False)
     look(found, 2000, may_go_on=False)
     found.due(3000)
-    found.retry_one(1, lambda _: True, lambda _: client.rest.clear())
+    found.retry_one(1, lambda _: True, lambda _: client.unprocessed.clear())
     found.hold_topics(3000)
     assert client.held_until_ms == 3005

@@ -1,6 +1,6 @@
 """Allow lists and quotas, as one input process applies them.
 
-`Senders` decides and counts; `judge` applies it to the datagrams in the landing zone.  Without rules, the input does
+`SenderQuotas` decides and counts; `decide_admission` applies it to the datagrams in the landing zone.  Without rules, the input does
 not ask the kernel for senders.  The rules are values made from the configuration and can be replaced at any time.
 
 The input judges a datagram by the credentials that the kernel stored beside it.  A successor that finds the datagram in
@@ -28,13 +28,20 @@ if TYPE_CHECKING:
     from bruce_mp.config.inputs import Input
     from bruce_mp.slab.file import Slab
 
-__all__ = ["Judged", "Rules", "Senders", "judge", "rules_for_datagrams", "rules_for_streams"]
+__all__ = [
+    "AdmissionDecision",
+    "SenderQuotas",
+    "SenderRules",
+    "decide_admission",
+    "rules_for_datagrams",
+    "rules_for_streams",
+]
 
 _LOG: Final = logging.getLogger(__name__)
 _NO_WINDOW_MS: Final = 1000
 
 
-class Rules(NamedTuple):
+class SenderRules(NamedTuple):
     """The allow list and the quotas of a listener; `section` is its name in the configuration."""
 
     section: str
@@ -47,25 +54,25 @@ class Rules(NamedTuple):
         return self.allowed is not None or self.limits is not None
 
 
-def rules_for_datagrams(config: Input) -> Rules:
-    return Rules("input.unix_datagram", allow_list_of(config.unix_datagram), limits_of(config.quota))
+def rules_for_datagrams(config: Input) -> SenderRules:
+    return SenderRules("input.unix_datagram", allow_list_of(config.unix_datagram), limits_of(config.quota))
 
 
-def rules_for_streams(config: Input) -> Rules:
-    return Rules("input.unix_stream", allow_list_of(config.unix_stream), limits_of(config.quota))
+def rules_for_streams(config: Input) -> SenderRules:
+    return SenderRules("input.unix_stream", allow_list_of(config.unix_stream), limits_of(config.quota))
 
 
-class Senders:
+class SenderQuotas:
     """Applies rules for the input of row `owner`.  Times are in ms of the steady clock.
 
     `matter` is True with rules; without them the input need not ask the kernel for senders.
     """
 
-    def __init__(self, rules: Rules, slab: Slab, owner: int, inputs: Sequence[int]) -> None:
-        self.go_by(rules)
+    def __init__(self, rules: SenderRules, slab: Slab, owner: int, inputs: Sequence[int]) -> None:
+        self.apply_config(rules)
         self._table = SenderTable(slab, owner, inputs)
 
-    def go_by(self, rules: Rules) -> None:
+    def apply_config(self, rules: SenderRules) -> None:
         """Replace the rules."""
         self.rules = rules
         self.matter = rules.any
@@ -83,7 +90,7 @@ class Senders:
         """Return the start of the next interval."""
         return (self._window(now_ms) + 1) * self._interval_ms
 
-    def took(self, user: int, count: int, now_ms: int) -> None:
+    def record_received(self, user: int, count: int, now_ms: int) -> None:
         """Count received messages."""
         self._table.take(user, self._window(now_ms), count)
         self.add(user, SenderSums(received=count), now_ms)
@@ -99,20 +106,20 @@ class Senders:
     def _interval_ms(self) -> int:
         return _NO_WINDOW_MS if self.rules.limits is None else self.rules.limits.interval_ms
 
-    def refuse(self, uid: int, pid: int, what: str) -> None:
+    def warn_refused(self, uid: int, pid: int, what: str) -> None:
         """Log the refusal of a user that no allow list names; the log limits repetitions for each user."""
         section = self.rules.section
         text = "%s of user %d (process %d) was refused: %s.allow_users and %s.allow_groups do not name the user."
         _LOG.warning(text, what, uid, pid, section, section, extra={"about": (section, uid)})
 
-    def hold(self, user: int, what: str) -> None:
+    def warn_over_quota(self, user: int, what: str) -> None:
         """Log that a user exceeds its quota; the log limits repetitions for each user."""
         who = "TCP connections" if user == TCP_USER else f"user {user}"
         _LOG.warning("There are more messages of %s than input.quota allows: %s.", who, what, extra={"about": user})
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class AdmissionDecision:
     """The verdict on a batch of datagrams by their senders; `senders` is None where they are unknown."""
 
     senders: landing.Senders | None = None
@@ -125,10 +132,10 @@ class Judged:
         """Return the sender of a datagram."""
         return None if self.senders is None else Peer(self.senders.pids[slot], self.senders.uids[slot])
 
-    def note(self, by: Senders, now_ms: int) -> None:
+    def record(self, by: SenderQuotas, now_ms: int) -> None:
         """Count the batch, which is landed, for its users."""
         for uid, count in self.taken.items():
-            by.took(uid, count, now_ms)
+            by.record_received(uid, count, now_ms)
         uids = [] if self.senders is None else self.senders.uids
         for (uid, reason), count in Tally((uids[slot], reason) for slot, reason in self.refused.items()).items():
             is_over = reason is DiscardReason.OVER_QUOTA
@@ -136,7 +143,9 @@ class Judged:
             by.add(uid, sums, now_ms)
 
 
-def judge(by: Senders, slab: Slab, count: int, now_ms: int, skip: Collection[int] = ()) -> Judged:
+def decide_admission(
+    by: SenderQuotas, slab: Slab, count: int, now_ms: int, skip: Collection[int] = ()
+) -> AdmissionDecision:
     """Judge the first `count` datagrams of the landing zone, except for the slots in `skip`.
 
     Datagrams without credentials, received before there were rules, are admitted.  A user's first messages in an
@@ -144,14 +153,14 @@ def judge(by: Senders, slab: Slab, count: int, now_ms: int, skip: Collection[int
     """
     senders = landing.senders_of(slab, count)
     if senders is None:
-        return Judged()
-    found = Judged(senders)
+        return AdmissionDecision()
+    found = AdmissionDecision(senders)
     for (uid, gid), slots in _by_account(senders, count, skip).items():
         if by.admits(uid, (gid,)):
             _ration(by, found, uid, slots, now_ms)
         else:
             found.refused.update(dict.fromkeys(slots, DiscardReason.SENDER_NOT_ALLOWED))
-            by.refuse(uid, senders.pids[slots[0]], "A datagram")
+            by.warn_refused(uid, senders.pids[slots[0]], "A datagram")
     return found
 
 
@@ -167,7 +176,7 @@ def _by_account(senders: landing.Senders, count: int, skip: Collection[int]) -> 
     return dict(accounts)
 
 
-def _ration(by: Senders, found: Judged, uid: int, slots: Sequence[int], now_ms: int) -> None:
+def _ration(by: SenderQuotas, found: AdmissionDecision, uid: int, slots: Sequence[int], now_ms: int) -> None:
     """Refuse a user's datagrams beyond the quota."""
     left = by.left(uid, now_ms)
     within = len(slots) if left is None else min(max(0, left - found.taken[uid]), len(slots))
@@ -175,4 +184,4 @@ def _ration(by: Senders, found: Judged, uid: int, slots: Sequence[int], now_ms: 
         found.taken[uid] += within
     if within < len(slots):
         found.refused.update(dict.fromkeys(slots[within:], DiscardReason.OVER_QUOTA))
-        by.hold(uid, "datagrams are discarded until the next interval")
+        by.warn_over_quota(uid, "datagrams are discarded until the next interval")

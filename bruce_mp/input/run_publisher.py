@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.discards import DiscardReporter
 
-__all__ = ["Outlet"]
+__all__ = ["RunPublisher"]
 
 _REPORT_EVERY_S: Final = 0.5
 _TIDY_EVERY_S: Final = 1.0
 _FLUSH_MS: Final = 2000
 
 
-class Outlet:
+class RunPublisher:
     """The link between an input's lanes and the router.  The loop calls `after_round` after each round."""
 
     def __init__(self, loop: Loop, lanes: Lanes, pool: ChunkPool, router: Sender, reporter: DiscardReporter) -> None:
@@ -43,7 +43,7 @@ class Outlet:
         self._pool.tidy()
         self._loop.call_later(_TIDY_EVERY_S, self.start_tidying)
 
-    def hand_on(self, segments: list[Segment]) -> None:
+    def publish_due(self, segments: list[Segment]) -> None:
         """Send the router a frame that names runs."""
         if segments:
             self._router.send([Parcel(Kind.RUNS, segments=segments)])
@@ -52,19 +52,19 @@ class Outlet:
         """Make the router send the batches of some topics, after the runs of earlier frames."""
         self._router.send([Parcel(Kind.FLUSH, topic) for topic in topics])
 
-    def hand_on_closed(self) -> None:
+    def publish_closed(self) -> None:
         """Name the closed runs to the router; the batch before must have been landed or counted."""
-        self.hand_on(self._lanes.drain_closed())
+        self.publish_due(self._lanes.drain_closed())
 
     def hand_on_runs(self) -> None:
         """Close every run, and tell it of those; the lanes keep their chunks."""
         self._lanes.close_runs()
-        self.hand_on_closed()
+        self.publish_closed()
 
-    def hand_on_all(self) -> None:
+    def publish_all(self) -> None:
         """Close all runs and name them to the router."""
         self._lanes.close_all()
-        self.hand_on_closed()
+        self.publish_closed()
 
     def close(self, links: Links, *, has_router: bool) -> None:
         """Flush and close the links; without a router its frames are dropped, because its successor sweeps the slab."""
@@ -76,7 +76,7 @@ class Outlet:
     def after_round(self) -> None:
         """Publish due runs, and set a timer for the next."""
         self._lanes.close_due(steady_ms())
-        self.hand_on_closed()
+        self.publish_closed()
         self._set_alarm()
         if self._reporter.pending and self._report is None:
             self._report = self._loop.call_later(_REPORT_EVERY_S, self._send_report)

@@ -17,7 +17,7 @@ from bruce_mp.kernels import NO_NAPS, Naps
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
 
-__all__ = ["naps_for"]
+__all__ = ["coalescing_for"]
 
 LONGEST_US: Final = 2000
 LATER_BY: Final = 16
@@ -31,7 +31,7 @@ SEND_BUFFER: Final = 212_992
 SEND_BUFFER_SETTING: Final = Path("/proc/sys/net/core/wmem_default")
 
 
-def naps_for(config: Config, queue: int) -> Naps:
+def coalescing_for(config: Config, queue: int) -> Naps:
     """Return naps for a socket with a queue of `queue` datagrams; 0 = unknown length."""
     if queue < SHORT_QUEUE:
         return NO_NAPS

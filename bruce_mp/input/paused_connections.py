@@ -9,10 +9,10 @@ from bruce_mp.telemetry.clock import steady_ms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bruce_mp.input.clients import Client
+    from bruce_mp.input.clients import StreamClientState
     from bruce_mp.pipes.loop import Loop, Timer
 
-__all__ = ["Waiting"]
+__all__ = ["PausedConnections"]
 
 _FOR_ROOM_MS: Final = 5
 """Time after which room may have become free."""
@@ -20,13 +20,13 @@ _LONGEST_FOR_TOPIC_MS: Final = 50
 """Pauses of the connections that wait for a stuck topic double up to this value."""
 
 
-class Waiting:
+class PausedConnections:
     """Paused connections by descriptor.  After each `pause`, `retry` is called when another attempt makes sense."""
 
     def __init__(self, loop: Loop, retry: Callable[[], None]) -> None:
         self._loop = loop
         self._retry = retry
-        self._clients: dict[int, Client] = {}
+        self._clients: dict[int, StreamClientState] = {}
         self._timer: Timer | None = None
         self._due_ms = 0
         self._vain: dict[bytes, int] = {}
@@ -39,7 +39,7 @@ class Waiting:
     def __contains__(self, descriptor: int) -> bool:
         return descriptor in self._clients
 
-    def add(self, descriptor: int, client: Client) -> None:
+    def add(self, descriptor: int, client: StreamClientState) -> None:
         """Pause a connection; its client has the end of the pause."""
         self._clients[descriptor] = client
 
@@ -57,7 +57,7 @@ class Waiting:
         return client is not None and not client.held_until_ms and not client.stuck_topic
 
     @property
-    def some_for_room(self) -> bool:
+    def any_for_room(self) -> bool:
         """Report if any connection waits for room."""
         return any(map(self.is_for_room, self._clients))
 
@@ -69,20 +69,22 @@ class Waiting:
                 self._clients[descriptor] = self._clients.pop(descriptor)
         return found
 
-    def retry_one(self, descriptor: int, may_go_on: Callable[[Client], bool], admit: Callable[[int], None]) -> None:
+    def retry_one(
+        self, descriptor: int, may_go_on: Callable[[StreamClientState], bool], admit: Callable[[int], None]
+    ) -> None:
         """Admit what a waiting connection sent, unless another one just waited for the same topic in vain.
 
         A retry parses all messages that wait, so one connection stands for all that wait for its topic.
         """
         client = self._clients[descriptor]
-        topic, size = client.stuck_topic, len(client.rest)
+        topic, size = client.stuck_topic, len(client.unprocessed)
         if topic and topic in self._vain:
             return
         if not may_go_on(client):
             self._vain[topic] = descriptor
             return
         admit(descriptor)
-        if not client.is_blocked or len(client.rest) < size:
+        if not client.is_blocked or len(client.unprocessed) < size:
             self._topic_pauses_ms.pop(topic, None)
         if client.is_blocked and client.stuck_topic:
             self._vain[client.stuck_topic] = descriptor
@@ -109,7 +111,7 @@ class Waiting:
         held_ms = [client.held_until_ms for client in self._clients.values()]
         self._call_by(min(held_ms) if all(held_ms) else steady_ms() + _FOR_ROOM_MS)
 
-    def look_soon(self) -> None:
+    def retry_soon(self) -> None:
         """Let all connections retry at once, because quotas may have changed."""
         for client in self._clients.values():
             client.held_until_ms = min(client.held_until_ms, 1)

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.config.sections import Batching, BatchLimits, DefaultBatching, RateLimit, RateLimitConfig, TopicRule
-from bruce_mp.input import naps
+from bruce_mp.input import receive_coalescing
 from bruce_mp.input.linger import shortest_linger_ms
-from bruce_mp.input.naps import naps_for
+from bruce_mp.input.receive_coalescing import coalescing_for
 from bruce_mp.kernels import NO_NAPS, Naps
 from support.flow_parts import a_config
 
@@ -45,18 +45,18 @@ def test_a_queue_that_is_long_enough_allows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, granted: str, room: int
 ) -> None:
     """The expected messages fit into a send buffer, also below the usual size."""
-    monkeypatch.setattr(naps, "SEND_BUFFER_SETTING", tmp_path / "wmem_default")
+    monkeypatch.setattr(receive_coalescing, "SEND_BUFFER_SETTING", tmp_path / "wmem_default")
     (tmp_path / "wmem_default").write_text(granted)
-    assert naps_for(a_config(), 512) == Naps(2000, 128, room)
+    assert coalescing_for(a_config(), 512) == Naps(2000, 128, room)
 
 
 @pytest.mark.parametrize("queue", [0, 10, 127])
 def test_a_short_queue_does_not_nor_one_of_which_nobody_knows(queue: int) -> None:
-    assert naps_for(a_config(), queue) == NO_NAPS
+    assert coalescing_for(a_config(), queue) == NO_NAPS
 
 
 def test_a_message_may_be_later_by_a_small_part_of_its_linger_only() -> None:
     batching = Batching(configs=SHORT, topics={"quick": BY_TOPIC})
-    assert naps_for(a_config(batching=batching), 512).longest_us == 625
+    assert coalescing_for(a_config(batching=batching), 512).longest_us == 625
     unbatched = a_config(batching=Batching(topics={"urgent": UNBATCHED}))
-    assert naps_for(unbatched, 512).longest_us == 0
+    assert coalescing_for(unbatched, 512).longest_us == 0

@@ -19,7 +19,7 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkPool
 
-__all__ = ["LONGEST_S", "Allowance", "Pressure", "chunks_for", "messages_that_fit"]
+__all__ = ["LONGEST_S", "Allowance", "Backpressure", "chunks_for", "messages_that_fit"]
 
 SOFT: Final = 0.75
 """The part of the usable slab in use above which the input rests."""
@@ -48,7 +48,7 @@ class Allowance(NamedTuple):
 NOTHING: Final = Allowance(0, 0.0)
 
 
-class Pressure:
+class Backpressure:
     """Computes allowances from the chunks of one input.
 
     `largest` is the size of its largest message, `batch` the number of messages in its largest batch.  With `blocks`,
