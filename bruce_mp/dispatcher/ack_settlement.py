@@ -50,7 +50,7 @@ class AckSettler:
 
     def _settle(self, batches: Sequence[SentBatch]) -> None:
         """Settle batches in one transaction; raise SlabError for a damaged segment and settle nothing."""
-        total, by_topic = kernels.waits(self._slab, batches, BOUNDS_MS, steady_ms())
+        total, by_topic = kernels.wait_times(self._slab, batches, BOUNDS_MS, steady_ms())
         # Read the names first: a topic may be removed once its messages are settled.
         names = [self._taken_well(topic) for topic in by_topic]
         segments = [segment for batch in batches for segment in batch.segments]

@@ -183,9 +183,9 @@ class Dispatcher:
 
     def _take_fresh(self, kind: Kind, topic: int, partition: int, segments: Iterable[Segment], now_ms: int) -> None:
         assigned, queued = word(State.ASSIGNED, self._slot), word(State.QUEUED, self._slot)
-        taken = kernels.take(self._slab, segments, assigned, queued)
+        taken = kernels.claim(self._slab, segments, assigned, queued)
         if kind is Kind.QUEUE:
-            self._sort_in(self._accumulator.add(taken, kernels.heads(self._slab, taken), now_ms))
+            self._sort_in(self._accumulator.add(taken, kernels.read_headers(self._slab, taken), now_ms))
             return
         if kind is Kind.HELD:
             self._end_gathering_of(topic)
@@ -223,7 +223,7 @@ class Dispatcher:
     def _take_sent(self, segments: Iterable[Segment]) -> list[Segment]:
         """Claim parts of batches that another dispatcher built."""
         assigned, in_flight = word(State.ASSIGNED_SENT, self._slot), word(State.IN_FLIGHT, self._slot)
-        return kernels.take(self._slab, segments, assigned, in_flight)
+        return kernels.claim(self._slab, segments, assigned, in_flight)
 
     def _take_over(self, batches: list[SentBatch]) -> None:
         """Queue batches of another dispatcher; they are in doubt if the broker recognises no repetitions."""
@@ -472,5 +472,5 @@ class Dispatcher:
 
     def _give(self, kind: Kind, state: State, queue: PartitionQueue, segments: list[Segment]) -> None:
         if segments:
-            kernels.mark(self._slab, segments, word(state, self._slot))
+            kernels.set_state(self._slab, segments, word(state, self._slot))
             self._outbox.append(Parcel(kind, queue.topic, queue.partition, segments))

@@ -64,7 +64,7 @@ class BatchBuilder:
         """Number batches and store IN_FLIGHT; return None for a plan with an unsound segment, without a store."""
         entry_at = self._sequences.entry_at
         batches = [(entry_at(topic, partition), partition, segments) for topic, partition, segments, _ in plans]
-        numbers = kernels.number(self._slab, batches, self._word, is_numbered=self.idempotent)
+        numbers = kernels.assign_sequences(self._slab, batches, self._word, is_numbered=self.idempotent)
         return [
             SentBatch(plan.topic, plan.partition, *found, plan.segments) if found else None
             for plan, found in zip(plans, numbers, strict=True)
@@ -100,9 +100,9 @@ class BatchBuilder:
         segment = ready.popleft()
         fitting = self.max_bytes * segment.records // (segment.payload + OVERHEAD * segment.records)
         records = max(1, fitting) if room else 1
-        head, rest = kernels.head_of(self._slab, segment, records, min(room, self.max_bytes - OVERHEAD * records))
+        head, rest = kernels.split_at(self._slab, segment, records, min(room, self.max_bytes - OVERHEAD * records))
         if head is None:
-            head, rest = kernels.head_of(self._slab, segment, 1, _ANY_SIZE)
+            head, rest = kernels.split_at(self._slab, segment, 1, _ANY_SIZE)
         assert head is not None
         if rest is not None:
             ready.appendleft(rest)
@@ -110,7 +110,7 @@ class BatchBuilder:
 
     def _write(self, batch: SentBatch) -> None:
         numbers = (batch.partition, batch.base_sequence, batch.epoch)
-        kernels.place(self._slab, batch.segments, *numbers, opens_batch=True)
+        kernels.write_sequence(self._slab, batch.segments, *numbers, opens_batch=True)
 
     def _store_next(self, batch: SentBatch) -> None:
         if batch.base_sequence >= 0:
@@ -148,7 +148,7 @@ class BatchBuilder:
     def clear_numbers(self, segment: Segment, partition: int) -> None:
         """Clear a damaged segment's sequence numbers, so that recovery does not treat them as in use."""
         with suppress(SlabError):  # damaged records of a split run keep their numbers
-            kernels.place(self._slab, [segment], partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=True)
+            kernels.write_sequence(self._slab, [segment], partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=True)
 
     def close_gap(self, batch: SentBatch) -> None:
         """Number the records of a batch without a gap, from its base."""
@@ -160,7 +160,7 @@ class BatchBuilder:
         tails: list[Segment] = []
         left = records
         for segment in segments:
-            head, tail = kernels.head_of(self._slab, segment, left, _ANY_SIZE) if left else (None, segment)
+            head, tail = kernels.split_at(self._slab, segment, left, _ANY_SIZE) if left else (None, segment)
             heads += [head] if head else []
             tails += [tail] if tail else []
             left -= head.records if head else 0

@@ -27,7 +27,7 @@ from bruce_mp.input.ingest_counters import (
 )
 from bruce_mp.input.quotas import AdmissionDecision, decide_admission
 from bruce_mp.input.timestamps import ClockWatch
-from bruce_mp.kernels import Intake, PlainCounters, Receiver
+from bruce_mp.kernels import DatagramIntake, DatagramReceiver, PlainCounters
 from bruce_mp.slab import landing
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.recovery import arrivals_from, close_open_runs, cuts_from, sweep
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.errors import DiscardReason
     from bruce_mp.input.quotas import SenderQuotas
-    from bruce_mp.kernels import Ingested, Lanes, Naps
+    from bruce_mp.kernels import Coalescing, Ingested, Lanes
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Segment
@@ -78,17 +78,17 @@ class DatagramAdmission:
         self._longest = min(longest, slab.geometry.landing_slot_size)
         self._senders = senders
         self._clocks = ClockWatch(lanes, row)
-        self._receiver = Receiver(slab)
-        self._intake = Intake(slab, self._receiver, lanes, row, longest=self._longest, counters=_PLAIN)
+        self._receiver = DatagramReceiver(slab)
+        self._intake = DatagramIntake(slab, self._receiver, lanes, row, longest=self._longest, counters=_PLAIN)
 
-    def apply_config(self, naps: Naps) -> None:
+    def apply_config(self, coalescing: Coalescing) -> None:
         """Apply new limits for sleeps between receives."""
-        self._intake.go_by(naps)
+        self._intake.apply_config(coalescing)
 
     def receive(self, descriptor: int, limit: int, now_ms: int, until_ms: int = 0) -> int:
         """Receive at most `limit` messages from a socket and return their number.
 
-        The call may wait for more until `until_ms`, see `Intake`.  Raises OSError when the socket is broken.
+        The call may wait for more until `until_ms`, see `DatagramIntake`.  Raises OSError when the socket is broken.
         """
         if (self._senders is not None and self._senders.matter) or self._clocks.is_searching(now_ms):
             return self._take_judged(descriptor, limit, now_ms)

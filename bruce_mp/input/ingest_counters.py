@@ -14,7 +14,7 @@ from bruce_mp.telemetry.counters import Counter, discarded
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from bruce_mp.kernels import Ingested, NoRoom, Rejection
+    from bruce_mp.kernels import Ingested, NoRoom, RejectedMessage
     from bruce_mp.telemetry.discards import DiscardReporter, Peer
 
 __all__ = [
@@ -64,7 +64,7 @@ def refused(ingested: Ingested) -> int:
 
 def report(
     reporter: DiscardReporter,
-    rejection: Rejection,
+    rejection: RejectedMessage,
     buffer: memoryview,
     place: tuple[int, int],
     peer: Peer | None = None,
@@ -130,7 +130,7 @@ def tally_ingested(received: int, ingested: Ingested, reasons: Iterable[DiscardR
     return raises
 
 
-def _tally_rejected(raises: Tally[int], rejections: list[Rejection]) -> None:
+def _tally_rejected(raises: Tally[int], rejections: list[RejectedMessage]) -> None:
     for rejection in rejections:
         raises[discarded(DiscardReason(rejection.failure))] += 1
         raises[_FAILED.get(rejection.failure) or _BAD_VERSION[rejection.api_key]] += 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.clients import ConnectionSection
-from bruce_mp.kernels import Place, tally
+from bruce_mp.kernels import CountedUpTo, count_outcomes
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State
 
@@ -70,11 +70,11 @@ class Outcomes:
     def __init__(self, slab: Slab, sections: Sections) -> None:
         self._slab = slab
         self._sections = sections
-        self._counted: dict[int, Place] = {}
+        self._counted: dict[int, CountedUpTo] = {}
 
     def opened(self, chunk: int) -> None:
         """Start to count a chunk that was opened."""
-        self._counted[chunk] = Place()
+        self._counted[chunk] = CountedUpTo()
 
     def released(self, chunk: int) -> None:
         """Count the rest of a settled chunk before its release."""
@@ -92,7 +92,7 @@ class Outcomes:
         return found
 
     def _count(self, chunk: int) -> bool:
-        place, counts = tally(self._slab, chunk, self._counted[chunk])
+        place, counts = count_outcomes(self._slab, chunk, self._counted[chunk])
         self._counted[chunk] = place
         for (number, state, reason), count in counts.items():
             section = self._sections.find(number)

@@ -109,7 +109,7 @@ class _Input:
         renew_logging(self._config.logging, config.logging, self._name)
         self._config = config
         self._reporter.apply(config)
-        self._lanes.change_lingers(lingers_of(config))
+        self._lanes.apply_lingers(lingers_of(config))
         self._lanes.change_windows(windows_for_datagrams(config))
         self._shares.apply_config(config.alpha_for)
         self._blocks = self._backpressure.blocks = self._shares.blocks = config.input.unix_datagram.when_full == "block"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.linger import shortest_linger_ms
-from bruce_mp.kernels import NO_NAPS, Naps
+from bruce_mp.kernels import NO_COALESCING, Coalescing
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
@@ -31,12 +31,12 @@ SEND_BUFFER: Final = 212_992
 SEND_BUFFER_SETTING: Final = Path("/proc/sys/net/core/wmem_default")
 
 
-def coalescing_for(config: Config, queue: int) -> Naps:
+def coalescing_for(config: Config, queue: int) -> Coalescing:
     """Return naps for a socket with a queue of `queue` datagrams; 0 = unknown length."""
     if queue < SHORT_QUEUE:
-        return NO_NAPS
+        return NO_COALESCING
     longest_us = min(LONGEST_US, shortest_linger_ms(config) * 1000 // LATER_BY)
-    return Naps(longest_us, queue // ROOM, min(SEND_BUFFER, _send_buffer()) // ROOM)
+    return Coalescing(longest_us, queue // ROOM, min(SEND_BUFFER, _send_buffer()) // ROOM)
 
 
 def _send_buffer() -> int:

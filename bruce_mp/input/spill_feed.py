@@ -23,7 +23,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.input.backpressure import chunks_for, messages_that_fit
 from bruce_mp.input.ingest_counters import recognised, report, report_no_room, tally_ingested
 from bruce_mp.input.timestamps import warn_of_clock
-from bruce_mp.kernels import cut
+from bruce_mp.kernels import split_stream
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.spill import LONGEST_SLICE, delta
@@ -159,7 +159,7 @@ class SpillFeed:
         """Read the next frames of a file; no places mean that it is damaged."""
         while True:
             view = memoryview(self._buffer)
-            found = cut(view, 0, file.read(view), _ANY_SIZE)
+            found = split_stream(view, 0, file.read(view), _ANY_SIZE)
             if found.places or not _SLICE <= found.size <= file.end - file.offset or found.size <= len(self._buffer):
                 return view, found.places[:LONGEST_SLICE]
             self._buffer = bytearray(found.size)

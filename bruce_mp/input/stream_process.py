@@ -174,7 +174,7 @@ class _Worker:
         renew_logging(self._config.logging, config.logging, self._name)
         self._config = config
         self._reporter.apply(config)
-        self._lanes.change_lingers(lingers_of(config))
+        self._lanes.apply_lingers(lingers_of(config))
         self._lanes.change_windows(windows_for_streams(config))
         self._shares.apply_config(config.alpha_for)
         streams = config.input.streams

@@ -26,7 +26,7 @@ from bruce_mp.input.ingest_counters import recognised, refused, report, report_n
 from bruce_mp.input.spills import SpillRoom
 from bruce_mp.input.stream_batch import Batch
 from bruce_mp.input.timestamps import warn_of_clock
-from bruce_mp.kernels import Stop, cut
+from bruce_mp.kernels import SplitStop, split_stream
 from bruce_mp.protocol.fence_wire import decode_begin, encode_ended, is_end
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.senders import SenderSums
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.fences import Attempts
     from bruce_mp.input.quotas import SenderQuotas
     from bruce_mp.input.stream_batch import Portion
-    from bruce_mp.kernels import Cut, Ingested, Lanes, NoRoom
+    from bruce_mp.kernels import Ingested, Lanes, NoRoom, StreamSplit
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import Row
     from bruce_mp.slab.runs import Segment
@@ -119,7 +119,7 @@ class StreamAdmission:
         client.is_blocked, client.held_until_ms, client.stuck_topic = False, 0, b""
         batch = self._batch_for(buffer, client, batch, now_ms)
         while not client.is_refused:
-            found = cut(buffer, at, end, self._longest)
+            found = split_stream(buffer, at, end, self._longest)
             if self._is_behind_spill(client, found, now_ms):
                 break
             within = self._within_quota(client, len(found.places), now_ms)
@@ -131,7 +131,7 @@ class StreamAdmission:
                 at, client.wanted, client.is_blocked = found.places[taken][0], 0, True
                 break
             at, client.wanted = found.at, found.size
-            if found.stop not in {Stop.BARRIER, Stop.FENCE}:
+            if found.stop not in {SplitStop.BARRIER, SplitStop.FENCE}:
                 break
             self._take(buffer, batch, now_ms)
             batch = Batch()
@@ -142,7 +142,7 @@ class StreamAdmission:
         if client.is_refused:
             return Batch()
         client.unprocessed = bytearray(buffer[at:end])
-        if not client.is_blocked and found.stop is not Stop.MORE:
+        if not client.is_blocked and found.stop is not SplitStop.MORE:
             self._take(buffer, batch, now_ms)
             batch = Batch()
             if not client.postponed:
@@ -156,22 +156,22 @@ class StreamAdmission:
         self._take(buffer, batch, now_ms)
         return Batch(client.attempt, is_explicit=client.keeps_timestamps)
 
-    def _is_behind_spill(self, client: StreamClientState, found: Cut, now_ms: int) -> bool:
+    def _is_behind_spill(self, client: StreamClientState, found: StreamSplit, now_ms: int) -> bool:
         """Have a client wait whose last attempt is not completely back from its spill file."""
         if client.released is not None and client.released.is_removed:
             client.released = None
-        if client.released is None or not (found.places or found.stop is Stop.FENCE):
+        if client.released is None or not (found.places or found.stop is SplitStop.FENCE):
             return False
         client.is_blocked, client.wanted, client.held_until_ms = True, 0, now_ms + _LOOK_AGAIN_MS
         return True
 
-    def _obey(self, client: StreamClientState, stop: Stop, frame: bytes, now_ms: int) -> bool:
+    def _obey(self, client: StreamClientState, stop: SplitStop, frame: bytes, now_ms: int) -> bool:
         """Do what a frame says that is no message; False if it is not to be there.  All before it is taken."""
         if client.postponed:
             return False  # what stands behind the frame must not pass what stands before it
         if client.is_refused:
             return True
-        if stop is Stop.BARRIER:
+        if stop is SplitStop.BARRIER:
             self._on_barrier(client, frame)
             return True
         begin, attempt = decode_begin(frame), client.attempt
@@ -391,9 +391,9 @@ class StreamAdmission:
             section.discard(reason)
             raises[client.kind.forwarded] -= 1
 
-    def _refuse(self, client: StreamClientState, stop: Stop) -> None:
+    def _refuse(self, client: StreamClientState, stop: SplitStop) -> None:
         """Nobody knows where the client's next message begins, or what it means."""
-        counter = client.kind.too_large if stop is Stop.TOO_LARGE else client.kind.invalid_size
+        counter = client.kind.too_large if stop is SplitStop.TOO_LARGE else client.kind.invalid_size
         self._discard_rest(client, DiscardReason.MALFORMED, counter)
         self._end(client, NOT_UNDERSTOOD)
 

@@ -6,12 +6,12 @@ batch.  The names below are the interface.  `pure` implements it in Python and i
 
     Receiver       receives a batch of datagrams into the landing zone
     cut            finds the messages in a stream's bytes
-    Intake         receives datagrams and appends them to lanes, batch by batch; `Pace` computes its naps
+    Intake         receives datagrams and appends them to lanes, batch by batch; `ArrivalRate` computes its naps
     Lanes          parses and validates a batch, appends it to lanes as runs
     tally          counts the outcomes of stream clients' messages in a chunk
     take           claims a frame's segments with the expected state words
     mark           stores a state word for segments
-    place          writes partition and sequence numbers of segments; `bind`: the partition of each
+    place          writes partition and sequence numbers of segments; `bind_partition`: the partition of each
     number         does both for record batches, with the next sequence numbers of their partitions
     ChunkPool      the chunks of an input, reclaimed when all their records are settled
     Row            a process row whose transactions settle segments
@@ -26,99 +26,107 @@ batch.  The names below are the interface.  `pure` implements it in Python and i
 """
 
 from bruce_mp.kernels.choice import CHOICE
-from bruce_mp.kernels.pure.cut import Cut, Stop
+from bruce_mp.kernels.pure.arrival_rate import NO_COALESCING, Coalescing
 from bruce_mp.kernels.pure.encode import Encoded
-from bruce_mp.kernels.pure.heads import RunHead
+from bruce_mp.kernels.pure.headers import RunHead
+from bruce_mp.kernels.pure.inspect import TimeSpan, messages
 from bruce_mp.kernels.pure.intake import PlainCounters
 from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
-from bruce_mp.kernels.pure.look import TimeSpan, messages
 from bruce_mp.kernels.pure.message_set import EncodedSet
-from bruce_mp.kernels.pure.pace import NO_NAPS, Naps
-from bruce_mp.kernels.pure.parse import Batch, Failure, Rejection
-from bruce_mp.kernels.pure.tally import Place
+from bruce_mp.kernels.pure.outcomes import CountedUpTo
+from bruce_mp.kernels.pure.parse import Batch, Failure, RejectedMessage
+from bruce_mp.kernels.pure.split_stream import SplitStop, StreamSplit
 from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, Windows
-from bruce_mp.kernels.pure.waits import Waits
+from bruce_mp.kernels.pure.wait_times import WaitTimes
 
 if CHOICE.compiled:
     from bruce_mp.kernels.compiled.chunks import ChunkPool
     from bruce_mp.kernels.compiled.encode import encode, record_batch
-    from bruce_mp.kernels.compiled.heads import by_place, heads
-    from bruce_mp.kernels.compiled.lanes import Intake, Lanes, Pace
-    from bruce_mp.kernels.compiled.look import time_span
+    from bruce_mp.kernels.compiled.headers import by_place, read_headers
+    from bruce_mp.kernels.compiled.inspect import time_span
+    from bruce_mp.kernels.compiled.lanes import ArrivalRate, DatagramIntake, Lanes
     from bruce_mp.kernels.compiled.message_set import encode_message_set
-    from bruce_mp.kernels.compiled.receive import Receiver
+    from bruce_mp.kernels.compiled.receive import DatagramReceiver
     from bruce_mp.kernels.compiled.rows import Row
     from bruce_mp.kernels.compiled.segments import (
-        bind,
-        by_partition,
+        assign_sequences,
+        bind_partition,
         by_size,
-        head_of,
-        mark,
-        number,
-        place,
-        take,
+        claim,
+        set_state,
+        split_at,
+        split_by_partition,
+        write_sequence,
     )
-    from bruce_mp.kernels.compiled.streams import cut, tally
-    from bruce_mp.kernels.compiled.waits import waits
+    from bruce_mp.kernels.compiled.streams import count_outcomes, split_stream
+    from bruce_mp.kernels.compiled.wait_times import wait_times
 else:
-    from bruce_mp.kernels.pure.cut import cut
+    from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
     from bruce_mp.kernels.pure.encode import encode, record_batch
-    from bruce_mp.kernels.pure.heads import by_place, heads
-    from bruce_mp.kernels.pure.intake import Intake
+    from bruce_mp.kernels.pure.headers import by_place, read_headers
+    from bruce_mp.kernels.pure.inspect import by_size, time_span
+    from bruce_mp.kernels.pure.intake import DatagramIntake
     from bruce_mp.kernels.pure.lanes import Lanes
-    from bruce_mp.kernels.pure.look import by_size, time_span
     from bruce_mp.kernels.pure.message_set import encode_message_set
-    from bruce_mp.kernels.pure.pace import Pace
-    from bruce_mp.kernels.pure.receive import Receiver
-    from bruce_mp.kernels.pure.segments import bind, by_partition, head_of, mark, number, place, take
-    from bruce_mp.kernels.pure.tally import tally
-    from bruce_mp.kernels.pure.waits import waits
+    from bruce_mp.kernels.pure.outcomes import count_outcomes
+    from bruce_mp.kernels.pure.receive import DatagramReceiver
+    from bruce_mp.kernels.pure.segments import (
+        assign_sequences,
+        bind_partition,
+        claim,
+        set_state,
+        split_at,
+        split_by_partition,
+        write_sequence,
+    )
+    from bruce_mp.kernels.pure.split_stream import split_stream
+    from bruce_mp.kernels.pure.wait_times import wait_times
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import Row
 
 __all__ = [
     "CHOICE",
-    "NO_NAPS",
+    "NO_COALESCING",
+    "ArrivalRate",
     "Batch",
     "ChunkPool",
-    "Cut",
+    "Coalescing",
+    "CountedUpTo",
+    "DatagramIntake",
+    "DatagramReceiver",
     "Encoded",
     "EncodedSet",
     "Failure",
     "Ingested",
-    "Intake",
     "Lanes",
-    "Naps",
     "NoRoom",
-    "Pace",
-    "Place",
     "PlainCounters",
-    "Receiver",
-    "Rejection",
+    "RejectedMessage",
     "ReplacedTimestamps",
     "Row",
     "RunHead",
-    "Stop",
+    "SplitStop",
+    "StreamSplit",
     "TimeSpan",
     "TimestampWindow",
-    "Waits",
+    "WaitTimes",
     "Windows",
-    "bind",
-    "by_partition",
+    "assign_sequences",
+    "bind_partition",
     "by_place",
     "by_size",
-    "cut",
+    "claim",
+    "count_outcomes",
     "encode",
     "encode_message_set",
-    "head_of",
-    "heads",
-    "mark",
     "messages",
-    "number",
-    "place",
+    "read_headers",
     "record_batch",
-    "take",
-    "tally",
+    "set_state",
+    "split_at",
+    "split_by_partition",
+    "split_stream",
     "time_span",
-    "waits",
+    "wait_times",
+    "write_sequence",
 ]

@@ -18,18 +18,18 @@ from bruce_mp.errors import StartError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["CHOICE", "COMPILED", "Choice"]
+__all__ = ["CHOICE", "COMPILED", "KernelChoice"]
 
 COMPILED: Final = (
-    "chunks", "encode", "heads", "lanes", "look", "message_set", "receive", "rows", "segments", "streams",
-    "waits",
+    "chunks", "encode", "headers", "lanes", "inspect", "message_set", "receive", "rows", "segments", "streams",
+    "wait_times",
 )  # fmt: skip
 """The modules of `bruce_mp.kernels.compiled`."""
 _VARIABLE: Final = "BRUCE_KERNELS"
 _COST: Final = "a message costs several times as much CPU"
 
 
-class Choice(NamedTuple):
+class KernelChoice(NamedTuple):
     """The selected kernels, with a sentence for the log."""
 
     compiled: bool
@@ -58,15 +58,15 @@ def _digest_when_built() -> str:
     return str(stamp.SOURCES)
 
 
-def _choose(wish: str) -> Choice:
+def _choose(wish: str) -> KernelChoice:
     if wish == "pure":
-        return Choice(compiled=False, sentence=f"pure Python kernels, because {_VARIABLE} says so: {_COST}")
+        return KernelChoice(compiled=False, sentence=f"pure Python kernels, because {_VARIABLE} says so: {_COST}")
     fault = _find_fault(Path(__file__).with_name("compiled"))
     if fault is None:
-        return Choice(compiled=True, sentence="compiled kernels")
+        return KernelChoice(compiled=True, sentence="compiled kernels")
     if wish == "compiled":
         raise StartError(f"{_VARIABLE} asks for the compiled kernels, which {fault}.")
-    return Choice(compiled=False, sentence=f"pure Python kernels: {_COST}; the compiled ones {fault}")
+    return KernelChoice(compiled=False, sentence=f"pure Python kernels: {_COST}; the compiled ones {fault}")
 
 
 CHOICE: Final = _choose(os.environ.get(_VARIABLE, ""))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.kernels import head_of
+from bruce_mp.kernels import split_at
 from bruce_mp.slab.runs import arrived_ms
 
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ class PendingBatch:
     def _fill_up(self, segment: Segment, arrived: int, done: list[list[Segment]], now_ms: int) -> Segment | None:
         """Add the part of a segment that fits, and return the rest."""
         room = (self._max_records - self._records, self._max_bytes - self._bytes)
-        head, rest = head_of(self._slab, segment, *room)
+        head, rest = split_at(self._slab, segment, *room)
         if head is None and not self._segments:
-            head, rest = head_of(
+            head, rest = split_at(
                 self._slab, segment, 1, _UNLIMITED
             )  # a message larger than the limit forms its own batch
         if head is not None:

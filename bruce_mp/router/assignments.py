@@ -203,7 +203,7 @@ class Assignments:
             bound += segments
             partitions += [partition] * len(segments)
             self._gatherers[topic].add(slot)
-        kernels.bind(self._slab, bound, partitions)
+        kernels.bind_partition(self._slab, bound, partitions)
         self._post(slot, Parcel(Kind.QUEUE, segments=bound))
 
     def flush(self, topic: int) -> None:
@@ -223,7 +223,7 @@ class Assignments:
     def _post(self, slot: int, parcel: Parcel) -> None:
         """Hand over: store the state word in the slab first, then queue the doorbell."""
         state = State.ASSIGNED_SENT if parcel.kind is Kind.SENT else State.ASSIGNED
-        kernels.mark(self._slab, parcel.segments, word(state, slot))
+        kernels.set_state(self._slab, parcel.segments, word(state, slot))
         self._outbox.setdefault(slot, []).append(parcel)
 
     def _peer(self, slot: int) -> DispatcherScope:
@@ -378,7 +378,7 @@ class Assignments:
         sent = parcel.kind is Kind.RETURNED_SENT
         theirs = word(State.RETURNED_SENT if sent else State.RETURNED, slot)
         mine = word(State.ROUTED_SENT if sent else State.ROUTED, self._incarnation)
-        taken = kernels.take(self._slab, parcel.segments, theirs, mine)
+        taken = kernels.claim(self._slab, parcel.segments, theirs, mine)
         route = self._route(parcel.topic, parcel.partition)
         (route.returned_sent if sent else route.returned).extend(taken)
 
@@ -432,7 +432,7 @@ class Assignments:
     def _assign_rest(self, slot: int, route: Route) -> list[Segment]:
         """Assign the rest of batches that a dead router assigned in part, so that no batch is cut."""
         rest, route.returned_sent = route.returned_sent, []
-        kernels.mark(self._slab, rest, word(State.ASSIGNED_SENT, slot))
+        kernels.set_state(self._slab, rest, word(State.ASSIGNED_SENT, slot))
         return rest
 
     def _synced(self, slot: int, now_ms: int) -> None:

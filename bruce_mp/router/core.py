@@ -127,7 +127,7 @@ class Router:
 
     def on_runs(self, segments: Iterable[Segment], now_ms: int) -> None:
         """Claim and route the runs that an input announces as filled."""
-        self._accept(kernels.take(self._slab, segments, State.FILLED, self._mine), now_ms)
+        self._accept(kernels.claim(self._slab, segments, State.FILLED, self._mine), now_ms)
 
     def _accept(self, segments: Iterable[Segment], now_ms: int) -> None:
         if self._view is None:
@@ -135,7 +135,7 @@ class Router:
             return
         segments = list(segments)
         plain: dict[_Key, list[Segment]] = {}
-        for segment, head in zip(segments, kernels.heads(self._slab, segments), strict=True):
+        for segment, head in zip(segments, kernels.read_headers(self._slab, segments), strict=True):
             place = self._plain_place(segment, head, now_ms)
             if place is not None:
                 plain.setdefault(place, []).append(segment)
@@ -268,7 +268,7 @@ class Router:
             return
         # Use the input's count, also after an increase: another count would mix lanes and lose their order.
         targets = topic.targets_for(run.partition_count) or topic.targets[: self._table.partitions_of(topic.number)]
-        for partition, part in kernels.by_partition(self._slab, segment, targets):
+        for partition, part in kernels.split_by_partition(self._slab, segment, targets):
             self._send(topic, partition, [part], Kind.QUEUE, now_ms)
 
     def _send_any(self, topic: Topic, segments: list[Segment], kind: Kind, now_ms: int) -> None:
@@ -294,7 +294,7 @@ class Router:
             reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
             self._discards.settle(segments, reason, topic.name, counter)
             return
-        kernels.bind(self._slab, segments, [partition] * len(segments))
+        kernels.bind_partition(self._slab, segments, [partition] * len(segments))
         self.assignments.send(topic.number, partition, segments, kind, now_ms)
 
     def leaderless(self) -> list[tuple[int, int]]:
@@ -437,7 +437,7 @@ class Router:
     def _adopt(self, found: Found, now_ms: int) -> None:
         """Claim a segment: add a bound one to its route, and route any other as if the input had sent it."""
         sent = found.state is State.ROUTED_SENT
-        taken = kernels.take(self._slab, [found.segment], found.word, self._mine_sent if sent else self._mine)
+        taken = kernels.claim(self._slab, [found.segment], found.word, self._mine_sent if sent else self._mine)
         self._check_topic(found.topic)
         if found.topic and found.partition >= 0:
             self.assignments.adopt(found.topic, found.partition, taken, sent=sent)

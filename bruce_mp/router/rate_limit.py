@@ -122,4 +122,4 @@ class RateLimits:
         """Split a segment after `passed` records, and read its records only if both parts have some."""
         if passed >= segment.records:
             return segment, None
-        return kernels.head_of(self._slab, segment, passed, _ANY_SIZE) if passed else (None, segment)
+        return kernels.split_at(self._slab, segment, passed, _ANY_SIZE) if passed else (None, segment)

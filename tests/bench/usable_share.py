@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.topics import BUILT_IN_LIMITS, UNBATCHED, BatchingKind, TopicBatching
-from bruce_mp.kernels import Lanes, mark
+from bruce_mp.kernels import Lanes, set_state
 from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
 from bruce_mp.router.cluster import TopicView
 from bruce_mp.router.topics import Topic
@@ -235,7 +235,7 @@ class Simulation:
         """Settle everything that is not stuck, and reclaim."""
         stuck = [run for run in self.runs if self._case.is_stuck(run)]
         settled = [run.segment for run in self.runs if not self._case.is_stuck(run)]
-        mark(self._slab, settled, State.DELIVERED)
+        set_state(self._slab, settled, State.DELIVERED)
         self.payload = sum(run.segment.payload for run in stuck)
         self.runs = stuck
         for _ in range(self._slab.geometry.chunks):

@@ -47,7 +47,7 @@ def path(tmp_path: Path) -> Path:
     Row(slab, INPUT_ROW).begin(os.getpid(), 1_700_000_001_000)
     sender.receive([datagram(b"clicks", b"zero", b"k", timestamp=1000), datagram(b"gone", b"one", timestamp=1001)])
     sent, given_up = sender.close_all()
-    kernels.mark(slab, [sent], word(State.IN_FLIGHT, 1))
+    kernels.set_state(slab, [sent], word(State.IN_FLIGHT, 1))
     slab.view[slab.chunk_at(sent.chunk) + sent.run + lay.RUN_ATTEMPTS] = 3
     sender.receive(
         [
@@ -56,7 +56,7 @@ def path(tmp_path: Path) -> Path:
         ]
     )
     keyed, delivered = sender.close_all()
-    kernels.mark(slab, [keyed], word(State.QUEUED, 1))
+    kernels.set_state(slab, [keyed], word(State.QUEUED, 1))
     sender.receive([datagram(BAD_NAME, b"four", timestamp=1004)])
     settler = Row(slab, DISPATCHER_ROW)
     bad_topic = {discarded(DiscardReason.BAD_TOPIC): 1}

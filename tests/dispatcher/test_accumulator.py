@@ -10,7 +10,7 @@ import pytest
 from bruce_mp.config.sections import BatchLimits
 from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
 from bruce_mp.dispatcher.accumulator import Accumulator
-from bruce_mp.kernels import Row, heads
+from bruce_mp.kernels import Row, read_headers
 from bruce_mp.protocol.record_batch import Record
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.counters import Counter
@@ -44,7 +44,7 @@ def one(slab: Slab, topic: int) -> Segment:
 
 
 def add(gathering: Accumulator, slab: Slab, segments: list[Segment]) -> list[Segment]:
-    return gathering.add(segments, heads(slab, segments), 0)
+    return gathering.add(segments, read_headers(slab, segments), 0)
 
 
 def test_what_is_known_of_topics_is_bounded_by_their_table(slab: Slab) -> None:

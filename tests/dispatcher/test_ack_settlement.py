@@ -73,7 +73,7 @@ def send(slab: Slab, to: Dispatcher, *sizes: int) -> list[SentBatch]:
     for topic in range(1, len(NAMES) + 1):
         for partition in range(PARTITIONS):
             segments = put_records(slab, [[RECORD] * size for size in sizes], topic)
-            kernels.mark(slab, segments, word(State.ASSIGNED, SLOT))
+            kernels.set_state(slab, segments, word(State.ASSIGNED, SLOT))
             to.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.BATCH, topic, partition, segments)], 0)
     batches = to.next_request(0, 0.0)
     assert len(batches) == len(NAMES) * PARTITIONS

@@ -59,7 +59,7 @@ def dispatcher(slab: Slab, cluster: int) -> Dispatcher:
 def give(slab: Slab, to: Dispatcher) -> None:
     """Three more messages for partition 0."""
     segments = put_records(slab, [RECORDS])
-    kernels.mark(slab, segments, word(State.ASSIGNED, SLOT))
+    kernels.set_state(slab, segments, word(State.ASSIGNED, SLOT))
     to.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.BATCH, 1, 0, segments)], 0)
 
 
@@ -129,8 +129,8 @@ def test_what_another_broker_would_recognise_is_a_possible_duplicate(slab: Slab,
     one = dispatcher(slab, CAN)
     one.on_connected(recognises=broker)
     segments = put_records(slab, [RECORDS])
-    kernels.place(slab, segments, 0, 0, 0, opens_batch=True)
-    kernels.mark(slab, segments, word(State.ASSIGNED_SENT, SLOT))
+    kernels.write_sequence(slab, segments, 0, 0, 0, opens_batch=True)
+    kernels.set_state(slab, segments, word(State.ASSIGNED_SENT, SLOT))
     one.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.SENT, 1, 0, segments)], 0)
     assert doubted(slab) == doubt
 

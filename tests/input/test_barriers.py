@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.outcomes import Sections
-from bruce_mp.kernels import mark
+from bruce_mp.kernels import set_state
 from bruce_mp.protocol.barrier_wire import BarrierAnswer, BarrierStatus, Level, encode_barrier
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry, Slab
@@ -51,7 +51,7 @@ def deliver(worker: StreamInput, *, reason: DiscardReason | None = None) -> None
     """Settle all runs that were handed over."""
     worker.close_runs()
     segments = [found.segment for found in sweep(worker.slab, {State.FILLED})]
-    mark(worker.slab, segments, State.ROUTED)
+    set_state(worker.slab, segments, State.ROUTED)
     settle_words(worker.slab, segments, State.DISCARDED if reason else State.DELIVERED, reason or 0)
 
 

@@ -12,8 +12,8 @@ from bruce_mp.config.accounts import AllowList, Limits
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.datagrams import DatagramAdmission
 from bruce_mp.input.quotas import SenderQuotas, SenderRules
-from bruce_mp.kernels import Intake, Lanes
-from bruce_mp.kernels.pure.intake import Intake as PureIntake
+from bruce_mp.kernels import DatagramIntake, Lanes
+from bruce_mp.kernels.pure.intake import DatagramIntake as PureIntake
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
@@ -550,7 +550,7 @@ def test_while_a_run_lingers_the_next_message_is_waited_for(slab: Slab, outside:
     outside.send(b"one")
     outside.send_later(0.05, b"two", b"three")
     taken = life.admission.receive(outside.receiving.fileno(), 16, now_ms, now_ms + 2000)
-    assert taken == 1 if Intake is PureIntake else taken > 1
+    assert taken == 1 if DatagramIntake is PureIntake else taken > 1
     while taken < 3:
         taken += life.admission.receive(outside.receiving.fileno(), 16, now_ms)
     assert total(slab, Counter.MsgReceived) == taken
@@ -562,7 +562,7 @@ def test_it_waits_as_long_as_told(slab: Slab, outside: Outside, left_ms: int) ->
     outside.send(b"one")
     now_ms = steady_ms()
     assert life.admission.receive(outside.receiving.fileno(), 16, now_ms, now_ms + left_ms) == 1
-    assert Intake is PureIntake or steady_ms() - now_ms >= left_ms
+    assert DatagramIntake is PureIntake or steady_ms() - now_ms >= left_ms
 
 
 def test_nobody_waits_when_told_not_to(slab: Slab, outside: Outside) -> None:

@@ -8,7 +8,7 @@ from bruce_mp.config.sections import Batching, BatchLimits, DefaultBatching, Rat
 from bruce_mp.input import receive_coalescing
 from bruce_mp.input.linger import shortest_linger_ms
 from bruce_mp.input.receive_coalescing import coalescing_for
-from bruce_mp.kernels import NO_NAPS, Naps
+from bruce_mp.kernels import NO_COALESCING, Coalescing
 from support.flow_parts import a_config
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ def test_a_queue_that_is_long_enough_allows_it(
     """The expected messages fit into a send buffer, also below the usual size."""
     monkeypatch.setattr(receive_coalescing, "SEND_BUFFER_SETTING", tmp_path / "wmem_default")
     (tmp_path / "wmem_default").write_text(granted)
-    assert coalescing_for(a_config(), 512) == Naps(2000, 128, room)
+    assert coalescing_for(a_config(), 512) == Coalescing(2000, 128, room)
 
 
 @pytest.mark.parametrize("queue", [0, 10, 127])
 def test_a_short_queue_does_not_nor_one_of_which_nobody_knows(queue: int) -> None:
-    assert coalescing_for(a_config(), queue) == NO_NAPS
+    assert coalescing_for(a_config(), queue) == NO_COALESCING
 
 
 def test_a_message_may_be_later_by_a_small_part_of_its_linger_only() -> None:

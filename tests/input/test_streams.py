@@ -12,7 +12,7 @@ from bruce_mp.config.accounts import TCP_USER, Limits
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.clients import TCP, UNIX, StreamClientState, StreamKind
 from bruce_mp.input.quotas import SenderRules
-from bruce_mp.kernels import mark
+from bruce_mp.kernels import set_state
 from bruce_mp.protocol.barrier_wire import Level, encode_barrier
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry, Slab
@@ -189,7 +189,7 @@ def test_without_room_messages_wait_in_order_where_clients_are_blocked(slab: Sla
     for _ in range(100):
         segments = [found.segment for found in sweep(slab, {State.FILLED})]
         read += filled(slab)
-        mark(slab, segments, State.DELIVERED)
+        set_state(slab, segments, State.DELIVERED)
         worker.now_ms += 10
         worker.feed((client, b""))
         worker.close_runs()

@@ -8,7 +8,7 @@ import pytest
 
 from bruce_mp.config.accounts import Limits
 from bruce_mp.input.quotas import SenderRules
-from bruce_mp.kernels import ChunkPool, TimestampWindow, mark
+from bruce_mp.kernels import ChunkPool, TimestampWindow, set_state
 from bruce_mp.protocol.barrier_wire import Level, encode_barrier
 from bruce_mp.protocol.fence_wire import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
@@ -49,7 +49,7 @@ def stuck_worker(
 def deliver(worker: StreamInput) -> None:
     """Settle all held messages."""
     worker.close_runs()
-    mark(worker.slab, [found.segment for found in sweep(worker.slab, {State.FILLED})], State.DELIVERED)
+    set_state(worker.slab, [found.segment for found in sweep(worker.slab, {State.FILLED})], State.DELIVERED)
     worker.now_ms += LONGEST_PAUSE_MS
 
 

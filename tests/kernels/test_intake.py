@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.kernels import ChunkPool, Failure, Intake, Lanes, Naps, PlainCounters, Receiver, Row
+from bruce_mp.kernels import ChunkPool, Coalescing, DatagramIntake, DatagramReceiver, Failure, Lanes, PlainCounters, Row
 from bruce_mp.slab.landing import landed_lengths
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms
@@ -20,7 +20,7 @@ from support.slabs import INPUT_ROW, SMALL, datagram, new_slab
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bruce_mp.kernels import Rejection
+    from bruce_mp.kernels import RejectedMessage
     from bruce_mp.slab.file import Slab
 
     Pair = tuple[socket.socket, socket.socket]
@@ -42,16 +42,18 @@ def slab() -> Iterator[Slab]:
         yield slab
 
 
-def an_intake(slab: Slab, linger_of: Callable[[bytes], int]) -> tuple[Intake, Lanes]:
+def an_intake(slab: Slab, linger_of: Callable[[bytes], int]) -> tuple[DatagramIntake, Lanes]:
     """Create an intake with the topic of `datagram()`."""
     assert TopicTable(slab).add(b"t1", 1)
     lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), TopicTable(slab), linger_of)
     largest = SMALL.landing_slot_size
-    return Intake(slab, Receiver(slab), lanes, Row(slab, INPUT_ROW), longest=largest, counters=COUNTERS), lanes
+    return DatagramIntake(
+        slab, DatagramReceiver(slab), lanes, Row(slab, INPUT_ROW), longest=largest, counters=COUNTERS
+    ), lanes
 
 
 @pytest.fixture
-def intake(slab: Slab) -> Intake:
+def intake(slab: Slab) -> DatagramIntake:
     """Create an intake with a long linger time."""
     return an_intake(slab, lambda _: 60_000)[0]
 
@@ -75,7 +77,7 @@ def later(delay_s: float, deed: Callable[[], object]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("wait_ms", range(7, 14))
-def test_its_first_wait_ends_in_time_however_short_it_is(pair: Pair, intake: Intake, wait_ms: int) -> None:
+def test_its_first_wait_ends_in_time_however_short_it_is(pair: Pair, intake: DatagramIntake, wait_ms: int) -> None:
     """A late message is not received; without a timer the call would wait for it."""
     sender, receiver = pair
     sender.send(datagram())
@@ -85,7 +87,7 @@ def test_its_first_wait_ends_in_time_however_short_it_is(pair: Pair, intake: Int
     assert taken.landed + taken.waiting == 1
 
 
-def test_it_takes_no_more_than_it_is_told_to_however_the_messages_come(pair: Pair, intake: Intake) -> None:
+def test_it_takes_no_more_than_it_is_told_to_however_the_messages_come(pair: Pair, intake: DatagramIntake) -> None:
     sender, receiver = pair
     until_ms = steady_ms() + LONG_MS
     taken = 0
@@ -99,7 +101,7 @@ def test_it_takes_no_more_than_it_is_told_to_however_the_messages_come(pair: Pai
     assert receiver.recv(1000) == datagram()
 
 
-def test_runs_that_are_full_wait_only_a_little_for_company(pair: Pair, intake: Intake) -> None:
+def test_runs_that_are_full_wait_only_a_little_for_company(pair: Pair, intake: DatagramIntake) -> None:
     sender, receiver = pair
     for _ in range(3):  # two of them fill a chunk
         sender.send(datagram(value=bytes(3000)))
@@ -130,14 +132,14 @@ def test_how_long_a_lane_lingers_is_asked_again_when_it_changed(pair: Pair, slab
     sender.send(datagram())
     intake.run(receiver.fileno(), 512, 10_000, 0)
     lanes.close_runs()
-    lanes.change_lingers(lambda _: 20)
+    lanes.apply_lingers(lambda _: 20)
     sender.send(datagram())
     intake.run(receiver.fileno(), 512, 10_500, 0)
     lanes.close_due(10_990)
     assert [segment.records for segment in lanes.drain_closed()] == [1, 1]
 
 
-def test_the_end_of_the_socket_is_no_datagram(pair: Pair, slab: Slab, intake: Intake) -> None:
+def test_the_end_of_the_socket_is_no_datagram(pair: Pair, slab: Slab, intake: DatagramIntake) -> None:
     """When the socket is shut down, a blocking call returns an empty datagram that no sender sent."""
     sender, receiver = pair
     sender.send(datagram())
@@ -148,10 +150,10 @@ def test_the_end_of_the_socket_is_no_datagram(pair: Pair, slab: Slab, intake: In
     assert len(landed_lengths(slab)) == taken.waiting
 
 
-def test_an_empty_datagram_that_is_waited_for_is_malformed(pair: Pair, intake: Intake) -> None:
+def test_an_empty_datagram_that_is_waited_for_is_malformed(pair: Pair, intake: DatagramIntake) -> None:
     sender, receiver = pair
     sender.send(datagram())
-    rejections: list[Rejection] = []
+    rejections: list[RejectedMessage] = []
     with later(0.2, lambda: sender.send(b"")):
         until_ms = steady_ms() + LONG_MS
         while not rejections and steady_ms() < until_ms:
@@ -180,7 +182,7 @@ def send_at_a_pace(sender: socket.socket, ticks: int) -> None:
         time.sleep(0.001)
 
 
-def batches_at_a_pace(pair: Pair, intake: Intake, row: Row) -> int:
+def batches_at_a_pace(pair: Pair, intake: DatagramIntake, row: Row) -> int:
     """Return the number of batches that the intake makes of the messages of a hundred ticks."""
     sender, receiver = pair
     before, taken, batches = row.version, 0, 0
@@ -194,17 +196,19 @@ def batches_at_a_pace(pair: Pair, intake: Intake, row: Row) -> int:
     return batches + (row.version - before) // 2  # the second term counts batches that the intake landed itself
 
 
-def test_it_sleeps_while_messages_come_fast_and_finds_several(roomy_pair: Pair, slab: Slab, intake: Intake) -> None:
+def test_it_sleeps_while_messages_come_fast_and_finds_several(
+    roomy_pair: Pair, slab: Slab, intake: DatagramIntake
+) -> None:
     """One of several tries succeeds on a busy machine; without naps each tick has at least one batch."""
-    intake.go_by(Naps(longest_us=20_000, messages=500, room=1 << 20))
+    intake.apply_config(Coalescing(longest_us=20_000, messages=500, room=1 << 20))
     row = Row(slab, INPUT_ROW)
     assert any(batches_at_a_pace(roomy_pair, intake, row) < 60 for _ in range(3))
 
 
-def test_it_does_not_sleep_over_what_is_due(pair: Pair, intake: Intake) -> None:
+def test_it_does_not_sleep_over_what_is_due(pair: Pair, intake: DatagramIntake) -> None:
     """Naps may be long where runs linger long, but this call has an earlier deadline."""
     sender, receiver = pair
-    intake.go_by(Naps(longest_us=8_000_000, messages=1 << 30, room=1 << 40))
+    intake.apply_config(Coalescing(longest_us=8_000_000, messages=1 << 30, room=1 << 40))
     with later(TOO_LATE_S, lambda: sender.send(datagram())):
         for wait_ms in range(20, 30):
             send_at_a_pace(sender, 1)

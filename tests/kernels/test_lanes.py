@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.kernels import Lanes, mark
+from bruce_mp.kernels import Lanes, set_state
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_heads
 from bruce_mp.slab.file import Geometry
@@ -77,7 +77,7 @@ def test_a_full_slab_drops_what_does_not_fit_and_says_so(slab: Slab) -> None:
     assert {(dropped.topic, dropped.timestamp < sent) for dropped in ingested.no_room} == {(b"t1", True)}
     assert len(contents(slab)) == sent - len(ingested.no_room) == 2 * slab.geometry.chunks
     for found in sweep(slab, {State.FILLED}):
-        mark(slab, [found.segment], State.DELIVERED)
+        set_state(slab, [found.segment], State.DELIVERED)
     sender.lanes.drain_closed()
     sender.now_ms += 5
     assert not sender.receive([datagram(b"t1", bytes(3000))]).no_room
@@ -126,18 +126,18 @@ def test_where_all_runs_linger_long_they_may_be_handed_over_a_little_early(slab:
 
 def test_a_topic_that_lingers_shortly_is_not_handed_over_late_nor_early(slab: Slab) -> None:
     sender = Input(slab, linger_ms=250, topics=TOPICS)
-    sender.lanes.change_lingers(lambda topic: 250 if topic == b"t1" else 20)
+    sender.lanes.apply_lingers(lambda topic: 250 if topic == b"t1" else 20)
     send(sender, [(b"t1", b"a", b"", None), (b"t2", b"a", b"", None)])
     assert sender.lanes.leeway_ms == 0
     assert sender.lanes.next_due_ms == 1 + 20
-    sender.lanes.change_lingers(lambda _: 250)
+    sender.lanes.apply_lingers(lambda _: 250)
     assert sender.lanes.leeway_ms > 0
 
 
 def test_a_run_that_is_open_keeps_its_time_when_lingers_change(slab: Slab) -> None:
     sender = Input(slab, linger_ms=250, topics=TOPICS)
     send(sender, [(b"t1", b"a", b"", None)])
-    sender.lanes.change_lingers(lambda _: 0)
+    sender.lanes.apply_lingers(lambda _: 0)
     send(sender, [(b"t1", b"b", b"", None)])
     assert sender.lanes.drain_closed() == []
     sender.lanes.close_due(1 + 250)
@@ -173,7 +173,7 @@ def test_an_idle_lane_gives_its_chunk_up_when_its_messages_are_settled(
         assert when is not None
         sender.lanes.close_due(when)
     assert ChunkState.OPEN in {state for _, state, _, _ in chunk_heads(slab)}
-    mark(slab, sender.lanes.drain_closed(), State.DELIVERED)
+    set_state(slab, sender.lanes.drain_closed(), State.DELIVERED)
     due: list[int] = []
     while (when := sender.lanes.next_due_ms) is not None:
         due.append(when)

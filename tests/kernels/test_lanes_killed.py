@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.kernels import mark
+from bruce_mp.kernels import set_state
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State
 from bruce_mp.slab.recovery import sweep, sweep_filled
@@ -101,7 +101,7 @@ def test_a_copy_that_was_delivered_before_the_crash_is_not_made_again(slab: Slab
     delivered_early = 0
     for _ in images:
         filled = [found.segment for found in sweep(slab, {State.FILLED})]
-        mark(slab, filled, State.DELIVERED)
+        set_state(slab, filled, State.DELIVERED)
         done = {content.arrival for content in contents(slab) if content.state is State.DELIVERED}
         for _ in range(2):  # the second input adopts all chunks of the first, which are sealed
             again = Input(slab)

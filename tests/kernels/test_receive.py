@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.kernels import Receiver
+from bruce_mp.kernels import DatagramReceiver
 from bruce_mp.slab import landing
 from bruce_mp.slab.file import Geometry, Slab
 from support.children import child
@@ -48,7 +48,7 @@ def landed(slab: Slab) -> list[bytes]:
 def test_bursts_come_in_order(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
     sender, receiver = pair
     sender.setblocking(False)
-    kernel = Receiver(slab)
+    kernel = DatagramReceiver(slab)
     assert kernel.receive(receiver.fileno(), 99) == 0
     assert landed(slab) == []
     sent: list[bytes] = []
@@ -70,7 +70,7 @@ def test_an_empty_datagram_is_one(slab: Slab, pair: tuple[socket.socket, socket.
     sender, receiver = pair
     for data in (b"", b"x", b""):
         sender.send(data)
-    assert Receiver(slab).receive(receiver.fileno(), 99) == 3
+    assert DatagramReceiver(slab).receive(receiver.fileno(), 99) == 3
     assert landed(slab) == [b"", b"x", b""]
 
 
@@ -79,7 +79,7 @@ def test_a_datagram_longer_than_a_slot_is_cut(slab: Slab, pair: tuple[socket.soc
     for size in (SLOT, SLOT + 1, 3 * SLOT):
         sender.send(b"x" * size)
     sender.send(b"next")
-    assert Receiver(slab).receive(receiver.fileno(), 99) == 4
+    assert DatagramReceiver(slab).receive(receiver.fileno(), 99) == 4
     assert landed(slab) == [b"x" * SLOT] * 3 + [b"next"]
 
 
@@ -89,7 +89,7 @@ def test_the_largest_datagram_with_the_default_buffer(pair: tuple[socket.socket,
     with new_slab(Geometry.for_size(1 << 20, size)) as slab:
         data = os.urandom(size)
         sender.send(data)
-        assert Receiver(slab).receive(receiver.fileno(), 99) == 1
+        assert DatagramReceiver(slab).receive(receiver.fileno(), 99) == 1
         assert landed(slab) == [data]
 
 
@@ -97,7 +97,7 @@ def test_a_descriptor_that_is_no_socket(slab: Slab) -> None:
     read, write = os.pipe()
     try:
         with pytest.raises(OSError, match="Socket operation on non-socket"):
-            Receiver(slab).receive(read, 1)
+            DatagramReceiver(slab).receive(read, 1)
     finally:
         os.close(read)
         os.close(write)
@@ -106,8 +106,8 @@ def test_a_descriptor_that_is_no_socket(slab: Slab) -> None:
 def test_a_new_receiver_keeps_what_has_landed(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
     sender, receiver = pair
     sender.send(b"before the crash")
-    Receiver(slab).receive(receiver.fileno(), 99)
-    Receiver(slab)
+    DatagramReceiver(slab).receive(receiver.fileno(), 99)
+    DatagramReceiver(slab)
     assert landed(slab) == [b"before the crash"]
 
 
@@ -115,7 +115,7 @@ def test_no_more_than_the_limit(slab: Slab, pair: tuple[socket.socket, socket.so
     sender, receiver = pair
     for number in range(5):
         sender.send(b"%d" % number)
-    kernel = Receiver(slab)
+    kernel = DatagramReceiver(slab)
     assert kernel.receive(receiver.fileno(), 2) == 2
     assert landed(slab) == [b"0", b"1"]
     assert kernel.receive(receiver.fileno(), 99) == 3
@@ -127,7 +127,7 @@ def take_in(path: Path, receiver: socket.socket) -> None:
     """Run an input process: recover, then receive all messages or until killed."""
     slab = Slab(path)
     process = Input(slab, topics=[(b"t1", 3)])
-    kernel = Receiver(slab)
+    kernel = DatagramReceiver(slab)
     while process.base < MESSAGES:
         select.select([receiver], [], [])
         if kernel.receive(receiver.fileno(), 99):
@@ -171,7 +171,7 @@ def test_killed_under_load_nothing_is_lost_or_doubled(pair: tuple[socket.socket,
 
 def test_the_kernel_tells_who_sent_what_it_is_asked_for(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
     sender, receiver = pair
-    kernel = Receiver(slab)
+    kernel = DatagramReceiver(slab)
     sender.send(b"before the socket passed credentials")
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     sender.send(b"x")
@@ -183,7 +183,7 @@ def test_the_kernel_tells_who_sent_what_it_is_asked_for(slab: Slab, pair: tuple[
     assert senders.pids[0] == 0
     assert senders.uids[0] == senders.gids[0] == 65534
     assert tuple(column[1] for column in senders) == me
-    Receiver(slab)  # a successor's receiver keeps the credentials
+    DatagramReceiver(slab)  # a successor's receiver keeps the credentials
     assert landing.senders_of(slab, 2) == senders
 
 
@@ -191,7 +191,7 @@ def test_without_asking_nobody_is_told(slab: Slab, pair: tuple[socket.socket, so
     sender, receiver = pair
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     sender.send(b"x")
-    assert Receiver(slab).receive(receiver.fileno(), 99) == 1
+    assert DatagramReceiver(slab).receive(receiver.fileno(), 99) == 1
     assert landing.senders_of(slab, 1) is None
     assert landed(slab) == [b"x"]
 
@@ -200,7 +200,7 @@ def test_nothing_else_is_taken_for_the_sender(slab: Slab, pair: tuple[socket.soc
     """A service manager may request the time of receipt, which precedes the sender and leaves no room for it."""
     sender, receiver = pair
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    kernel = Receiver(slab)
+    kernel = DatagramReceiver(slab)
     sender.send(b"x")
     landing.ask_for_senders(slab, GEOMETRY.landing_slots)
     receiver.setsockopt(socket.SOL_SOCKET, landing.SO_TIMESTAMP, 1)
@@ -215,7 +215,7 @@ def test_descriptors_that_somebody_passes_are_not_taken(
     """Otherwise any sender could exhaust the daemon's descriptors."""
     sender, receiver = pair
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    kernel = Receiver(slab)
+    kernel = DatagramReceiver(slab)
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(5):
         socket.send_fds(sender, [b"x"], [0, 1, 2])

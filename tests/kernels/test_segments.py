@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from bruce_mp.errors import SlabError
 from bruce_mp.kernels import (
-    bind,
-    by_partition,
+    assign_sequences,
+    bind_partition,
     by_size,
+    claim,
     encode,
-    head_of,
-    mark,
     messages,
-    number,
-    place,
-    take,
+    set_state,
+    split_at,
+    split_by_partition,
     time_span,
+    write_sequence,
 )
 from bruce_mp.protocol.client_wire import Message
 from bruce_mp.slab import layout as lay
@@ -52,7 +52,7 @@ def one_run(slab: Slab, datagrams: list[bytes]) -> Segment:
     """Fill a run that the router holds, of a topic without a number, so that it mixes keys."""
     sender = Input(slab)
     sender.receive(datagrams)
-    segments = take(slab, sender.close_all(), State.FILLED, MINE)
+    segments = claim(slab, sender.close_all(), State.FILLED, MINE)
     [segment] = segments
     return segment
 
@@ -80,7 +80,7 @@ def check_parts(slab: Slab, whole: Segment, parts: list[Segment]) -> None:
     assert is_split(slab, whole) == (len(parts) > 1)
     places = [at for part in parts for at in segment_words(slab, part)]
     assert len(places) == len(set(places))
-    assert take(slab, parts, MINE, MINE) == parts
+    assert claim(slab, parts, MINE, MINE) == parts
 
 
 @examples(60)
@@ -88,7 +88,7 @@ def check_parts(slab: Slab, whole: Segment, parts: list[Segment]) -> None:
 def test_head_of_takes_as_many_as_fit(sizes: list[int], count: int, limit: int) -> None:
     with new_slab() as slab:
         whole = of_sizes(slab, sizes)
-        head, rest = head_of(slab, whole, count, limit)
+        head, rest = split_at(slab, whole, count, limit)
         check_parts(slab, whole, [part for part in (head, rest) if part])
         taken = head.records if head else 0
         assert taken <= count
@@ -101,7 +101,7 @@ def test_head_of_takes_as_many_as_fit(sizes: list[int], count: int, limit: int) 
 def test_by_partition_follows_the_unsigned_key(keys: list[int], partitions: list[int]) -> None:
     with new_slab() as slab:
         whole = one_run(slab, [datagram(partition_key=key) for key in keys])
-        parts = by_partition(slab, whole, partitions)
+        parts = split_by_partition(slab, whole, partitions)
         check_parts(slab, whole, [part for _, part in parts])
         assert [p for p, part in parts for _ in arrivals(slab, part)] == [partitions[k % len(partitions)] for k in keys]
         assert all(before != after for (before, _), (after, _) in pairwise(parts))
@@ -111,8 +111,8 @@ def test_a_lane_of_one_key_is_not_walked_or_split(slab: Slab) -> None:
     sender = Input(slab, topics=[(b"t1", 3)])
     sender.receive([datagram(partition_key=key) for key in (4, 1, 7)])
     [segment] = sender.close_all()
-    assert by_partition(slab, segment, [7, 8, 9]) == [(8, segment)]
-    assert [partition for partition, _ in by_partition(slab, segment, [7, 8])] == [7, 8]
+    assert split_by_partition(slab, segment, [7, 8, 9]) == [(8, segment)]
+    assert [partition for partition, _ in split_by_partition(slab, segment, [7, 8])] == [7, 8]
     assert is_split(slab, segment)
 
 
@@ -130,42 +130,42 @@ def test_by_size_parts_what_fits_from_what_does_not(sizes: list[int], limit: int
 
 def test_cutting_a_part_again(slab: Slab) -> None:
     whole = of_sizes(slab, [10] * 9)
-    head, rest = head_of(slab, whole, 6, 1000)
+    head, rest = split_at(slab, whole, 6, 1000)
     assert head
     assert rest
-    first, second = head_of(slab, head, 2, 1000)
+    first, second = split_at(slab, head, 2, 1000)
     assert first
     assert second
     check_parts(slab, whole, [first, second, rest])
-    mark(slab, [second], word(State.QUEUED, 5))
-    assert take(slab, [whole], MINE, MINE) == []
-    assert take(slab, [second], word(State.QUEUED, 5), MINE) == [second]
-    assert take(slab, [whole], MINE, MINE) == [whole]
+    set_state(slab, [second], word(State.QUEUED, 5))
+    assert claim(slab, [whole], MINE, MINE) == []
+    assert claim(slab, [second], word(State.QUEUED, 5), MINE) == [second]
+    assert claim(slab, [whole], MINE, MINE) == [whole]
 
 
 def test_each_is_bound_to_its_partition_without_numbers(slab: Slab) -> None:
     whole = of_sizes(slab, [1] * 6)
-    [(_, cut), (_, rest)] = by_partition(
+    [(_, cut), (_, rest)] = split_by_partition(
         slab, one_run(slab, [datagram(partition_key=key) for key in (0, 1, 1)]), [5, 6]
     )
-    place(slab, [whole, cut, rest], 9, 100, 3, opens_batch=True)
-    bind(slab, [whole, rest], [7, 2])
+    write_sequence(slab, [whole, cut, rest], 9, 100, 3, opens_batch=True)
+    bind_partition(slab, [whole, rest], [7, 2])
     run = read_run(slab, whole.chunk, whole.run)
     assert (run.partition, run.sequence, run.epoch, run.flags) == (7, -1, -1, 0)
     assert [(record.partition, record.sequence) for record in records(slab, cut)] == [(9, 106)]
     assert [(record.partition, record.sequence, record.epoch) for record in records(slab, rest)] == [(2, -1, -1)] * 2
     with pytest.raises(SlabError):
-        bind(slab, [whole._replace(generation=whole.generation + 1)], [1])
+        bind_partition(slab, [whole._replace(generation=whole.generation + 1)], [1])
     with pytest.raises(ValueError, match="shorter"):
-        bind(slab, [whole, rest], [1])
+        bind_partition(slab, [whole, rest], [1])
 
 
 def test_a_doorbell_may_ring_twice(slab: Slab) -> None:
     whole = of_sizes(slab, [1, 2])
     assigned = word(State.ASSIGNED, 3)
-    assert take(slab, [whole, whole], MINE, assigned) == [whole]
-    assert take(slab, [whole], MINE, assigned) == []
-    assert take(slab, [whole], word(State.ASSIGNED, 4), MINE) == []
+    assert claim(slab, [whole, whole], MINE, assigned) == [whole]
+    assert claim(slab, [whole], MINE, assigned) == []
+    assert claim(slab, [whole], word(State.ASSIGNED, 4), MINE) == []
 
 
 def test_take_passes_over_what_is_not_a_sound_place(slab: Slab) -> None:
@@ -179,35 +179,35 @@ def test_take_passes_over_what_is_not_a_sound_place(slab: Slab) -> None:
         whole._replace(records=0),
         whole._replace(generation=whole.generation - 1),
     ]
-    assert take(slab, [*bad, whole], MINE, MINE) == [whole]
+    assert claim(slab, [*bad, whole], MINE, MINE) == [whole]
     for segment in bad:
         with pytest.raises(SlabError):
-            mark(slab, [segment], MINE)
+            set_state(slab, [segment], MINE)
 
 
 def test_a_segment_of_an_older_generation_is_refused_by_all(slab: Slab) -> None:
     sender = Input(slab, topics=[(b"t1", 3)])
     sender.receive([datagram(value=b"old")])
     [old] = sender.close_all()
-    mark(slab, [old], State.DELIVERED)
+    set_state(slab, [old], State.DELIVERED)
     new = None
     while new is None or new.chunk != old.chunk:
         sender.receive([datagram(value=b"new")])
         [new] = sender.close_all()
     assert new == old._replace(generation=new.generation)
-    assert take(slab, [old], State.FILLED, MINE) == []
+    assert claim(slab, [old], State.FILLED, MINE) == []
     for refused in (
-        lambda: mark(slab, [old], MINE),
+        lambda: set_state(slab, [old], MINE),
         lambda: encode(slab, [old]),
-        lambda: head_of(slab, old, 1, 1),
+        lambda: split_at(slab, old, 1, 1),
         lambda: by_size(slab, old, 1),
         lambda: time_span(slab, old),
         lambda: messages(slab, old, b"t", 1),
-        lambda: by_partition(slab, old, [1, 2]),
+        lambda: split_by_partition(slab, old, [1, 2]),
     ):
         with pytest.raises(SlabError):
             refused()
-    assert take(slab, [new], State.FILLED, MINE) == [new]
+    assert claim(slab, [new], State.FILLED, MINE) == [new]
 
 
 def test_looks(slab: Slab) -> None:
@@ -241,19 +241,21 @@ def numbers(slab: Slab, segment: Segment) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize("first", [0, 2**31 - 2])
 def test_numbered_batches_follow_each_other(slab: Slab, first: int) -> None:
     whole = of_sizes(slab, [1] * 5)
-    head, rest = head_of(slab, whole, 3, 1000)
+    head, rest = split_at(slab, whole, 3, 1000)
     assert head
     assert rest
     entry, end = entry_of(slab, first, 7), 2**31
     sent = word(State.IN_FLIGHT, 4)
-    assert number(slab, [(entry, 3, [head]), (entry, 3, [rest])], sent, is_numbered=True) == [
+    assert assign_sequences(slab, [(entry, 3, [head]), (entry, 3, [rest])], sent, is_numbered=True) == [
         (7, first),
         (7, (first + 3) % end),
     ]
-    assert numbers(slab, head) + numbers(slab, rest) == [(3, (first + place) % end, 7) for place in range(5)]
+    assert numbers(slab, head) + numbers(slab, rest) == [
+        (3, (first + write_sequence) % end, 7) for write_sequence in range(5)
+    ]
     opening = [record.flags & lay.FLAG_BATCH_START for part in (head, rest) for record in records(slab, part)]
     assert [bool(flag) for flag in opening] == [True, False, False, True, False]
-    assert take(slab, [head, rest], sent, MINE) == [head, rest]
+    assert claim(slab, [head, rest], sent, MINE) == [head, rest]
     assert PartitionTable(slab).current(1, 3) == (7, (first + 5) % end)
 
 
@@ -265,7 +267,7 @@ def test_killed_at_any_store_numbers_come_before_words_and_words_before_the_next
     slab: Slab, with_variant: str
 ) -> None:
     cut, whole = of_sizes(slab, [1] * 3), of_sizes(slab, [1, 1])
-    head, rest = head_of(slab, cut, 1, 1000)
+    head, rest = split_at(slab, cut, 1, 1000)
     assert head
     assert rest
     entry, sent = entry_of(slab, 11, 7), word(State.IN_FLIGHT, 4)
@@ -273,7 +275,7 @@ def test_killed_at_any_store_numbers_come_before_words_and_words_before_the_next
     regions += [range(at, at + lay.CHUNK_BYTES) for at in (slab.chunk_at(one.chunk) for one in (rest, whole))]
     outcomes = set()
     for _ in IMAGES[with_variant](
-        slab, regions, lambda: number(slab, [(entry, 3, [rest, whole])], sent, is_numbered=True)
+        slab, regions, lambda: assign_sequences(slab, [(entry, 3, [rest, whole])], sent, is_numbered=True)
     ):
         words = [slab.words[at] for segment in (rest, whole) for at in segment_words(slab, segment)]
         run = read_run(slab, whole.chunk, whole.run)
@@ -291,18 +293,20 @@ def test_killed_at_any_store_numbers_come_before_words_and_words_before_the_next
 def test_without_numbers_the_next_one_stays(slab: Slab, epoch: int, is_numbered: bool) -> None:
     whole = of_sizes(slab, [1, 2])
     entry = entry_of(slab, 11, epoch)
-    assert number(slab, [(entry, 3, [whole])], MINE, is_numbered=is_numbered) == [(-1, -1)]
+    assert assign_sequences(slab, [(entry, 3, [whole])], MINE, is_numbered=is_numbered) == [(-1, -1)]
     assert PartitionTable(slab).current(1, 3) == (epoch, 11)
 
 
 def test_a_batch_that_is_not_what_it_claims_is_not_numbered_and_the_next_one_is(slab: Slab) -> None:
-    head, rest = head_of(slab, of_sizes(slab, [1] * 4), 1, 1000)
+    head, rest = split_at(slab, of_sizes(slab, [1] * 4), 1, 1000)
     assert head
     assert rest
     entry, before = entry_of(slab, 11, 0), numbers(slab, head)
     stale = rest._replace(generation=rest.generation + 1)
-    found = number(slab, [(entry, 3, [head, stale]), (entry, 3, [rest])], word(State.IN_FLIGHT, 4), is_numbered=True)
+    found = assign_sequences(
+        slab, [(entry, 3, [head, stale]), (entry, 3, [rest])], word(State.IN_FLIGHT, 4), is_numbered=True
+    )
     assert found == [None, (0, 11)]
     assert numbers(slab, head) == before
-    assert take(slab, [head], MINE, MINE) == [head]
+    assert claim(slab, [head], MINE, MINE) == [head]
     assert PartitionTable(slab).current(1, 3) == (0, 14)

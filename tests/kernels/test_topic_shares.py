@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.kernels import ChunkPool, Lanes, mark
+from bruce_mp.kernels import ChunkPool, Lanes, set_state
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import LOOKS_UNDER_PRESSURE, used_heads
 from bruce_mp.slab.file import Geometry
@@ -81,7 +81,7 @@ class Sender:
             key = topic_of_chunk(self.slab, found.segment.chunk)
             name = key if isinstance(key, bytes) else table.name_of(key or 0)
             if name in topics:
-                mark(self.slab, [found.segment], State.DELIVERED)
+                set_state(self.slab, [found.segment], State.DELIVERED)
 
     def held(self) -> dict[object, int]:
         """Return the counted chunks by topic."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(not CHOICE.compiled, reason=CHOICE.sentence)
 GEOMETRY: Final = Geometry(chunks=24, topics=8, partitions=8, landing_slots=12, landing_slot_size=9000)
 MINE: Final = word(State.ROUTED, 7)
-MODULES: Final = ("heads", "lanes", "look", "message_set", "encode", "segments", "waits")
+MODULES: Final = ("headers", "lanes", "inspect", "message_set", "encode", "segments", "wait_times")
 
 
 class Variant:
@@ -109,10 +109,14 @@ def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, 
     segment = segments[which % len(segments)]
     rest = [other for other in segments if other is not segment]
     if what == "cut":
-        found = it.call("head_of", segment, amount % 5, amount)
+        found = it.call("split_at", segment, amount % 5, amount)
         return found, rest + ([segment] if found is SlabError else [part for part in found if part])
     if what in {"partition", "size"}:
-        found = it.call("by_partition", segment, [3, 1, 4]) if what == "partition" else it.call("by_size", segment, 20)
+        found = (
+            it.call("split_by_partition", segment, [3, 1, 4])
+            if what == "partition"
+            else it.call("by_size", segment, 20)
+        )
         return found, rest + ([segment] if found is SlabError else [part for _, part in found])
     calls: dict[str, Callable[[], Any]] = {
         "span": lambda: it.call("time_span", segment),
@@ -121,12 +125,12 @@ def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, 
             "record_batch", segments, (amount, amount & 0x7FFF, which), keeps_empty=bool(amount & 1)
         ),
         "set": lambda: it.call("encode_message_set", segments, MessageFormat(amount & 1), keeps_empty=bool(amount & 2)),
-        "heads": lambda: it.call("heads", segments),
-        "waits": lambda: it.call("waits", _batches(segments), [1, 2 + amount], amount * 3),
+        "heads": lambda: it.call("read_headers", segments),
+        "waits": lambda: it.call("wait_times", _batches(segments), [1, 2 + amount], amount * 3),
         "place_of": lambda: it.call("by_place", segments),
-        "mark": lambda: it.call("mark", [segment], MINE),
-        "bind": lambda: it.call("bind", segments, range(which, which + len(segments))),
-        "place": lambda: it.call("place", segments, amount, amount, 3, opens_batch=True),
+        "mark": lambda: it.call("set_state", [segment], MINE),
+        "bind": lambda: it.call("bind_partition", segments, range(which, which + len(segments))),
+        "place": lambda: it.call("write_sequence", segments, amount, amount, 3, opens_batch=True),
         "number": lambda: _number(it, segments, which, amount),
         "settle": lambda: _settle(it, segment, amount),
     }
@@ -153,7 +157,9 @@ def _number(it: Variant, segments: list[Segment], which: int, amount: int) -> An
     table.store_next_sequence(1, 2, 2**31 - 1 - which % 40, lay.LAST_EPOCH - amount % 3)
     batches = [*([segment] for segment in segments), segments]
     entry = table.entry_at(1, 2)
-    return it.call("number", [(entry, amount, batch) for batch in batches], MINE, is_numbered=bool(amount & 1))
+    return it.call(
+        "assign_sequences", [(entry, amount, batch) for batch in batches], MINE, is_numbered=bool(amount & 1)
+    )
 
 
 def _batches(segments: list[Segment]) -> list[SentBatch]:

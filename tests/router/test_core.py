@@ -309,9 +309,9 @@ def test_a_run_that_is_damaged_between_two_looks_keeps_none_back(
         slab.words[(slab.chunk_at(segments[1].chunk) + segments[1].run + lay.RUN_MAGIC_AT) >> 2] ^= 1
         return found
 
-    look = kernels.heads
+    look = kernels.read_headers
     with monkeypatch.context() as patch:
-        patch.setattr(kernels, "heads", heads)
+        patch.setattr(kernels, "read_headers", heads)
         world.ring()
     for _ in range(100):
         world.step_all()

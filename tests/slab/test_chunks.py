@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bruce_mp.kernels.pure.lane import Head, Lane
-from bruce_mp.kernels.pure.segments import mark
+from bruce_mp.kernels.pure.segments import set_state
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import (
@@ -74,7 +74,7 @@ class PoolMachine(RuleBasedStateMachine):
         for chunk in list(self.open):
             self.seal(chunk)
         for allocation in (*self.fresh.values(), *self.sealed.values()):
-            mark(self.slab, [segment for segment, _ in allocation.runs], State.DELIVERED)
+            set_state(self.slab, [segment for segment, _ in allocation.runs], State.DELIVERED)
         self.pool.release_seals()
         self.now_ms += DRY_MS
         assert [self.pool.allocate(1, self.now_ms) is not None for _ in range(CHUNKS)] == [True] * CHUNKS
@@ -224,7 +224,7 @@ def test_what_the_landing_zone_still_holds_is_not_reclaimed_after_a_crash() -> N
             lane = Lane(slab, Head(1, b"", 0, -1, 0))
             lane.enter(chunk, 1)
             lane.append(memoryview(b""), [(arrival, 0, 0, 0, 0, 0, 0, 0, 0)], 0, 0)
-            mark(slab, [lane.close_run(TicketOffice(slab, INPUT_ROW))], State.DELIVERED)
+            set_state(slab, [lane.close_run(TicketOffice(slab, INPUT_ROW))], State.DELIVERED)
         slab.longs[landing.base_at(slab) >> 3] = 10
         slab.close()
 
@@ -260,7 +260,7 @@ def test_a_crash_while_a_span_is_released_leaves_it_to_be_released_again() -> No
         lane.append(memoryview(bytes(3 * lay.CHUNK_BYTES)), items, 0, 0)
         segment = lane.close_run(TicketOffice(slab, INPUT_ROW))
         split(slab, 0, segment.run)
-        mark(slab, [segment], State.DELIVERED)
+        set_state(slab, [segment], State.DELIVERED)
         pool.seal(0)
         pool.release_seals()
         area = range(slab.chunks_at, slab.geometry.file_size)
@@ -294,10 +294,10 @@ def test_what_is_not_settled_for_long_is_stuck_until_it_is() -> None:
         young = filled(slab, pool, 2, STUCK_AFTER_MS + 1)
         pool.reclaim(64)
         assert (pool.stuck_count, pool.usable) == (9, 55)
-        mark(slab, [old[1], young], State.DELIVERED)
+        set_state(slab, [old[1], young], State.DELIVERED)
         pool.reclaim(64)
         assert (pool.stuck_count, pool.free_count) == (6, 58)
-        mark(slab, old, State.DELIVERED)
+        set_state(slab, old, State.DELIVERED)
         pool.reclaim(64)
         assert (pool.stuck_count, pool.free_count) == (0, 64)
 
@@ -311,7 +311,7 @@ def test_stuck_chunks_do_not_hide_the_others() -> None:
         filled(slab, pool, 1, STUCK_AFTER_MS + 1)
         pool.tidy()
         assert pool.stuck_count == 600
-        mark(slab, [filled(slab, pool, 1, STUCK_AFTER_MS + 1) for _ in range(50)], State.DELIVERED)
+        set_state(slab, [filled(slab, pool, 1, STUCK_AFTER_MS + 1) for _ in range(50)], State.DELIVERED)
         before = pool.free_count
         pool.reclaim(before + 50)
         assert pool.free_count == before + 50
@@ -325,7 +325,7 @@ def test_what_was_stuck_comes_free_together() -> None:
         for _ in range(100):
             filled(slab, pool, 1, STUCK_AFTER_MS + 1)
         pool.tidy()
-        mark(slab, old, State.DELIVERED)
+        set_state(slab, old, State.DELIVERED)
         pool.reclaim(1024)
         assert (pool.stuck_count, pool.free_count) == (0, 924)
 
@@ -339,7 +339,7 @@ def test_who_shares_the_slab_with_more_than_before_may_have_more_stuck_than_its_
         assert pool.allocate(1, STUCK_AFTER_MS + 1) is None
         pool.tidy()
         assert (pool.stuck_count, pool.usable, pool.free_count) == (64, 0, 0)
-        mark(slab, held, State.DELIVERED)
+        set_state(slab, held, State.DELIVERED)
         pool.reclaim(1)
         assert pool.usable + pool.stuck_count == pool.capacity == pool.free_count + pool.stuck_count
 
@@ -387,7 +387,7 @@ def test_a_span_lies_across_what_just_came_free_and_what_nobody_has() -> None:
         pool = ChunkPool(slab, INPUT_ROW)
         for _ in range(LOOKS_PER_ALLOCATION + 1):
             filled(slab, pool, 1, 0)
-        mark(slab, [filled(slab, pool, 3, 0)], State.DELIVERED)
+        set_state(slab, [filled(slab, pool, 3, 0)], State.DELIVERED)
         pool = ChunkPool(slab, INPUT_ROW)  # has taken none of the rest
         pool.release_seals()
         first = LOOKS_PER_ALLOCATION + 1

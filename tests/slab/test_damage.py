@@ -44,7 +44,7 @@ def fill(slab: Slab) -> list[Segment]:
         split(slab, segment.chunk, segment.run)
     for number, segment in enumerate(segments):
         place(slab, segment, 0, 10 * number, 0, opens_batch=True)
-    kernels.mark(slab, segments, HELD)
+    kernels.set_state(slab, segments, HELD)
     sender.receive([datagram(b"t1", b"still open")])
     return segments
 
@@ -52,15 +52,15 @@ def fill(slab: Slab) -> list[Segment]:
 def actions(slab: Slab, segment: Segment) -> list[Callable[[], object]]:
     """Return every function that walks memory, with the segment where it needs one."""
     return [
-        lambda: kernels.take(slab, [segment], HELD, HELD),
-        lambda: kernels.mark(slab, [segment], HELD),
-        lambda: kernels.bind(slab, [segment], [1]),
-        lambda: kernels.heads(slab, [segment]),
+        lambda: kernels.claim(slab, [segment], HELD, HELD),
+        lambda: kernels.set_state(slab, [segment], HELD),
+        lambda: kernels.bind_partition(slab, [segment], [1]),
+        lambda: kernels.read_headers(slab, [segment]),
         lambda: kernels.by_place(slab, [segment]),
         lambda: kernels.encode(slab, [segment]),
         lambda: kernels.by_size(slab, segment, 500),
-        lambda: kernels.by_partition(slab, segment, [1, 2, 3]),
-        lambda: kernels.head_of(slab, segment, 1, 1000),
+        lambda: kernels.split_by_partition(slab, segment, [1, 2, 3]),
+        lambda: kernels.split_at(slab, segment, 1, 1000),
         lambda: kernels.time_span(slab, segment),
         lambda: kernels.messages(slab, segment, b"t", 100),
         lambda: find(slab, segment),
@@ -178,7 +178,7 @@ def test_a_damaged_chunk_is_never_reclaimed() -> None:
         sender = Input(slab, topics=[(b"t1", 3)])
         sender.receive([datagram(value=b"x")])
         [segment] = sender.close_all()
-        kernels.mark(slab, [segment], State.DELIVERED)
+        kernels.set_state(slab, [segment], State.DELIVERED)
         assert is_settled(slab, segment.chunk)
         slab.words[(slab.chunk_at(segment.chunk) + segment.run + lay.RUN_SIZE) >> 2] = 0
         assert not is_settled(slab, segment.chunk)

@@ -39,7 +39,7 @@ def fill(slab: Slab, state: State, sequence: int) -> None:
     segments = sender.close_all()
     for segment in segments:
         place(slab, segment, 0, sequence, 0, opens_batch=True)
-    kernels.mark(slab, segments, word(state, 1))
+    kernels.set_state(slab, segments, word(state, 1))
 
 
 def test_with_a_new_producer_id_all_partitions_begin_at_zero(slab: Slab) -> None:

@@ -56,9 +56,9 @@ def own(path: Path) -> None:
         owner.receive([message(base + index, rand) for index in range(rand.randrange(1, GEOMETRY.landing_slots))])
         owner.now_ms += 5
         owner.lanes.close_due(owner.now_ms)
-        for segment in kernels.take(slab, owner.lanes.drain_closed(), State.FILLED, ROUTED):
+        for segment in kernels.claim(slab, owner.lanes.drain_closed(), State.FILLED, ROUTED):
             cut = rand.random() < 0.5
-            held += [part for _, part in kernels.by_partition(slab, segment, [1, 2])] if cut else [segment]
+            held += [part for _, part in kernels.split_by_partition(slab, segment, [1, 2])] if cut else [segment]
         rand.shuffle(held)
         while len(held) > 20 or (held and rand.random() < 0.7):
             segment = held.pop()
@@ -72,8 +72,8 @@ def pin(path: Path) -> list[Found]:
     for sizes in ([5, 5, 5], [9000], [3000, 3000]):
         base = owner.base
         owner.receive([datagram(PINNED, b"%d:%s:" % (base + i, PINNED) + bytes(size)) for i, size in enumerate(sizes)])
-        segments = kernels.take(slab, owner.close_all(), State.FILLED, ROUTED)
-        kernels.head_of(slab, segments[-1], 1, 1 << 40)
+        segments = kernels.claim(slab, owner.close_all(), State.FILLED, ROUTED)
+        kernels.split_at(slab, segments[-1], 1, 1 << 40)
     found = sweep(slab, {State.ROUTED})
     slab.close()
     return found
@@ -166,7 +166,7 @@ def test_what_is_released_while_it_is_read_holds_nothing() -> None:
     with new_slab(GEOMETRY) as slab:
         owner = Input(slab, topics=[(b"t1", 1)])
         owner.receive([datagram(b"t1", bytes(9000))])
-        kernels.mark(slab, owner.close_all(), State.DELIVERED)
+        kernels.set_state(slab, owner.close_all(), State.DELIVERED)
         seen: list[int] = []
 
         def read(chunk: int) -> Iterator[int]:

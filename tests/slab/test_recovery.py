@@ -73,7 +73,7 @@ def send(slab: Slab, sender: Input, plan: Plan, run_length: int) -> list[SentBat
         segments: list[Segment] = []
         left = size
         while left:
-            head, rest = kernels.head_of(slab, ready.pop(0), left, 1 << 40)
+            head, rest = kernels.split_at(slab, ready.pop(0), left, 1 << 40)
             assert head
             segments.append(head)
             ready[:0] = [rest] if rest else []
@@ -82,7 +82,7 @@ def send(slab: Slab, sender: Input, plan: Plan, run_length: int) -> list[SentBat
         for index, segment in enumerate(segments):
             place(slab, segment, plan.partition, sequence, plan.epoch, opens_batch=index == 0)
             sequence = next_sequence(sequence, segment.records)
-        kernels.mark(slab, segments, HELD)
+        kernels.set_state(slab, segments, HELD)
     return batches
 
 
@@ -127,7 +127,7 @@ def test_what_was_acknowledged_leaves_the_others_as_they_were(
         in_order_of_place = sorted(sent, key=lambda batch: (batch.topic, batch.partition, batch.epoch))
         acknowledged = data.draw(st.sets(st.sampled_from(range(len(sent)))))
         for index in acknowledged:
-            kernels.mark(slab, in_order_of_place[index].segments, State.DELIVERED)
+            kernels.set_state(slab, in_order_of_place[index].segments, State.DELIVERED)
         left = [batch for index, batch in enumerate(in_order_of_place) if index not in acknowledged]
         assert spelled_out(slab, batches_of(sweep(slab, {State.IN_FLIGHT}))) == spelled_out(slab, left)
 
@@ -138,8 +138,8 @@ def test_sweep_finds_by_state_and_holder_in_order_of_arrival(slab: Slab) -> None
         sender.receive([datagram(topic)])
         sender.lanes.close_all()
     segments = sender.lanes.drain_closed()
-    kernels.mark(slab, segments[:2], word(State.QUEUED, 1))
-    kernels.mark(slab, segments[2:3], word(State.QUEUED, 2))
+    kernels.set_state(slab, segments[:2], word(State.QUEUED, 1))
+    kernels.set_state(slab, segments[2:3], word(State.QUEUED, 2))
     assert [found.segment for found in sweep(slab, set(State))] == segments
     assert [found.segment for found in sweep(slab, {State.QUEUED})] == segments[:3]
     assert [found.segment for found in sweep(slab, {State.QUEUED, State.FILLED}, 2)] == segments[2:3]
@@ -150,7 +150,7 @@ def test_find_says_what_sweep_says(slab: Slab) -> None:
     sender = Input(slab)
     sender.receive([datagram(partition_key=key) for key in (0, 1, 1)])
     [whole] = sender.close_all()
-    parts = [part for _, part in kernels.by_partition(slab, whole, [8, 9])]
+    parts = [part for _, part in kernels.split_by_partition(slab, whole, [8, 9])]
     for part in parts:
         place(slab, part, 9, 5, 3, opens_batch=True)
     assert [find(slab, part) for part in parts] == sweep(slab, set(State))
@@ -188,7 +188,7 @@ def test_arrivals_of_settled_records_count(slab: Slab) -> None:
     sender = Input(slab, linger_ms=0, topics=[(b"t1", 3)])
     for _ in range(4):
         sender.receive([datagram(), datagram()])
-        kernels.mark(slab, sender.lanes.drain_closed(), State.DELIVERED)
+        kernels.set_state(slab, sender.lanes.drain_closed(), State.DELIVERED)
     assert arrivals_from(slab, 0) == set(range(8))
     assert arrivals_from(slab, 5) == {5, 6, 7}
     assert arrivals_from(slab, 8) == set()
@@ -201,7 +201,7 @@ def test_damage_in_a_split_run_hides_only_what_is_behind_it_there(slab: Slab) ->
         sender.receive([datagram(value=b"x")] * 3)
     first, second = sender.lanes.drain_closed()
     assert first.chunk == second.chunk
-    kernels.mark(slab, [first, second], HELD)
+    kernels.set_state(slab, [first, second], HELD)
     split(slab, first.chunk, first.run)
     _, (damaged, _), _ = segment_records(slab, first)
     slab.words[(slab.chunk_at(first.chunk) + damaged + lay.RECORD_VALUE_LENGTH) >> 2] = 2**31

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels import by_partition, mark
+from bruce_mp.kernels import set_state, split_by_partition
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
@@ -49,9 +49,9 @@ def in_flight(slab: Slab) -> list[Segment]:
     sender.receive([datagram(b"new", b"x", partition_key=key) for key in (0, 1, 0)])
     shared, whole, cut = sender.close_all()
     split(slab, cut.chunk, cut.run)
-    _, (_, part), _ = by_partition(slab, shared, [4, 5])
+    _, (_, part), _ = split_by_partition(slab, shared, [4, 5])
     segments = [whole, cut, part]
-    mark(slab, segments, word(State.IN_FLIGHT, 0))
+    set_state(slab, segments, word(State.IN_FLIGHT, 0))
     return segments
 
 

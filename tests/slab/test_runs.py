@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels import mark
+from bruce_mp.kernels import set_state
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import State, word
 from bruce_mp.slab.runs import (
@@ -79,7 +79,7 @@ def test_runs_stand_one_behind_the_other(slab: Slab) -> None:
 def test_splitting_keeps_what_the_run_said(slab: Slab, first: int) -> None:
     whole = a_run(slab)
     place(slab, whole, 2, first, 9, opens_batch=True)
-    mark(slab, [whole], word(State.IN_FLIGHT, 6))
+    set_state(slab, [whole], word(State.IN_FLIGHT, 6))
     run_at = slab.chunk_at(whole.chunk) + whole.run
     slab.view[run_at + lay.RUN_ATTEMPTS] = 3
     for _ in range(2):
@@ -103,7 +103,7 @@ def test_splitting_what_has_no_place_yet(slab: Slab) -> None:
 def test_a_crash_while_a_run_is_split_leaves_it_whole_or_split(slab: Slab) -> None:
     whole = a_run(slab)
     place(slab, whole, 2, 5, 9, opens_batch=True)
-    mark(slab, [whole], word(State.QUEUED, 6))
+    set_state(slab, [whole], word(State.QUEUED, 6))
     area = range(slab.chunks_at, slab.geometry.file_size)
     images = crash_images(slab, [area], lambda: split(slab, whole.chunk, whole.run))
     words_of = []

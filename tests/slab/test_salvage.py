@@ -118,7 +118,7 @@ def test_what_is_held_is_found_whatever_its_state(
         for segment, (state, cut) in zip(segments, fates, strict=False):
             if cut:
                 split(slab, segment.chunk, segment.run)
-            kernels.mark(slab, [segment], word(state, 1))
+            kernels.set_state(slab, [segment], word(state, 1))
         for settled in (False, True):
             found = Found(path, settled=settled)
             assert found.damage == []
@@ -142,9 +142,9 @@ def test_states_of_whole_and_split_runs(tmp_path: Path) -> None:
     sender.receive([datagram(b"t1", b"%d" % number) for number in range(3)] + [datagram(b"t2", b"x")])
     first, second = sender.close_all()
     split(slab, first.chunk, first.run)
-    parts = kernels.head_of(slab, first, 1, 1000)
+    parts = kernels.split_at(slab, first, 1, 1000)
     assert parts[0] is not None
-    kernels.mark(slab, [parts[0]], word(State.IN_FLIGHT, 2))
+    kernels.set_state(slab, [parts[0]], word(State.IN_FLIGHT, 2))
     Row(slab, DISPATCHER_ROW).settle([second], State.DISCARDED, 10, {1: 1})
     found = Found(path, settled=True)
     states = [(kept.state, kept.reason, kept.was_sent) for kept in found.records]
@@ -273,7 +273,7 @@ def test_a_superblock_that_is_lost_is_made_up_from_the_rest(tmp_path: Path, page
     geometry = Geometry.for_size(1 << 20, largest)
     fill(path, geometry)
     slab = Slab(path)
-    kernels.Receiver(slab)
+    kernels.DatagramReceiver(slab)
     put_in_landing_zone(slab, [b"one", b"two", b"three"])
     del slab
     overwrite(path, 0, page)
@@ -389,7 +389,7 @@ def test_a_record_whose_chunk_was_used_again_meanwhile_is_not_taken_for_what_it_
     records = salvage.records()
     kept = next(records)
     assert salvage.body(kept) == (b"", b"first", b"")
-    kernels.mark(slab, segments, State.DELIVERED)
+    kernels.set_state(slab, segments, State.DELIVERED)
     sender.pool.release_seals()
     sender.pool.reclaim(SMALL.chunks)
     for _ in range(SMALL.chunks):

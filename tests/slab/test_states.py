@@ -82,14 +82,14 @@ class Machine(RuleBasedStateMachine):
         if after in lay.SETTLED:
             self.settled_by.settle([segment], after, 14 if after is State.DISCARDED else 0, {1: segment.records})
         else:
-            taken = kernels.take(self.slab, [segment], word(before, held_by), word(after, holder))
+            taken = kernels.claim(self.slab, [segment], word(before, held_by), word(after, holder))
             assert taken == [segment]
         for arrival in arrivals:
             assert self.states[arrival] == (before, held_by)
             self.states[arrival] = after, holder
         again = word(before, held_by)
         if word(after, holder) != again:
-            assert kernels.take(self.slab, [segment], again, again) == []  # a doorbell that rings twice
+            assert kernels.claim(self.slab, [segment], again, again) == []  # a doorbell that rings twice
 
     # --- work of the processes
     # -----------------------------------------------------------------------------------------
@@ -153,13 +153,13 @@ class Machine(RuleBasedStateMachine):
         before = self.arrivals(segment)
         parts: list[Segment | None]
         if how == "count":
-            parts = [*kernels.head_of(self.slab, segment, number, 1 << 40)]
+            parts = [*kernels.split_at(self.slab, segment, number, 1 << 40)]
         elif how == "size":
-            parts = [*kernels.head_of(self.slab, segment, 1 << 40, number * 100)]
+            parts = [*kernels.split_at(self.slab, segment, 1 << 40, number * 100)]
         elif how == "bytes":
             parts = [part for _, part in kernels.by_size(self.slab, segment, number * 50)]
         else:
-            parts = [part for _, part in kernels.by_partition(self.slab, segment, [5, 6, 7, 6])]
+            parts = [part for _, part in kernels.split_by_partition(self.slab, segment, [5, 6, 7, 6])]
         self.segments.remove(segment)
         self.segments += [part for part in parts if part]
         assert [arrival for part in parts if part for arrival in self.arrivals(part)] == before
@@ -229,10 +229,10 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_stale_doorbell_rings(self, data: st.DataObject) -> None:
         segment, old = data.draw(st.sampled_from(self.stale))
-        assert kernels.take(self.slab, [segment], old, old) == []
+        assert kernels.claim(self.slab, [segment], old, old) == []
         if not is_current(self.slab, segment):
             for state in State:
-                assert kernels.take(self.slab, [segment], word(state), word(state)) == []
+                assert kernels.claim(self.slab, [segment], word(state), word(state)) == []
 
 
 Machine.TestCase.settings = examples(60, steps=60)

@@ -89,7 +89,7 @@ def test_a_broker_with_a_dispatcher(daemon: PagesOfNoDaemon) -> None:
         Row(daemon.slab, lay.ROW_FIRST_DISPATCHER + 3).add(counter, 4)
     for count, state in ((2, State.QUEUED), (3, State.IN_FLIGHT), (5, State.ASSIGNED), (7, State.ROUTED)):
         segments = daemon.filled.receive(b"news", count, state)
-        kernels.mark(daemon.slab, segments, word(state, 3))
+        kernels.set_state(daemon.slab, segments, word(state, 3))
     daemon.standings.take([router(), failed()], NOW_MS)
     daemon.steady_ms += 1500
     assert daemon.json("/brokers/json")["brokers"][0] == {

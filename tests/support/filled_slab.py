@@ -61,7 +61,7 @@ class FilledSlab:
             return []
         self._lanes.close_all()
         segments = self._lanes.drain_closed()
-        kernels.mark(self.slab, segments, word(state, 1))
+        kernels.set_state(self.slab, segments, word(state, 1))
         return segments
 
     def close(self) -> None:

@@ -113,7 +113,7 @@ class InputProcess:
     def deliver_all(self) -> int:
         """Act as router and dispatchers; return the number of delivered messages."""
         found: list[Segment] = [item.segment for item in sweep(self.slab, {State.FILLED})]
-        kernels.mark(self.slab, found, State.DELIVERED)
+        kernels.set_state(self.slab, found, State.DELIVERED)
         return sum(segment.records for segment in found)
 
     def next_runs(self) -> list[Segment]:

@@ -72,7 +72,7 @@ def test_received_is_delivered_discarded_or_held(sizes: list[list[int]], fates: 
                 counter = Counter.MsgDelivered if state is State.DELIVERED else discarded(DiscardReason.BAD_TOPIC)
                 settler.settle([segment], state, 0, {counter: segment.records})
             else:
-                kernels.mark(slab, [segment], word(state, 1))
+                kernels.set_state(slab, [segment], word(state, 1))
                 expected[STAGES[state]] += segment.records
         books = read_books(slab)
         assert books.consistent

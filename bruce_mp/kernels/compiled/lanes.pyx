@@ -18,12 +18,12 @@ from bruce_mp.kernels.compiled.wire cimport *
 
 import os
 
-from bruce_mp.kernels.pure import pace as pure_pace
-from bruce_mp.kernels.pure.intake import Intake as PureIntake
+from bruce_mp.kernels.pure import arrival_rate as pure_pace
+from bruce_mp.kernels.pure.intake import DatagramIntake as PureDatagramIntake
 from bruce_mp.kernels.pure.intake import Taken
 from bruce_mp.kernels.pure.lanes import IDLE_MS, WAKE_SLACK_MS, Ingested, NoRoom
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
-from bruce_mp.kernels.pure.parse import Failure, Rejection
+from bruce_mp.kernels.pure.parse import Failure, RejectedMessage
 from bruce_mp.slab import layout
 from bruce_mp.slab.runs import Segment
 from bruce_mp.slab.tickets import TicketOffice
@@ -170,13 +170,13 @@ cdef object rejection_of(int slot, uint8_t *at, int64_t length):
     """Return the rejection for the first check that fails."""
     cdef int api_key, version
     if length < GENERIC_HEADER or <int32_t>big32(at) != length:
-        return Rejection(slot, Failure.MALFORMED, 0, 0)
+        return RejectedMessage(slot, Failure.MALFORMED, 0, 0)
     api_key, version = big16(at + 4), big16(at + 6)
     if api_key != ANY_PARTITION and api_key != PARTITION_KEY:
-        return Rejection(slot, Failure.UNSUPPORTED_API_KEY, api_key, version)
+        return RejectedMessage(slot, Failure.UNSUPPORTED_API_KEY, api_key, version)
     if version != 0 and version != 1:
-        return Rejection(slot, Failure.UNSUPPORTED_VERSION, api_key, version)
-    return Rejection(slot, Failure.MALFORMED, api_key, version)
+        return RejectedMessage(slot, Failure.UNSUPPORTED_VERSION, api_key, version)
+    return RejectedMessage(slot, Failure.MALFORMED, api_key, version)
 
 
 cdef inline uint64_t hash_of(uint8_t *name, uint64_t size) noexcept nogil:
@@ -592,8 +592,8 @@ class Lanes(PureLanes):
         if self._topics_version != before:
             self._work.forget()
 
-    def change_lingers(self, linger_ms):
-        super().change_lingers(linger_ms)
+    def apply_lingers(self, linger_ms):
+        super().apply_lingers(linger_ms)
         for lane in self._lanes.values():
             (<Lane>lane).linger_ms = 0
 
@@ -772,7 +772,7 @@ cdef int put_keyed(
 
 
 cdef int put_by_partition(lanes, Work work, Target target, Group *group, uint8_t *base, int64_t now_ms) except -1:
-    """Cut a PartitionKey group by the partitions of its keys and append the parts."""
+    """StreamSplit a PartitionKey group by the partitions of its keys and append the parts."""
     cdef int used = cut_group(work, target, group), place
     cdef list kept = target.keyed_lanes
     cdef uint64_t index
@@ -898,8 +898,8 @@ cdef bint make_room(lanes, Work work, Lane lane, uint64_t size, int64_t now_ms) 
 
 
 # --- from the socket -------------------------------------------------------------------------------------------------
-cdef class Pace:
-    """`kernels.pure.pace.Pace`."""
+cdef class ArrivalRate:
+    """`kernels.pure.arrival_rate.ArrivalRate`."""
 
     cdef int64_t longest_us, most, room
     cdef int64_t since_us, seen, weight   # of the present window
@@ -908,29 +908,29 @@ cdef class Pace:
     cdef int64_t awake_us
     cdef double awake_messages_per_us, awake_bytes_per_us
 
-    def __init__(self, naps=pure_pace.NO_NAPS):
-        self.longest_us, self.most, self.room = naps
+    def __init__(self, coalescing=pure_pace.NO_COALESCING):
+        self.longest_us, self.most, self.room = coalescing
 
     cpdef void add(self, int64_t messages, int64_t size) noexcept:
         self.seen += messages
         self.weight += messages * HEAD_BYTES + 2 * size
 
-    cpdef int64_t nap_us(self, int64_t now_us) noexcept:
-        cdef double nap_us = self.longest_us, messages_per_us, bytes_per_us
+    cpdef int64_t coalescing_us(self, int64_t now_us) noexcept:
+        cdef double coalescing_us = self.longest_us, messages_per_us, bytes_per_us
         if now_us - self.since_us >= WINDOW_US:
             self.end_window(now_us)
         if now_us - self.awake_us > AWAKE_EVERY_US:
             return 0
         messages_per_us = max(self.messages_per_us, self.awake_messages_per_us)
         bytes_per_us = max(self.bytes_per_us, self.awake_bytes_per_us)
-        if nap_us * messages_per_us > self.most:
-            nap_us = self.most / messages_per_us
-        if nap_us * bytes_per_us > self.room:
-            nap_us = self.room / bytes_per_us
-        if nap_us < LEAST_US or nap_us * self.messages_per_us < LEAST_MESSAGES:
+        if coalescing_us * messages_per_us > self.most:
+            coalescing_us = self.most / messages_per_us
+        if coalescing_us * bytes_per_us > self.room:
+            coalescing_us = self.room / bytes_per_us
+        if coalescing_us < LEAST_US or coalescing_us * self.messages_per_us < LEAST_MESSAGES:
             return 0
         self.has_slept = True
-        return <int64_t>nap_us
+        return <int64_t>coalescing_us
 
     cdef void end_window(self, int64_t now_us) noexcept:
         cdef double elapsed_us = now_us - self.since_us
@@ -941,10 +941,10 @@ cdef class Pace:
         self.since_us, self.seen, self.weight, self.has_slept = now_us, 0, 0, False
 
 
-class Intake(PureIntake):
-    """`kernels.pure.intake.Intake`."""
+class DatagramIntake(PureDatagramIntake):
+    """`kernels.pure.intake.DatagramIntake`."""
 
-    pace_type = Pace
+    pace_type = ArrivalRate
 
     def __init__(self, slab, receiver, lanes, row, *, longest, counters):
         super().__init__(slab, receiver, lanes, row, longest=longest, counters=counters)
@@ -962,8 +962,8 @@ class Intake(PureIntake):
         cdef uint64_t amounts[4]
         cdef uint8_t *base
         cdef uint8_t *row
-        cdef int64_t landed = 0, offset_ms = now_ms - monotonic_us() // 1000, closed_ms = 0, now_us, nap_us
-        cdef Pace pace = self._pace
+        cdef int64_t landed = 0, offset_ms = now_ms - monotonic_us() // 1000, closed_ms = 0, now_us, coalescing_us
+        cdef ArrivalRate pace = self._pace
         cdef int count, most, slots = geometry.landing_slots, left_ms, timer_ms = self._timer_ms
         cdef Times *times = &work.times
         counters[0], counters[1], counters[2], counters[3] = self._counters
@@ -1009,9 +1009,9 @@ class Intake(PureIntake):
                     left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
                     if not left_ms:
                         break
-                    nap_us = pace.nap_us(now_us)
-                    if nap_us and nap_us < left_ms * 1000:
-                        sleep_us(nap_us)
+                    coalescing_us = pace.coalescing_us(now_us)
+                    if coalescing_us and coalescing_us < left_ms * 1000:
+                        sleep_us(coalescing_us)
                         now_ms = monotonic_us() // 1000 + offset_ms
                         left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
             return Taken(landed, 0, None)

@@ -1,1 +1,1 @@
-from bruce_mp.kernels.pure.receive import Receiver as Receiver
+from bruce_mp.kernels.pure.receive import DatagramReceiver as DatagramReceiver

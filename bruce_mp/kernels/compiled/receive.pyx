@@ -6,7 +6,7 @@ from bruce_mp.kernels.compiled.memory cimport *
 
 import os
 
-from bruce_mp.kernels.pure.receive import Receiver as PureReceiver
+from bruce_mp.kernels.pure.receive import DatagramReceiver as PureDatagramReceiver
 
 cdef extern from *:
     """
@@ -21,7 +21,7 @@ cdef extern from *:
     int recvmmsg(int, mmsghdr *, unsigned int, int, void *) nogil
 
 
-class Receiver(PureReceiver):
+class DatagramReceiver(PureDatagramReceiver):
     """The pure receiver, which prepares the message headers, with one C call for each batch."""
 
     def __init__(self, slab):

@@ -1,8 +1,8 @@
-from bruce_mp.kernels.pure.look import by_size as by_size
-from bruce_mp.kernels.pure.segments import bind as bind
-from bruce_mp.kernels.pure.segments import by_partition as by_partition
-from bruce_mp.kernels.pure.segments import head_of as head_of
-from bruce_mp.kernels.pure.segments import mark as mark
-from bruce_mp.kernels.pure.segments import number as number
-from bruce_mp.kernels.pure.segments import place as place
-from bruce_mp.kernels.pure.segments import take as take
+from bruce_mp.kernels.pure.inspect import by_size as by_size
+from bruce_mp.kernels.pure.segments import assign_sequences as assign_sequences
+from bruce_mp.kernels.pure.segments import bind_partition as bind_partition
+from bruce_mp.kernels.pure.segments import claim as claim
+from bruce_mp.kernels.pure.segments import set_state as set_state
+from bruce_mp.kernels.pure.segments import split_at as split_at
+from bruce_mp.kernels.pure.segments import split_by_partition as split_by_partition
+from bruce_mp.kernels.pure.segments import write_sequence as write_sequence

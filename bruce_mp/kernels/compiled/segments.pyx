@@ -62,7 +62,7 @@ cdef void store_word(Bounds *place, uint64_t records, uint32_t word) noexcept no
         at = look.next
 
 
-def take(slab, segments, uint32_t expected, uint32_t word):
+def claim(slab, segments, uint32_t expected, uint32_t word):
     cdef Memory memory
     cdef Part part
     cdef Bounds place
@@ -82,7 +82,7 @@ def take(slab, segments, uint32_t expected, uint32_t word):
     return taken
 
 
-def mark(slab, segments, uint32_t word):
+def set_state(slab, segments, uint32_t word):
     cdef Memory memory
     cdef Part part
     cdef Bounds place
@@ -124,7 +124,7 @@ cdef void place_one(Bounds *place, uint64_t records, int partition, int64_t sequ
         sequence, flag, at = following(sequence, 1), 0, look.next
 
 
-def place(slab, segments, int partition, int64_t sequence, int epoch, *, bint opens_batch):
+def write_sequence(slab, segments, int partition, int64_t sequence, int epoch, *, bint opens_batch):
     cdef Memory memory
     cdef Part part
     cdef Bounds where
@@ -141,7 +141,7 @@ def place(slab, segments, int partition, int64_t sequence, int epoch, *, bint op
         release(&memory)
 
 
-def bind(slab, segments, partitions):
+def bind_partition(slab, segments, partitions):
     cdef Memory memory
     cdef Part part
     cdef Bounds where
@@ -206,7 +206,7 @@ cdef object number_one(Memory *memory, uint64_t at, int partition, list segments
         free(parts)
 
 
-def number(slab, batches, uint32_t word, *, bint is_numbered):
+def assign_sequences(slab, batches, uint32_t word, *, bint is_numbered):
     cdef Memory memory
     cdef uint64_t at
     cdef list numbers = []
@@ -320,7 +320,7 @@ cdef inline object part_from(Part *whole, uint64_t first, uint64_t records, uint
     return tuple.__new__(Segment, (whole.chunk, whole.generation, whole.run, first, records, payload))
 
 
-def head_of(slab, segment, records, size):
+def split_at(slab, segment, records, size):
     cdef Memory memory
     cdef Part part
     cdef Bounds place
@@ -355,7 +355,7 @@ def head_of(slab, segment, records, size):
         release(&memory)
 
 
-def by_partition(slab, segment, partitions):
+def split_by_partition(slab, segment, partitions):
     cdef Memory memory
     cdef Part part
     cdef Bounds place, whole

@@ -1,2 +1,2 @@
-from bruce_mp.kernels.pure.cut import cut as cut
-from bruce_mp.kernels.pure.tally import tally as tally
+from bruce_mp.kernels.pure.outcomes import count_outcomes as count_outcomes
+from bruce_mp.kernels.pure.split_stream import split_stream as split_stream

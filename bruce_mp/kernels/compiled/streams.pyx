@@ -1,11 +1,11 @@
-"""Split of streams into messages, and counts of their outcomes: see `kernels/pure/cut.py` and `tally.py`."""
+"""Split of streams into messages, and counts of their outcomes: see `kernels/pure/split_stream.py` and `outcomes.py`."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
 from bruce_mp.kernels.compiled.memory cimport *
 
-from bruce_mp.kernels.pure.cut import Cut, Stop
-from bruce_mp.kernels.pure.tally import Place, Tally
+from bruce_mp.kernels.pure.split_stream import StreamSplit, SplitStop
+from bruce_mp.kernels.pure.outcomes import CountedUpTo, OutcomeCounts
 
 
 cdef enum:
@@ -21,13 +21,13 @@ cdef inline int32_t size_at(uint8_t *at) noexcept nogil:
     return <int32_t>(<uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3])
 
 
-def cut(buffer, int64_t at, int64_t end, int64_t longest):
+def split_stream(buffer, int64_t at, int64_t end, int64_t longest):
     cdef Py_buffer source
     cdef uint8_t *base
     cdef int64_t size = 0
     cdef int key
     cdef list places = []
-    stop = Stop.MORE
+    stop = SplitStop.MORE
     PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
     try:
         if at < 0 or end > source.len:
@@ -39,23 +39,23 @@ def cut(buffer, int64_t at, int64_t end, int64_t longest):
                 break
             size = size_at(base + at)
             if size < SIZE_BYTES:
-                stop = Stop.INVALID_SIZE
+                stop = SplitStop.INVALID_SIZE
                 break
             if size > longest:
-                stop = Stop.TOO_LARGE
+                stop = SplitStop.TOO_LARGE
                 break
             if at + size > end:
                 break
             key = <int>base[at + 4] << 8 | base[at + 5] if size >= HEADER else 0
             if key == BARRIER_KEY:
-                stop = Stop.BARRIER
+                stop = SplitStop.BARRIER
                 break
             if key == BEGIN_KEY or key == END_KEY:
-                stop = Stop.FENCE
+                stop = SplitStop.FENCE
                 break
             places.append((at, size))
             at += size
-        return Cut(places, at, stop, size)
+        return StreamSplit(places, at, stop, size)
     finally:
         PyBuffer_Release(&source)
 
@@ -113,7 +113,7 @@ cdef int add(dict counts, uint64_t key, uint64_t count) except -1:
     return 0
 
 
-def tally(slab, uint64_t chunk, place):
+def count_outcomes(slab, uint64_t chunk, place):
     cdef Memory memory
     cdef uint8_t *base
     cdef uint8_t *run
@@ -128,7 +128,7 @@ def tally(slab, uint64_t chunk, place):
         base = memory.chunks + chunk * CHUNK_BYTES
         limit = base + <uint64_t>load32(base + CHUNK_SPAN) * CHUNK_BYTES
         if limit > memory.chunks + memory.count * CHUNK_BYTES:
-            return Tally(Place(number, at), counts)
+            return OutcomeCounts(CountedUpTo(number, at), counts)
         while number < load32(base + CHUNK_RUNS):
             run = base + at
             if run + RUN_HEADER > limit or load32(run + RUN_MAGIC_AT) != RUN_MAGIC:
@@ -139,6 +139,6 @@ def tally(slab, uint64_t chunk, place):
             count_run(counts, run, run + size)
             at += size
             number += 1
-        return Tally(Place(number, at), counts)
+        return OutcomeCounts(CountedUpTo(number, at), counts)
     finally:
         release(&memory)

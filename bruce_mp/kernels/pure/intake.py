@@ -9,17 +9,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from bruce_mp.kernels.pure.pace import Pace
+from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
 from bruce_mp.slab.landing import landed_lengths
 
 if TYPE_CHECKING:
+    from bruce_mp.kernels.pure.arrival_rate import Coalescing
     from bruce_mp.kernels.pure.lanes import Ingested, Lanes
-    from bruce_mp.kernels.pure.pace import Naps
-    from bruce_mp.kernels.pure.receive import Receiver
+    from bruce_mp.kernels.pure.receive import DatagramReceiver
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import Row
 
-__all__ = ["Intake", "PlainCounters", "Taken"]
+__all__ = ["DatagramIntake", "PlainCounters", "Taken"]
 
 
 class PlainCounters(NamedTuple):
@@ -39,13 +39,13 @@ class Taken(NamedTuple):
     ingested: Ingested | None
 
 
-class Intake:
+class DatagramIntake:
     """Receives datagrams of at most `longest` bytes."""
 
-    pace_type: ClassVar = Pace
+    pace_type: ClassVar = ArrivalRate
 
     def __init__(
-        self, slab: Slab, receiver: Receiver, lanes: Lanes, row: Row, *, longest: int, counters: PlainCounters
+        self, slab: Slab, receiver: DatagramReceiver, lanes: Lanes, row: Row, *, longest: int, counters: PlainCounters
     ) -> None:
         self._slab = slab
         self._receiver = receiver
@@ -57,9 +57,9 @@ class Intake:
         self._is_drained = False
         """True if the last batch emptied the socket's queue."""
 
-    def go_by(self, naps: Naps) -> None:
+    def apply_config(self, coalescing: Coalescing) -> None:
         """Apply new limits for naps."""
-        self._pace = self.pace_type(naps)
+        self._pace = self.pace_type(coalescing)
 
     def run(self, descriptor: int, limit: int, now_ms: int, until_ms: int) -> Taken:
         """Receive the messages that wait at a socket, batch by batch, at most `limit` messages.
@@ -86,6 +86,6 @@ class Intake:
         """Sleep if that saves CPU and nothing is due earlier."""
         due_ms = self._lanes.next_due_ms
         left_ms = (until_ms if due_ms is None else min(until_ms, due_ms)) - now_ms
-        nap_us = self._pace.nap_us(time.monotonic_ns() // 1000)
-        if 0 < nap_us < left_ms * 1000:
-            time.sleep(nap_us / 1_000_000)
+        coalescing_us = self._pace.coalescing_us(time.monotonic_ns() // 1000)
+        if 0 < coalescing_us < left_ms * 1000:
+            time.sleep(coalescing_us / 1_000_000)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.kernels.pure.chunk_source import Chunks, Thresholds
     from bruce_mp.kernels.pure.lenders import LaneKey
-    from bruce_mp.kernels.pure.parse import Item, Rejection
+    from bruce_mp.kernels.pure.parse import Item, RejectedMessage
     from bruce_mp.kernels.pure.timestamps import TimestampWindow, Windows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
@@ -71,7 +71,7 @@ class Ingested(NamedTuple):
 
     any_partition: int
     partition_key: int
-    rejections: list[Rejection]
+    rejections: list[RejectedMessage]
     no_room: list[NoRoom]
 
 
@@ -251,7 +251,7 @@ class Lanes:
             lane.due_ms = now_ms + self._linger_of(lane.head.topic, topic)
             self._wake_by(lane.due_ms - self.leeway_ms)
 
-    def change_lingers(self, linger_ms: Callable[[bytes], int]) -> None:
+    def apply_lingers(self, linger_ms: Callable[[bytes], int]) -> None:
         """Apply changed lingers; open runs keep their due times."""
         self._linger_ms = linger_ms
         self._lingers.clear()

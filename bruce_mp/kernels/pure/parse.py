@@ -18,7 +18,7 @@ from bruce_mp.slab.layout import stream_arrival
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Batch", "Failure", "Group", "Item", "Rejection", "parse"]
+__all__ = ["Batch", "Failure", "Group", "Item", "RejectedMessage", "parse"]
 
 _ANY: Final = 256
 _KEYED: Final = 257
@@ -43,7 +43,7 @@ class Failure(IntEnum):
     UNSUPPORTED_VERSION = 3
 
 
-class Rejection(NamedTuple):
+class RejectedMessage(NamedTuple):
     """A rejected message: its slot in the batch, the reason, and API key and version if they were readable."""
 
     slot: int
@@ -67,7 +67,7 @@ class Batch(NamedTuple):
     """A parsed batch: the messages of each group in order of arrival, and the rejected ones."""
 
     groups: dict[Group, list[Item]]
-    rejections: list[Rejection]
+    rejections: list[RejectedMessage]
 
 
 def parse(
@@ -84,7 +84,7 @@ def parse(
     Arrivals in `skip` are skipped.
     """
     groups: dict[Group, list[Item]] = {}
-    rejections: list[Rejection] = []
+    rejections: list[RejectedMessage] = []
     for index, (at, length) in enumerate(places):
         arrival = first_arrival + index
         if sources is not None:
@@ -147,15 +147,15 @@ _VERSIONS: Final = frozenset({0, _WITH_HEADERS})
 """Version and flags together."""
 
 
-def _rejection(buffer: memoryview, index: int, at: int, length: int) -> Rejection:
+def _rejection(buffer: memoryview, index: int, at: int, length: int) -> RejectedMessage:
     """Return the rejection for the first check that fails."""
     if length < _GENERIC.size:
-        return Rejection(index, Failure.MALFORMED, 0, 0)
+        return RejectedMessage(index, Failure.MALFORMED, 0, 0)
     size, api_key, version = _GENERIC.unpack_from(buffer, at)
     if size != length:
-        return Rejection(index, Failure.MALFORMED, 0, 0)
+        return RejectedMessage(index, Failure.MALFORMED, 0, 0)
     if api_key not in _KNOWN:
-        return Rejection(index, Failure.UNSUPPORTED_API_KEY, api_key, version)
+        return RejectedMessage(index, Failure.UNSUPPORTED_API_KEY, api_key, version)
     if version not in {0, 1}:
-        return Rejection(index, Failure.UNSUPPORTED_VERSION, api_key, version)
-    return Rejection(index, Failure.MALFORMED, api_key, version)
+        return RejectedMessage(index, Failure.UNSUPPORTED_VERSION, api_key, version)
+    return RejectedMessage(index, Failure.MALFORMED, api_key, version)

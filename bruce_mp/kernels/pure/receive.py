@@ -21,7 +21,7 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["Receiver"]
+__all__ = ["DatagramReceiver"]
 
 _MSG_DONTWAIT: Final = 0x40
 _HEADER: Final = Struct("<QIIQQQ")
@@ -29,7 +29,7 @@ _HEADER: Final = Struct("<QIIQQQ")
 _IOVEC: Final = Struct("<QQ")
 
 
-class Receiver:
+class DatagramReceiver:
     """Receives into the landing zone of a slab; only one process at a time may do so."""
 
     def __init__(self, slab: Slab) -> None:

@@ -25,10 +25,18 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["bind", "by_partition", "head_of", "mark", "number", "place", "take"]
+__all__ = [
+    "assign_sequences",
+    "bind_partition",
+    "claim",
+    "set_state",
+    "split_at",
+    "split_by_partition",
+    "write_sequence",
+]
 
 
-def take(slab: Slab, segments: Iterable[Segment], expected: int, word: int) -> list[Segment]:
+def claim(slab: Slab, segments: Iterable[Segment], expected: int, word: int) -> list[Segment]:
     """Claim segments: store `word` where all state words are `expected`, and return these segments.
 
     Segments that are claimed already, belong to another process or are of an older generation are skipped: a frame is a
@@ -50,14 +58,14 @@ def _take_one(slab: Slab, segment: Segment, expected: int, word: int) -> bool:
     return True
 
 
-def mark(slab: Slab, segments: Iterable[Segment], word: int) -> None:
+def set_state(slab: Slab, segments: Iterable[Segment], word: int) -> None:
     """Store a state word for segments that this process holds."""
     for segment in segments:
         for at in segment_words(slab, segment):
             slab.words[at] = word
 
 
-def place(
+def write_sequence(
     slab: Slab, segments: Iterable[Segment], partition: int, sequence: int, epoch: int, *, opens_batch: bool
 ) -> None:
     """Write the final partition and sequence numbers of neighbouring segments: see `slab.runs.place`.
@@ -69,7 +77,7 @@ def place(
         sequence, opens_batch = next_sequence(sequence, segment.records), False
 
 
-def number(
+def assign_sequences(
     slab: Slab, batches: Iterable[tuple[int, int, Sequence[Segment]]], word: int, *, is_numbered: bool
 ) -> list[tuple[int, int] | None]:
     """Give batches the next sequence numbers of their partitions; return (epoch, base sequence) of each, -1 without
@@ -93,21 +101,21 @@ def _number_one(
     _, _, sequence, epoch = lay.PARTITION.unpack_from(slab.view, entry)
     if not is_numbered or epoch >= lay.LAST_EPOCH:
         epoch = sequence = NO_SEQUENCE
-    place(slab, segments, partition, sequence, epoch, opens_batch=True)
-    mark(slab, segments, word)
+    write_sequence(slab, segments, partition, sequence, epoch, opens_batch=True)
+    set_state(slab, segments, word)
     if sequence >= 0:
         following = next_sequence(sequence, sum(segment.records for segment in segments))
         store_next_sequence(slab, entry, following, epoch)
     return epoch, sequence
 
 
-def bind(slab: Slab, segments: Iterable[Segment], partitions: Iterable[int]) -> None:
+def bind_partition(slab: Slab, segments: Iterable[Segment], partitions: Iterable[int]) -> None:
     """Bind each segment to its partition; sequence numbers follow with the batch."""
     for segment, partition in zip(segments, partitions, strict=True):
         runs.place(slab, segment, partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=False)
 
 
-def by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> list[tuple[int, Segment]]:
+def split_by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> list[tuple[int, Segment]]:
     """Cut a PartitionKey segment by the partitions of its keys, in order.
 
     `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  The run is split only if necessary.  A run
@@ -134,7 +142,7 @@ def _part(segment: Segment, members: list[tuple[int, int]]) -> Segment:
     return segment._replace(first=members[0][0], records=len(members), payload=payload)
 
 
-def head_of(slab: Slab, segment: Segment, records: int, size: int) -> tuple[Segment | None, Segment | None]:
+def split_at(slab: Slab, segment: Segment, records: int, size: int) -> tuple[Segment | None, Segment | None]:
     """Cut a segment into a head of at most `records` records and `size` bytes of payload, and the rest.
 
     Either may be None.  A cut splits the run.

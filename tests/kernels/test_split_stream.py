@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.kernels import Stop, cut
+from bruce_mp.kernels import SplitStop, split_stream
 from bruce_mp.kernels.pure.parse import parse
 from bruce_mp.protocol.barrier_wire import BARRIER_KEY, Level, encode_barrier
 from bruce_mp.protocol.client_wire import Rejection, encode_any_partition, parse_message
@@ -18,7 +18,7 @@ from kernels.test_parse import as_oracle_says, damaged, good
 from support.examples import examples
 
 if TYPE_CHECKING:
-    from bruce_mp.kernels import Cut
+    from bruce_mp.kernels import StreamSplit
 
 LONGEST: Final = 100_000
 BARRIER: Final = encode_barrier(b"01234567", Level.DELIVERED, 1000)
@@ -26,9 +26,9 @@ STREAM_KEYS: Final = {key.to_bytes(2, "big") for key in (BARRIER_KEY, BEGIN_KEY,
 SHORTEST_FENCE: Final = bytes.fromhex("0000000801040000")
 
 
-def cut_all(data: bytes, longest: int = LONGEST) -> Cut:
+def cut_all(data: bytes, longest: int = LONGEST) -> StreamSplit:
     """Split bytes in the middle of a buffer."""
-    found = cut(memoryview(b"\xff" * 3 + data + b"\0\0\0\x08" * 3), 3, 3 + len(data), longest)
+    found = split_stream(memoryview(b"\xff" * 3 + data + b"\0\0\0\x08" * 3), 3, 3 + len(data), longest)
     return found._replace(at=found.at - 3, places=[(at - 3, size) for at, size in found.places])
 
 
@@ -55,7 +55,7 @@ def test_whole_messages_are_cut_and_the_beginning_of_one_is_left(sent: list[byte
     beginning = (100).to_bytes(4, "big")[:kept] + bytes(max(0, kept - 4))
     found = cut_all(data + beginning)
     assert [(data + beginning)[at : at + size] for at, size in found.places] == sent
-    assert (found.at, found.stop) == (len(data), Stop.MORE)
+    assert (found.at, found.stop) == (len(data), SplitStop.MORE)
     assert found.size == (100 if kept >= 4 else 0)
 
 
@@ -71,8 +71,8 @@ def test_however_a_stream_is_cut_it_says_what_datagrams_would(
     ends = range(1, len(data) + 1) if bytewise else sorted({min(at, len(data)) for at in cuts} | {len(data)})
     begin, places = 0, []
     for end in ends:
-        found = cut(memoryview(data), begin, end, LONGEST)
-        assert found.stop is Stop.MORE
+        found = split_stream(memoryview(data), begin, end, LONGEST)
+        assert found.stop is SplitStop.MORE
         places += found.places
         begin = found.at
     assert begin == len(data)
@@ -84,32 +84,32 @@ def test_however_a_stream_is_cut_it_says_what_datagrams_would(
 def test_a_size_less_than_its_own_length_ends_everything(size: int) -> None:
     first = encode_any_partition("t", b"v", timestamp_ms=0)
     found = cut_all(first + size.to_bytes(4, "big", signed=True) + first)
-    assert found == ([(0, len(first))], len(first), Stop.INVALID_SIZE, size)
+    assert found == ([(0, len(first))], len(first), SplitStop.INVALID_SIZE, size)
 
 
 @pytest.mark.parametrize("excess", [0, 1])
 def test_a_message_that_is_too_large_is_told_by_its_size_alone(excess: int) -> None:
     found = cut_all((1000 + excess).to_bytes(4, "big"), longest=1000)
-    assert found.stop is (Stop.TOO_LARGE if excess else Stop.MORE)
+    assert found.stop is (SplitStop.TOO_LARGE if excess else SplitStop.MORE)
 
 
 @pytest.mark.parametrize("size", [4, 5, 6, 7])
 def test_messages_too_short_for_a_header_are_messages(size: int) -> None:
     short = size.to_bytes(4, "big") + b"\x01\x02\0"[: size - 4]
     found = cut_all(short + short + BARRIER)
-    assert found == ([(0, size), (size, size)], 2 * size, Stop.BARRIER, len(BARRIER))
+    assert found == ([(0, size), (size, size)], 2 * size, SplitStop.BARRIER, len(BARRIER))
 
 
 @pytest.mark.parametrize("missing", [0, 1, 18, 19, 21])
 def test_a_barrier_is_one_when_it_is_complete(missing: int) -> None:
     first = encode_any_partition("t", b"v", timestamp_ms=0)
     found = cut_all((first + BARRIER)[: len(first) + len(BARRIER) - missing])
-    stop, size = (Stop.MORE, 24 if missing < 21 else 0) if missing else (Stop.BARRIER, 24)
+    stop, size = (SplitStop.MORE, 24 if missing < 21 else 0) if missing else (SplitStop.BARRIER, 24)
     assert found == ([(0, len(first))], len(first), stop, size)
 
 
 @pytest.mark.parametrize("key", [BEGIN_KEY, END_KEY])
 def test_a_fence_without_a_body_stops_a_stream_and_is_an_unsupported_key_in_a_datagram(key: int) -> None:
     fence = (8).to_bytes(4, "big") + key.to_bytes(2, "big") + b"\0\0"
-    assert cut_all(fence) == ([], 0, Stop.FENCE, 8)
+    assert cut_all(fence) == ([], 0, SplitStop.FENCE, 8)
     assert parse_message(fence) == Rejection(DiscardReason.UNSUPPORTED_API_KEY, key)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["NO_NAPS", "Naps", "Pace"]
+__all__ = ["NO_COALESCING", "ArrivalRate", "Coalescing"]
 
 WINDOW_US: Final = 2000
 """Minimum length of a window over which the rate is measured."""
@@ -20,7 +20,7 @@ HEAD_BYTES: Final = 768
 """Bytes that the kernel charges a sender's buffer for a datagram, beside up to twice its length."""
 
 
-class Naps(NamedTuple):
+class Coalescing(NamedTuple):
     """The limits of a nap.
 
     A nap has at most `longest_us` microseconds, with at most `messages` expected messages, for which the kernel charges
@@ -32,14 +32,14 @@ class Naps(NamedTuple):
     room: int
 
 
-NO_NAPS: Final = Naps(0, 0, 0)
+NO_COALESCING: Final = Coalescing(0, 0, 0)
 
 
-class Pace:
+class ArrivalRate:
     """The rate of one socket's messages.  Times are in microseconds on a steady clock."""
 
-    def __init__(self, naps: Naps = NO_NAPS) -> None:
-        self._naps = naps
+    def __init__(self, coalescing: Coalescing = NO_COALESCING) -> None:
+        self._coalescing = coalescing
         self._since_us = self._seen = self._weight = 0
         """Of the present window: its start, its messages, and the bytes that the kernel charged for them."""
         self._has_slept = False
@@ -55,28 +55,28 @@ class Pace:
         self._seen += messages
         self._weight += messages * HEAD_BYTES + 2 * size
 
-    def nap_us(self, now_us: int) -> int:
+    def coalescing_us(self, now_us: int) -> int:
         """Return the length of a nap for an empty queue; 0 = no nap."""
         if now_us - self._since_us >= WINDOW_US:
             self._end_window(now_us)
         if now_us - self._awake_us > AWAKE_EVERY_US:
             return 0
-        nap_us = self._longest_us()
-        if nap_us < LEAST_US or nap_us * self._messages_per_us < LEAST_MESSAGES:
+        coalescing_us = self._longest_us()
+        if coalescing_us < LEAST_US or coalescing_us * self._messages_per_us < LEAST_MESSAGES:
             return 0
         self._has_slept = True
-        return int(nap_us)
+        return int(coalescing_us)
 
     def _longest_us(self) -> float:
         """Return the longest nap within the limits."""
         messages_per_us = max(self._messages_per_us, self._awake_messages_per_us)
         bytes_per_us = max(self._bytes_per_us, self._awake_bytes_per_us)
-        nap_us = float(self._naps.longest_us)
-        if nap_us * messages_per_us > self._naps.messages:
-            nap_us = self._naps.messages / messages_per_us
-        if nap_us * bytes_per_us > self._naps.room:
-            nap_us = self._naps.room / bytes_per_us
-        return nap_us
+        coalescing_us = float(self._coalescing.longest_us)
+        if coalescing_us * messages_per_us > self._coalescing.messages:
+            coalescing_us = self._coalescing.messages / messages_per_us
+        if coalescing_us * bytes_per_us > self._coalescing.room:
+            coalescing_us = self._coalescing.room / bytes_per_us
+        return coalescing_us
 
     def _end_window(self, now_us: int) -> None:
         elapsed_us = now_us - self._since_us

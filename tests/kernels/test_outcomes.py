@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.kernels import Place, tally
+from bruce_mp.kernels import CountedUpTo, count_outcomes
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_heads
 from bruce_mp.slab.file import Geometry
@@ -49,7 +49,7 @@ def chunks_of(slab: Slab) -> list[int]:
     return [chunk for chunk, state, _, _ in chunk_heads(slab) if state]
 
 
-def plain(slab: Slab, chunk: int, number: int) -> tuple[Place, dict[tuple[int, int, int], int]]:
+def plain(slab: Slab, chunk: int, number: int) -> tuple[CountedUpTo, dict[tuple[int, int, int], int]]:
     """Return the same counts by a reading of headers."""
     counts: dict[tuple[int, int, int], int] = {}
     at = lay.CHUNK_HEADER
@@ -61,11 +61,11 @@ def plain(slab: Slab, chunk: int, number: int) -> tuple[Place, dict[tuple[int, i
             word, reason = (record.word, record.reason) if is_split else (run.word, run.reason)
             found.append((record.arrival & (lay.ARRIVAL_SOURCES - 1), word & 0xFF, reason))
         if not all(state in lay.SETTLED for _, state, _ in found):
-            return Place(index, at), counts
+            return CountedUpTo(index, at), counts
         at += run.size
         for item in found if index >= number else ():
             counts[item] = counts.get(item, 0) + 1
-    return Place(slab.words[(slab.chunk_at(chunk) + lay.CHUNK_RUNS) >> 2], at), counts
+    return CountedUpTo(slab.words[(slab.chunk_at(chunk) + lay.CHUNK_RUNS) >> 2], at), counts
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -73,9 +73,9 @@ def test_it_counts_what_the_headers_say(seed: int) -> None:
     with new_slab(GEOMETRY) as slab:
         fill(slab, random.Random(seed))
         for chunk in chunks_of(slab):
-            found = tally(slab, chunk, Place())
+            found = count_outcomes(slab, chunk, CountedUpTo())
             assert found == plain(slab, chunk, 0)
-            assert tally(slab, chunk, found.place) == (found.place, {})
+            assert count_outcomes(slab, chunk, found.place) == (found.place, {})
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -87,4 +87,4 @@ def test_damage_ends_the_count_and_nothing_else(seed: int) -> None:
         start = slab.chunk_at(chunk)
         for _ in range(rng.randrange(1, 30)):
             slab.view[start + rng.randrange(lay.CHUNK_BYTES)] = rng.choice([0, 1, 0x7F, 0xFF])
-        tally(slab, chunk, Place())
+        count_outcomes(slab, chunk, CountedUpTo())

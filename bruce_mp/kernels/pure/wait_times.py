@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["Waits", "waits"]
+__all__ = ["WaitTimes", "wait_times"]
 
 
-class Waits(NamedTuple):
+class WaitTimes(NamedTuple):
     """Sums over batches: messages, their bytes and their waiting times.
 
     `delays` counts messages by bucket, without empty buckets; `waited_ms` is the sum over all messages.
@@ -29,9 +29,9 @@ class Waits(NamedTuple):
     delays: dict[int, int]
 
 
-def waits(
+def wait_times(
     slab: Slab, batches: Sequence[SentBatch], bounds_ms: Sequence[int], now_ms: int
-) -> tuple[Waits, dict[int, Waits]]:
+) -> tuple[WaitTimes, dict[int, WaitTimes]]:
     """Return the waiting times of batches' messages until `now_ms` on the steady clock: of all messages, and by topic.
 
     Each message counts with the time at which its run began.  A time in the future, which another daemon's life left,
@@ -39,7 +39,7 @@ def waits(
     a segment that disagrees with its headers.
     """
     total = _NOTHING
-    by_topic: dict[int, Waits] = {}
+    by_topic: dict[int, WaitTimes] = {}
     for batch in batches:
         for segment in batch.segments:
             segment_bounds(slab, segment)
@@ -50,11 +50,11 @@ def waits(
     return total, by_topic
 
 
-def _plus(sums: Waits, segment: Segment, delay_ms: int, bucket: int) -> Waits:
+def _plus(sums: WaitTimes, segment: Segment, delay_ms: int, bucket: int) -> WaitTimes:
     messages, size, waited_ms, delays = sums
     records = segment.records
     delays = {**delays, bucket: delays.get(bucket, 0) + records}
-    return Waits(messages + records, size + segment.payload, waited_ms + delay_ms * records, delays)
+    return WaitTimes(messages + records, size + segment.payload, waited_ms + delay_ms * records, delays)
 
 
-_NOTHING: Final = Waits(0, 0, 0, {})
+_NOTHING: Final = WaitTimes(0, 0, 0, {})

@@ -1,11 +1,11 @@
-"""Waiting times of record batches' messages: see `kernels/pure/waits.py`."""
+"""Waiting times of record batches' messages: see `kernels/pure/wait_times.py`."""
 
 from libc.stdlib cimport calloc, free
 
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.segments cimport refuse
 
-from bruce_mp.kernels.pure.waits import Waits
+from bruce_mp.kernels.pure.wait_times import WaitTimes
 
 
 cdef enum:
@@ -64,10 +64,10 @@ cdef int add_batch(slab, batch, Memory *memory, Bounded *bounds, uint64_t now_ms
 cdef object as_waits(Sums *sums, uint64_t buckets):
     cdef uint64_t index
     delays = {index: sums.delays[index] for index in range(buckets) if sums.delays[index]}
-    return tuple.__new__(Waits, (sums.messages, sums.size, sums.waited_ms, delays))
+    return tuple.__new__(WaitTimes, (sums.messages, sums.size, sums.waited_ms, delays))
 
 
-def waits(slab, batches, bounds_ms, uint64_t now_ms):
+def wait_times(slab, batches, bounds_ms, uint64_t now_ms):
     cdef Memory memory
     cdef Bounded bounds
     cdef dict places = {}

@@ -11,7 +11,7 @@ from enum import IntEnum, unique
 from struct import Struct
 from typing import Final, NamedTuple
 
-__all__ = ["Cut", "Stop", "cut"]
+__all__ = ["SplitStop", "StreamSplit", "split_stream"]
 
 _SIZE: Final = Struct(">i")
 _HEAD: Final = Struct(">ihh")
@@ -20,7 +20,7 @@ _FENCE: Final = frozenset({260, 261})
 
 
 @unique
-class Stop(IntEnum):
+class SplitStop(IntEnum):
     """The reason for the end of a cut."""
 
     MORE = 0
@@ -35,7 +35,7 @@ class Stop(IntEnum):
     """A complete frame that begins or ends a fenced attempt."""
 
 
-class Cut(NamedTuple):
+class StreamSplit(NamedTuple):
     """(offset, length) of each whole message, and the offset and reason of the end.
 
     `size` is that of the next message or frame, 0 where it is still unknown.
@@ -43,18 +43,18 @@ class Cut(NamedTuple):
 
     places: list[tuple[int, int]]
     at: int
-    stop: Stop
+    stop: SplitStop
     size: int
 
 
-def cut(buffer: memoryview, at: int, end: int, longest: int) -> Cut:
+def split_stream(buffer: memoryview, at: int, end: int, longest: int) -> StreamSplit:
     """Split the bytes from `at` to `end`; a message may have at most `longest` bytes, its size field included."""
     places: list[tuple[int, int]] = []
     while True:
         at = _cut_plain(buffer, at, end, longest, places)
         stop, size = _look(buffer, at, end, longest)
         if stop is not None:
-            return Cut(places, at, stop, size)
+            return StreamSplit(places, at, stop, size)
         places.append((at, size))
         at += size
 
@@ -71,17 +71,17 @@ def _cut_plain(buffer: memoryview, at: int, end: int, longest: int, places: list
     return at
 
 
-def _look(buffer: memoryview, at: int, end: int, longest: int) -> tuple[Stop | None, int]:
+def _look(buffer: memoryview, at: int, end: int, longest: int) -> tuple[SplitStop | None, int]:
     """Return the reason to stop at `at`, and the size there; no reason for a message too short for a header."""
     if at + _SIZE.size > end:
-        return Stop.MORE, 0
+        return SplitStop.MORE, 0
     (size,) = _SIZE.unpack_from(buffer, at)
     if size < _SIZE.size:
-        return Stop.INVALID_SIZE, size
+        return SplitStop.INVALID_SIZE, size
     if size > longest:
-        return Stop.TOO_LARGE, size
+        return SplitStop.TOO_LARGE, size
     if at + size > end:
-        return Stop.MORE, size
+        return SplitStop.MORE, size
     if size < _HEAD.size:
         return None, size
-    return (Stop.FENCE if _HEAD.unpack_from(buffer, at)[1] in _FENCE else Stop.BARRIER), size
+    return (SplitStop.FENCE if _HEAD.unpack_from(buffer, at)[1] in _FENCE else SplitStop.BARRIER), size

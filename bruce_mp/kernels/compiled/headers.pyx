@@ -1,12 +1,12 @@
-"""The run headers of many segments: see `kernels/pure/heads.py`."""
+"""The run headers of many segments: see `kernels/pure/headers.py`."""
 
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.segments cimport is_sound_run, refuse
 
-from bruce_mp.kernels.pure.heads import RunHead
+from bruce_mp.kernels.pure.headers import RunHead
 
 
-def heads(slab, segments):
+def read_headers(slab, segments):
     cdef Memory memory
     cdef Part part
     cdef Bounds place

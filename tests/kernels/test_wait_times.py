@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels import Waits, waits
+from bruce_mp.kernels import WaitTimes, wait_times
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.telemetry.delays import BOUNDS_MS
@@ -47,8 +47,8 @@ def put(filled: FilledSlab, messages: int, arrived_ms: int, topic: bytes = b"new
 def test_messages_count_in_the_bucket_of_their_delay(filled: FilledSlab, delay_ms: int, bucket: int) -> None:
     segment = put(filled, 7, NOW_MS)
     waited_ms = 7 * max(0, delay_ms)
-    found = Waits(7, segment.payload, waited_ms, {bucket: 7})
-    assert waits(filled.slab, [batch(NEWS, segment)], BOUNDS_MS, NOW_MS + delay_ms) == (found, {NEWS: found})
+    found = WaitTimes(7, segment.payload, waited_ms, {bucket: 7})
+    assert wait_times(filled.slab, [batch(NEWS, segment)], BOUNDS_MS, NOW_MS + delay_ms) == (found, {NEWS: found})
 
 
 def test_batches_of_a_topic_count_together_whatever_is_between_them(filled: FilledSlab) -> None:
@@ -56,14 +56,14 @@ def test_batches_of_a_topic_count_together_whatever_is_between_them(filled: Fill
     other = put(filled, 5, NOW_MS, b"clicks")
     sent = [batch(NEWS, first, second), batch(CLICKS, other), batch(NEWS, third)]
     size, waited_ms = first.payload + second.payload + third.payload, 2 * 3 + 3 * 4 + 4 * 100
-    assert waits(filled.slab, sent, (1, 10), NOW_MS) == (
-        Waits(14, size + other.payload, waited_ms, {0: 5, 1: 5, 2: 4}),
-        {NEWS: Waits(9, size, waited_ms, {1: 5, 2: 4}), CLICKS: Waits(5, other.payload, 0, {0: 5})},
+    assert wait_times(filled.slab, sent, (1, 10), NOW_MS) == (
+        WaitTimes(14, size + other.payload, waited_ms, {0: 5, 1: 5, 2: 4}),
+        {NEWS: WaitTimes(9, size, waited_ms, {1: 5, 2: 4}), CLICKS: WaitTimes(5, other.payload, 0, {0: 5})},
     )
 
 
 def test_nothing_has_waited_for_nothing(filled: FilledSlab) -> None:
-    assert waits(filled.slab, [], BOUNDS_MS, NOW_MS) == (Waits(0, 0, 0, {}), {})
+    assert wait_times(filled.slab, [], BOUNDS_MS, NOW_MS) == (WaitTimes(0, 0, 0, {}), {})
 
 
 def test_a_place_that_is_not_what_it_claims_is_refused(filled: FilledSlab) -> None:
@@ -76,4 +76,4 @@ def test_a_place_that_is_not_what_it_claims_is_refused(filled: FilledSlab) -> No
     ]
     for one in bad:
         with pytest.raises(SlabError):
-            waits(filled.slab, [batch(NEWS, segment), batch(NEWS, one)], BOUNDS_MS, NOW_MS)
+            wait_times(filled.slab, [batch(NEWS, segment), batch(NEWS, one)], BOUNDS_MS, NOW_MS)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["RunHead", "by_place", "heads"]
+__all__ = ["RunHead", "by_place", "read_headers"]
 
 
 class RunHead(NamedTuple):
@@ -28,7 +28,7 @@ class RunHead(NamedTuple):
     arrived_ms: int
 
 
-def heads(slab: Slab, segments: Iterable[Segment]) -> list[RunHead | None]:
+def read_headers(slab: Slab, segments: Iterable[Segment]) -> list[RunHead | None]:
     """Return the head of each segment's run; None without a sound header."""
     return [_head(slab, segment) for segment in segments]
 

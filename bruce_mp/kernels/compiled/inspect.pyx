@@ -1,9 +1,9 @@
-"""Inspection of a segment's records: see `kernels/pure/look.py`."""
+"""Inspection of a segment's records: see `kernels/pure/inspect.py`."""
 
 from bruce_mp.kernels.compiled.memory cimport *
 
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels.pure.look import TimeSpan
+from bruce_mp.kernels.pure.inspect import TimeSpan
 from bruce_mp.slab import runs
 
 

@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["Place", "Tally", "tally"]
+__all__ = ["CountedUpTo", "OutcomeCounts", "count_outcomes"]
 
 _SOURCE: Final = lay.ARRIVAL_SOURCES - 1
 
 
-class Place(NamedTuple):
+class CountedUpTo(NamedTuple):
     """A position in a chunk: the runs before number `run`, which begins at byte `at`, are counted."""
 
     run: int = 0
     at: int = lay.CHUNK_HEADER
 
 
-class Tally(NamedTuple):
+class OutcomeCounts(NamedTuple):
     """The new position, and numbers of messages by source, state (DELIVERED, DISCARDED) and reason."""
 
-    place: Place
+    place: CountedUpTo
     counts: dict[tuple[int, int, int], int]
 
 
-def tally(slab: Slab, chunk: int, place: Place) -> Tally:
+def count_outcomes(slab: Slab, chunk: int, place: CountedUpTo) -> OutcomeCounts:
     """Count the runs of a chunk from `place` on, up to the first that is not settled.
 
     Only the stream input that filled the chunk may call this.  Damage ends the count.
@@ -50,7 +50,7 @@ def tally(slab: Slab, chunk: int, place: Place) -> Tally:
             counts[outcome] = counts.get(outcome, 0) + 1
         at += size
         number += 1
-    return Tally(Place(number, at), counts)
+    return OutcomeCounts(CountedUpTo(number, at), counts)
 
 
 def _size_of(slab: Slab, run_at: int, room: int) -> int:

@@ -1,1 +1,0 @@
-from bruce_mp.kernels.pure.waits import waits as waits

@@ -1,0 +1,88 @@
+"""Naps happen where they save CPU, and never last until a queue or a send buffer is full."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from bruce_mp.kernels import ArrivalRate, Coalescing
+
+NAPS: Final = Coalescing(longest_us=2000, messages=128, room=53_248)
+
+
+def after(messages_per_ms: int, size: int, coalescing: Coalescing = NAPS) -> int:
+    """Return the length of a nap after some time at a constant rate."""
+    pace = ArrivalRate(coalescing)
+    pace.coalescing_us(1_000_000)
+    for _ in range(10):
+        pace.add(messages_per_ms, messages_per_ms * size)
+    return pace.coalescing_us(1_010_000)
+
+
+@pytest.mark.parametrize(
+    ("messages_per_ms", "size", "coalescing_us"),
+    [
+        (1, 100, 0),  # too few messages
+        (7, 100, 0),
+        (8, 100, 2000),
+        (20, 100, 2000),
+        (100, 10, 675),  # the send buffer: 53,248 / 788 messages
+        (100, 100, 550),
+        (200, 100, 0),  # full too soon
+        (20, 1000, 961),
+        (20, 10_000, 0),
+    ],
+)
+def test_how_long_it_sleeps(messages_per_ms: int, size: int, coalescing_us: int) -> None:
+    assert after(messages_per_ms, size) == coalescing_us
+
+
+def test_no_more_messages_are_to_be_expected_than_may_wait() -> None:
+    assert after(50, 10, NAPS._replace(messages=32)) == 640
+
+
+def test_it_never_sleeps_where_it_may_not() -> None:
+    assert after(20, 100, Coalescing(0, 0, 0)) == 0
+    assert after(20, 100, NAPS._replace(longest_us=399)) == 0
+
+
+def test_the_pace_is_that_of_the_last_two_milliseconds() -> None:
+    pace = ArrivalRate(NAPS)
+    pace.coalescing_us(1_000_000)
+    pace.add(40, 4000)
+    assert pace.coalescing_us(1_001_999) == 0
+    assert pace.coalescing_us(1_002_000) == 2000
+    pace.add(1, 100)
+    assert pace.coalescing_us(1_003_999) == 2000
+    assert pace.coalescing_us(1_004_000) == 0
+
+
+def test_a_sender_that_waits_for_it_counts_as_fast_as_it_was() -> None:
+    """A sender that blocks during naps fills its buffer and then sends nothing."""
+    pace = ArrivalRate(NAPS)
+    pace.coalescing_us(1_000_000)
+    pace.add(100 * 2, 200 * 100)
+    assert pace.coalescing_us(1_002_000) == 550
+    pace.add(60, 6000)
+    assert pace.coalescing_us(1_004_000) == 550
+    pace.add(60, 6000)
+    assert pace.coalescing_us(1_006_000) == 550
+
+    pace = ArrivalRate(NAPS._replace(messages=32))
+    pace.coalescing_us(1_000_000)
+    pace.add(100, 1000)
+    assert pace.coalescing_us(1_002_000) == 640
+    pace.add(60, 600)
+    assert pace.coalescing_us(1_004_000) == 640
+
+
+def test_once_in_a_while_it_stays_awake_to_see_how_fast_they_are() -> None:
+    pace = ArrivalRate(NAPS)
+    pace.coalescing_us(1_000_000)
+    coalescing = []
+    for now_us in range(1_002_000, 2_004_000, 2000):
+        pace.add(40, 4000)
+        coalescing.append(pace.coalescing_us(now_us))
+    assert set(coalescing) == {0, 2000}
+    assert [at for at, coalescing_us in enumerate(coalescing) if not coalescing_us] == [251]
