@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp import kernels
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.pipes.links import COPIES, DISCARDS
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.telemetry.copies import Copies
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bruce_mp.pipes.links import Links
     from bruce_mp.protocol.client_wire import Message
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["Discards", "ProcessReporter"]
@@ -35,7 +35,7 @@ _AT_ONCE: Final = MAX_SETTLED_SEGMENTS
 class ProcessReporter(DiscardReporter):
     """The discard reporter of one process."""
 
-    def __init__(self, config: Config, links: Links, row: Row) -> None:
+    def __init__(self, config: Config, links: Links, row: ProcessRow) -> None:
         super().__init__(links.sender(DISCARDS), config.http.bad_msg_prefix_size)
         self._links = links
         self._row = row
@@ -56,7 +56,7 @@ class ProcessReporter(DiscardReporter):
 class Discards:
     """Discards segments on behalf of one process."""
 
-    def __init__(self, slab: Slab, row: Row, reporter: DiscardReporter) -> None:
+    def __init__(self, slab: Slab, row: ProcessRow, reporter: DiscardReporter) -> None:
         self._slab = slab
         self._row = row
         self._reporter = reporter
@@ -75,7 +75,7 @@ class Discards:
                 self._report(segment, reason, topic)
             records = sum(segment.records for segment in some)
             raises = {discarded(reason): records} | ({} if counter is None else {counter: records})
-            self._row.settle(some, State.DISCARDED, reason, raises)
+            self._row.settle(some, RunState.DISCARDED, reason, raises)
 
     def _report(self, segment: Segment, reason: DiscardReason, topic: bytes) -> None:
         span = self._span(segment)

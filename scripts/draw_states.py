@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.protocol import connection_events
 from bruce_mp.router import routes
 from bruce_mp.slab import states
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.supervisor import lifecycle
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ MACHINES: Final = (
     Machine(
         "A run or a record",
         "`TRANSITIONS` in `bruce_mp/slab/states.py`. Each arrow names the process that stores the next state.",
-        [State.OPEN],
+        [RunState.OPEN],
         [
             Way(state, after, role.value)
             for state, following in states.TRANSITIONS.items()

@@ -22,7 +22,7 @@ from bruce_mp.errors import BruceError, DiscardReason, ExitCode, SlabError
 from bruce_mp.protocol.client_headers import decode_headers
 from bruce_mp.protocol.client_wire import Message, Rejection, parse_message
 from bruce_mp.slab.file import keep_off
-from bruce_mp.slab.layout import SETTLED, State
+from bruce_mp.slab.layout import SETTLED, RunState
 from bruce_mp.slab.salvage import Salvage
 from bruce_mp.telemetry.books import SPILLED, read_books, spilled
 from bruce_mp.telemetry.clock import wall_ms
@@ -175,9 +175,9 @@ class _Lines:
 
 
 def _info(kept: Kept) -> str:
-    if kept.state is State.DELIVERED:
+    if kept.state is RunState.DELIVERED:
         return "SLAB_DELIVERED"
-    if kept.state is State.DISCARDED:
+    if kept.state is RunState.DISCARDED:
         known = kept.reason in DiscardReason.__members__.values()
         return info_of(DiscardReason(kept.reason) if known else DiscardReason.BUG)
     return "SLAB_SENT" if kept.was_sent else "SLAB"

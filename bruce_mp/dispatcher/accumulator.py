@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.topics import TopicBatching
     from bruce_mp.kernels import RunHead
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["Accumulator"]
@@ -53,7 +53,7 @@ class Accumulator:
     `rule_of` returns the rule of a topic by its number, and raises KeyError for a removed topic.
     """
 
-    def __init__(self, slab: Slab, row: Row, rule_of: Callable[[int], TopicBatching]) -> None:
+    def __init__(self, slab: Slab, row: ProcessRow, rule_of: Callable[[int], TopicBatching]) -> None:
         self._slab = slab
         self._row = row
         self._places = slab.geometry.topics

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bruce_mp import kernels
-from bruce_mp.damage import without_damaged
 from bruce_mp.errors import SlabError
-from bruce_mp.slab.layout import State
+from bruce_mp.pipeline.corruption import without_damaged
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.tables import TopicTable
     from bruce_mp.telemetry.traffic import TrafficSums
 
@@ -34,7 +34,7 @@ __all__ = ["AckSettler"]
 class AckSettler:
     """Settles batches as delivered and adds them to the sums of their topics."""
 
-    def __init__(self, slab: Slab, row: Row, topics: TopicTable, traffic: TrafficSums) -> None:
+    def __init__(self, slab: Slab, row: ProcessRow, topics: TopicTable, traffic: TrafficSums) -> None:
         self._slab = slab
         self._row = row
         self._topics = topics
@@ -55,7 +55,7 @@ class AckSettler:
         names = [self._taken_well(topic) for topic in by_topic]
         segments = [segment for batch in batches for segment in batch.segments]
         raises = {Counter.MsgDelivered: total.messages, **raises_of(total.delays, total.waited_ms)}
-        self._row.settle(segments, State.DELIVERED, 0, raises)
+        self._row.settle(segments, RunState.DELIVERED, 0, raises)
         self._row.add(Counter.ConnectorGotSuccessfulAck, len(batches))
         for name, (messages, size, _, delays) in zip(names, by_topic.values(), strict=True):
             self._traffic.delivered(name, messages, size, delays)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.sections import Compression, CompressionConfig
     from bruce_mp.protocol.api_versions import BrokerAbilities
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
 
 __all__ = ["Compressor"]
 
@@ -52,7 +52,7 @@ class Compressor:
 
     def __init__(
         self,
-        row: Row,
+        row: ProcessRow,
         rule_of: Callable[[bytes], CompressionConfig],
         compression: Compression,
         plain: Container[tuple[bytes, int]] = (),

@@ -16,16 +16,16 @@ import random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp import kernels
-from bruce_mp.damage import refuse, without_damaged
 from bruce_mp.dispatcher.accumulator import Accumulator
 from bruce_mp.dispatcher.produce_responses import ResponseHandler
 from bruce_mp.dispatcher.queues import Queues, QueueState
 from bruce_mp.dispatcher.record_batches import BatchBuilder, BatchPlan
 from bruce_mp.dispatcher.send_queue import SendQueue
 from bruce_mp.errors import SlabError
+from bruce_mp.pipeline.corruption import quarantine, without_damaged
 from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
-from bruce_mp.slab.layout import State, word
-from bruce_mp.slab.numbering import is_numbering
+from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.producer_id import is_numbering
 from bruce_mp.slab.recovery import SentBatch, batches_of, find, sweep
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.protocol.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.discards import DiscardReporter
     from bruce_mp.telemetry.traffic import TrafficSums
@@ -71,7 +71,7 @@ class Dispatcher:
     """The queues of one dispatcher and its reactions to events.  `now` is in seconds of a monotonic clock."""
 
     def __init__(
-        self, slab: Slab, row: Row, config: Config, slot: int, reporter: DiscardReporter, *, incarnation: int
+        self, slab: Slab, row: ProcessRow, config: Config, slot: int, reporter: DiscardReporter, *, incarnation: int
     ) -> None:
         self._slab = slab
         self._row = row
@@ -182,7 +182,7 @@ class Dispatcher:
                 self._take_fresh(kind, topic, partition, segments, now_ms)
 
     def _take_fresh(self, kind: Kind, topic: int, partition: int, segments: Iterable[Segment], now_ms: int) -> None:
-        assigned, queued = word(State.ASSIGNED, self._slot), word(State.QUEUED, self._slot)
+        assigned, queued = state_word(RunState.ASSIGNED, self._slot), state_word(RunState.QUEUED, self._slot)
         taken = kernels.claim(self._slab, segments, assigned, queued)
         if kind is Kind.QUEUE:
             self._sort_in(self._accumulator.add(taken, kernels.read_headers(self._slab, taken), now_ms))
@@ -212,7 +212,7 @@ class Dispatcher:
                 [key] = kernels.by_place(self._slab, [segment])
                 places.setdefault(key, []).append(segment)
             except SlabError as error:
-                refuse(self._row, error)
+                quarantine(self._row, error)
         return places
 
     def _make_ready(self, topic: int, partition: int, segments: list[Segment]) -> None:
@@ -222,7 +222,7 @@ class Dispatcher:
 
     def _take_sent(self, segments: Iterable[Segment]) -> list[Segment]:
         """Claim parts of batches that another dispatcher built."""
-        assigned, in_flight = word(State.ASSIGNED_SENT, self._slot), word(State.IN_FLIGHT, self._slot)
+        assigned, in_flight = state_word(RunState.ASSIGNED_SENT, self._slot), state_word(RunState.IN_FLIGHT, self._slot)
         return kernels.claim(self._slab, segments, assigned, in_flight)
 
     def _take_over(self, batches: list[SentBatch]) -> None:
@@ -266,17 +266,17 @@ class Dispatcher:
 
     def _recover(self, sent: Iterable[Segment]) -> None:
         """Find a predecessor's records in the slab; it may have claimed only a part of `sent`."""
-        found = sweep(self._slab, {State.IN_FLIGHT, State.QUEUED}, self._slot)
-        in_flight = [part for part in found if part.state is State.IN_FLIGHT]
+        found = sweep(self._slab, {RunState.IN_FLIGHT, RunState.QUEUED}, self._slot)
+        in_flight = [part for part in found if part.state is RunState.IN_FLIGHT]
         self._doubt(batches_of(in_flight))
         self._adopt(batches_of([*in_flight, *(find(self._slab, segment) for segment in self._take_sent(sent))]))
         for part in found:
-            if part.state is State.QUEUED:
+            if part.state is RunState.QUEUED:
                 self._make_ready(part.topic, part.partition, [part.segment])
 
     def _say_what_is_returned(self) -> None:
         """Repeat RETURNED: the router may have died before it read the frame, or a predecessor before it sent one."""
-        states = {State.RETURNED: Kind.RETURNED, State.RETURNED_SENT: Kind.RETURNED_SENT}
+        states = {RunState.RETURNED: Kind.RETURNED, RunState.RETURNED_SENT: Kind.RETURNED_SENT}
         found = sweep(self._slab, states, self._slot)
         self._outbox += [Parcel(states[part.state], part.topic, part.partition, [part.segment]) for part in found]
         for topic, partition in {(part.topic, part.partition): None for part in found}:
@@ -322,7 +322,7 @@ class Dispatcher:
             elif isinstance(plan, BatchPlan):
                 self._put_back_sound(queue, plan)
             elif isinstance(plan, SlabError):
-                refuse(self._row, plan)  # it has left the queue
+                quarantine(self._row, plan)  # it has left the queue
         return batches
 
     def _put_back_sound(self, queue: PartitionQueue, plan: BatchPlan) -> None:
@@ -362,7 +362,7 @@ class Dispatcher:
 
     def on_rejected(self, batch: SentBatch, error: SlabError, now: float) -> None:
         """Remove the damaged records from a partition's last batch of `next_request`, which cannot be read."""
-        refuse(self._row, error)
+        quarantine(self._row, error)
         queue = self._queues.of(batch.topic, batch.partition)
         queue.answered(batch)
         self._responses.abandon_damaged(queue, batch)
@@ -467,10 +467,12 @@ class Dispatcher:
         if self._topics.has(queue.topic):  # a removed topic may have left an empty queue
             self.troubles.clear(self.topic_name(queue.topic), queue.partition)
         sent, fresh = queue.release()
-        self._give(Kind.RETURNED_SENT, State.RETURNED_SENT, queue, [part for batch in sent for part in batch.segments])
-        self._give(Kind.RETURNED, State.RETURNED, queue, fresh)
+        self._give(
+            Kind.RETURNED_SENT, RunState.RETURNED_SENT, queue, [part for batch in sent for part in batch.segments]
+        )
+        self._give(Kind.RETURNED, RunState.RETURNED, queue, fresh)
 
-    def _give(self, kind: Kind, state: State, queue: PartitionQueue, segments: list[Segment]) -> None:
+    def _give(self, kind: Kind, state: RunState, queue: PartitionQueue, segments: list[Segment]) -> None:
         if segments:
-            kernels.set_state(self._slab, segments, word(state, self._slot))
+            kernels.set_state(self._slab, segments, state_word(state, self._slot))
             self._outbox.append(Parcel(kind, queue.topic, queue.partition, segments))

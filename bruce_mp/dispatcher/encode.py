@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bruce_mp.protocol.api_versions import BrokerAbilities
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
 
 __all__ = ["BatchEncoder"]
 
@@ -34,7 +34,7 @@ class BatchEncoder:
     `keeps_empty`: an empty value stays empty instead of null.
     """
 
-    def __init__(self, slab: Slab, row: Row, compressor: Compressor, *, keeps_empty: bool = False) -> None:
+    def __init__(self, slab: Slab, row: ProcessRow, compressor: Compressor, *, keeps_empty: bool = False) -> None:
         self.keeps_empty = keeps_empty
         self._slab = slab
         self._row = row

@@ -15,7 +15,7 @@ from bruce_mp.dispatcher.core import REMIND_S, Dispatcher
 from bruce_mp.dispatcher.encode import BatchEncoder
 from bruce_mp.dispatcher.malloc_tuning import keep_freed_memory
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels import Row
+from bruce_mp.kernels import ProcessRow
 from bruce_mp.pipeline.msg_debug import tap_for
 from bruce_mp.pipes.broker_socket import BrokerSocket
 from bruce_mp.pipes.control import ConfigTaken, DebugTopics, Drain, NewConfig, Ready, Stop
@@ -72,7 +72,7 @@ class _DispatcherProcess:
         self._broker = start.broker
         self._config = start.config
         self._control = control
-        self._row = Row(slab, start.row)
+        self._row = ProcessRow(slab, start.row)
         incarnation = self._row.begin(os.getpid(), wall_ms())
         self._loop = Loop()
         self._resolver = Resolver(self._loop)

@@ -16,13 +16,13 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.damage import is_sound, refuse
 from bruce_mp.discarding import Discards
 from bruce_mp.dispatcher.ack_settlement import AckSettler
 from bruce_mp.dispatcher.partition_errors import PartitionErrors
 from bruce_mp.dispatcher.rejected_records import describe
 from bruce_mp.dispatcher.restamping import restamp
 from bruce_mp.errors import DiscardReason, SlabError
+from bruce_mp.pipeline.corruption import is_sound, quarantine
 from bruce_mp.protocol.error_actions import ERROR_TABLE, Action, ErrorRow, action_for
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.telemetry.clock import wall_ms
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bruce_mp.protocol.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import TopicTable
     from bruce_mp.telemetry.discards import DiscardReporter
@@ -59,7 +59,7 @@ class ResponseHandler:
     def __init__(
         self,
         slab: Slab,
-        row: Row,
+        row: ProcessRow,
         reporter: DiscardReporter,
         builder: BatchBuilder,
         *,
@@ -143,7 +143,7 @@ class ResponseHandler:
             if row.action is Action.SPLIT or not self._restamp(queue, batch, ack, topic):
                 self._split(queue, batch, ack, topic)
         except SlabError as error:
-            refuse(self._row, error)
+            quarantine(self._row, error)
             queue.drain()
             queue.failed += self._without_damaged(queue, batch)
 

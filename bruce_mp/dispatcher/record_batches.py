@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.slab.runs import NO_SEQUENCE, next_sequence
@@ -52,7 +52,7 @@ class BatchBuilder:
     def __init__(self, slab: Slab, sequences: PartitionTable, slot: int, *, max_bytes: int, idempotent: bool) -> None:
         self._slab = slab
         self._sequences = sequences
-        self._word = word(State.IN_FLIGHT, slot)
+        self._word = state_word(RunState.IN_FLIGHT, slot)
         self.max_bytes = max_bytes
         """The most bytes of keys and values of a new batch."""
         self.idempotent = idempotent
@@ -208,7 +208,7 @@ class BatchBuilder:
         """Count a failed attempt of a batch and return the count, which its first record stores, up to 255."""
         first = batch.segments[0]
         at = self._slab.chunk_at(first.chunk)
-        is_split = self._slab.words[(at + first.run) >> 2] & 0xFF == State.SPLIT
+        is_split = self._slab.words[(at + first.run) >> 2] & 0xFF == RunState.SPLIT
         at += first.first + lay.RECORD_ATTEMPTS if is_split else first.run + lay.RUN_ATTEMPTS
         self._slab.view[at] = attempts = min(255, self._slab.view[at] + 1)
         return attempts

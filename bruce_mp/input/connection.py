@@ -10,7 +10,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.config.accounts import TCP_USER
-from bruce_mp.slab.senders import SenderSums
+from bruce_mp.slab.sender_usage import SenderSums
 from bruce_mp.telemetry.discards import Peer
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from bruce_mp.input.quotas import AdmissionDecision, decide_admission
 from bruce_mp.input.timestamps import ClockWatch
 from bruce_mp.kernels import DatagramIntake, DatagramReceiver, PlainCounters
 from bruce_mp.slab import landing
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import arrivals_from, close_open_runs, cuts_from, sweep
 from bruce_mp.telemetry.counters import Counter, discarded
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.quotas import SenderQuotas
     from bruce_mp.kernels import Coalescing, Ingested, Lanes
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.discards import DiscardReporter
 
@@ -64,7 +64,7 @@ class DatagramAdmission:
     def __init__(
         self,
         slab: Slab,
-        row: Row,
+        row: ProcessRow,
         lanes: Lanes,
         reporter: DiscardReporter,
         *,
@@ -161,7 +161,7 @@ class DatagramAdmission:
             self.admit(landed, now_ms, arrivals_from(self._slab, self._base))
         self._lanes.close_all()
         self._lanes.drain_closed()
-        return [found.segment for found in sweep(self._slab, {State.FILLED})]
+        return [found.segment for found in sweep(self._slab, {RunState.FILLED})]
 
 
 def tally(

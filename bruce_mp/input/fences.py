@@ -19,9 +19,9 @@ from bruce_mp.kernels import Lanes
 from bruce_mp.protocol.fence_wire import EndReason
 from bruce_mp.slab import fences
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.handover_tickets import HandoverTickets
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import name_of, read_run
-from bruce_mp.slab.tickets import TicketOffice
 from bruce_mp.telemetry.books import of_all_rows
 from bruce_mp.telemetry.counters import Counter, discarded
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bruce_mp.protocol.fence_wire import Begin
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.spill import SpillFile
     from bruce_mp.slab.tables import TopicTable
@@ -80,7 +80,7 @@ NOT_UNDERSTOOD: Final = Ending(
 )
 
 
-class _Withheld(TicketOffice):
+class _Withheld(HandoverTickets):
     """Hands nothing over: the runs stay with the input."""
 
     def hand_over(self, run_at: int) -> None:
@@ -192,7 +192,7 @@ class Attempts:
         topics: TopicTable,
         *,
         shares: TopicShares,
-        row: Row,
+        row: ProcessRow,
         discards: Discards,
         reporter: DiscardReporter,
         spills: Spills,
@@ -343,7 +343,7 @@ class Attempts:
     def _abandon_spill(self, attempt: Attempt, file: SpillFile) -> None:
         reason = DiscardReason.ABANDONED_ATTEMPT
         raises = {lay.SPILL_OUT: file.messages, discarded(reason): file.messages}
-        self._row.settle((), State.DISCARDED, reason, raises)
+        self._row.settle((), RunState.DISCARDED, reason, raises)
         attempt.section.discard(reason, file.messages)
         self._reporter.note(reason, count=file.messages)
         if self._reporter.keeps_copies:

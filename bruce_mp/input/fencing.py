@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bruce_mp.pipes.start import Start
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.tables import TopicTable
     from bruce_mp.slab.topic_shares import TopicShares
     from bruce_mp.telemetry.discards import DiscardReporter
@@ -36,7 +36,7 @@ class Fencing:
         self,
         start: Start,
         slab: Slab,
-        row: Row,
+        row: ProcessRow,
         *,
         pool: ChunkPool,
         topics: TopicTable,

@@ -13,7 +13,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.input.clients import ConnectionSection
 from bruce_mp.kernels import CountedUpTo, count_outcomes
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
@@ -98,7 +98,7 @@ class Outcomes:
             section = self._sections.find(number)
             if section is None:  # only in damaged memory
                 continue
-            if state == State.DELIVERED:
+            if state == RunState.DELIVERED:
                 section.delivered += count
             else:
                 section.discard(DiscardReason(reason), count)

@@ -24,7 +24,7 @@ from bruce_mp.input.quotas import SenderQuotas, rules_for_datagrams
 from bruce_mp.input.receive_coalescing import coalescing_for
 from bruce_mp.input.run_publisher import RunPublisher
 from bruce_mp.input.timestamps import clock_step_ms, windows_for_datagrams
-from bruce_mp.kernels import ChunkPool, Lanes, Row
+from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
 from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
@@ -71,7 +71,7 @@ class _Input:
         self._queue = start.queue
         self._slab = slab
         self._control = control
-        self._row = Row(slab, start.row)
+        self._row = ProcessRow(slab, start.row)
         self._row.begin(os.getpid(), wall_ms())
         self._row_index = start.row
         self._links = Links(start.run_dir)

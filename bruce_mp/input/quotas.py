@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.config.accounts import TCP_USER, allow_list_of, limits_of
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import landing
-from bruce_mp.slab.senders import SenderSums, SenderTable
+from bruce_mp.slab.sender_usage import SenderSums, SenderTable
 from bruce_mp.telemetry.discards import Peer
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class SenderQuotas:
 
     def record_received(self, user: int, count: int, now_ms: int) -> None:
         """Count received messages."""
-        self._table.take(user, self._window(now_ms), count)
+        self._table.record_received(user, self._window(now_ms), count)
         self.add(user, SenderSums(received=count), now_ms)
 
     def add(self, user: int, sums: SenderSums, now_ms: int) -> None:
@@ -122,7 +122,7 @@ class SenderQuotas:
 class AdmissionDecision:
     """The verdict on a batch of datagrams by their senders; `senders` is None where they are unknown."""
 
-    senders: landing.Senders | None = None
+    senders: landing.DatagramSenders | None = None
     refused: dict[int, DiscardReason] = field(default_factory=dict)
     """Reasons of refused datagrams by slot."""
     taken: Tally[int] = field(default_factory=Tally)
@@ -164,7 +164,9 @@ def decide_admission(
     return found
 
 
-def _by_account(senders: landing.Senders, count: int, skip: Collection[int]) -> dict[tuple[int, int], Sequence[int]]:
+def _by_account(
+    senders: landing.DatagramSenders, count: int, skip: Collection[int]
+) -> dict[tuple[int, int], Sequence[int]]:
     """Return the slots of each user and group, in order."""
     _, uids, gids = senders
     if not skip and len(set(uids)) == len(set(gids)) == 1:

@@ -25,7 +25,7 @@ from bruce_mp.input.ingest_counters import recognised, report, report_no_room, t
 from bruce_mp.input.timestamps import warn_of_clock
 from bruce_mp.kernels import split_stream
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.spill import LONGEST_SLICE, delta
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bruce_mp.kernels import Ingested, Lanes, NoRoom
     from bruce_mp.pipes.loop import Loop, Timer
     from bruce_mp.slab.chunks import ChunkPool
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.spill import SpillFile
     from bruce_mp.telemetry.discards import DiscardReporter
 
@@ -92,7 +92,7 @@ class SpillFeed:
 
     def __init__(
         self,
-        row: Row,
+        row: ProcessRow,
         lanes: Lanes,
         pool: ChunkPool,
         *,
@@ -281,7 +281,7 @@ class SpillFeed:
             lost,
         )
         raises = {lay.SPILL_OUT: lost, lay.SPILL_RELEASED: delta(-lost), discarded(reason): lost}
-        self._row.settle((), State.DISCARDED, reason, raises)
+        self._row.settle((), RunState.DISCARDED, reason, raises)
         self._reporter.note(reason, count=lost)
         self._discard(each, reason, lost)
         file.move_to(file.end, file.messages)

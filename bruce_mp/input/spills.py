@@ -18,7 +18,7 @@ from bruce_mp.telemetry.books import total
 if TYPE_CHECKING:
     from bruce_mp.input.clients import ConnectionSection
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.spill import SpillDirectory, SpillFile
 
 __all__ = ["Released", "SpillRoom", "Spills"]
@@ -49,7 +49,7 @@ class Released(NamedTuple):
 class Spills:
     """The spill files of the worker with this row.  `most` is the bound in bytes; 0 disables spilling."""
 
-    def __init__(self, slab: Slab, row: Row, index: int, directory: SpillDirectory, most: int) -> None:
+    def __init__(self, slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory, most: int) -> None:
         self._slab = slab
         self._row = row
         self._index = index

@@ -35,11 +35,11 @@ from bruce_mp.input.run_publisher import RunPublisher
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.input.timestamps import clock_step_ms, windows_for_streams
-from bruce_mp.kernels import ChunkPool, Lanes, Row
+from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
 from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
 from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.loop import Loop
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.slab.topic_shares import TopicShares
@@ -83,7 +83,7 @@ class _Worker:
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         self._slab = slab
         self._control = control
-        self._row = Row(slab, start.row)
+        self._row = ProcessRow(slab, start.row)
         self._row.begin(os.getpid(), wall_ms())
         self._links = Links(start.run_dir)
         self._name = start.name
@@ -142,7 +142,7 @@ class _Worker:
     def run(self) -> None:
         self._fencing.recover()
         self._pool.release_seals()
-        self._publisher.publish_due([found.segment for found in sweep(self._slab, {State.FILLED})])
+        self._publisher.publish_due([found.segment for found in sweep(self._slab, {RunState.FILLED})])
         self._note_connections()
         self._loop.watch(self._control, lambda _: self._on_control())
         self._listen()

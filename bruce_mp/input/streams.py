@@ -29,7 +29,7 @@ from bruce_mp.input.timestamps import warn_of_clock
 from bruce_mp.kernels import SplitStop, split_stream
 from bruce_mp.protocol.fence_wire import decode_begin, encode_ended, is_end
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.senders import SenderSums
+from bruce_mp.slab.sender_usage import SenderSums
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.stream_batch import Portion
     from bruce_mp.kernels import Ingested, Lanes, NoRoom, StreamSplit
     from bruce_mp.slab.chunks import ChunkPool
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.discards import DiscardReporter
 
@@ -64,7 +64,7 @@ class StreamAdmission:
 
     def __init__(
         self,
-        row: Row,
+        row: ProcessRow,
         lanes: Lanes,
         pool: ChunkPool,
         reporter: DiscardReporter,

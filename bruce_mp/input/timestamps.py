@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.config.timestamps import TimestampPolicy, Timestamps
     from bruce_mp.kernels import Lanes, ReplacedTimestamps, Windows
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.telemetry.discards import Peer
 
 __all__ = ["ClockWatch", "clock_step_ms", "warn_of_clock", "windows_for_datagrams", "windows_for_streams"]
@@ -91,7 +91,7 @@ class ClockWatch:
     Credentials cost CPU time, so the kernel is asked for them only for a while after a timestamp was replaced.
     """
 
-    def __init__(self, lanes: Lanes, row: Row) -> None:
+    def __init__(self, lanes: Lanes, row: ProcessRow) -> None:
         self._lanes = lanes
         self._row = row
         self._search_until_ms = self._search_again_ms = 0

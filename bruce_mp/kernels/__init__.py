@@ -47,7 +47,7 @@ if CHOICE.compiled:
     from bruce_mp.kernels.compiled.lanes import ArrivalRate, DatagramIntake, Lanes
     from bruce_mp.kernels.compiled.message_set import encode_message_set
     from bruce_mp.kernels.compiled.receive import DatagramReceiver
-    from bruce_mp.kernels.compiled.rows import Row
+    from bruce_mp.kernels.compiled.rows import ProcessRow
     from bruce_mp.kernels.compiled.segments import (
         assign_sequences,
         bind_partition,
@@ -82,7 +82,7 @@ else:
     from bruce_mp.kernels.pure.split_stream import split_stream
     from bruce_mp.kernels.pure.wait_times import wait_times
     from bruce_mp.slab.chunks import ChunkPool
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
 
 __all__ = [
     "CHOICE",
@@ -101,9 +101,9 @@ __all__ = [
     "Lanes",
     "NoRoom",
     "PlainCounters",
+    "ProcessRow",
     "RejectedMessage",
     "ReplacedTimestamps",
-    "Row",
     "RunHead",
     "SplitStop",
     "StreamSplit",

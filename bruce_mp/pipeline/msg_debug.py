@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.pipes.links import Links
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.copies import Target
 
@@ -66,6 +66,6 @@ class WireTap:
             self._copies.add(Copy(target, now_ms, *fields))
 
 
-def tap_for(slab: Slab, links: Links, row: Row) -> WireTap:
+def tap_for(slab: Slab, links: Links, row: ProcessRow) -> WireTap:
     """Build the tap of a process."""
     return WireTap(slab, Copies(links.sender(COPIES), row.add))

@@ -21,7 +21,7 @@ from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.cluster import Address
 from bruce_mp.router.routes import DispatcherScope, LeaderlessBackoff, Route, ScopeEvent, ScopeState
 from bruce_mp.router.slots import SlotTable
-from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import find, sweep
 from bruce_mp.telemetry.counters import Counter
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bruce_mp.router.slab_tables import SlabTables
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import Found
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["Assignments"]
@@ -45,16 +45,16 @@ NOWHERE: Final = Address("", 0)
 """The address of a broker that is in no metadata: its dispatcher fails to connect and hands back its messages."""
 
 _HELD_BY_DISPATCHERS: Final = (
-    State.ASSIGNED,
-    State.ASSIGNED_SENT,
-    State.QUEUED,
-    State.IN_FLIGHT,
-    State.RETURNED,
-    State.RETURNED_SENT,
+    RunState.ASSIGNED,
+    RunState.ASSIGNED_SENT,
+    RunState.QUEUED,
+    RunState.IN_FLIGHT,
+    RunState.RETURNED,
+    RunState.RETURNED_SENT,
 )
 """Includes RETURNED records: newer ones must not pass them before their dispatcher announces them."""
 
-_ASSIGNED: Final = (State.ASSIGNED, State.ASSIGNED_SENT)
+_ASSIGNED: Final = (RunState.ASSIGNED, RunState.ASSIGNED_SENT)
 
 _Key = tuple[int, int]
 
@@ -68,7 +68,7 @@ class Assignments:
     def __init__(
         self,
         slab: Slab,
-        row: Row,
+        row: ProcessRow,
         delivery: Delivery,
         *,
         tables: SlabTables,
@@ -222,8 +222,8 @@ class Assignments:
 
     def _post(self, slot: int, parcel: Parcel) -> None:
         """Hand over: store the state word in the slab first, then queue the doorbell."""
-        state = State.ASSIGNED_SENT if parcel.kind is Kind.SENT else State.ASSIGNED
-        kernels.set_state(self._slab, parcel.segments, word(state, slot))
+        state = RunState.ASSIGNED_SENT if parcel.kind is Kind.SENT else RunState.ASSIGNED
+        kernels.set_state(self._slab, parcel.segments, state_word(state, slot))
         self._outbox.setdefault(slot, []).append(parcel)
 
     def _peer(self, slot: int) -> DispatcherScope:
@@ -376,8 +376,8 @@ class Assignments:
 
     def _take_back(self, slot: int, parcel: Parcel) -> None:
         sent = parcel.kind is Kind.RETURNED_SENT
-        theirs = word(State.RETURNED_SENT if sent else State.RETURNED, slot)
-        mine = word(State.ROUTED_SENT if sent else State.ROUTED, self._incarnation)
+        theirs = state_word(RunState.RETURNED_SENT if sent else RunState.RETURNED, slot)
+        mine = state_word(RunState.ROUTED_SENT if sent else RunState.ROUTED, self._incarnation)
         taken = kernels.claim(self._slab, parcel.segments, theirs, mine)
         route = self._route(parcel.topic, parcel.partition)
         (route.returned_sent if sent else route.returned).extend(taken)
@@ -421,8 +421,8 @@ class Assignments:
             self._row.add(Counter.PauseFinished)
         peer.step(ScopeEvent.HELLO)
         peer.session = next(self._sessions)
-        fresh = (found for found in assigned if found.state is State.ASSIGNED)
-        sent = _by_partition(found for found in assigned if found.state is State.ASSIGNED_SENT)
+        fresh = (found for found in assigned if found.state is RunState.ASSIGNED)
+        sent = _by_partition(found for found in assigned if found.state is RunState.ASSIGNED_SENT)
         self._outbox[slot] = [Parcel(Kind.RESYNC, peer.session)]
         for (topic, partition), some in sent.items():
             whole = some + self._assign_rest(slot, self._route(topic, partition))
@@ -432,7 +432,7 @@ class Assignments:
     def _assign_rest(self, slot: int, route: Route) -> list[Segment]:
         """Assign the rest of batches that a dead router assigned in part, so that no batch is cut."""
         rest, route.returned_sent = route.returned_sent, []
-        kernels.set_state(self._slab, rest, word(State.ASSIGNED_SENT, slot))
+        kernels.set_state(self._slab, rest, state_word(RunState.ASSIGNED_SENT, slot))
         return rest
 
     def _synced(self, slot: int, now_ms: int) -> None:

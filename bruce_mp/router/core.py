@@ -11,9 +11,9 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
-from bruce_mp.damage import refuse
 from bruce_mp.discarding import Discards
 from bruce_mp.errors import DiscardReason, SlabError
+from bruce_mp.pipeline.corruption import quarantine
 from bruce_mp.pipes.frames import Kind
 from bruce_mp.router.assignments import Assignments
 from bruce_mp.router.metadata_refresh import RefreshSchedule
@@ -23,7 +23,7 @@ from bruce_mp.router.slab_tables import EVERY_MS, SlabTables
 from bruce_mp.router.topics import Topic, portions_of
 from bruce_mp.router.unknown_topics import UnknownTopics
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import sweep, sweep_filled
 from bruce_mp.slab.runs import name_of, read_run
 from bruce_mp.telemetry.copies import Target
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from bruce_mp.router.cluster import ClusterView, TopicView
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import Found
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Run, Segment
     from bruce_mp.telemetry.discards import DiscardReporter
 
@@ -52,7 +52,7 @@ OVERHEAD: Final = 26
 PATIENCE_MS: Final = 2_000
 """The longest wait of parked messages for dispatchers that are starting, so that each gets its share."""
 
-_ROUTED: Final = (State.ROUTED, State.ROUTED_SENT)
+_ROUTED: Final = (RunState.ROUTED, RunState.ROUTED_SENT)
 
 _Key = tuple[int, int]
 
@@ -63,7 +63,7 @@ class Router:
     def __init__(
         self,
         slab: Slab,
-        row: Row,
+        row: ProcessRow,
         config: Config,
         *,
         incarnation: int,
@@ -75,8 +75,8 @@ class Router:
         self._row = row
         self._config = config
         self._rng = rng
-        self._mine = word(State.ROUTED, incarnation)
-        self._mine_sent = word(State.ROUTED_SENT, incarnation)
+        self._mine = state_word(RunState.ROUTED, incarnation)
+        self._mine_sent = state_word(RunState.ROUTED_SENT, incarnation)
         self._discards = Discards(slab, row, reporter)
         self._limits = RateLimits(slab, self._discards, config.rate_limit_for)
         self._tap = tap
@@ -127,7 +127,7 @@ class Router:
 
     def on_runs(self, segments: Iterable[Segment], now_ms: int) -> None:
         """Claim and route the runs that an input announces as filled."""
-        self._accept(kernels.claim(self._slab, segments, State.FILLED, self._mine), now_ms)
+        self._accept(kernels.claim(self._slab, segments, RunState.FILLED, self._mine), now_ms)
 
     def _accept(self, segments: Iterable[Segment], now_ms: int) -> None:
         if self._view is None:
@@ -144,7 +144,7 @@ class Router:
             try:
                 self._route(segment, now_ms)
             except SlabError as error:
-                refuse(self._row, error)
+                quarantine(self._row, error)
         self._send_plain(plain, now_ms)
         self._count_plain()
 
@@ -184,7 +184,7 @@ class Router:
             try:
                 self._send(self._topics[number], partition, segments, Kind.QUEUE, now_ms)
             except SlabError as error:
-                refuse(self._row, error)
+                quarantine(self._row, error)
         plain.clear()
 
     def _route(self, segment: Segment, now_ms: int) -> None:
@@ -398,7 +398,7 @@ class Router:
             try:
                 self._route_keyed(topic, segment, read_run(self._slab, segment.chunk, segment.run), now_ms)
             except SlabError as error:
-                refuse(self._row, error)
+                quarantine(self._row, error)
 
     def _unpark_any(self, topic: Topic, now_ms: int) -> None:
         if self._awaits_dispatchers(topic, now_ms):
@@ -431,12 +431,12 @@ class Router:
             try:
                 self._adopt(found, now_ms)
             except SlabError as error:
-                refuse(self._row, error)
+                quarantine(self._row, error)
         self.assignments.recover()
 
     def _adopt(self, found: Found, now_ms: int) -> None:
         """Claim a segment: add a bound one to its route, and route any other as if the input had sent it."""
-        sent = found.state is State.ROUTED_SENT
+        sent = found.state is RunState.ROUTED_SENT
         taken = kernels.claim(self._slab, [found.segment], found.word, self._mine_sent if sent else self._mine)
         self._check_topic(found.topic)
         if found.topic and found.partition >= 0:

@@ -8,7 +8,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discarding import ProcessReporter
-from bruce_mp.kernels import Row
+from bruce_mp.kernels import ProcessRow
 from bruce_mp.pipeline.msg_debug import tap_for
 from bruce_mp.pipes.control import (
     Broker,
@@ -46,7 +46,7 @@ from bruce_mp.router.metadata_fetch import MetadataFetcher
 from bruce_mp.router.topic_creation import TopicCreator, TopicSize
 from bruce_mp.router.unknown_topics import SUCCESS
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab import numbering
+from bruce_mp.slab import producer_id
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
@@ -91,7 +91,7 @@ class _RouterProcess:
         self._name = start.name
         self._config = start.config
         self._control = control
-        self._row = Row(slab, start.row)
+        self._row = ProcessRow(slab, start.row)
         incarnation = self._row.begin(os.getpid(), wall_ms())
         self._loop = Loop()
         self._links = Links(start.run_dir)
@@ -267,7 +267,7 @@ class _RouterProcess:
         self._core.refresh.on_started(self._fetch_started_ms)
         self._is_refresh, self._wants_refresh = self._wants_refresh, False
         bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
-        wants_producer = self._config.kafka.required_acks == _ACKS_ALL and not numbering.is_numbering(self._slab)
+        wants_producer = self._config.kafka.required_acks == _ACKS_ALL and not producer_id.is_numbering(self._slab)
         self._fetcher.start(self._brokers, bootstrap, wants_producer=wants_producer, missed=self._core.names_to_look_up)
 
     def _on_fetch_failure(self, cause: Cause | None) -> None:
@@ -325,12 +325,12 @@ class _RouterProcess:
     def _note_producer(self, result: FetchResult) -> None:
         """Store the producer id in the slab before any batch uses it."""
         self._cluster_status.refused_producer(result.producer_error)
-        if numbering.is_numbering(self._slab):
+        if producer_id.is_numbering(self._slab):
             return
         if result.producer_id is None:
-            numbering.stop(self._slab)
+            producer_id.stop(self._slab)
         else:
-            numbering.take_producer(self._slab, result.producer_id)
+            producer_id.store_producer(self._slab, result.producer_id)
 
     def _schedule_refresh(self) -> None:
         """Schedule the periodic refresh, 80 to 120 % of the interval after the last fetch."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.slab.layout import SETTLED, State
+from bruce_mp.slab.layout import SETTLED, RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["EVERY_MS", "SlabTables"]
 
 _LOG = logging.getLogger(__name__)
-_HELD: Final = frozenset(State) - SETTLED - {State.SPLIT}
+_HELD: Final = frozenset(RunState) - SETTLED - {RunState.SPLIT}
 EVERY_MS: Final = 10_000
 """The shortest time between two sweeps for entries to free."""
 SAY_AGAIN_MS: Final = 60_000

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import ChunkState, State
+from bruce_mp.slab.layout import ChunkState, RunState
 from bruce_mp.slab.runs import read_run, records_of
 from bruce_mp.slab.shares import Shares
 from bruce_mp.slab.topic_shares import Holdings
@@ -148,13 +148,13 @@ class ChunkPool:
         chunks = self._shares.chunks_of(share)
         if self._used.find(1, chunks.start, chunks.stop) < 0:
             self._mark(chunks.start, len(chunks), used=1)
-            self._shares.give(share)
+            self._shares.release(share)
 
     def _extend(self, span: int) -> bool:
         """Take a share, or several for a larger span; False if none is obtainable."""
         if span > self._shares.size:
             return self._extend_for_span(span)
-        share = self._shares.take_one()
+        share = self._shares.claim_one()
         if share is not None:
             self._enter(share)
         return share is not None
@@ -167,7 +167,7 @@ class ChunkPool:
         at = used.find(bytes(span))
         size = self._shares.size
         wanted = sorted(set(range(at // size, (at + span - 1) // size + 1)).intersection(free)) if at >= 0 else []
-        if not wanted or not self._shares.take(wanted):
+        if not wanted or not self._shares.claim(wanted):
             return False
         for share in wanted:
             self._enter(share)
@@ -449,7 +449,7 @@ def is_settled(slab: Slab, chunk: int) -> bool:
         if at > end - lay.RUN_HEADER or words[(at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
             return False
         state, size = words[at >> 2] & 0xFF, words[(at + lay.RUN_SIZE) >> 2]
-        if state not in lay.SETTLED and not (state == State.SPLIT and _is_split_settled(slab, chunk, at - start)):
+        if state not in lay.SETTLED and not (state == RunState.SPLIT and _is_split_settled(slab, chunk, at - start)):
             return False
         if size < lay.RUN_HEADER:
             return False

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.handover_tickets import HandoverTickets
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import records_of, segment_of
-from bruce_mp.slab.tickets import TicketOffice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -66,10 +66,12 @@ def unreleased(slab: Slab, row: int) -> list[Segment]:
     found: list[tuple[int, Segment]] = []
     for chunk, offset, run in all_runs(slab):
         is_ours = slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] == row
-        if not is_ours or run.state is not State.OPEN or not attempt_of(slab, chunk):
+        if not is_ours or run.state is not RunState.OPEN or not attempt_of(slab, chunk):
             continue
         if not run.records:
-            slab.words[(slab.chunk_at(chunk) + offset) >> 2] = State.DELIVERED  # nothing to deliver: its chunk can go
+            slab.words[(slab.chunk_at(chunk) + offset) >> 2] = (
+                RunState.DELIVERED
+            )  # nothing to deliver: its chunk can go
             continue
         with suppress(SlabError):  # a damaged run stays in place, as everywhere
             payload = sum(record.payload for _, record in records_of(slab, chunk, offset, run))
@@ -78,7 +80,7 @@ def unreleased(slab: Slab, row: int) -> list[Segment]:
 
 
 def _hand_over(slab: Slab, row: int, segments: Iterable[Segment]) -> None:
-    tickets = TicketOffice(slab, row)
+    tickets = HandoverTickets(slab, row)
     for segment in segments:
         tickets.hand_over(slab.chunk_at(segment.chunk) + segment.run)
 

@@ -22,7 +22,7 @@ __all__ = [
     "NO_USER",
     "SCM_CREDENTIALS",
     "SO_TIMESTAMP",
-    "Senders",
+    "DatagramSenders",
     "ask_for_senders",
     "base_at",
     "control_at",
@@ -42,7 +42,7 @@ NO_USER: Final = 0xFFFFFFFF
 """User and group of a sender without credentials; no user or group has this number."""
 
 
-class Senders(NamedTuple):
+class DatagramSenders(NamedTuple):
     """The senders of a batch of datagrams, slot by slot."""
 
     pids: list[int]
@@ -110,14 +110,14 @@ def ask_for_senders(slab: Slab, slots: int) -> None:
     _control_lengths(slab, slots)[:] = memoryview(_ROOM * slots)
 
 
-def senders_of(slab: Slab, count: int) -> Senders | None:
+def senders_of(slab: Slab, count: int) -> DatagramSenders | None:
     """Return the senders of the first `count` datagrams; None if their receiver did not ask for senders.
 
     A control message may hold something else, where a service manager has set options on the socket.
     """
     if not all(_control_lengths(slab, count).tolist()):
         return None
-    senders = Senders(*(_column(slab, count, at) for at in _CREDENTIALS))
+    senders = DatagramSenders(*(_column(slab, count, at) for at in _CREDENTIALS))
     kinds = _control_kinds(slab, count)
     if kinds.count(_TELLS_SENDER) < count:
         for slot in (slot for slot, kind in enumerate(kinds) if kind != _TELLS_SENDER):

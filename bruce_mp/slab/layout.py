@@ -8,7 +8,7 @@ cast memoryview is one machine instruction, which SIGKILL cannot cut in two.
     TOPICS                  topic table      one writer: the router
     PARTITIONS              partition table  entries made by the router; next sequence written by the partition's owner
     ROWS                    process rows     one per process: counters and the redo record of its last transaction
-    SENDERS                 senders          a table for each input, see slab/senders.py; one writer each: the input
+    SENDERS                 senders          a table for each input, see slab/sender_usage.py; one writer each: the input
     LANDING                 landing zone     one writer: the datagram input
     CHUNKS                  chunks           one writer each: the input that has their share; run words: the run's owner
 
@@ -206,7 +206,7 @@ FLAG_ADMITTED: Final = 4  # on a run: its records are counted against the topic'
 
 
 @unique
-class State(IntEnum):
+class RunState(IntEnum):
     """The low byte of a run's or record's state word, which names the owner."""
 
     OPEN = 0
@@ -235,7 +235,7 @@ class State(IntEnum):
     """Each record's own word counts."""
 
 
-SETTLED: Final = frozenset({State.DELIVERED, State.DISCARDED})
+SETTLED: Final = frozenset({RunState.DELIVERED, RunState.DISCARDED})
 
 
 def align(size: int, to: int = 8) -> int:
@@ -243,7 +243,7 @@ def align(size: int, to: int = 8) -> int:
     return (size + to - 1) & -to
 
 
-def word(state: State, holder: int = 0) -> int:
+def state_word(state: RunState, holder: int = 0) -> int:
     """Return the state word of a run or record: state in the low byte, holder (24 bits) above."""
     return state | (holder & 0xFFFFFF) << 8
 

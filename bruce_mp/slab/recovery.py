@@ -15,7 +15,8 @@ from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs, read_each, until_damage
 from bruce_mp.slab.chunks import last_arrival
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.handover_tickets import HandoverTickets, last_tickets
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import (
     Segment,
     next_sequence,
@@ -25,7 +26,6 @@ from bruce_mp.slab.runs import (
     segment_of,
     segment_records,
 )
-from bruce_mp.slab.tickets import TicketOffice, last_tickets
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -60,8 +60,8 @@ class Found(NamedTuple):
     arrival: int
 
     @property
-    def state(self) -> State:
-        return State(self.word & 0xFF)
+    def state(self) -> RunState:
+        return RunState(self.word & 0xFF)
 
     @property
     def holder(self) -> int:
@@ -89,7 +89,7 @@ class SentBatch(NamedTuple):
 def find(slab: Slab, segment: Segment) -> Found:
     """Return a segment of equal state words with its run's header fields; in a split run, its first record's."""
     run = read_run(slab, segment.chunk, segment.run)
-    if run.state is not State.SPLIT:
+    if run.state is not RunState.SPLIT:
         placement = (run.partition, run.sequence, run.epoch)
         return Found(segment, run.word, run.topic, run.flags, *placement, run.first_arrival)
     _, first = next(segment_records(slab, segment))
@@ -97,7 +97,7 @@ def find(slab: Slab, segment: Segment) -> Found:
     return Found(segment, first.word, run.topic, first.flags, *placement, first.arrival)
 
 
-def sweep(slab: Slab, states: Collection[State], holder: int | None = None) -> list[Found]:
+def sweep(slab: Slab, states: Collection[RunState], holder: int | None = None) -> list[Found]:
     """Return all segments in one of `states` (held by `holder`, if given), in order of arrival."""
     found = [
         item
@@ -114,7 +114,7 @@ def sweep_filled(slab: Slab) -> list[Found]:
     The result is a snapshot: if it has a run, it has all older runs of the same lane.
     """
     last = last_tickets(slab)
-    return [found for found in sweep(slab, {State.FILLED}) if _is_within(slab, found.segment, last)]
+    return [found for found in sweep(slab, {RunState.FILLED}) if _is_within(slab, found.segment, last)]
 
 
 def _is_within(slab: Slab, segment: Segment, last: dict[int, int]) -> bool:
@@ -123,7 +123,7 @@ def _is_within(slab: Slab, segment: Segment, last: dict[int, int]) -> bool:
     return ticket <= last.get(slab.view[at + lay.CHUNK_OWNER], 0)
 
 
-def _parts_in(slab: Slab, chunk: int, states: Collection[State]) -> Iterator[Found]:
+def _parts_in(slab: Slab, chunk: int, states: Collection[RunState]) -> Iterator[Found]:
     at = slab.chunk_at(chunk)
     offset = lay.CHUNK_HEADER
     for _ in range(slab.words[(at + lay.CHUNK_RUNS) >> 2]):
@@ -135,7 +135,7 @@ def _parts_in(slab: Slab, chunk: int, states: Collection[State]) -> Iterator[Fou
         offset += size
 
 
-def _size_of_other(slab: Slab, at: int, states: Collection[State]) -> int:
+def _size_of_other(slab: Slab, at: int, states: Collection[RunState]) -> int:
     """Return the size of a sound run in none of the states, else 0.  Most of a slab needs only these four reads."""
     words = slab.words
     if at + lay.RUN_HEADER > slab.geometry.file_size or words[(at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
@@ -145,11 +145,11 @@ def _size_of_other(slab: Slab, at: int, states: Collection[State]) -> int:
     return size if is_other and size >= lay.RUN_HEADER and not size & 7 else 0
 
 
-_UNSPLIT: Final = frozenset(State) - {State.SPLIT}
+_UNSPLIT: Final = frozenset(RunState) - {RunState.SPLIT}
 
 
 def _parts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[Found]:
-    if run.state is not State.SPLIT:
+    if run.state is not RunState.SPLIT:
         placement = (run.partition, run.sequence, run.epoch)
         yield Found(segment_of(chunk, offset, run), run.word, run.topic, run.flags, *placement, run.first_arrival)
         return
@@ -213,20 +213,20 @@ def _cut_at_starts(members: list[Found]) -> Iterator[list[Found]]:
 def close_open_runs(slab: Slab, owner: int) -> None:
     """Hand over the runs that the dead input of row `owner` left open, with new sums, but not fenced attempts."""
     mine = [place for place in all_runs(slab) if _owner_of(slab, place[0]) == owner]
-    tickets = TicketOffice(slab, owner)
+    tickets = HandoverTickets(slab, owner)
     tickets.catch_up(max((run.ticket for _, _, run in mine), default=0))
     for chunk, offset, run in mine:
-        if run.state is State.OPEN and not slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2]:
+        if run.state is RunState.OPEN and not slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2]:
             with suppress(SlabError):  # a damaged run stays open, because it cannot be delivered
                 _close_run(slab, tickets, chunk, offset, run)
 
 
-def _close_run(slab: Slab, tickets: TicketOffice, chunk: int, offset: int, run: Run) -> None:
+def _close_run(slab: Slab, tickets: HandoverTickets, chunk: int, offset: int, run: Run) -> None:
     records = [record for _, record in records_of(slab, chunk, offset, run)]
     sizes = [record.payload for record in records]
     at = slab.chunk_at(chunk) + offset
     if not sizes:
-        slab.words[at >> 2] = State.DELIVERED  # an empty run has nothing to deliver, and its chunk can be reclaimed
+        slab.words[at >> 2] = RunState.DELIVERED  # an empty run has nothing to deliver, and its chunk can be reclaimed
         return
     slab.words[(at + lay.RUN_PAYLOAD) >> 2] = sum(sizes)
     slab.words[(at + lay.RUN_LARGEST) >> 2] = max(sizes)

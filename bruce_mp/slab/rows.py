@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import SEGMENT, is_current, pack_segments, segment_words, unpack_segments
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["MAX_SETTLED_SEGMENTS", "Row", "settle_words"]
+__all__ = ["MAX_SETTLED_SEGMENTS", "ProcessRow", "settle_words"]
 
 _REDO: Final = Struct("<IIIIIIQ")
 _PAIR: Final = Struct("<QQ")
@@ -42,7 +42,7 @@ MAX_SETTLED_SEGMENTS: Final = (lay.ROW_REDO_BYTES - _REDO.size - _MAX_COUNTERS *
 """The largest number of segments in one transaction, and so in one record batch."""
 
 
-class Row:
+class ProcessRow:
     """The row of this process in the slab.  Its creation completes a predecessor's unfinished transaction."""
 
     def __init__(self, slab: Slab, index: int) -> None:
@@ -86,7 +86,7 @@ class Row:
         """Raise a counter that is not part of the books."""
         self.counters[counter] += amount
 
-    def settle(self, segments: Sequence[Segment], outcome: State, reason: int, raises: Mapping[int, int]) -> None:
+    def settle(self, segments: Sequence[Segment], outcome: RunState, reason: int, raises: Mapping[int, int]) -> None:
         """Settle segments and raise counters, both or neither.
 
         Raises SlabError, and changes nothing, for more than MAX_SETTLED_SEGMENTS segments (the caller cuts) and for a
@@ -121,7 +121,7 @@ class Row:
         self,
         raises: Mapping[int, int],
         *,
-        outcome: State = State.DELIVERED,
+        outcome: RunState = RunState.DELIVERED,
         reason: int = 0,
         segments: Sequence[Segment] = (),
         landed: int = 0,
@@ -151,7 +151,7 @@ class Row:
         version = (self._at + lay.ROW_VERSION) >> 3
         self._slab.longs[version] |= 1
         packed = self._slab.view[at + _SEGMENTS_AT : at + _SEGMENTS_AT + count * SEGMENT.size]
-        settle_words(self._slab, unpack_segments(packed), State(outcome), reason)
+        settle_words(self._slab, unpack_segments(packed), RunState(outcome), reason)
         for place in range(at + _REDO.size, at + _REDO.size + counters * _PAIR.size, _PAIR.size):
             counter, value = _PAIR.unpack_from(self._slab.view, place)
             self.counters[counter] = value
@@ -168,7 +168,7 @@ class Row:
 _SEGMENTS_AT: Final = _REDO.size + _MAX_COUNTERS * _PAIR.size
 
 
-def settle_words(slab: Slab, segments: Sequence[Segment], outcome: State, reason: int) -> None:
+def settle_words(slab: Slab, segments: Sequence[Segment], outcome: RunState, reason: int) -> None:
     """Store the outcome of segments that this process holds.
 
     In a repeated transaction, a segment may be settled already, reclaimed, and its memory owned by another process.

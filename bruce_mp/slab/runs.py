@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -88,8 +88,8 @@ class Run(NamedTuple):
     ticket: int
 
     @property
-    def state(self) -> State:
-        return State(self.word & 0xFF)
+    def state(self) -> RunState:
+        return RunState(self.word & 0xFF)
 
     @property
     def body(self) -> int:
@@ -160,7 +160,7 @@ def read_run(slab: Slab, chunk: int, offset: int) -> Run:
     return run
 
 
-_KNOWN_STATES: Final = frozenset(State)
+_KNOWN_STATES: Final = frozenset(RunState)
 
 
 def _run_at(slab: Slab, chunk: int, offset: int) -> tuple[int, int]:
@@ -248,7 +248,7 @@ def _walk(slab: Slab, chunk: int, at: int, count: int, end: int) -> Iterator[tup
         at += record.size
 
 
-_RECORD_STATES: Final = _KNOWN_STATES - {State.SPLIT}
+_RECORD_STATES: Final = _KNOWN_STATES - {RunState.SPLIT}
 
 
 def segment_of(chunk: int, offset: int, run: Run) -> Segment:
@@ -264,7 +264,7 @@ def segment_words(slab: Slab, segment: Segment) -> list[int]:
     first, _ = segment_bounds(slab, segment)
     base = slab.chunks_at + segment.chunk * lay.CHUNK_BYTES
     at = base + segment.run
-    if slab.words[at >> 2] & 0xFF == State.SPLIT:
+    if slab.words[at >> 2] & 0xFF == RunState.SPLIT:
         return [(base + offset) >> 2 for offset, _ in segment_records(slab, segment)]
     name = slab.words[(at + lay.RUN_NAME_LENGTH) >> 2] & 0xFFFF
     starts_run = first == at + lay.RUN_HEADER + lay.align(name)
@@ -280,7 +280,7 @@ def split(slab: Slab, chunk: int, offset: int) -> None:
     crash before it leaves the run whole.
     """
     run = read_run(slab, chunk, offset)
-    if run.state is State.SPLIT:
+    if run.state is RunState.SPLIT:
         return
     base = slab.chunks_at + chunk * lay.CHUNK_BYTES
     sequence = run.sequence
@@ -292,7 +292,7 @@ def split(slab: Slab, chunk: int, offset: int) -> None:
         _PLACEMENT.pack_into(slab.view, base + at + lay.RECORD_PARTITION, run.partition, sequence, run.epoch)
         sequence = next_sequence(sequence, 1)
         flags = 0
-    slab.words[(base + offset) >> 2] = State.SPLIT
+    slab.words[(base + offset) >> 2] = RunState.SPLIT
 
 
 _PLACEMENT: Final = Struct("<iih")

@@ -22,9 +22,9 @@ from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import read_each
 from bruce_mp.slab.chunks import chunk_heads
-from bruce_mp.slab.layout import ChunkState, State
+from bruce_mp.slab.layout import ChunkState, RunState
 from bruce_mp.slab.recovery import arrivals_from
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import name_of, read_run, records_of, runs_of
 from bruce_mp.slab.superblock_repair import open_private
 from bruce_mp.slab.tables import TopicTable
@@ -48,7 +48,7 @@ class Kept(NamedTuple):
     chunk: int
     generation: int
     topic: bytes
-    state: State
+    state: RunState
     reason: int
     attempts: int
     partition_key: int | None
@@ -65,7 +65,7 @@ class Kept(NamedTuple):
         return self.state in _SENT
 
 
-_SENT: Final = frozenset({State.IN_FLIGHT, State.RETURNED_SENT, State.ROUTED_SENT, State.ASSIGNED_SENT})
+_SENT: Final = frozenset({RunState.IN_FLIGHT, RunState.RETURNED_SENT, RunState.ROUTED_SENT, RunState.ASSIGNED_SENT})
 
 
 class Body(NamedTuple):
@@ -128,7 +128,7 @@ class Salvage:
         """Apply the valid redo records of killed processes, as the next daemon would before it delivers anything."""
         for index in range(lay.ROW_COUNT):
             try:
-                Row(self.slab, index).counters.release()
+                ProcessRow(self.slab, index).counters.release()
             except (SlabError, ValueError, IndexError, struct.error) as error:
                 self.damage.append(f"The unfinished transaction of process row {index} is damaged: {error}.")
 
@@ -211,7 +211,7 @@ class Salvage:
         return name
 
     def _kept(self, chunk: int, topic: bytes, run: Run, offset: int, record: Record) -> Kept:
-        speaks = record if run.state is State.SPLIT else run
+        speaks = record if run.state is RunState.SPLIT else run
         key_at = self.slab.chunk_at(chunk) + offset + lay.RECORD_HEADER
         value_at = key_at + record.key_length
         headers_at = value_at + record.value_length
@@ -219,7 +219,7 @@ class Salvage:
             chunk,
             run.generation,
             topic,
-            State(speaks.word & 0xFF),
+            RunState(speaks.word & 0xFF),
             speaks.reason,
             speaks.attempts,
             record.partition_key if record.flags & lay.FLAG_PARTITION_KEY else None,

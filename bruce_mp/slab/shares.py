@@ -105,7 +105,7 @@ class Shares:
         """Return the shares that no input has."""
         return [share for share, owner in enumerate(self._table.tolist()) if not owner]
 
-    def take_one(self) -> int | None:
+    def claim_one(self) -> int | None:
         """Take the first free share and return it; None when none is obtainable."""
         with self._lock() as is_locked:
             table = bytes(self._table)
@@ -115,7 +115,7 @@ class Shares:
             self._note(share, self._owner)
             return share
 
-    def take(self, shares: Sequence[int]) -> bool:
+    def claim(self, shares: Sequence[int]) -> bool:
         """Take all these shares; False, and none taken, if one is not obtainable."""
         with self._lock() as is_locked:
             table = bytes(self._table)
@@ -125,7 +125,7 @@ class Shares:
                 self._note(share, self._owner)
             return True
 
-    def give(self, share: int) -> None:
+    def release(self, share: int) -> None:
         """Return a share without chunks in use."""
         self._note(share, 0)
 

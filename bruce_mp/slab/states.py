@@ -16,7 +16,7 @@ from __future__ import annotations
 from enum import Enum, unique
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,39 +33,39 @@ class Role(Enum):
     DISPATCHER = "dispatcher"
 
 
-TRANSITIONS: Final[Mapping[State, Mapping[State, Role]]] = {
-    State.OPEN: {
-        State.FILLED: Role.INPUT,
-        State.DELIVERED: Role.INPUT,  # a run without records that a dead input left
+TRANSITIONS: Final[Mapping[RunState, Mapping[RunState, Role]]] = {
+    RunState.OPEN: {
+        RunState.FILLED: Role.INPUT,
+        RunState.DELIVERED: Role.INPUT,  # a run without records that a dead input left
     },
-    State.FILLED: {State.ROUTED: Role.ROUTER},
-    State.ROUTED: {
-        State.ROUTED: Role.ROUTER,  # taken over from its predecessor
-        State.ASSIGNED: Role.ROUTER,
-        State.DISCARDED: Role.ROUTER,
-        State.SPLIT: Role.ROUTER,
+    RunState.FILLED: {RunState.ROUTED: Role.ROUTER},
+    RunState.ROUTED: {
+        RunState.ROUTED: Role.ROUTER,  # taken over from its predecessor
+        RunState.ASSIGNED: Role.ROUTER,
+        RunState.DISCARDED: Role.ROUTER,
+        RunState.SPLIT: Role.ROUTER,
     },
-    State.ASSIGNED: {State.QUEUED: Role.DISPATCHER},
-    State.QUEUED: {
-        State.IN_FLIGHT: Role.DISPATCHER,
-        State.RETURNED: Role.DISPATCHER,
-        State.SPLIT: Role.DISPATCHER,
+    RunState.ASSIGNED: {RunState.QUEUED: Role.DISPATCHER},
+    RunState.QUEUED: {
+        RunState.IN_FLIGHT: Role.DISPATCHER,
+        RunState.RETURNED: Role.DISPATCHER,
+        RunState.SPLIT: Role.DISPATCHER,
     },
-    State.IN_FLIGHT: {
-        State.DELIVERED: Role.DISPATCHER,
-        State.DISCARDED: Role.DISPATCHER,
-        State.RETURNED_SENT: Role.DISPATCHER,
-        State.SPLIT: Role.DISPATCHER,  # the broker refused the batch as too large: it is cut
+    RunState.IN_FLIGHT: {
+        RunState.DELIVERED: Role.DISPATCHER,
+        RunState.DISCARDED: Role.DISPATCHER,
+        RunState.RETURNED_SENT: Role.DISPATCHER,
+        RunState.SPLIT: Role.DISPATCHER,  # the broker refused the batch as too large: it is cut
     },
-    State.RETURNED: {State.ROUTED: Role.ROUTER},
-    State.RETURNED_SENT: {State.ROUTED_SENT: Role.ROUTER},
-    State.ROUTED_SENT: {
-        State.ROUTED_SENT: Role.ROUTER,  # taken over from its predecessor
-        State.ASSIGNED_SENT: Role.ROUTER,
-        State.DISCARDED: Role.ROUTER,
+    RunState.RETURNED: {RunState.ROUTED: Role.ROUTER},
+    RunState.RETURNED_SENT: {RunState.ROUTED_SENT: Role.ROUTER},
+    RunState.ROUTED_SENT: {
+        RunState.ROUTED_SENT: Role.ROUTER,  # taken over from its predecessor
+        RunState.ASSIGNED_SENT: Role.ROUTER,
+        RunState.DISCARDED: Role.ROUTER,
     },
-    State.ASSIGNED_SENT: {State.IN_FLIGHT: Role.DISPATCHER},
-    State.DELIVERED: {},
-    State.DISCARDED: {},
-    State.SPLIT: {},
+    RunState.ASSIGNED_SENT: {RunState.IN_FLIGHT: Role.DISPATCHER},
+    RunState.DELIVERED: {},
+    RunState.DISCARDED: {},
+    RunState.SPLIT: {},
 }

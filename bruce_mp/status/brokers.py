@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.status.header import Page, header_lines, read_header
 from bruce_mp.status.text import stamp, topic_text
 from bruce_mp.telemetry.counters import Counter
@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["BrokerLine", "BrokersPage", "Paused", "Trouble", "brokers_plain", "read_brokers", "slots_of"]
 
 _WITH_DISPATCHERS: Final = frozenset(
-    {State.ASSIGNED, State.ASSIGNED_SENT, State.QUEUED, State.RETURNED, State.RETURNED_SENT, State.IN_FLIGHT}
+    {
+        RunState.ASSIGNED,
+        RunState.ASSIGNED_SENT,
+        RunState.QUEUED,
+        RunState.RETURNED,
+        RunState.RETURNED_SENT,
+        RunState.IN_FLIGHT,
+    }
 )
 _RETRIES: Final = (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck)
 _DELIVERY: Final = {None: "not known yet", True: "exactly once", False: "at least once"}
@@ -105,7 +112,7 @@ class _Held:
         self.oldest_ms: int | None = None
 
     def add(self, pile: Pile) -> None:
-        if pile.state is State.IN_FLIGHT:
+        if pile.state is RunState.IN_FLIGHT:
             self.in_flight += pile.messages
         else:
             self.queued += pile.messages

@@ -26,7 +26,7 @@ from bruce_mp.pipes.control import (
 )
 from bruce_mp.pipes.links import COPIES, DISCARDS, Links
 from bruce_mp.pipes.loop import Loop
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status.app import Daemon, create_app
 from bruce_mp.status.broker_history import BrokerHistory
 from bruce_mp.status.compression import CompressionTable
@@ -69,7 +69,7 @@ def main(start: Start, slab: Slab, control: Control) -> None:
 class _Status:
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         assert start.listener is not None
-        self._row = Row(slab, start.row)
+        self._row = ProcessRow(slab, start.row)
         self._row.begin(os.getpid(), wall_ms())
         self._name = start.name
         self._config = start.config

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.status.header import Page, header_lines, read_header
 from bruce_mp.status.survey import survey
 from bruce_mp.status.text import topic_text
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 __all__ = ["QUEUE_OF", "QueuesPage", "TopicQueues", "queues_plain", "read_queues"]
 
 QUEUE_OF: Final[Mapping[int, str]] = {
-    State.OPEN: "new",
-    State.FILLED: "new",
-    State.ROUTED: "batch",
-    State.ROUTED_SENT: "send_wait",
-    State.ASSIGNED: "send_wait",
-    State.ASSIGNED_SENT: "send_wait",
-    State.QUEUED: "send_wait",
-    State.RETURNED: "send_wait",
-    State.RETURNED_SENT: "send_wait",
-    State.IN_FLIGHT: "ack_wait",
+    RunState.OPEN: "new",
+    RunState.FILLED: "new",
+    RunState.ROUTED: "batch",
+    RunState.ROUTED_SENT: "send_wait",
+    RunState.ASSIGNED: "send_wait",
+    RunState.ASSIGNED_SENT: "send_wait",
+    RunState.QUEUED: "send_wait",
+    RunState.RETURNED: "send_wait",
+    RunState.RETURNED_SENT: "send_wait",
+    RunState.IN_FLIGHT: "ack_wait",
 }
 """Queue of each state that a held record can have; settled records are in no queue."""
 

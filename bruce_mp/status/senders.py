@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bruce_mp.config.accounts import TCP_USER
-from bruce_mp.slab.senders import read_senders
+from bruce_mp.slab.sender_usage import read_senders
 from bruce_mp.status.header import Page, header_lines, read_header
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = ["SendersPage", "read_senders_page", "senders_plain"]
 
 
 class SenderLine(msgspec.Struct, frozen=True):
-    """A user; `uid` is None for the sum of all TCP connections. `slab/senders.py` defines the numbers."""
+    """A user; `uid` is None for the sum of all TCP connections. `slab/sender_usage.py` defines the numbers."""
 
     user: str
     uid: int | None

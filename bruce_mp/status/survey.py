@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bruce_mp.slab.chunk_readers import read_each
 from bruce_mp.slab.chunks import is_settled
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import name_of, records_of, runs_of
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.books import STAGES
@@ -27,7 +27,7 @@ class Pile(NamedTuple):
     """Messages of a topic in one state with one holder; `arrived_ms` is the oldest arrival on the monotonic clock."""
 
     topic: bytes
-    state: State
+    state: RunState
     holder: int
     messages: int
     arrived_ms: int
@@ -41,7 +41,7 @@ def survey(slab: Slab) -> list[Pile]:
         found[topic, word] = (before + messages, min(oldest_ms, arrived_ms))
     table = TopicTable(slab)
     return [
-        Pile(_name(table, topic), State(word & 0xFF), word >> 8, messages, oldest_ms)
+        Pile(_name(table, topic), RunState(word & 0xFF), word >> 8, messages, oldest_ms)
         for (topic, word), (messages, oldest_ms) in found.items()
     ]
 
@@ -63,7 +63,7 @@ def _held_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, int, int, in
         topic = run.topic or name_of(slab, chunk, offset, run)
         if run.state in STAGES and run.records:
             yield topic, run.word, run.records, run.arrived_ms
-        elif run.state is State.SPLIT:
+        elif run.state is RunState.SPLIT:
             for _, record in records_of(slab, chunk, offset, run):
                 if record.word & 0xFF in STAGES:
                     yield topic, record.word, 1, run.arrived_ms

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.text import topic_text
 from bruce_mp.status.traffic import TopicTraffic
@@ -138,7 +138,7 @@ def _held(piles: Iterable[Pile]) -> dict[bytes, _Held]:
     found: dict[bytes, _Held] = {}
     for pile in piles:
         held = found.setdefault(pile.topic, _Held())
-        if pile.state is State.IN_FLIGHT:
+        if pile.state is RunState.IN_FLIGHT:
             held.in_flight += pile.messages
         else:
             held.waiting += pile.messages

@@ -31,7 +31,7 @@ from bruce_mp.pipes.control import (
 )
 from bruce_mp.pipes.start import Start
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.supervisor import watch
 from bruce_mp.supervisor.children import PROPER_END, Child
 from bruce_mp.supervisor.handover import Member
@@ -78,7 +78,7 @@ class Equipment(NamedTuple):
 class Crew:
     """The process group. `failure` is the reason why the daemon cannot continue, or None."""
 
-    def __init__(self, programs: Programs, equipment: Equipment, row: Row) -> None:
+    def __init__(self, programs: Programs, equipment: Equipment, row: ProcessRow) -> None:
         self._programs = programs
         self._equipment = equipment
         self._config = equipment.config
@@ -329,7 +329,7 @@ class Crew:
         self.late.discard(child.life)
         was_wanted = child.is_wanted
         reason = child.bury()
-        Row(self._equipment.slab, child.start.row)  # finishes its transaction
+        ProcessRow(self._equipment.slab, child.start.row)  # finishes its transaction
         if child.state is State.WAITING and was_wanted:
             self._mourn(child, reason)
         elif child.state is State.WAITING:

@@ -31,7 +31,7 @@ from bruce_mp.kernels import CHOICE
 from bruce_mp.pipes.credentials import careless_files
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.supervisor.child import Inherited
 from bruce_mp.supervisor.crew import Crew, Equipment
@@ -91,7 +91,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
         if is_on_stderr(config.logging):
             return error.exit_code
         raise
-    row = Row(equipment.slab, lay.ROW_SUPERVISOR)
+    row = ProcessRow(equipment.slab, lay.ROW_SUPERVISOR)
     row.begin(os.getpid(), wall_ms())
     supervisor = _Supervisor(equipment, row, programs, handover, Origin(config_path.absolute(), overrides))
     failure = supervisor.serve()
@@ -188,7 +188,7 @@ def _remove_if_empty(slab: Slab, spills: SpillDirectory) -> None:
 
 class _Supervisor:
     def __init__(
-        self, equipment: Equipment, row: Row, programs: Programs, handover: Handover | None, origin: Origin
+        self, equipment: Equipment, row: ProcessRow, programs: Programs, handover: Handover | None, origin: Origin
     ) -> None:
         self._equipment = equipment
         self._row = row

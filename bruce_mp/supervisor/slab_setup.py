@@ -17,14 +17,14 @@ from bruce_mp.errors import SlabError, StartError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import used_heads
 from bruce_mp.slab.file import Geometry, Slab, create, lock
-from bruce_mp.slab.layout import State
-from bruce_mp.slab.numbering import decide_anew
+from bruce_mp.slab.handover_tickets import HandoverTickets, last_tickets
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.producer_id import reset_idempotence
 from bruce_mp.slab.recovery import close_open_runs
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import records_of, runs_of
 from bruce_mp.slab.shares import note_owners
 from bruce_mp.slab.spill import released_in, spilled_in
-from bruce_mp.slab.tickets import TicketOffice, last_tickets
 from bruce_mp.supervisor.locks import patiently
 from bruce_mp.supervisor.remains import held_messages, plural
 from bruce_mp.telemetry.clock import wall_ms
@@ -118,7 +118,7 @@ def _adopt(path: Path, wanted: Geometry) -> Slab | None:
         for row in range(lay.ROW_COUNT):
             retire_row(slab, row)
         _check_chunks(slab)
-        decide_anew(slab)
+        reset_idempotence(slab)
         held = sum(held_messages(slab).values())
     except (SlabError, ValueError, IndexError, struct.error) as error:
         _move_aside(path, str(error))
@@ -160,7 +160,7 @@ def _check_kind(path: Path) -> None:
 
 def retire_row(slab: Slab, row: int) -> None:
     """Finish the transaction in a row, and clear its pid. No process may use the row."""
-    Row(slab, row)
+    ProcessRow(slab, row)
     slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_PID) >> 2] = 0
 
 
@@ -172,7 +172,7 @@ def inherit_slab(slab: Slab, inputs: Sequence[int], spills: SpillDirectory) -> N
     for row in range(lay.ROW_COUNT):
         if row != lay.ROW_SUPERVISOR:
             retire_row(slab, row)
-    decide_anew(slab)
+    reset_idempotence(slab)
     join_inputs(slab, inputs, spills)
     slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)
 
@@ -185,7 +185,7 @@ def join_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> None
     heads = [(chunk, span) for chunk, _, span, _ in used_heads(slab)]
     owners = {slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] for chunk, _ in heads}
     for index in _STREAM_ROWS:
-        row = Row(slab, index)
+        row = ProcessRow(slab, index)
         if index in owners or row.version & 1 or spilled_in(slab, index) or released_in(slab, index):
             finish_stream_input(slab, row, index, spills)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)
@@ -206,19 +206,19 @@ def _bequeath(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
     heir, tickets = rows[0], last_tickets(slab)
     for owner_at in (slab.chunk_at(chunk) + lay.CHUNK_OWNER for chunk in chunks):
         if slab.view[owner_at] not in rows:
-            TicketOffice(slab, heir).catch_up(tickets.get(slab.view[owner_at], 0))
+            HandoverTickets(slab, heir).catch_up(tickets.get(slab.view[owner_at], 0))
             slab.view[owner_at] = heir
     if heir in _STREAM_ROWS:
-        Row(slab, heir).count(max(Row(slab, index).counted for index in _STREAM_ROWS), {})
+        ProcessRow(slab, heir).count(max(ProcessRow(slab, index).counted for index in _STREAM_ROWS), {})
 
 
 def _check_chunks(slab: Slab) -> None:
     """Walk all structures that the processes walk. Raise SlabError or ValueError where they would fail."""
     for chunk, _, _, _ in used_heads(slab):
         for offset, run in runs_of(slab, chunk):
-            if run.state in {State.SPLIT, State.OPEN}:
+            if run.state in {RunState.SPLIT, RunState.OPEN}:
                 for _, record in records_of(slab, chunk, offset, run):
-                    State(record.word & 0xFF)
+                    RunState(record.word & 0xFF)
 
 
 def _move_aside(path: Path, reason: str) -> None:

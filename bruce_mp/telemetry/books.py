@@ -14,7 +14,7 @@ import msgspec
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import read_each, until_damage
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import name_of, records_of, runs_of
 from bruce_mp.telemetry.counters import Counter, discarded
 
@@ -35,17 +35,17 @@ __all__ = [
     "total",
 ]
 
-STAGES: Final[dict[State, str]] = {
-    State.OPEN: "input",
-    State.FILLED: "router",
-    State.ROUTED: "router",
-    State.ROUTED_SENT: "router",
-    State.RETURNED: "router",
-    State.RETURNED_SENT: "router",
-    State.ASSIGNED: "queued",
-    State.ASSIGNED_SENT: "queued",
-    State.QUEUED: "queued",
-    State.IN_FLIGHT: "in_flight",
+STAGES: Final[dict[RunState, str]] = {
+    RunState.OPEN: "input",
+    RunState.FILLED: "router",
+    RunState.ROUTED: "router",
+    RunState.ROUTED_SENT: "router",
+    RunState.RETURNED: "router",
+    RunState.RETURNED_SENT: "router",
+    RunState.ASSIGNED: "queued",
+    RunState.ASSIGNED_SENT: "queued",
+    RunState.QUEUED: "queued",
+    RunState.IN_FLIGHT: "in_flight",
 }
 """Stage that holds a record in each state."""
 SPILLED: Final = "spill"
@@ -142,15 +142,15 @@ def held_by_topic(slab: Slab) -> dict[bytes | int, dict[str, int]]:
     return held
 
 
-def _counts_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, State, int]]:
+def _counts_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, RunState, int]]:
     """Yield topic, state and number of records for each run of a chunk, or for each record of a split run."""
     for offset, run in runs_of(slab, chunk):
         topic = run.topic or name_of(slab, chunk, offset, run)
-        if run.state is not State.SPLIT:
+        if run.state is not RunState.SPLIT:
             yield topic, run.state, run.records
             continue
         for _, record in until_damage(records_of(slab, chunk, offset, run)):
-            yield topic, State(record.word & 0xFF), 1
+            yield topic, RunState(record.word & 0xFF), 1
 
 
 def balance_line(books: Books) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.fences import finish_release, unreleased
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import close_open_runs, uncounted
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.slab.spill import delta, released_in, spilled_in
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Record
     from bruce_mp.slab.spill import SpillDirectory, SpillFile
 
@@ -32,7 +32,7 @@ __all__ = ["finish_stream_input"]
 _LOG: Final = logging.getLogger(__name__)
 
 
-def finish_stream_input(slab: Slab, row: Row, index: int, directory: SpillDirectory) -> None:
+def finish_stream_input(slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory) -> None:
     """Close the runs that the dead process of row `index` left open, and count its uncounted messages.
 
     Repeating this is harmless. A fenced attempt in the middle of its release is released; the others are discarded.
@@ -53,14 +53,14 @@ def finish_stream_input(slab: Slab, row: Row, index: int, directory: SpillDirect
     _settle_spills(slab, row, index, directory, spills)
 
 
-def _catch_up(row: Row, spills: Mapping[int, SpillFile]) -> None:
+def _catch_up(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:
     """Update the header of the last fed file to the progress in the row."""
     file, offset = spills.get(row.counters[lay.SPILL_FED_ATTEMPT]), row.counters[lay.SPILL_FED_OFFSET]
     if file is not None and file.is_released and file.offset < offset <= file.end:
         file.move_to(offset, row.counters[lay.SPILL_FED_COUNT])
 
 
-def _fed_again(row: Row, spills: Mapping[int, SpillFile], found: list[Record]) -> dict[int, int]:
+def _fed_again(row: ProcessRow, spills: Mapping[int, SpillFile], found: list[Record]) -> dict[int, int]:
     """Store the messages of a half-fed slice that are in lanes, and return their counter increments."""
     feeding = row.counters[lay.SPILL_FEEDING]
     if feeding in spills and found:
@@ -73,17 +73,17 @@ def _fed_again(row: Row, spills: Mapping[int, SpillFile], found: list[Record]) -
     }
 
 
-def _abandon(slab: Slab, row: Row, index: int) -> None:
+def _abandon(slab: Slab, row: ProcessRow, index: int) -> None:
     """Discard the messages of incomplete attempts in the slab."""
     abandoned = unreleased(slab, index)
     for start in range(0, len(abandoned), MAX_SETTLED_SEGMENTS):
         some = abandoned[start : start + MAX_SETTLED_SEGMENTS]
         reason = DiscardReason.ABANDONED_ATTEMPT
-        row.settle(some, State.DISCARDED, reason, {discarded(reason): sum(each.records for each in some)})
+        row.settle(some, RunState.DISCARDED, reason, {discarded(reason): sum(each.records for each in some)})
 
 
 def _settle_spills(
-    slab: Slab, row: Row, index: int, directory: SpillDirectory, spills: Mapping[int, SpillFile]
+    slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory, spills: Mapping[int, SpillFile]
 ) -> None:
     """Discard the spilled messages of incomplete attempts, and count the missing ones of complete attempts."""
     kept = [file for file in spills.values() if file.is_released and file.remaining]
@@ -101,7 +101,7 @@ def _settle_spills(
         discarded(DiscardReason.ABANDONED_ATTEMPT): abandoned,
     }
     if any(raises.values()):
-        row.settle((), State.DISCARDED, 0, {counter: number for counter, number in raises.items() if number})
+        row.settle((), RunState.DISCARDED, 0, {counter: number for counter, number in raises.items() if number})
     row.counters[lay.SPILL_OLDEST] = 0
     for file in spills.values():
         if file in kept:

@@ -28,7 +28,7 @@ from bruce_mp.router.topics import Topic
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab, create
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import read_run
 from bruce_mp.slab.tables import TopicTable
 
@@ -235,7 +235,7 @@ class Simulation:
         """Settle everything that is not stuck, and reclaim."""
         stuck = [run for run in self.runs if self._case.is_stuck(run)]
         settled = [run.segment for run in self.runs if not self._case.is_stuck(run)]
-        set_state(self._slab, settled, State.DELIVERED)
+        set_state(self._slab, settled, RunState.DELIVERED)
         self.payload = sum(run.segment.payload for run in stuck)
         self.runs = stuck
         for _ in range(self._slab.geometry.chunks):

@@ -19,8 +19,8 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab, create, lock
-from bruce_mp.slab.layout import State, word
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.discard_line import DiscardLine, LineEvent, parse_line
 from support.daemon import Daemon
@@ -44,10 +44,10 @@ def path(tmp_path: Path) -> Path:
     slab.store_signed(lay.SUPER_PRODUCER_ID, 4711)
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = 1
     sender = Input(slab, topics=[(b"clicks", 3), (b"gone", 1)])
-    Row(slab, INPUT_ROW).begin(os.getpid(), 1_700_000_001_000)
+    ProcessRow(slab, INPUT_ROW).begin(os.getpid(), 1_700_000_001_000)
     sender.receive([datagram(b"clicks", b"zero", b"k", timestamp=1000), datagram(b"gone", b"one", timestamp=1001)])
     sent, given_up = sender.close_all()
-    kernels.set_state(slab, [sent], word(State.IN_FLIGHT, 1))
+    kernels.set_state(slab, [sent], state_word(RunState.IN_FLIGHT, 1))
     slab.view[slab.chunk_at(sent.chunk) + sent.run + lay.RUN_ATTEMPTS] = 3
     sender.receive(
         [
@@ -56,12 +56,12 @@ def path(tmp_path: Path) -> Path:
         ]
     )
     keyed, delivered = sender.close_all()
-    kernels.set_state(slab, [keyed], word(State.QUEUED, 1))
+    kernels.set_state(slab, [keyed], state_word(RunState.QUEUED, 1))
     sender.receive([datagram(BAD_NAME, b"four", timestamp=1004)])
-    settler = Row(slab, DISPATCHER_ROW)
+    settler = ProcessRow(slab, DISPATCHER_ROW)
     bad_topic = {discarded(DiscardReason.BAD_TOPIC): 1}
-    settler.settle([given_up], State.DISCARDED, DiscardReason.BAD_TOPIC, bad_topic)
-    settler.settle([delivered], State.DELIVERED, 0, {Counter.MsgDelivered: 1})
+    settler.settle([given_up], RunState.DISCARDED, DiscardReason.BAD_TOPIC, bad_topic)
+    settler.settle([delivered], RunState.DELIVERED, 0, {Counter.MsgDelivered: 1})
     put_in_landing_zone(slab, [datagram(b"clicks", b"five", timestamp=1005), b"malformed", bytes(5000)])
     slab.close()
     return path

@@ -10,7 +10,7 @@ import pytest
 from bruce_mp.config.sections import BatchLimits
 from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
 from bruce_mp.dispatcher.accumulator import Accumulator
-from bruce_mp.kernels import Row, read_headers
+from bruce_mp.kernels import ProcessRow, read_headers
 from bruce_mp.protocol.record_batch import Record
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.counters import Counter
@@ -49,7 +49,7 @@ def add(gathering: Accumulator, slab: Slab, segments: list[Segment]) -> list[Seg
 
 def test_what_is_known_of_topics_is_bounded_by_their_table(slab: Slab) -> None:
     table = TopicTable(slab)
-    gathering = Accumulator(slab, Row(slab, DISPATCHER_ROW), rules(table))
+    gathering = Accumulator(slab, ProcessRow(slab, DISPATCHER_ROW), rules(table))
     for number in range(4 * SMALL.topics):
         topic = table.add(b"t%d" % number, 1)
         segment = one(slab, topic)
@@ -62,7 +62,7 @@ def test_what_is_known_of_topics_is_bounded_by_their_table(slab: Slab) -> None:
 
 def test_a_topic_in_the_place_of_one_that_is_gone_is_batched_by_its_own_rule(slab: Slab) -> None:
     table = TopicTable(slab)
-    gathering = Accumulator(slab, Row(slab, DISPATCHER_ROW), rules(table))
+    gathering = Accumulator(slab, ProcessRow(slab, DISPATCHER_ROW), rules(table))
     others = [table.add(b"t%d" % number, 1) for number in range(SMALL.topics - 2)]
     gone = table.add(b"three, gone", 1)
     waiting = [one(slab, gone), one(slab, gone)]
@@ -81,7 +81,7 @@ def test_a_topic_in_the_place_of_one_that_is_gone_is_batched_by_its_own_rule(sla
 
 def test_a_frame_of_many_topics_gathers_as_each_of_them_would(slab: Slab) -> None:
     table = TopicTable(slab)
-    row = Row(slab, DISPATCHER_ROW)
+    row = ProcessRow(slab, DISPATCHER_ROW)
     gathering = Accumulator(slab, row, rules(table))
     own, combined, none = table.add(b"own", 1), table.add(b"combined", 1), table.add(b"none", 1)
     a, b, c, d, e = [one(slab, topic) for topic in (own, none, combined, own, combined)]
@@ -96,7 +96,7 @@ def test_a_frame_of_many_topics_gathers_as_each_of_them_would(slab: Slab) -> Non
 
 
 def test_records_with_and_without_a_key_are_counted_by_the_rule_of_their_topic(slab: Slab) -> None:
-    source, row = Input(slab, topics=[(b"own", 1), (b"combined", 1), (b"none", 1)]), Row(slab, DISPATCHER_ROW)
+    source, row = Input(slab, topics=[(b"own", 1), (b"combined", 1), (b"none", 1)]), ProcessRow(slab, DISPATCHER_ROW)
     for topic in (b"own", b"combined", b"none"):
         source.receive([datagram(topic)] * 2 + [datagram(topic, partition_key=7)] * 3)
     add(Accumulator(slab, row, rules(TopicTable(slab))), slab, source.close_all())

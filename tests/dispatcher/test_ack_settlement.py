@@ -16,8 +16,8 @@ from bruce_mp.protocol.kafka_types import PartitionAck
 from bruce_mp.protocol.record_batch import Record
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.layout import State, word
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import segment_words
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.books import read_books
@@ -61,7 +61,7 @@ def slab() -> Iterator[Slab]:
 def dispatcher(slab: Slab) -> Dispatcher:
     config = Config(kafka=Kafka(bootstrap_servers=("b1:9092",)))
     reporter = DiscardReporter(Nowhere(), 100)
-    made = Dispatcher(slab, Row(slab, DISPATCHER_ROW), config, SLOT, reporter, incarnation=1)
+    made = Dispatcher(slab, ProcessRow(slab, DISPATCHER_ROW), config, SLOT, reporter, incarnation=1)
     made.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.RESYNC, 1)], 0)
     made.on_connected(recognises=True)
     made.drain_outbox()
@@ -73,7 +73,7 @@ def send(slab: Slab, to: Dispatcher, *sizes: int) -> list[SentBatch]:
     for topic in range(1, len(NAMES) + 1):
         for partition in range(PARTITIONS):
             segments = put_records(slab, [[RECORD] * size for size in sizes], topic)
-            kernels.set_state(slab, segments, word(State.ASSIGNED, SLOT))
+            kernels.set_state(slab, segments, state_word(RunState.ASSIGNED, SLOT))
             to.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.BATCH, topic, partition, segments)], 0)
     batches = to.next_request(0, 0.0)
     assert len(batches) == len(NAMES) * PARTITIONS
@@ -89,7 +89,7 @@ def acks(batches: Sequence[SentBatch], **errors: int) -> list[PartitionAck]:
 
 
 def count(slab: Slab, counter: int) -> int:
-    return Row(slab, DISPATCHER_ROW).counters[counter]
+    return ProcessRow(slab, DISPATCHER_ROW).counters[counter]
 
 
 def states(slab: Slab, batches: Sequence[SentBatch]) -> list[set[int]]:
@@ -102,10 +102,10 @@ def states(slab: Slab, batches: Sequence[SentBatch]) -> list[set[int]]:
 
 def test_a_response_is_settled_in_one_transaction(slab: Slab, dispatcher: Dispatcher) -> None:
     batches = send(slab, dispatcher, 2, 3)
-    version = Row(slab, DISPATCHER_ROW).version
+    version = ProcessRow(slab, DISPATCHER_ROW).version
     dispatcher.on_acks(batches, acks(batches), 0.0)
-    assert Row(slab, DISPATCHER_ROW).version == version + 2
-    assert states(slab, batches) == [{State.DELIVERED}] * 6
+    assert ProcessRow(slab, DISPATCHER_ROW).version == version + 2
+    assert states(slab, batches) == [{RunState.DELIVERED}] * 6
     assert read_books(slab).delivered == 6 * 5
     assert count(slab, Counter.ConnectorGotSuccessfulAck) == count(slab, Counter.AckErrorFirst + 1) == 6
     assert sum(read_delays(slab)[0]) == 6 * 5
@@ -117,10 +117,10 @@ def test_what_one_transaction_cannot_settle_goes_into_more_and_no_batch_is_cut(
 ) -> None:
     monkeypatch.setattr(ack_settlement, "MAX_SETTLED_SEGMENTS", most)
     batches = send(slab, dispatcher, 2, 3)
-    version = Row(slab, DISPATCHER_ROW).version
+    version = ProcessRow(slab, DISPATCHER_ROW).version
     dispatcher.on_acks(batches, acks(batches), 0.0)
-    assert Row(slab, DISPATCHER_ROW).version == version + 3 * 2
-    assert states(slab, batches) == [{State.DELIVERED}] * 6
+    assert ProcessRow(slab, DISPATCHER_ROW).version == version + 3 * 2
+    assert states(slab, batches) == [{RunState.DELIVERED}] * 6
     assert count(slab, Counter.ConnectorGotSuccessfulAck) == 6
     assert [event.messages for event in dispatcher.traffic.events()] == [15, 15]
 
@@ -133,11 +133,11 @@ def test_killed_at_any_store_each_batch_is_settled_whole_or_not_at_all(slab: Sla
     regions = [range(row_at, row_at + lay.ROW_BYTES), range(geometry.chunks_at, geometry.file_size)]
     outcomes = []
     for _ in crash_images(slab, regions, lambda: dispatcher.on_acks(batches, acks(batches, at2=6), 0.0)):
-        Row(slab, DISPATCHER_ROW)
+        ProcessRow(slab, DISPATCHER_ROW)
         found = states(slab, batches)
-        assert found.pop(2) == {State.IN_FLIGHT}
-        settled = found == [{State.DELIVERED}] * 5
-        assert settled or found == [{State.IN_FLIGHT}] * 5
+        assert found.pop(2) == {RunState.IN_FLIGHT}
+        settled = found == [{RunState.DELIVERED}] * 5
+        assert settled or found == [{RunState.IN_FLIGHT}] * 5
         assert read_books(slab).delivered == sum(read_delays(slab)[0]) == (15 if settled else 0)
         outcomes.append(settled)
     assert outcomes == sorted(outcomes)
@@ -171,7 +171,7 @@ def test_what_was_damaged_since_it_was_sent_is_refused_and_its_neighbours_are_de
     slab.words[(slab.chunk_at(damaged.chunk) + damaged.run + field) >> 2] += 1
     dispatcher.on_acks(batches, acks(batches, at1=19), 0.0)
     intact = [batches[0], *batches[2:4], batches[5], batches[4]._replace(segments=batches[4].segments[1:])]
-    assert states(slab, intact) == [{State.DELIVERED}] * 5
+    assert states(slab, intact) == [{RunState.DELIVERED}] * 5
     assert count(slab, Counter.MsgDelivered) == sum(read_delays(slab)[0]) == 4 * 5 + 3
     assert sorted(event.messages for event in dispatcher.traffic.events()) == [10, 13]
     assert count(slab, Counter.RefusedDamagedPlace) == 1
@@ -183,7 +183,7 @@ def test_what_was_damaged_since_it_was_sent_is_refused_and_its_neighbours_are_de
 def test_an_error_concerns_its_own_batch_and_no_other(slab: Slab, dispatcher: Dispatcher) -> None:
     batches = send(slab, dispatcher, 1)
     dispatcher.on_acks(batches, acks(batches, at1=19, at4=46), 0.0)
-    in_flight = [index for index, found in enumerate(states(slab, batches)) if found != {State.DELIVERED}]
+    in_flight = [index for index, found in enumerate(states(slab, batches)) if found != {RunState.DELIVERED}]
     assert in_flight == [1]
     assert read_books(slab).delivered == 5
     counted = [count(slab, Counter.AckErrorFirst + 1 + code) for code in (0, 19, 46)]

@@ -16,7 +16,7 @@ from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.api_versions import BrokerAbilities
 from bruce_mp.protocol.compression import Codec, decompress
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter
 from support.slabs import DISPATCHER_ROW, new_slab
 
@@ -45,7 +45,9 @@ class Bench:
         self.now = 0.0
         self.slab = slab
         config = CompressionConfig(type=codec, **rule)  # type: ignore[arg-type]
-        self.compressor = Compressor(Row(slab, DISPATCHER_ROW), lambda _: config, compression, clock=lambda: self.now)
+        self.compressor = Compressor(
+            ProcessRow(slab, DISPATCHER_ROW), lambda _: config, compression, clock=lambda: self.now
+        )
 
     def send(self, data: bytes, abilities: BrokerAbilities = NEW, topic: bytes = b"t") -> Codec:
         """The codec that data is sent in; it must come out as it went in."""

@@ -15,7 +15,7 @@ from bruce_mp.protocol.api_versions import BrokerAbilities
 from bruce_mp.protocol.kafka_types import PartitionData
 from bruce_mp.protocol.record_batch import Record
 from bruce_mp.slab.recovery import SentBatch
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter
 from support.put_records import put_records
 from support.slabs import DISPATCHER_ROW, new_slab
@@ -38,7 +38,7 @@ def slab() -> Iterator[Slab]:
 
 def encode(slab: Slab, produce_version: int, codec: str, plain: Plain = frozenset(), **limits: int) -> bytes:
     rule = CompressionConfig(type=codec, **limits)  # type: ignore[arg-type]
-    row = Row(slab, DISPATCHER_ROW)
+    row = ProcessRow(slab, DISPATCHER_ROW)
     encoder = BatchEncoder(slab, row, Compressor(row, lambda _: rule, Compression(), plain))
     batch = SentBatch(1, 4, -1, -1, tuple(put_records(slab, [RECORDS])))
     (data,) = encoder.encode([(b"t1", batch)], BrokerAbilities(produce_version, 0, None))
@@ -48,7 +48,7 @@ def encode(slab: Slab, produce_version: int, codec: str, plain: Plain = frozense
 
 
 def test_a_batch_that_cannot_be_read_is_told_apart_and_not_counted(slab: Slab) -> None:
-    row = Row(slab, DISPATCHER_ROW)
+    row = ProcessRow(slab, DISPATCHER_ROW)
     encoder = BatchEncoder(slab, row, Compressor(row, lambda _: CompressionConfig(type="none"), Compression()))
     first, second, third = put_records(slab, [RECORDS[:2], RECORDS[:3], RECORDS[:4]])
     stale = second._replace(generation=second.generation + 1)

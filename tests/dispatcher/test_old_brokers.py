@@ -14,9 +14,9 @@ from bruce_mp.pipes.frames import Kind, Parcel
 from bruce_mp.protocol.kafka_types import PartitionAck
 from bruce_mp.protocol.record_batch import Record
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State, word
-from bruce_mp.slab.numbering import take_producer
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.producer_id import store_producer
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.discards import DiscardReporter
@@ -51,7 +51,7 @@ def dispatcher(slab: Slab, cluster: int) -> Dispatcher:
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = cluster
     config = Config(kafka=Kafka(bootstrap_servers=("b1:9092",)))
     reporter = DiscardReporter(Nowhere(), 100)
-    made = Dispatcher(slab, Row(slab, DISPATCHER_ROW), config, SLOT, reporter, incarnation=1)
+    made = Dispatcher(slab, ProcessRow(slab, DISPATCHER_ROW), config, SLOT, reporter, incarnation=1)
     made.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.RESYNC, 1)], 0)
     return made
 
@@ -59,7 +59,7 @@ def dispatcher(slab: Slab, cluster: int) -> Dispatcher:
 def give(slab: Slab, to: Dispatcher) -> None:
     """Three more messages for partition 0."""
     segments = put_records(slab, [RECORDS])
-    kernels.set_state(slab, segments, word(State.ASSIGNED, SLOT))
+    kernels.set_state(slab, segments, state_word(RunState.ASSIGNED, SLOT))
     to.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.BATCH, 1, 0, segments)], 0)
 
 
@@ -130,7 +130,7 @@ def test_what_another_broker_would_recognise_is_a_possible_duplicate(slab: Slab,
     one.on_connected(recognises=broker)
     segments = put_records(slab, [RECORDS])
     kernels.write_sequence(slab, segments, 0, 0, 0, opens_batch=True)
-    kernels.set_state(slab, segments, word(State.ASSIGNED_SENT, SLOT))
+    kernels.set_state(slab, segments, state_word(RunState.ASSIGNED_SENT, SLOT))
     one.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.SENT, 1, 0, segments)], 0)
     assert doubted(slab) == doubt
 
@@ -141,7 +141,7 @@ def test_brokers_that_have_learned_it_meanwhile_get_numbers(slab: Slab) -> None:
     give(slab, one)
     (first,) = one.next_request(0, 0.0)
     one.on_lost()
-    take_producer(slab, 7)
+    store_producer(slab, 7)
     one.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.RESYNC, 2)], 0)
     one._paused = False
     one.on_connected(recognises=True)

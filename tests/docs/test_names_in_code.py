@@ -97,7 +97,9 @@ def test_each_step_of_a_message_names_a_function() -> None:
     assert [step for step in steps() if not any(named.name for named in named_in(step))] == []
 
 
-@pytest.mark.parametrize("named", [Named("bruce_mp/no_such_file.py", "main"), Named("bruce_mp/damage.py", "main")])
+@pytest.mark.parametrize(
+    "named", [Named("bruce_mp/no_such_file.py", "main"), Named("bruce_mp/pipeline/corruption.py", "main")]
+)
 def test_names_that_do_not_exist_are_seen(named: Named) -> None:
     assert not is_defined(named)
 

@@ -14,7 +14,7 @@ from bruce_mp.input.backpressure import LARGEST_PART, LONGEST_S, MOST_MESSAGES, 
 from bruce_mp.kernels import set_state
 from bruce_mp.slab.chunks import STUCK_AFTER_MS, ChunkPool
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from support.examples import examples
 from support.slabs import INPUT_ROW, Input, datagram, new_slab
 
@@ -106,7 +106,7 @@ def test_what_was_delivered_makes_room_again() -> None:
             daemon.receive([datagram(b"t", bytes(30_000))])
             segments += daemon.close_all()
         assert watch.allowance(LARGEST) == (0, LONGEST_S)
-        set_state(slab, segments, State.DELIVERED)
+        set_state(slab, segments, RunState.DELIVERED)
         assert watch.allowance(LARGEST).messages > 0
 
 
@@ -140,7 +140,7 @@ def test_in_block_mode_whatever_is_admitted_finds_room(seed: int, arriving: list
             if rng.random() < 0.4:
                 rng.shuffle(segments)
                 done = [segments.pop() for _ in range(rng.randrange(len(segments) + 1))]
-                set_state(slab, done, State.DELIVERED)
+                set_state(slab, done, RunState.DELIVERED)
 
 
 def test_block_mode_gets_everything_through_although_it_never_takes_too_much() -> None:
@@ -159,7 +159,7 @@ def test_block_mode_gets_everything_through_although_it_never_takes_too_much() -
                 assert not daemon.receive(waiting[:messages]).no_room
                 del waiting[:messages]
             elif rng.random() < 0.5:
-                set_state(slab, daemon.close_all(), State.DELIVERED)
+                set_state(slab, daemon.close_all(), RunState.DELIVERED)
 
 
 def test_what_is_stuck_is_neither_full_nor_room() -> None:

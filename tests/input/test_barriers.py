@@ -14,7 +14,7 @@ from bruce_mp.kernels import set_state
 from bruce_mp.protocol.barrier_wire import BarrierAnswer, BarrierStatus, Level, encode_barrier
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry, Slab
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import settle_words
 from bruce_mp.slab.runs import segment_records, segment_words, split
@@ -50,9 +50,9 @@ def worker(slab: Slab) -> StreamInput:
 def deliver(worker: StreamInput, *, reason: DiscardReason | None = None) -> None:
     """Settle all runs that were handed over."""
     worker.close_runs()
-    segments = [found.segment for found in sweep(worker.slab, {State.FILLED})]
-    set_state(worker.slab, segments, State.ROUTED)
-    settle_words(worker.slab, segments, State.DISCARDED if reason else State.DELIVERED, reason or 0)
+    segments = [found.segment for found in sweep(worker.slab, {RunState.FILLED})]
+    set_state(worker.slab, segments, RunState.ROUTED)
+    settle_words(worker.slab, segments, RunState.DISCARDED if reason else RunState.DELIVERED, reason or 0)
 
 
 def last(worker: StreamInput) -> tuple[StreamClientState, BarrierAnswer]:
@@ -243,14 +243,14 @@ class BarrierMachine(RuleBasedStateMachine):
     )
     def settle(self, data: st.DataObject, cut: bool, outcome: DiscardReason | None) -> None:
         self.worker.close_runs()
-        found = [item.segment for item in sweep(self.slab, {State.FILLED})]
+        found = [item.segment for item in sweep(self.slab, {RunState.FILLED})]
         if not found:
             return
         segment = data.draw(st.sampled_from(found))
         if cut:
             split(self.slab, segment.chunk, segment.run)
         for at in segment_words(self.slab, segment):
-            self.slab.words[at] = State.DISCARDED if outcome else State.DELIVERED
+            self.slab.words[at] = RunState.DISCARDED if outcome else RunState.DELIVERED
             base = at << 2
             is_run = base == self.slab.chunk_at(segment.chunk) + segment.run
             self.slab.view[base + (lay.RUN_REASON if is_run else lay.RECORD_REASON)] = outcome or 0

@@ -19,10 +19,10 @@ from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab
-from bruce_mp.slab.layout import State
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import read_run
-from bruce_mp.slab.senders import SenderSums, read_senders
+from bruce_mp.slab.sender_usage import SenderSums, read_senders
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.books import read_books, total
 from bruce_mp.telemetry.clock import steady_ms
@@ -87,7 +87,7 @@ class Life:
         self.slab = slab
         topics = TopicTable(slab)
         topics.add(b"t1", partitions)
-        self.row = Row(slab, INPUT_ROW)
+        self.row = ProcessRow(slab, INPUT_ROW)
         self.link = Link()
         self.copies = Bytes()
         file = FileCopies(Copies(self.copies, self.row.add), copy_size) if copy_size else None
@@ -295,10 +295,10 @@ RECEIVED: Final = [GOOD[0], BAD[0], *GOOD[1:4], BAD[1], GOOD[4]]
 @pytest.mark.parametrize(
     ("owner", "name", "number"),
     [
-        (Row, "open_books", 1),
+        (ProcessRow, "open_books", 1),
         *[(PureLanes, "_append", number) for number in range(1, 5)],
-        (Row, "land", 1),
-        (Row, "_redo", 1),
+        (ProcessRow, "land", 1),
+        (ProcessRow, "_redo", 1),
     ],
 )
 def test_whenever_it_dies_the_next_life_has_each_message_once_and_counts_it_once(
@@ -320,7 +320,7 @@ def test_whenever_it_dies_the_next_life_has_each_message_once_and_counts_it_once
         "InputAgentDiscardMsgUnsupportedApiKey": 1,
     }
     assert values(slab) == [b"one", b"two", b"three", b"four", b"five"]
-    assert {content.state for content in contents(slab)} == {State.FILLED}
+    assert {content.state for content in contents(slab)} == {RunState.FILLED}
     assert sum(segment.records for segment in segments) == 5
     books = read_books(slab)
     assert books.balanced
@@ -332,7 +332,7 @@ def test_after_a_recovery_it_goes_on_where_it_was(slab: Slab, monkeypatch: pytes
     life = Life(slab)
     life.receive(*GOOD)
     with monkeypatch.context() as patch:
-        die_on_call(patch, Row, "land", 1)
+        die_on_call(patch, ProcessRow, "land", 1)
         with pytest.raises(Died):
             life.receive(*GOOD)
     next_life = Life(slab)
@@ -477,10 +477,10 @@ def test_what_came_while_nobody_asked_for_senders_is_let_in(slab: Slab) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "number"),
     [
-        (Row, "open_books", 1),
+        (ProcessRow, "open_books", 1),
         *[(PureLanes, "_append", number) for number in range(1, 4)],
-        (Row, "land", 1),
-        (Row, "_redo", 1),
+        (ProcessRow, "land", 1),
+        (ProcessRow, "_redo", 1),
     ],
 )
 def test_a_successor_judges_what_it_finds_by_the_same_senders(

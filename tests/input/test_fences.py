@@ -13,7 +13,7 @@ from bruce_mp.kernels import TimestampWindow
 from bruce_mp.protocol.barrier_wire import BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.fence_wire import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.discards import Peer
@@ -50,7 +50,7 @@ def messages(count: int, first: int = 0, size: int = 0) -> bytes:
     return b"".join(message(number, size) for number in range(first, first + count))
 
 
-def numbers(slab: Slab, state: State) -> list[int]:
+def numbers(slab: Slab, state: RunState) -> list[int]:
     found = [each for each in contents(slab) if each.state is state]
     return [int(each.value.split(b":")[0]) for each in sorted(found, key=lambda each: each.arrival)]
 
@@ -67,13 +67,13 @@ def test_an_attempt_is_held_until_its_end_comes(slab: Slab) -> None:
     client, other = worker.connect(), worker.connect()
     worker.feed((client, BEGIN + messages(20)), (other, messages(10, 100)))
     worker.close_runs()
-    assert numbers(slab, State.OPEN) == list(range(20))
-    assert numbers(slab, State.FILLED) == list(range(100, 110))
+    assert numbers(slab, RunState.OPEN) == list(range(20))
+    assert numbers(slab, RunState.FILLED) == list(range(100, 110))
     worker.feed((client, messages(20, 20)), (other, messages(10, 110)))
     assert_books(slab, 60)
     worker.feed((client, END + messages(5, 40)))
     worker.close_runs()
-    assert sorted(numbers(slab, State.FILLED)) == [*range(45), *range(100, 120)]
+    assert sorted(numbers(slab, RunState.FILLED)) == [*range(45), *range(100, 120)]
     assert sum(segment.records for segment in worker.released) == 40
     assert_books(slab, 65)
 
@@ -138,7 +138,7 @@ def test_who_leaves_before_the_end_takes_the_attempt_along(slab: Slab) -> None:
     worker.feed((client, messages(3) + BEGIN + messages(500, 3, 200) + message(7)[:5]))
     worker.admission.hang_up(client)
     worker.close_runs()
-    assert numbers(slab, State.FILLED) == [0, 1, 2]
+    assert numbers(slab, RunState.FILLED) == [0, 1, 2]
     assert_books(slab, 504, ABANDONED_ATTEMPT=500, UNCLEAN_DISCONNECT=1)
     assert len(worker.attempts) == 0
     assert {event.reason.name for event in worker.reported()} == {"ABANDONED_ATTEMPT", "UNCLEAN_DISCONNECT"}
@@ -173,7 +173,7 @@ def test_an_attempt_that_is_too_large_ends_and_leaves_the_slab_to_the_others(sla
     assert books.discarded == {"ABANDONED_ATTEMPT": books.received}
     worker.feed((other, messages(10)))
     worker.close_runs()
-    assert numbers(slab, State.FILLED) == list(range(10))
+    assert numbers(slab, RunState.FILLED) == list(range(10))
 
 
 def test_all_attempts_together_are_bounded(slab: Slab) -> None:
@@ -230,7 +230,7 @@ def test_any_order_of_frames_keeps_the_books(steps: list[tuple[int, str, int]]) 
                 clients[who] = worker.connect()
                 abandoned += len(fenced.pop(who, []))
         worker.close_runs()
-        assert sorted(numbers(slab, State.FILLED)) == sorted(released)
+        assert sorted(numbers(slab, RunState.FILLED)) == sorted(released)
         assert_books(slab, number, **({"ABANDONED_ATTEMPT": abandoned} if abandoned else {}))
 
 
@@ -247,7 +247,7 @@ def test_a_death_anywhere_delivers_all_of_an_attempt_or_nothing() -> None:
 
         for _ in crash_images(slab, [range(slab.geometry.file_size)], work):
             StreamInput(slab)
-            found = numbers(slab, State.FILLED)
+            found = numbers(slab, RunState.FILLED)
             assert found in ([], list(range(3)))
             books = read_books(slab)
             assert books.consistent

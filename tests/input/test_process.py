@@ -12,7 +12,7 @@ import pytest
 from bruce_mp import kernels
 from bruce_mp.pipes.control import Drain, Stop
 from bruce_mp.slab.landing import SO_TIMESTAMP
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from support.input_process import WITHIN_S, InputProcess
 from support.processes import wait_until
 from support.slabs import datagram
@@ -35,7 +35,7 @@ def test_what_is_sent_is_handed_to_the_router(process: InputProcess) -> None:
     found = 0
     while found < 5:
         segments = process.next_runs()
-        assert len(kernels.claim(process.slab, segments, State.FILLED, State.DELIVERED)) == len(segments)
+        assert len(kernels.claim(process.slab, segments, RunState.FILLED, RunState.DELIVERED)) == len(segments)
         found += sum(segment.records for segment in segments)
     assert found == 5
     assert process.books().held == {"input": 0, "router": 0, "queued": 0, "in_flight": 0, "spill": 0}

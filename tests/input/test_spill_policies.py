@@ -11,9 +11,9 @@ from bruce_mp.kernels import TimestampWindow
 from bruce_mp.protocol.fence_wire import encode_begin, encode_end
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import read_run, segment_records
 from bruce_mp.telemetry.books import read_books, spilled
 from bruce_mp.telemetry.counters import Counter
@@ -76,20 +76,20 @@ class Sink:
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
-        self._row = Row(slab, DISPATCHER_ROW)
+        self._row = ProcessRow(slab, DISPATCHER_ROW)
         self.delivered: dict[int, list[Delivered]] = {}
         self.stuck = 0
 
     def deliver(self) -> int:
         """Deliver; return how many messages."""
-        found = [each.segment for each in sweep(self._slab, {State.FILLED})]
+        found = [each.segment for each in sweep(self._slab, {RunState.FILLED})]
         count = 0
         for segment in found:
             topic = read_run(self._slab, segment.chunk, segment.run).topic
             if topic == self.stuck:
                 continue
             self.delivered.setdefault(topic, []).extend(self._read(segment))
-            self._row.settle([segment], State.DELIVERED, 0, {Counter.MsgDelivered: segment.records})
+            self._row.settle([segment], RunState.DELIVERED, 0, {Counter.MsgDelivered: segment.records})
             count += segment.records
         return count
 

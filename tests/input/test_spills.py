@@ -13,9 +13,9 @@ from bruce_mp.protocol.barrier_wire import BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.fence_wire import EndReason, decode_ended, encode_begin, encode_end
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.telemetry.books import read_books, spilled
 from bruce_mp.telemetry.counters import Counter
@@ -70,18 +70,18 @@ class Sink:
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
-        self._row = Row(slab, DISPATCHER_ROW)
+        self._row = ProcessRow(slab, DISPATCHER_ROW)
         self.numbers: list[int] = []
 
     def deliver(self) -> int:
         """Deliver everything that is handed over; how many messages."""
         from bruce_mp import kernels as chosen  # noqa: PLC0415 - the variant of the test
 
-        found = sweep(self._slab, {State.FILLED})
+        found = sweep(self._slab, {RunState.FILLED})
         for each in found:
             values = [one.value for one in chosen.messages(self._slab, each.segment, b"", None)]
             self.numbers += [int(value.split(b":")[0]) for value in values]
-            self._row.settle([each.segment], State.DELIVERED, 0, {Counter.MsgDelivered: each.segment.records})
+            self._row.settle([each.segment], RunState.DELIVERED, 0, {Counter.MsgDelivered: each.segment.records})
         return sum(each.segment.records for each in found)
 
 

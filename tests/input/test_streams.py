@@ -16,10 +16,10 @@ from bruce_mp.kernels import set_state
 from bruce_mp.protocol.barrier_wire import Level, encode_barrier
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry, Slab
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
-from bruce_mp.slab.rows import Row
-from bruce_mp.slab.senders import SenderSums, read_senders
+from bruce_mp.slab.rows import ProcessRow
+from bruce_mp.slab.sender_usage import SenderSums, read_senders
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.reports import DiscardReport
@@ -52,12 +52,12 @@ def is_blocked(client: StreamClientState) -> bool:
 
 def filled(slab: Slab) -> list[bytes]:
     """Return the messages that the router would find, in order."""
-    found = [content for content in contents(slab) if content.state is State.FILLED]
+    found = [content for content in contents(slab) if content.state is RunState.FILLED]
     return [content.value for content in sorted(found, key=lambda content: content.arrival)]
 
 
 def counter(slab: Slab, number: Counter) -> int:
-    return Row(slab, WORKER_ROW).counters[number]
+    return ProcessRow(slab, WORKER_ROW).counters[number]
 
 
 def assert_books(slab: Slab, received: int, **discarded: int) -> None:
@@ -187,9 +187,9 @@ def test_without_room_messages_wait_in_order_where_clients_are_blocked(slab: Sla
     assert is_blocked(client)
     read: list[bytes] = []
     for _ in range(100):
-        segments = [found.segment for found in sweep(slab, {State.FILLED})]
+        segments = [found.segment for found in sweep(slab, {RunState.FILLED})]
         read += filled(slab)
-        set_state(slab, segments, State.DELIVERED)
+        set_state(slab, segments, RunState.DELIVERED)
         worker.now_ms += 10
         worker.feed((client, b""))
         worker.close_runs()

@@ -12,9 +12,9 @@ from bruce_mp.kernels import ChunkPool, TimestampWindow, set_state
 from bruce_mp.protocol.barrier_wire import Level, encode_barrier
 from bruce_mp.protocol.fence_wire import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
-from bruce_mp.slab.senders import SenderSums, read_senders
+from bruce_mp.slab.sender_usage import SenderSums, read_senders
 from bruce_mp.slab.topic_shares import LONGEST_PAUSE_MS
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
@@ -49,7 +49,7 @@ def stuck_worker(
 def deliver(worker: StreamInput) -> None:
     """Settle all held messages."""
     worker.close_runs()
-    set_state(worker.slab, [found.segment for found in sweep(worker.slab, {State.FILLED})], State.DELIVERED)
+    set_state(worker.slab, [found.segment for found in sweep(worker.slab, {RunState.FILLED})], RunState.DELIVERED)
     worker.now_ms += LONGEST_PAUSE_MS
 
 

@@ -29,7 +29,7 @@ def offsets() -> dict[str, int]:
 @pytest.mark.parametrize(("name", "value"), offsets().items())
 def test_offsets_are_those_of_the_layout(name: str, value: int) -> None:
     if name in STATES:
-        assert value == lay.State[name]
+        assert value == lay.RunState[name]
     elif name.removeprefix("CHUNK_") in lay.ChunkState.__members__:
         assert value == lay.ChunkState[name.removeprefix("CHUNK_")]
     else:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.kernels import ChunkPool, Coalescing, DatagramIntake, DatagramReceiver, Failure, Lanes, PlainCounters, Row
+from bruce_mp.kernels import (
+    ChunkPool,
+    Coalescing,
+    DatagramIntake,
+    DatagramReceiver,
+    Failure,
+    Lanes,
+    PlainCounters,
+    ProcessRow,
+)
 from bruce_mp.slab.landing import landed_lengths
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms
@@ -48,7 +57,7 @@ def an_intake(slab: Slab, linger_of: Callable[[bytes], int]) -> tuple[DatagramIn
     lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), TopicTable(slab), linger_of)
     largest = SMALL.landing_slot_size
     return DatagramIntake(
-        slab, DatagramReceiver(slab), lanes, Row(slab, INPUT_ROW), longest=largest, counters=COUNTERS
+        slab, DatagramReceiver(slab), lanes, ProcessRow(slab, INPUT_ROW), longest=largest, counters=COUNTERS
     ), lanes
 
 
@@ -182,7 +191,7 @@ def send_at_a_pace(sender: socket.socket, ticks: int) -> None:
         time.sleep(0.001)
 
 
-def batches_at_a_pace(pair: Pair, intake: DatagramIntake, row: Row) -> int:
+def batches_at_a_pace(pair: Pair, intake: DatagramIntake, row: ProcessRow) -> int:
     """Return the number of batches that the intake makes of the messages of a hundred ticks."""
     sender, receiver = pair
     before, taken, batches = row.version, 0, 0
@@ -201,7 +210,7 @@ def test_it_sleeps_while_messages_come_fast_and_finds_several(
 ) -> None:
     """One of several tries succeeds on a busy machine; without naps each tick has at least one batch."""
     intake.apply_config(Coalescing(longest_us=20_000, messages=500, room=1 << 20))
-    row = Row(slab, INPUT_ROW)
+    row = ProcessRow(slab, INPUT_ROW)
     assert any(batches_at_a_pace(roomy_pair, intake, row) < 60 for _ in range(3))
 
 

@@ -13,11 +13,11 @@ from bruce_mp.kernels import Lanes, set_state
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_heads
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.layout import ChunkState, State
+from bruce_mp.slab.handover_tickets import HandoverTickets
+from bruce_mp.slab.layout import ChunkState, RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.runs import Segment, read_run
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.slab.tickets import TicketOffice
 from support.examples import examples
 from support.sent import Message, check_runs, expected, records, send, slab_topic
 from support.slabs import CAPACITY, INPUT_ROW, SMALL, Input, contents, datagram, new_slab
@@ -63,7 +63,7 @@ def test_all_messages_are_in_runs_in_order(batches: list[list[Message]], linger_
         assert records(slab).items() <= expected(batches).items()
         assert len(records(slab)) == sum(map(len, batches)) - dropped
         check_runs(slab, segments, batches)
-        assert sorted(segments) == sorted(found.segment for found in sweep(slab, {State.FILLED}))
+        assert sorted(segments) == sorted(found.segment for found in sweep(slab, {RunState.FILLED}))
 
 
 def test_a_full_slab_drops_what_does_not_fit_and_says_so(slab: Slab) -> None:
@@ -76,8 +76,8 @@ def test_a_full_slab_drops_what_does_not_fit_and_says_so(slab: Slab) -> None:
             break
     assert {(dropped.topic, dropped.timestamp < sent) for dropped in ingested.no_room} == {(b"t1", True)}
     assert len(contents(slab)) == sent - len(ingested.no_room) == 2 * slab.geometry.chunks
-    for found in sweep(slab, {State.FILLED}):
-        set_state(slab, [found.segment], State.DELIVERED)
+    for found in sweep(slab, {RunState.FILLED}):
+        set_state(slab, [found.segment], RunState.DELIVERED)
     sender.lanes.drain_closed()
     sender.now_ms += 5
     assert not sender.receive([datagram(b"t1", bytes(3000))]).no_room
@@ -145,7 +145,7 @@ def test_a_run_that_is_open_keeps_its_time_when_lingers_change(slab: Slab) -> No
     assert [segment.records for segment in sender.lanes.drain_closed()] == [2, 1]
 
 
-class Withheld(TicketOffice):
+class Withheld(HandoverTickets):
     """A ticket office that hands nothing over."""
 
     def hand_over(self, run_at: int) -> None:
@@ -158,7 +158,7 @@ def test_runs_that_are_withheld_are_not_handed_over_when_they_are_due(slab: Slab
     send(sender, [(b"t1", b"a", b"", None), (b"new", b"b", b"", None)])
     sender.lanes.close_due(1 + 25)
     closed = sender.lanes.drain_closed()
-    assert [read_run(slab, segment.chunk, segment.run).state for segment in closed] == [State.OPEN, State.OPEN]
+    assert [read_run(slab, segment.chunk, segment.run).state for segment in closed] == [RunState.OPEN, RunState.OPEN]
 
 
 @pytest.mark.parametrize("linger_ms", [0, 25])
@@ -173,7 +173,7 @@ def test_an_idle_lane_gives_its_chunk_up_when_its_messages_are_settled(
         assert when is not None
         sender.lanes.close_due(when)
     assert ChunkState.OPEN in {state for _, state, _, _ in chunk_heads(slab)}
-    set_state(slab, sender.lanes.drain_closed(), State.DELIVERED)
+    set_state(slab, sender.lanes.drain_closed(), RunState.DELIVERED)
     due: list[int] = []
     while (when := sender.lanes.next_due_ms) is not None:
         due.append(when)

@@ -12,7 +12,7 @@ import pytest
 
 from bruce_mp.kernels import set_state
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep, sweep_filled
 from support.crash_images import crash_images, machine_images
 from support.sent import Message, check_runs, expected, records, send
@@ -78,7 +78,7 @@ def test_killed_at_any_store_nothing_is_lost_or_doubled(slab: Slab, variant: str
         assert records(slab) == expected([BEFORE, batch])
         assert again.base == again.row.counters[0] == len(BEFORE) + len(batch)
         assert again.row.version % 2 == 0
-        handed_over = sweep(slab, {State.FILLED})
+        handed_over = sweep(slab, {RunState.FILLED})
         assert sweep_filled(slab) == handed_over  # the row has the last ticket
         check_runs(slab, [found.segment for found in handed_over], [BEFORE, batch])
 
@@ -100,14 +100,14 @@ def test_a_copy_that_was_delivered_before_the_crash_is_not_made_again(slab: Slab
     images = crash_images(slab, regions(slab), sender.admit)
     delivered_early = 0
     for _ in images:
-        filled = [found.segment for found in sweep(slab, {State.FILLED})]
-        set_state(slab, filled, State.DELIVERED)
-        done = {content.arrival for content in contents(slab) if content.state is State.DELIVERED}
+        filled = [found.segment for found in sweep(slab, {RunState.FILLED})]
+        set_state(slab, filled, RunState.DELIVERED)
+        done = {content.arrival for content in contents(slab) if content.state is RunState.DELIVERED}
         for _ in range(2):  # the second input adopts all chunks of the first, which are sealed
             again = Input(slab)
             again.close_all()
-        delivered = {content.arrival for content in contents(slab) if content.state is State.DELIVERED}
-        held = [content.arrival for content in contents(slab) if content.state is State.FILLED]
+        delivered = {content.arrival for content in contents(slab) if content.state is RunState.DELIVERED}
+        held = [content.arrival for content in contents(slab) if content.state is RunState.FILLED]
         assert len(held) == len(set(held))
         assert delivered == done
         assert not delivered & set(held)

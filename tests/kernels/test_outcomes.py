@@ -12,7 +12,7 @@ from bruce_mp.kernels import CountedUpTo, count_outcomes
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_heads
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import records_of, runs_of, split
 from support.slabs import datagram, new_slab
 from support.streams import StreamInput
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
 GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=16384)
-OUTCOMES: Final = (State.DELIVERED, State.DISCARDED, State.IN_FLIGHT)
+OUTCOMES: Final = (RunState.DELIVERED, RunState.DISCARDED, RunState.IN_FLIGHT)
 
 
 def fill(slab: Slab, rng: random.Random) -> None:
@@ -36,7 +36,7 @@ def fill(slab: Slab, rng: random.Random) -> None:
         for offset, run in list(runs_of(slab, chunk)):
             at = slab.chunk_at(chunk) + offset
             slab.view[at + lay.RUN_REASON] = rng.choice(list(DiscardReason))
-            slab.words[at >> 2] = State.DELIVERED if rng.random() < 0.7 else rng.choice(OUTCOMES)
+            slab.words[at >> 2] = RunState.DELIVERED if rng.random() < 0.7 else rng.choice(OUTCOMES)
             if rng.random() < 0.4:
                 split(slab, chunk, offset)
                 for record, _ in records_of(slab, chunk, offset, run):
@@ -57,7 +57,7 @@ def plain(slab: Slab, chunk: int, number: int) -> tuple[CountedUpTo, dict[tuple[
         at = offset
         found = []
         for _, record in records_of(slab, chunk, offset, run):
-            is_split = run.state is State.SPLIT
+            is_split = run.state is RunState.SPLIT
             word, reason = (record.word, record.reason) if is_split else (run.word, run.reason)
             found.append((record.arrival & (lay.ARRIVAL_SOURCES - 1), word & 0xFF, reason))
         if not all(state in lay.SETTLED for _, state, _ in found):

@@ -25,7 +25,7 @@ from bruce_mp.kernels import (
 )
 from bruce_mp.protocol.client_wire import Message
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.runs import Record, Segment, read_run, segment_records, segment_words
 from bruce_mp.slab.tables import PartitionTable
 from support.crash_images import crash_images, machine_images
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-MINE = word(State.ROUTED, 1)
+MINE = state_word(RunState.ROUTED, 1)
 payloads = st.lists(st.integers(0, 400), min_size=1, max_size=12)
 partition_keys = st.lists(st.sampled_from([0, 1, 2, 7, 2**31, 2**32 - 1]), min_size=1, max_size=12)
 
@@ -52,7 +52,7 @@ def one_run(slab: Slab, datagrams: list[bytes]) -> Segment:
     """Fill a run that the router holds, of a topic without a number, so that it mixes keys."""
     sender = Input(slab)
     sender.receive(datagrams)
-    segments = claim(slab, sender.close_all(), State.FILLED, MINE)
+    segments = claim(slab, sender.close_all(), RunState.FILLED, MINE)
     [segment] = segments
     return segment
 
@@ -70,7 +70,7 @@ def arrivals(slab: Slab, segment: Segment) -> list[int]:
 
 
 def is_split(slab: Slab, segment: Segment) -> bool:
-    return read_run(slab, segment.chunk, segment.run).state is State.SPLIT
+    return read_run(slab, segment.chunk, segment.run).state is RunState.SPLIT
 
 
 def check_parts(slab: Slab, whole: Segment, parts: list[Segment]) -> None:
@@ -137,9 +137,9 @@ def test_cutting_a_part_again(slab: Slab) -> None:
     assert first
     assert second
     check_parts(slab, whole, [first, second, rest])
-    set_state(slab, [second], word(State.QUEUED, 5))
+    set_state(slab, [second], state_word(RunState.QUEUED, 5))
     assert claim(slab, [whole], MINE, MINE) == []
-    assert claim(slab, [second], word(State.QUEUED, 5), MINE) == [second]
+    assert claim(slab, [second], state_word(RunState.QUEUED, 5), MINE) == [second]
     assert claim(slab, [whole], MINE, MINE) == [whole]
 
 
@@ -162,10 +162,10 @@ def test_each_is_bound_to_its_partition_without_numbers(slab: Slab) -> None:
 
 def test_a_doorbell_may_ring_twice(slab: Slab) -> None:
     whole = of_sizes(slab, [1, 2])
-    assigned = word(State.ASSIGNED, 3)
+    assigned = state_word(RunState.ASSIGNED, 3)
     assert claim(slab, [whole, whole], MINE, assigned) == [whole]
     assert claim(slab, [whole], MINE, assigned) == []
-    assert claim(slab, [whole], word(State.ASSIGNED, 4), MINE) == []
+    assert claim(slab, [whole], state_word(RunState.ASSIGNED, 4), MINE) == []
 
 
 def test_take_passes_over_what_is_not_a_sound_place(slab: Slab) -> None:
@@ -189,13 +189,13 @@ def test_a_segment_of_an_older_generation_is_refused_by_all(slab: Slab) -> None:
     sender = Input(slab, topics=[(b"t1", 3)])
     sender.receive([datagram(value=b"old")])
     [old] = sender.close_all()
-    set_state(slab, [old], State.DELIVERED)
+    set_state(slab, [old], RunState.DELIVERED)
     new = None
     while new is None or new.chunk != old.chunk:
         sender.receive([datagram(value=b"new")])
         [new] = sender.close_all()
     assert new == old._replace(generation=new.generation)
-    assert claim(slab, [old], State.FILLED, MINE) == []
+    assert claim(slab, [old], RunState.FILLED, MINE) == []
     for refused in (
         lambda: set_state(slab, [old], MINE),
         lambda: encode(slab, [old]),
@@ -207,7 +207,7 @@ def test_a_segment_of_an_older_generation_is_refused_by_all(slab: Slab) -> None:
     ):
         with pytest.raises(SlabError):
             refused()
-    assert claim(slab, [new], State.FILLED, MINE) == [new]
+    assert claim(slab, [new], RunState.FILLED, MINE) == [new]
 
 
 def test_looks(slab: Slab) -> None:
@@ -245,7 +245,7 @@ def test_numbered_batches_follow_each_other(slab: Slab, first: int) -> None:
     assert head
     assert rest
     entry, end = entry_of(slab, first, 7), 2**31
-    sent = word(State.IN_FLIGHT, 4)
+    sent = state_word(RunState.IN_FLIGHT, 4)
     assert assign_sequences(slab, [(entry, 3, [head]), (entry, 3, [rest])], sent, is_numbered=True) == [
         (7, first),
         (7, (first + 3) % end),
@@ -270,7 +270,7 @@ def test_killed_at_any_store_numbers_come_before_words_and_words_before_the_next
     head, rest = split_at(slab, cut, 1, 1000)
     assert head
     assert rest
-    entry, sent = entry_of(slab, 11, 7), word(State.IN_FLIGHT, 4)
+    entry, sent = entry_of(slab, 11, 7), state_word(RunState.IN_FLIGHT, 4)
     regions = [range(entry, entry + 16)]
     regions += [range(at, at + lay.CHUNK_BYTES) for at in (slab.chunk_at(one.chunk) for one in (rest, whole))]
     outcomes = set()
@@ -304,7 +304,7 @@ def test_a_batch_that_is_not_what_it_claims_is_not_numbered_and_the_next_one_is(
     entry, before = entry_of(slab, 11, 0), numbers(slab, head)
     stale = rest._replace(generation=rest.generation + 1)
     found = assign_sequences(
-        slab, [(entry, 3, [head, stale]), (entry, 3, [rest])], word(State.IN_FLIGHT, 4), is_numbered=True
+        slab, [(entry, 3, [head, stale]), (entry, 3, [rest])], state_word(RunState.IN_FLIGHT, 4), is_numbered=True
     )
     assert found == [None, (0, 11)]
     assert numbers(slab, head) == before

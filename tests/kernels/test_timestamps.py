@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bruce_mp.kernels import ReplacedTimestamps, TimestampWindow
 from bruce_mp.slab import landing
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.runs import read_run, segment_records
 from support.examples import examples
@@ -73,7 +73,7 @@ def test_a_record_has_the_clients_timestamp_within_the_window_and_else_the_arriv
             topic, timestamp, _ = sent[each.arrival]
             assert (topic, timestamp) == (each.topic, each.timestamp)
             assert not kept(timestamp, window)
-        for found in sweep(slab, {State.FILLED}):
+        for found in sweep(slab, {RunState.FILLED}):
             run = read_run(slab, found.segment.chunk, found.segment.run)
             assert run.min_timestamp == min(record.timestamp for _, record in segment_records(slab, found.segment))
 

@@ -13,7 +13,7 @@ from bruce_mp.kernels import ChunkPool, Lanes, set_state
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import LOOKS_UNDER_PRESSURE, used_heads
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.runs import read_run, segment_records
 from bruce_mp.slab.tables import TopicTable
@@ -77,11 +77,11 @@ class Sender:
         self.lanes.close_runs()
         self.lanes.drain_closed()
         table = TopicTable(self.slab)
-        for found in sweep(self.slab, {State.FILLED}):
+        for found in sweep(self.slab, {RunState.FILLED}):
             key = topic_of_chunk(self.slab, found.segment.chunk)
             name = key if isinstance(key, bytes) else table.name_of(key or 0)
             if name in topics:
-                set_state(self.slab, [found.segment], State.DELIVERED)
+                set_state(self.slab, [found.segment], RunState.DELIVERED)
 
     def held(self) -> dict[object, int]:
         """Return the counted chunks by topic."""
@@ -319,7 +319,7 @@ def test_a_keyed_topic_without_a_backlog_finds_room_for_each_partition(stuck: in
 
 def keys_by_lane(slab: Slab) -> list[tuple[int, int]]:
     """Return partition index and key of the undelivered keyed messages."""
-    runs = [found.segment for found in sweep(slab, {State.FILLED})]
+    runs = [found.segment for found in sweep(slab, {RunState.FILLED})]
     return [
         (head.partition_index, record.partition_key)
         for segment in runs
@@ -339,10 +339,10 @@ def test_lanes_lend_only_within_a_topic_and_keep_the_order_of_each_key() -> None
             sender.lanes.ingest(memoryview(message), [(0, len(message))], 10_000 + number, sender.now_ms)
             sender.lanes.drain_closed()
         sender.lanes.close_runs()
-        assert [found.segment for found in sweep(slab, {State.OPEN})] == []
+        assert [found.segment for found in sweep(slab, {RunState.OPEN})] == []
         assert sender.held()[table.id_of(b"keyed")] == counted(slab)[table.id_of(b"keyed")] < 40
         by_key: dict[int, list[int]] = {}
-        for found in sorted(sweep(slab, {State.FILLED}), key=lambda each: ticket_of(slab, each.segment)):
+        for found in sorted(sweep(slab, {RunState.FILLED}), key=lambda each: ticket_of(slab, each.segment)):
             for _, record in segment_records(slab, found.segment):
                 if record.arrival >= 10_000:
                     by_key.setdefault(record.partition_key, []).append(record.arrival)

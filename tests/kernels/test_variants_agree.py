@@ -14,7 +14,7 @@ from bruce_mp.kernels import CHOICE, TimestampWindow
 from bruce_mp.protocol.message_set import MessageFormat
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from support.examples import examples
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(not CHOICE.compiled, reason=CHOICE.sentence)
 GEOMETRY: Final = Geometry(chunks=24, topics=8, partitions=8, landing_slots=12, landing_slot_size=9000)
-MINE: Final = word(State.ROUTED, 7)
+MINE: Final = state_word(RunState.ROUTED, 7)
 MODULES: Final = ("headers", "lanes", "inspect", "message_set", "encode", "segments", "wait_times")
 
 
@@ -172,7 +172,7 @@ def _batches(segments: list[Segment]) -> list[SentBatch]:
 
 def _settle(it: Variant, segment: Segment, amount: int) -> Any:
     try:
-        it.row.settle([segment], State.DISCARDED, amount & 0xFF, {7: segment.records})
+        it.row.settle([segment], RunState.DISCARDED, amount & 0xFF, {7: segment.records})
     except SlabError:
         return SlabError
     return None
@@ -203,7 +203,9 @@ def test_both_do_the_same(
             it.lanes.close_all()
         segments += pure.lanes.drain_closed()
         compiled.lanes.drain_closed()
-        assert pure.call("take", segments, State.FILLED, MINE) == compiled.call("take", segments, State.FILLED, MINE)
+        assert pure.call("take", segments, RunState.FILLED, MINE) == compiled.call(
+            "take", segments, RunState.FILLED, MINE
+        )
         assert _without_pointers(first) == _without_pointers(second)
         if damage is not None and segments:
             _damage(segments, damage, first, second)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bruce_mp.kernels import set_state
 from bruce_mp.protocol.record_batch import Record
 from bruce_mp.router.slab_tables import EVERY_MS, SlabTables
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from support.put_records import put_records
 from support.slabs import SMALL, new_slab
 
@@ -21,7 +21,7 @@ def test_a_topic_with_messages_in_the_slab_keeps_its_entry() -> None:
         assert freed == numbers[3:]
         assert set(tables.topics.known()) == {b"t1", b"t2", b"t3"}
         assert tables.name_of(numbers[4]) == NAMES[4], "the router still knows whose it was"
-        set_state(slab, segments, State.DELIVERED)
+        set_state(slab, segments, RunState.DELIVERED)
         assert tables.free({b"t1"}, set, EVERY_MS) == [], "there is room"
         for name in NAMES[3:]:
             tables.topics.add(name, 1)
@@ -35,6 +35,6 @@ def test_the_slab_is_not_searched_all_the_time() -> None:
         segments = put_records(slab, [[Record(0, b"", b"x")]], topic=numbers[0])
         existing = set(NAMES[1:])
         assert tables.free(existing, set, 0) == []
-        set_state(slab, segments, State.DELIVERED)
+        set_state(slab, segments, RunState.DELIVERED)
         assert tables.free(existing, set, EVERY_MS - 1) == []
         assert tables.free(existing, set, EVERY_MS) == [numbers[0]]

@@ -21,9 +21,9 @@ from bruce_mp.slab.chunks import (
     used_heads,
 )
 from bruce_mp.slab.file import Slab
-from bruce_mp.slab.layout import ChunkState, State
+from bruce_mp.slab.handover_tickets import HandoverTickets
+from bruce_mp.slab.layout import ChunkState, RunState
 from bruce_mp.slab.runs import Segment, read_run, segment_words, split
-from bruce_mp.slab.tickets import TicketOffice
 from support.crash_images import crash_images
 from support.examples import examples
 from support.slabs import INPUT_ROW, SMALL, new_slab, slab_file
@@ -74,7 +74,7 @@ class PoolMachine(RuleBasedStateMachine):
         for chunk in list(self.open):
             self.seal(chunk)
         for allocation in (*self.fresh.values(), *self.sealed.values()):
-            set_state(self.slab, [segment for segment, _ in allocation.runs], State.DELIVERED)
+            set_state(self.slab, [segment for segment, _ in allocation.runs], RunState.DELIVERED)
         self.pool.release_seals()
         self.now_ms += DRY_MS
         assert [self.pool.allocate(1, self.now_ms) is not None for _ in range(CHUNKS)] == [True] * CHUNKS
@@ -137,19 +137,19 @@ class PoolMachine(RuleBasedStateMachine):
         if not allocation.lane.has_room(items[0]):
             return
         stop = allocation.lane.append(memoryview(bytes(3000)), items, 0, self.now_ms)
-        segment = allocation.lane.close_run(TicketOffice(self.slab, INPUT_ROW))
+        segment = allocation.lane.close_run(HandoverTickets(self.slab, INPUT_ROW))
         allocation.runs.append((segment, set(segment_words(self.slab, segment))))
         allocation.last_arrival = self.arrival + stop - 1
         self.arrival += stop
 
     @precondition(lambda self: any(allocation.runs for allocation in self.used.values()))
     @rule(data=st.data(), outcome=st.sampled_from(sorted(lay.SETTLED)), cut=st.booleans())
-    def settle(self, data: st.DataObject, outcome: State, cut: bool) -> None:
+    def settle(self, data: st.DataObject, outcome: RunState, cut: bool) -> None:
         runs = [run for allocation in self.used.values() for run in allocation.runs if run[1]]
         if not runs:
             return
         segment, unsettled = data.draw(st.sampled_from(runs))
-        if cut and read_run(self.slab, segment.chunk, segment.run).state is not State.SPLIT:
+        if cut and read_run(self.slab, segment.chunk, segment.run).state is not RunState.SPLIT:
             split(self.slab, segment.chunk, segment.run)
             unsettled.clear()
             unsettled.update(segment_words(self.slab, segment))
@@ -224,7 +224,7 @@ def test_what_the_landing_zone_still_holds_is_not_reclaimed_after_a_crash() -> N
             lane = Lane(slab, Head(1, b"", 0, -1, 0))
             lane.enter(chunk, 1)
             lane.append(memoryview(b""), [(arrival, 0, 0, 0, 0, 0, 0, 0, 0)], 0, 0)
-            set_state(slab, [lane.close_run(TicketOffice(slab, INPUT_ROW))], State.DELIVERED)
+            set_state(slab, [lane.close_run(HandoverTickets(slab, INPUT_ROW))], RunState.DELIVERED)
         slab.longs[landing.base_at(slab) >> 3] = 10
         slab.close()
 
@@ -258,9 +258,9 @@ def test_a_crash_while_a_span_is_released_leaves_it_to_be_released_again() -> No
         up_to_the_edge = 2 * lay.CHUNK_BYTES - lay.CHUNK_HEADER - lay.RUN_HEADER - lay.RECORD_HEADER
         items = [(i, 0, 0, 0, 0, 0, end, end, end) for i, end in enumerate((up_to_the_edge, 100))]
         lane.append(memoryview(bytes(3 * lay.CHUNK_BYTES)), items, 0, 0)
-        segment = lane.close_run(TicketOffice(slab, INPUT_ROW))
+        segment = lane.close_run(HandoverTickets(slab, INPUT_ROW))
         split(slab, 0, segment.run)
-        set_state(slab, [segment], State.DELIVERED)
+        set_state(slab, [segment], RunState.DELIVERED)
         pool.seal(0)
         pool.release_seals()
         area = range(slab.chunks_at, slab.geometry.file_size)
@@ -283,7 +283,7 @@ def filled(slab: Slab, pool: ChunkPool, span: int, now_ms: int) -> Segment:
     lane.append(memoryview(bytes(100)), [(0, 0, 0, 0, 0, 0, 100, 100, 100)], 0, now_ms)
     pool.seal(chunk)
     pool.release_seals()
-    return lane.close_run(TicketOffice(slab, INPUT_ROW))
+    return lane.close_run(HandoverTickets(slab, INPUT_ROW))
 
 
 def test_what_is_not_settled_for_long_is_stuck_until_it_is() -> None:
@@ -294,10 +294,10 @@ def test_what_is_not_settled_for_long_is_stuck_until_it_is() -> None:
         young = filled(slab, pool, 2, STUCK_AFTER_MS + 1)
         pool.reclaim(64)
         assert (pool.stuck_count, pool.usable) == (9, 55)
-        set_state(slab, [old[1], young], State.DELIVERED)
+        set_state(slab, [old[1], young], RunState.DELIVERED)
         pool.reclaim(64)
         assert (pool.stuck_count, pool.free_count) == (6, 58)
-        set_state(slab, old, State.DELIVERED)
+        set_state(slab, old, RunState.DELIVERED)
         pool.reclaim(64)
         assert (pool.stuck_count, pool.free_count) == (0, 64)
 
@@ -311,7 +311,7 @@ def test_stuck_chunks_do_not_hide_the_others() -> None:
         filled(slab, pool, 1, STUCK_AFTER_MS + 1)
         pool.tidy()
         assert pool.stuck_count == 600
-        set_state(slab, [filled(slab, pool, 1, STUCK_AFTER_MS + 1) for _ in range(50)], State.DELIVERED)
+        set_state(slab, [filled(slab, pool, 1, STUCK_AFTER_MS + 1) for _ in range(50)], RunState.DELIVERED)
         before = pool.free_count
         pool.reclaim(before + 50)
         assert pool.free_count == before + 50
@@ -325,7 +325,7 @@ def test_what_was_stuck_comes_free_together() -> None:
         for _ in range(100):
             filled(slab, pool, 1, STUCK_AFTER_MS + 1)
         pool.tidy()
-        set_state(slab, old, State.DELIVERED)
+        set_state(slab, old, RunState.DELIVERED)
         pool.reclaim(1024)
         assert (pool.stuck_count, pool.free_count) == (0, 924)
 
@@ -339,7 +339,7 @@ def test_who_shares_the_slab_with_more_than_before_may_have_more_stuck_than_its_
         assert pool.allocate(1, STUCK_AFTER_MS + 1) is None
         pool.tidy()
         assert (pool.stuck_count, pool.usable, pool.free_count) == (64, 0, 0)
-        set_state(slab, held, State.DELIVERED)
+        set_state(slab, held, RunState.DELIVERED)
         pool.reclaim(1)
         assert pool.usable + pool.stuck_count == pool.capacity == pool.free_count + pool.stuck_count
 
@@ -387,7 +387,7 @@ def test_a_span_lies_across_what_just_came_free_and_what_nobody_has() -> None:
         pool = ChunkPool(slab, INPUT_ROW)
         for _ in range(LOOKS_PER_ALLOCATION + 1):
             filled(slab, pool, 1, 0)
-        set_state(slab, [filled(slab, pool, 3, 0)], State.DELIVERED)
+        set_state(slab, [filled(slab, pool, 3, 0)], RunState.DELIVERED)
         pool = ChunkPool(slab, INPUT_ROW)  # has taken none of the rest
         pool.release_seals()
         first = LOOKS_PER_ALLOCATION + 1

@@ -15,9 +15,9 @@ from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs
 from bruce_mp.slab.chunks import ChunkPool, is_settled
-from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import arrivals_from, batches_of, close_open_runs, find, sweep, sweep_filled
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import Segment, is_current, place, segment_words, split, unpack_segments
 from bruce_mp.telemetry.books import held_by_topic, read_books
 from support.examples import examples
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-HELD = word(State.IN_FLIGHT, 1)
+HELD = state_word(RunState.IN_FLIGHT, 1)
 CHUNKS_IN_USE = 6
 
 
@@ -68,7 +68,7 @@ def actions(slab: Slab, segment: Segment) -> list[Callable[[], object]]:
         lambda: segment_words(slab, segment),
         lambda: split(slab, segment.chunk, segment.run),
         lambda: place(slab, segment, 1, 2, 3, opens_batch=True),
-        lambda: Row(slab, DISPATCHER_ROW).settle([segment], State.DELIVERED, 0, {1: 1}),
+        lambda: ProcessRow(slab, DISPATCHER_ROW).settle([segment], RunState.DELIVERED, 0, {1: 1}),
     ]
 
 
@@ -76,8 +76,8 @@ def sweeps(slab: Slab) -> list[Callable[[], object]]:
     """Return the readers without ownership and the recovery steps, which may not even raise SlabError."""
     return [
         lambda: list(all_runs(slab)),
-        lambda: batches_of(sweep(slab, {State.IN_FLIGHT})),
-        lambda: sweep(slab, set(State)),
+        lambda: batches_of(sweep(slab, {RunState.IN_FLIGHT})),
+        lambda: sweep(slab, set(RunState)),
         lambda: sweep_filled(slab),
         lambda: arrivals_from(slab, 0),
         lambda: held_by_topic(slab),
@@ -170,7 +170,7 @@ def test_what_comes_before_the_damage_is_found() -> None:
         segments = sender.lanes.drain_closed()
         assert len({segment.chunk for segment in segments}) == 1
         slab.view[slab.chunk_at(segments[2].chunk) + segments[2].run + lay.RUN_MAGIC_AT] ^= 1
-        assert [found.segment for found in sweep(slab, set(State))] == segments[:2]
+        assert [found.segment for found in sweep(slab, set(RunState))] == segments[:2]
 
 
 def test_a_damaged_chunk_is_never_reclaimed() -> None:
@@ -178,7 +178,7 @@ def test_a_damaged_chunk_is_never_reclaimed() -> None:
         sender = Input(slab, topics=[(b"t1", 3)])
         sender.receive([datagram(value=b"x")])
         [segment] = sender.close_all()
-        kernels.set_state(slab, [segment], State.DELIVERED)
+        kernels.set_state(slab, [segment], RunState.DELIVERED)
         assert is_settled(slab, segment.chunk)
         slab.words[(slab.chunk_at(segment.chunk) + segment.run + lay.RUN_SIZE) >> 2] = 0
         assert not is_settled(slab, segment.chunk)

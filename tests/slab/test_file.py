@@ -17,7 +17,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_heads
 from bruce_mp.slab.file import Geometry, Slab, create, lock
 from bruce_mp.slab.layout import ChunkState
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from support.examples import examples
 from support.slabs import SMALL, datagram, new_slab, put_in_landing_zone
 
@@ -123,7 +123,7 @@ def test_closing_while_somebody_still_has_a_view(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     create(path, SMALL, now_ms=0)
     slab = Slab(path)
-    row = Row(slab, 0)
+    row = ProcessRow(slab, 0)
     slab.close()
     assert row.counters[0] == 0
 

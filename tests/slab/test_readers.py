@@ -14,9 +14,9 @@ from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs, read_each
 from bruce_mp.slab.file import Geometry, Slab
-from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import Found, sweep
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import is_current, segment_records, segment_words
 from bruce_mp.telemetry.books import held_by_topic, read_books
 from bruce_mp.telemetry.counters import Counter
@@ -33,7 +33,7 @@ SECONDS: Final = 3.0
 GEOMETRY: Final = Geometry(chunks=24, topics=16, partitions=16, landing_slots=16, landing_slot_size=32768)
 NAMES: Final = [b"t1", b"t2", b"new", b"x" * 300]
 PINNED: Final = b"pinned"
-ROUTED: Final = word(State.ROUTED, 1)
+ROUTED: Final = state_word(RunState.ROUTED, 1)
 
 
 def message(arrival: int, rand: random.Random) -> bytes:
@@ -49,20 +49,20 @@ def own(path: Path) -> None:
     rand = random.Random(5)
     slab = Slab(path)
     owner = Input(slab, linger_ms=3)
-    row = Row(slab, DISPATCHER_ROW)
+    row = ProcessRow(slab, DISPATCHER_ROW)
     held: list[Segment] = []
     for _ in count():
         base = owner.base
         owner.receive([message(base + index, rand) for index in range(rand.randrange(1, GEOMETRY.landing_slots))])
         owner.now_ms += 5
         owner.lanes.close_due(owner.now_ms)
-        for segment in kernels.claim(slab, owner.lanes.drain_closed(), State.FILLED, ROUTED):
+        for segment in kernels.claim(slab, owner.lanes.drain_closed(), RunState.FILLED, ROUTED):
             cut = rand.random() < 0.5
             held += [part for _, part in kernels.split_by_partition(slab, segment, [1, 2])] if cut else [segment]
         rand.shuffle(held)
         while len(held) > 20 or (held and rand.random() < 0.7):
             segment = held.pop()
-            row.settle([segment], State.DELIVERED, 0, {Counter.MsgDelivered: segment.records})
+            row.settle([segment], RunState.DELIVERED, 0, {Counter.MsgDelivered: segment.records})
 
 
 def pin(path: Path) -> list[Found]:
@@ -72,9 +72,9 @@ def pin(path: Path) -> list[Found]:
     for sizes in ([5, 5, 5], [9000], [3000, 3000]):
         base = owner.base
         owner.receive([datagram(PINNED, b"%d:%s:" % (base + i, PINNED) + bytes(size)) for i, size in enumerate(sizes)])
-        segments = kernels.claim(slab, owner.close_all(), State.FILLED, ROUTED)
+        segments = kernels.claim(slab, owner.close_all(), RunState.FILLED, ROUTED)
         kernels.split_at(slab, segments[-1], 1, 1 << 40)
-    found = sweep(slab, {State.ROUTED})
+    found = sweep(slab, {RunState.ROUTED})
     slab.close()
     return found
 
@@ -92,7 +92,7 @@ def check(slab: Slab, found: Found) -> None:
     if words != {found.word} or not is_current(slab, found.segment):
         return
     assert len(records) == found.segment.records
-    assert sum(len(value) for _, value in values) == found.segment.payload or found.state is State.OPEN
+    assert sum(len(value) for _, value in values) == found.segment.payload or found.state is RunState.OPEN
     assert values[0][0] == found.arrival
     assert all(value.startswith(b"%d:" % arrival) for arrival, value in values)
     assert len({value.split(b":")[1] for _, value in values}) == 1
@@ -107,7 +107,7 @@ def test_readers_never_fail_and_find_what_stays() -> None:
         with child(own, path) as process:
             end = time.monotonic() + SECONDS
             while time.monotonic() < end:
-                found = sweep(slab, set(State))
+                found = sweep(slab, set(RunState))
                 assert [item for item in found if item.topic == 3] == pinned
                 for item in found:
                     check(slab, item)
@@ -166,7 +166,7 @@ def test_what_is_released_while_it_is_read_holds_nothing() -> None:
     with new_slab(GEOMETRY) as slab:
         owner = Input(slab, topics=[(b"t1", 1)])
         owner.receive([datagram(b"t1", bytes(9000))])
-        kernels.set_state(slab, owner.close_all(), State.DELIVERED)
+        kernels.set_state(slab, owner.close_all(), RunState.DELIVERED)
         seen: list[int] = []
 
         def read(chunk: int) -> Iterator[int]:

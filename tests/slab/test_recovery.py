@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import SentBatch, arrivals_from, batches_of, close_open_runs, find, sweep
 from bruce_mp.slab.runs import Segment, next_sequence, place, segment_records, split
 from bruce_mp.telemetry.books import read_books
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
 LAST_SEQUENCE = 2**31 - 1
-HELD = word(State.IN_FLIGHT, 4)
+HELD = state_word(RunState.IN_FLIGHT, 4)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_batches_come_back_with_their_boundaries(some: list[Plan], run_length: i
     with new_slab() as slab:
         sender = Input(slab, linger_ms=0, topics=[(b"t1", 3), (b"t2", 3)])
         sent = [batch for plan in some for batch in send(slab, sender, plan, run_length)]
-        found = sweep(slab, {State.IN_FLIGHT}, 4)
+        found = sweep(slab, {RunState.IN_FLIGHT}, 4)
         order.shuffle(found)
         batches = batches_of(found)
         in_order_of_place = sorted(sent, key=lambda batch: (batch.topic, batch.partition, batch.epoch))
@@ -127,9 +127,9 @@ def test_what_was_acknowledged_leaves_the_others_as_they_were(
         in_order_of_place = sorted(sent, key=lambda batch: (batch.topic, batch.partition, batch.epoch))
         acknowledged = data.draw(st.sets(st.sampled_from(range(len(sent)))))
         for index in acknowledged:
-            kernels.set_state(slab, in_order_of_place[index].segments, State.DELIVERED)
+            kernels.set_state(slab, in_order_of_place[index].segments, RunState.DELIVERED)
         left = [batch for index, batch in enumerate(in_order_of_place) if index not in acknowledged]
-        assert spelled_out(slab, batches_of(sweep(slab, {State.IN_FLIGHT}))) == spelled_out(slab, left)
+        assert spelled_out(slab, batches_of(sweep(slab, {RunState.IN_FLIGHT}))) == spelled_out(slab, left)
 
 
 def test_sweep_finds_by_state_and_holder_in_order_of_arrival(slab: Slab) -> None:
@@ -138,12 +138,12 @@ def test_sweep_finds_by_state_and_holder_in_order_of_arrival(slab: Slab) -> None
         sender.receive([datagram(topic)])
         sender.lanes.close_all()
     segments = sender.lanes.drain_closed()
-    kernels.set_state(slab, segments[:2], word(State.QUEUED, 1))
-    kernels.set_state(slab, segments[2:3], word(State.QUEUED, 2))
-    assert [found.segment for found in sweep(slab, set(State))] == segments
-    assert [found.segment for found in sweep(slab, {State.QUEUED})] == segments[:3]
-    assert [found.segment for found in sweep(slab, {State.QUEUED, State.FILLED}, 2)] == segments[2:3]
-    assert [found.topic for found in sweep(slab, {State.QUEUED})] == [2, 1, 2]
+    kernels.set_state(slab, segments[:2], state_word(RunState.QUEUED, 1))
+    kernels.set_state(slab, segments[2:3], state_word(RunState.QUEUED, 2))
+    assert [found.segment for found in sweep(slab, set(RunState))] == segments
+    assert [found.segment for found in sweep(slab, {RunState.QUEUED})] == segments[:3]
+    assert [found.segment for found in sweep(slab, {RunState.QUEUED, RunState.FILLED}, 2)] == segments[2:3]
+    assert [found.topic for found in sweep(slab, {RunState.QUEUED})] == [2, 1, 2]
 
 
 def test_find_says_what_sweep_says(slab: Slab) -> None:
@@ -153,7 +153,7 @@ def test_find_says_what_sweep_says(slab: Slab) -> None:
     parts = [part for _, part in kernels.split_by_partition(slab, whole, [8, 9])]
     for part in parts:
         place(slab, part, 9, 5, 3, opens_batch=True)
-    assert [find(slab, part) for part in parts] == sweep(slab, set(State))
+    assert [find(slab, part) for part in parts] == sweep(slab, set(RunState))
     with pytest.raises(SlabError):
         find(slab, parts[0]._replace(first=2**32 - 8))
 
@@ -161,13 +161,13 @@ def test_find_says_what_sweep_says(slab: Slab) -> None:
 def test_open_runs_of_a_dead_input_are_counted_again(slab: Slab) -> None:
     sender = Input(slab, topics=[(b"t1", 3)])
     sender.receive([datagram(value=b"12345", timestamp=7), datagram(key=b"k", timestamp=-7)])
-    [found] = sweep(slab, {State.OPEN})
+    [found] = sweep(slab, {RunState.OPEN})
     at = slab.chunk_at(found.segment.chunk) + found.segment.run
     slab.words[(at + lay.RUN_PAYLOAD) >> 2] = 999
     close_open_runs(slab, INPUT_ROW + 1)
-    assert [some.segment for some in sweep(slab, {State.OPEN})] == [found.segment._replace(payload=999)]
+    assert [some.segment for some in sweep(slab, {RunState.OPEN})] == [found.segment._replace(payload=999)]
     close_open_runs(slab, INPUT_ROW)
-    [closed] = sweep(slab, {State.FILLED})
+    [closed] = sweep(slab, {RunState.FILLED})
     assert closed.segment == found.segment
     assert closed.segment.payload == 6
     assert slab.words[(at + lay.RUN_LARGEST) >> 2] == 5
@@ -177,22 +177,22 @@ def test_open_runs_of_a_dead_input_are_counted_again(slab: Slab) -> None:
 def test_an_open_run_without_records_is_no_work(slab: Slab) -> None:
     sender = Input(slab, topics=[(b"t1", 3)])
     sender.receive([datagram()])
-    [found] = sweep(slab, {State.OPEN})
+    [found] = sweep(slab, {RunState.OPEN})
     at = slab.chunk_at(found.segment.chunk) + found.segment.run
     slab.longs[(at + lay.RUN_COUNT) >> 3] = lay.RUN_HEADER << 32
     close_open_runs(slab, INPUT_ROW)
-    assert [some.state for some in sweep(slab, set(State))] == [State.DELIVERED]
+    assert [some.state for some in sweep(slab, set(RunState))] == [RunState.DELIVERED]
 
 
 def test_arrivals_of_settled_records_count(slab: Slab) -> None:
     sender = Input(slab, linger_ms=0, topics=[(b"t1", 3)])
     for _ in range(4):
         sender.receive([datagram(), datagram()])
-        kernels.set_state(slab, sender.lanes.drain_closed(), State.DELIVERED)
+        kernels.set_state(slab, sender.lanes.drain_closed(), RunState.DELIVERED)
     assert arrivals_from(slab, 0) == set(range(8))
     assert arrivals_from(slab, 5) == {5, 6, 7}
     assert arrivals_from(slab, 8) == set()
-    assert {content.state for content in contents(slab)} == {State.DELIVERED}
+    assert {content.state for content in contents(slab)} == {RunState.DELIVERED}
 
 
 def test_damage_in_a_split_run_hides_only_what_is_behind_it_there(slab: Slab) -> None:
@@ -205,6 +205,6 @@ def test_damage_in_a_split_run_hides_only_what_is_behind_it_there(slab: Slab) ->
     split(slab, first.chunk, first.run)
     _, (damaged, _), _ = segment_records(slab, first)
     slab.words[(slab.chunk_at(first.chunk) + damaged + lay.RECORD_VALUE_LENGTH) >> 2] = 2**31
-    found = [part.segment for part in sweep(slab, {State.IN_FLIGHT})]
+    found = [part.segment for part in sweep(slab, {RunState.IN_FLIGHT})]
     assert [(segment.run, segment.records) for segment in found] == [(first.run, 1), (second.run, 3)]
     assert read_books(slab).held["in_flight"] == 4

@@ -10,8 +10,8 @@ from bruce_mp.errors import SlabError
 from bruce_mp.kernels import set_state, split_by_partition
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State, word
-from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS, Row
+from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS, ProcessRow
 from bruce_mp.slab.runs import Segment, read_record, read_run, segment_records, segment_words, split
 from support.crash_images import CrashImages, crash_images
 from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab, put_in_landing_zone
@@ -51,7 +51,7 @@ def in_flight(slab: Slab) -> list[Segment]:
     split(slab, cut.chunk, cut.run)
     _, (_, part), _ = split_by_partition(slab, shared, [4, 5])
     segments = [whole, cut, part]
-    set_state(slab, segments, word(State.IN_FLIGHT, 0))
+    set_state(slab, segments, state_word(RunState.IN_FLIGHT, 0))
     return segments
 
 
@@ -63,7 +63,7 @@ def reasons(slab: Slab, segments: list[Segment]) -> set[int]:
     found = set()
     for segment in segments:
         run = read_run(slab, segment.chunk, segment.run)
-        if run.state is State.SPLIT:
+        if run.state is RunState.SPLIT:
             found |= {read_record(slab, segment.chunk, at).reason for at, _ in segment_records(slab, segment)}
         else:
             found.add(run.reason)
@@ -74,35 +74,35 @@ def check_each_image(slab: Slab, row: int, images: CrashImages, check: Callable[
     """Open the row in each image, also in a process that is itself killed at any store."""
     for count in images:
         if count % NESTED_EVERY == 0:
-            nested = crash_images(slab, regions(slab, row), lambda: Row(slab, row))
+            nested = crash_images(slab, regions(slab, row), lambda: ProcessRow(slab, row))
             for _ in nested:
-                Row(slab, row)
+                ProcessRow(slab, row)
                 check()
             images.restore(count)
-        Row(slab, row)
+        ProcessRow(slab, row)
         check()
 
 
 def test_settle_is_whole_or_not_at_all(slab: Slab) -> None:
     segments = in_flight(slab)
     put_in_landing_zone(slab, [b"of the input, which is in the middle of its batch"])
-    row = Row(slab, DISPATCHER_ROW)
+    row = ProcessRow(slab, DISPATCHER_ROW)
     row.counters[DELIVERED] = 100
     before = set(words(slab, segments))
     raises = {DELIVERED: sum(segment.records for segment in segments), 3: 7}
     outcomes = []
 
     def check() -> None:
-        again = Row(slab, DISPATCHER_ROW)
+        again = ProcessRow(slab, DISPATCHER_ROW)
         assert again.version % 2 == 0
-        settled = set(words(slab, segments)) == {State.DISCARDED}
+        settled = set(words(slab, segments)) == {RunState.DISCARDED}
         assert settled or set(words(slab, segments)) == before
         assert (again.counters[DELIVERED], again.counters[3]) == ((100 + raises[DELIVERED], 7) if settled else (100, 0))
         assert not settled or reasons(slab, segments) == {REASON}
         outcomes.append(settled)
 
     images = crash_images(
-        slab, regions(slab, DISPATCHER_ROW), lambda: row.settle(segments, State.DISCARDED, REASON, raises)
+        slab, regions(slab, DISPATCHER_ROW), lambda: row.settle(segments, RunState.DISCARDED, REASON, raises)
     )
     assert len(images) > 15
     check_each_image(slab, DISPATCHER_ROW, images, check)
@@ -112,14 +112,14 @@ def test_settle_is_whole_or_not_at_all(slab: Slab) -> None:
 
 
 def test_land_is_whole_or_not_at_all(slab: Slab) -> None:
-    row = Row(slab, INPUT_ROW)
+    row = ProcessRow(slab, INPUT_ROW)
     slab.longs[landing.base_at(slab) >> 3] = 1000
     put_in_landing_zone(slab, [b"a", b"bb", b"", b"dddd"])
     row.open_books()
     outcomes = []
 
     def check() -> None:
-        again = Row(slab, INPUT_ROW)
+        again = ProcessRow(slab, INPUT_ROW)
         landed = landing.landed_lengths(slab)
         assert landed in ([1, 2, 0, 4], [])
         assert slab.longs[landing.base_at(slab) >> 3] == (1000 if landed else 1004)
@@ -135,17 +135,17 @@ def test_land_is_whole_or_not_at_all(slab: Slab) -> None:
 
 
 def test_books_opened_for_a_batch_that_never_came_are_closed(slab: Slab) -> None:
-    row = Row(slab, INPUT_ROW)
+    row = ProcessRow(slab, INPUT_ROW)
     row.open_books()
     assert row.version % 2 == 1
-    assert Row(slab, INPUT_ROW).version % 2 == 0
+    assert ProcessRow(slab, INPUT_ROW).version % 2 == 0
 
 
 def test_the_version_changes_with_every_transaction(slab: Slab) -> None:
-    row = Row(slab, DISPATCHER_ROW)
+    row = ProcessRow(slab, DISPATCHER_ROW)
     versions = [row.version]
     for _ in range(3):
-        row.settle([], State.DELIVERED, 0, {DELIVERED: 1})
+        row.settle([], RunState.DELIVERED, 0, {DELIVERED: 1})
         versions.append(row.version)
     assert versions == [0, 2, 4, 6]
 
@@ -153,18 +153,18 @@ def test_the_version_changes_with_every_transaction(slab: Slab) -> None:
 def test_what_was_reclaimed_since_is_not_touched_when_a_transaction_is_done_again(slab: Slab) -> None:
     """The records of a chunk may be settled before the crash, so that another process owns the chunk."""
     [segment] = _filled(slab, b"old")
-    row = Row(slab, DISPATCHER_ROW)
+    row = ProcessRow(slab, DISPATCHER_ROW)
     images = crash_images(
-        slab, regions(slab, DISPATCHER_ROW), lambda: row.settle([segment], State.DELIVERED, 0, {1: 1})
+        slab, regions(slab, DISPATCHER_ROW), lambda: row.settle([segment], RunState.DELIVERED, 0, {1: 1})
     )
-    settled = next(count for count in images if words(slab, [segment]) == [State.DELIVERED])
+    settled = next(count for count in images if words(slab, [segment]) == [RunState.DELIVERED])
     images.restore(settled)
     chunk_at = slab.chunk_at(segment.chunk)
     slab.words[(chunk_at + lay.CHUNK_GENERATION) >> 2] += 1
     slab.words[(chunk_at + segment.run + lay.RUN_GENERATION) >> 2] += 1
-    slab.words[(chunk_at + segment.run) >> 2] = State.FILLED
-    assert Row(slab, DISPATCHER_ROW).counters[1] == 1
-    assert slab.words[(chunk_at + segment.run) >> 2] == State.FILLED
+    slab.words[(chunk_at + segment.run) >> 2] = RunState.FILLED
+    assert ProcessRow(slab, DISPATCHER_ROW).counters[1] == 1
+    assert slab.words[(chunk_at + segment.run) >> 2] == RunState.FILLED
 
 
 def _filled(slab: Slab, value: bytes) -> list[Segment]:
@@ -175,7 +175,7 @@ def _filled(slab: Slab, value: bytes) -> list[Segment]:
 
 def test_a_refused_transaction_changes_nothing(slab: Slab) -> None:
     [segment] = _filled(slab, b"x")
-    row = Row(slab, DISPATCHER_ROW)
+    row = ProcessRow(slab, DISPATCHER_ROW)
     before = bytes(slab.view[slab.geometry.rows_at : slab.geometry.file_size])
     bad = [
         segment._replace(chunk=10**6),
@@ -186,31 +186,31 @@ def test_a_refused_transaction_changes_nothing(slab: Slab) -> None:
     ]
     for some in bad:
         with pytest.raises(SlabError):
-            row.settle([segment, some], State.DELIVERED, 0, {DELIVERED: 2})
+            row.settle([segment, some], RunState.DELIVERED, 0, {DELIVERED: 2})
     with pytest.raises(SlabError, match=f"at most {MAX_SETTLED_SEGMENTS} segments"):
-        row.settle([segment] * (MAX_SETTLED_SEGMENTS + 1), State.DELIVERED, 0, {})
+        row.settle([segment] * (MAX_SETTLED_SEGMENTS + 1), RunState.DELIVERED, 0, {})
     with pytest.raises(SlabError, match="at most 32 counters"):
-        row.settle([segment], State.DELIVERED, 0, dict.fromkeys(range(33), 1))
+        row.settle([segment], RunState.DELIVERED, 0, dict.fromkeys(range(33), 1))
     assert bytes(slab.view[slab.geometry.rows_at : slab.geometry.file_size]) == before
 
 
 def test_the_largest_transaction(slab: Slab) -> None:
     [segment] = _filled(slab, b"x")
-    row = Row(slab, DISPATCHER_ROW)
-    row.settle([segment] * MAX_SETTLED_SEGMENTS, State.DELIVERED, 0, dict.fromkeys(range(32), 5))
+    row = ProcessRow(slab, DISPATCHER_ROW)
+    row.settle([segment] * MAX_SETTLED_SEGMENTS, RunState.DELIVERED, 0, dict.fromkeys(range(32), 5))
     assert list(row.counters[:33]) == [5] * 32 + [0]
-    assert words(slab, [segment]) == [State.DELIVERED]
+    assert words(slab, [segment]) == [RunState.DELIVERED]
 
 
 def test_a_process_notes_its_start(slab: Slab) -> None:
-    row = Row(slab, DISPATCHER_ROW)
+    row = ProcessRow(slab, DISPATCHER_ROW)
     assert row.begin(pid=4711, now_ms=-1) == 1
-    assert Row(slab, DISPATCHER_ROW).begin(pid=4712, now_ms=2) == 2
+    assert ProcessRow(slab, DISPATCHER_ROW).begin(pid=4712, now_ms=2) == 2
     assert row.pid == 4712
 
 
 def test_the_heartbeat_goes_on(slab: Slab) -> None:
-    row = Row(slab, DISPATCHER_ROW)
+    row = ProcessRow(slab, DISPATCHER_ROW)
     calls: list[Callable[[], None]] = []
     times = iter([10, 11])
     row.start_heartbeat(lambda _, callback: calls.append(callback), lambda: next(times))

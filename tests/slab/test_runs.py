@@ -9,7 +9,7 @@ import pytest
 from bruce_mp.errors import SlabError
 from bruce_mp.kernels import set_state
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.runs import (
     Segment,
     name_of,
@@ -79,18 +79,18 @@ def test_runs_stand_one_behind_the_other(slab: Slab) -> None:
 def test_splitting_keeps_what_the_run_said(slab: Slab, first: int) -> None:
     whole = a_run(slab)
     place(slab, whole, 2, first, 9, opens_batch=True)
-    set_state(slab, [whole], word(State.IN_FLIGHT, 6))
+    set_state(slab, [whole], state_word(RunState.IN_FLIGHT, 6))
     run_at = slab.chunk_at(whole.chunk) + whole.run
     slab.view[run_at + lay.RUN_ATTEMPTS] = 3
     for _ in range(2):
         split(slab, whole.chunk, whole.run)
         records = [record for _, record in segment_records(slab, whole)]
-        assert {record.word for record in records} == {word(State.IN_FLIGHT, 6)}
+        assert {record.word for record in records} == {state_word(RunState.IN_FLIGHT, 6)}
         assert {(record.partition, record.epoch, record.attempts) for record in records} == {(2, 9, 3)}
         assert [record.sequence for record in records] == [(first + index) % 2**31 for index in range(3)]
         key = lay.FLAG_PARTITION_KEY
         assert [record.flags for record in records] == [key | lay.FLAG_BATCH_START, key, key]
-        assert read_run(slab, whole.chunk, whole.run).state is State.SPLIT
+        assert read_run(slab, whole.chunk, whole.run).state is RunState.SPLIT
 
 
 def test_splitting_what_has_no_place_yet(slab: Slab) -> None:
@@ -103,13 +103,13 @@ def test_splitting_what_has_no_place_yet(slab: Slab) -> None:
 def test_a_crash_while_a_run_is_split_leaves_it_whole_or_split(slab: Slab) -> None:
     whole = a_run(slab)
     place(slab, whole, 2, 5, 9, opens_batch=True)
-    set_state(slab, [whole], word(State.QUEUED, 6))
+    set_state(slab, [whole], state_word(RunState.QUEUED, 6))
     area = range(slab.chunks_at, slab.geometry.file_size)
     images = crash_images(slab, [area], lambda: split(slab, whole.chunk, whole.run))
     words_of = []
     for _ in images:
         words = segment_words(slab, whole)
-        assert {slab.words[at] for at in words} == {word(State.QUEUED, 6)}
+        assert {slab.words[at] for at in words} == {state_word(RunState.QUEUED, 6)}
         words_of.append(len(words))
         split(slab, whole.chunk, whole.run)
         assert [record.sequence for _, record in segment_records(slab, whole)] == [5, 6, 7]

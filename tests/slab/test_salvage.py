@@ -14,8 +14,8 @@ from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry, Slab, create, keep_off, lock
-from bruce_mp.slab.layout import State, word
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import split
 from bruce_mp.slab.salvage import Salvage
 from support.crash_images import crash_images
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.salvage import ChunkCounts, Kept
 
 TOPICS = [(b"t1", 3), (b"t2", 1)]
-HELD = [state for state in State if state not in lay.SETTLED and state is not State.SPLIT]
+HELD = [state for state in RunState if state not in lay.SETTLED and state is not RunState.SPLIT]
 REAL = Geometry.for_size(1 << 20, 65536)
 
 
@@ -93,12 +93,12 @@ def test_everything_in_order_of_arrival(tmp_path: Path) -> None:
     leave_open=st.booleans(),
 )
 def test_what_is_held_is_found_whatever_its_state(
-    batches: list[list[tuple[bytes, int, bool]]], fates: list[tuple[State, bool]], leave_open: bool
+    batches: list[list[tuple[bytes, int, bool]]], fates: list[tuple[RunState, bool]], leave_open: bool
 ) -> None:
     with slab_file() as path:
         slab = Slab(path)
         sender = Input(slab, topics=TOPICS)
-        expected: dict[int, tuple[bytes, int | None, bytes, State]] = {}
+        expected: dict[int, tuple[bytes, int | None, bytes, RunState]] = {}
         for batch in batches:
             base = sender.base
             for index, (topic, size, keyed) in enumerate(batch):
@@ -106,7 +106,7 @@ def test_what_is_held_is_found_whatever_its_state(
                     topic,
                     2**32 - 1 - index if keyed else None,
                     bytes([index]) * size,
-                    State.OPEN,
+                    RunState.OPEN,
                 )
             sender.receive(
                 [
@@ -118,7 +118,7 @@ def test_what_is_held_is_found_whatever_its_state(
         for segment, (state, cut) in zip(segments, fates, strict=False):
             if cut:
                 split(slab, segment.chunk, segment.run)
-            kernels.set_state(slab, [segment], word(state, 1))
+            kernels.set_state(slab, [segment], state_word(state, 1))
         for settled in (False, True):
             found = Found(path, settled=settled)
             assert found.damage == []
@@ -144,15 +144,15 @@ def test_states_of_whole_and_split_runs(tmp_path: Path) -> None:
     split(slab, first.chunk, first.run)
     parts = kernels.split_at(slab, first, 1, 1000)
     assert parts[0] is not None
-    kernels.set_state(slab, [parts[0]], word(State.IN_FLIGHT, 2))
-    Row(slab, DISPATCHER_ROW).settle([second], State.DISCARDED, 10, {1: 1})
+    kernels.set_state(slab, [parts[0]], state_word(RunState.IN_FLIGHT, 2))
+    ProcessRow(slab, DISPATCHER_ROW).settle([second], RunState.DISCARDED, 10, {1: 1})
     found = Found(path, settled=True)
     states = [(kept.state, kept.reason, kept.was_sent) for kept in found.records]
     assert states == [
-        (State.IN_FLIGHT, 0, True),
-        (State.FILLED, 0, False),
-        (State.FILLED, 0, False),
-        (State.DISCARDED, 10, False),
+        (RunState.IN_FLIGHT, 0, True),
+        (RunState.FILLED, 0, False),
+        (RunState.FILLED, 0, False),
+        (RunState.DISCARDED, 10, False),
     ]
     slab.close()
 
@@ -183,12 +183,12 @@ def test_a_crash_at_any_store_of_a_batch_on_its_way_in_or_out_loses_and_doubles_
     put_in_landing_zone(slab, batch)
     geometry = slab.geometry
     regions = [range(geometry.rows_at, geometry.landing_slots_at), range(geometry.chunks_at, geometry.file_size)]
-    settler = Row(slab, DISPATCHER_ROW)
+    settler = ProcessRow(slab, DISPATCHER_ROW)
 
     def work() -> None:
         sender.admit()
         segments = [segment for segment in sender.close_all() if segment.records]
-        settler.settle(segments, State.DELIVERED, 0, {1: 5})
+        settler.settle(segments, RunState.DELIVERED, 0, {1: 5})
 
     held: list[int] = []
     for _ in crash_images(slab, regions, work):
@@ -389,7 +389,7 @@ def test_a_record_whose_chunk_was_used_again_meanwhile_is_not_taken_for_what_it_
     records = salvage.records()
     kept = next(records)
     assert salvage.body(kept) == (b"", b"first", b"")
-    kernels.set_state(slab, segments, State.DELIVERED)
+    kernels.set_state(slab, segments, RunState.DELIVERED)
     sender.pool.release_seals()
     sender.pool.reclaim(SMALL.chunks)
     for _ in range(SMALL.chunks):
@@ -409,8 +409,8 @@ def test_the_transaction_of_a_living_process_is_left_to_it(tmp_path: Path) -> No
     sender.receive([datagram(b"t1", b"a")])
     segments = sender.close_all()
     regions = [range(SMALL.rows_at, SMALL.landing_at), range(SMALL.chunks_at, SMALL.file_size)]
-    settler = Row(slab, DISPATCHER_ROW)
-    images = crash_images(slab, regions, lambda: settler.settle(segments, State.DELIVERED, 0, {1: 1}))
+    settler = ProcessRow(slab, DISPATCHER_ROW)
+    images = crash_images(slab, regions, lambda: settler.settle(segments, RunState.DELIVERED, 0, {1: 1}))
     pairs = {(len(Found(path).values), len(Found(path, is_live=True).values)) for _ in images}
     assert pairs == {(1, 1), (0, 1), (0, 0)}
     slab.close()

@@ -186,11 +186,11 @@ def test_a_lock_that_somebody_keeps_is_not_waited_for() -> None:
             signal.pause()
         os.read(reader, 1)
         try:
-            assert Shares(slab, ROWS[0], ROWS).take_one() is None
+            assert Shares(slab, ROWS[0], ROWS).claim_one() is None
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        assert Shares(slab, ROWS[0], ROWS).take_one() == 0
+        assert Shares(slab, ROWS[0], ROWS).claim_one() == 0
 
 
 def test_the_table_can_be_written_anew_from_the_chunks() -> None:

@@ -14,32 +14,34 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from bruce_mp import kernels
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
-from bruce_mp.slab.layout import State, word
+from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import batches_of, find, sweep
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import Segment, is_current, place, segment_records
 from bruce_mp.slab.states import TRANSITIONS, Role
 from support.examples import examples
 from support.slabs import DISPATCHER_ROW, SMALL, Input, contents, datagram, slab_file
 
 SLOTS = 2
-HELD = [state for state in State if state not in {State.OPEN, State.SPLIT, *lay.SETTLED}]
+HELD = [state for state in RunState if state not in {RunState.OPEN, RunState.SPLIT, *lay.SETTLED}]
 
 
 def test_every_state_has_its_row_and_one_owner() -> None:
-    assert set(TRANSITIONS) == set(State)
+    assert set(TRANSITIONS) == set(RunState)
     assert all(len(set(following.values())) <= 1 for following in TRANSITIONS.values())
 
 
 def test_every_state_is_on_a_way_from_open_to_settled() -> None:
     ends = {state for state, following in TRANSITIONS.items() if not following}
-    assert ends == {*lay.SETTLED, State.SPLIT}
-    reached = {State.OPEN}
+    assert ends == {*lay.SETTLED, RunState.SPLIT}
+    reached = {RunState.OPEN}
     while more := {after for before in reached for after in TRANSITIONS[before]} - reached:
         reached |= more
-    assert reached == set(State)
+    assert reached == set(RunState)
     alive = set(HELD)
-    while done := {state for state in alive if set(TRANSITIONS[state]) & (lay.SETTLED | (set(State) - alive - ends))}:
+    while done := {
+        state for state in alive if set(TRANSITIONS[state]) & (lay.SETTLED | (set(RunState) - alive - ends))
+    }:
         alive -= done
     assert not alive
 
@@ -53,8 +55,8 @@ class Machine(RuleBasedStateMachine):
         self.path = self.file.__enter__()
         self.slab = Slab(self.path)
         self.input = Input(self.slab, topics=[(b"t1", 3), (b"t2", 1)])
-        self.settled_by = Row(self.slab, DISPATCHER_ROW)
-        self.states: dict[int, tuple[State, int]] = {}
+        self.settled_by = ProcessRow(self.slab, DISPATCHER_ROW)
+        self.states: dict[int, tuple[RunState, int]] = {}
         self.incarnation = 1
         self.sequence = 0
         self.segments: list[Segment] = []  # held by the processes, each record in one segment
@@ -68,27 +70,27 @@ class Machine(RuleBasedStateMachine):
     def arrivals(self, segment: Segment) -> list[int]:
         return [record.arrival for _, record in segment_records(self.slab, segment)]
 
-    def state_of(self, segment: Segment) -> tuple[State, int]:
+    def state_of(self, segment: Segment) -> tuple[RunState, int]:
         return self.states[self.arrivals(segment)[0]]
 
-    def pick(self, data: st.DataObject, *states: State) -> Segment | None:
+    def pick(self, data: st.DataObject, *states: RunState) -> Segment | None:
         of_state = [segment for segment in self.segments if self.state_of(segment)[0] in states]
         return data.draw(st.sampled_from(of_state)) if of_state else None
 
-    def move(self, segment: Segment, after: State, holder: int) -> None:
+    def move(self, segment: Segment, after: RunState, holder: int) -> None:
         before, held_by = self.state_of(segment)
         assert after in TRANSITIONS[before]
         arrivals = self.arrivals(segment)
         if after in lay.SETTLED:
-            self.settled_by.settle([segment], after, 14 if after is State.DISCARDED else 0, {1: segment.records})
+            self.settled_by.settle([segment], after, 14 if after is RunState.DISCARDED else 0, {1: segment.records})
         else:
-            taken = kernels.claim(self.slab, [segment], word(before, held_by), word(after, holder))
+            taken = kernels.claim(self.slab, [segment], state_word(before, held_by), state_word(after, holder))
             assert taken == [segment]
         for arrival in arrivals:
             assert self.states[arrival] == (before, held_by)
             self.states[arrival] = after, holder
-        again = word(before, held_by)
-        if word(after, holder) != again:
+        again = state_word(before, held_by)
+        if state_word(after, holder) != again:
             assert kernels.claim(self.slab, [segment], again, again) == []  # a doorbell that rings twice
 
     # --- work of the processes
@@ -114,40 +116,43 @@ class Machine(RuleBasedStateMachine):
         closed = self.input.close_all()
         for segment in closed:
             for arrival in self.arrivals(segment):
-                assert self.states[arrival][0] in {State.OPEN, State.FILLED}  # a full chunk's runs close by themselves
-                self.states[arrival] = State.FILLED, 0
+                assert self.states[arrival][0] in {
+                    RunState.OPEN,
+                    RunState.FILLED,
+                }  # a full chunk's runs close by themselves
+                self.states[arrival] = RunState.FILLED, 0
         self.segments += closed
 
     @rule(data=st.data(), after=st.sampled_from(HELD))
-    def hand_over(self, data: st.DataObject, after: State) -> None:
+    def hand_over(self, data: st.DataObject, after: RunState) -> None:
         befores = [before for before in HELD if after in TRANSITIONS[before] and before is not after]
         segment = self.pick(data, *befores)
         if segment is None:
             return
         before, held_by = self.state_of(segment)
-        if before is State.QUEUED and after is State.IN_FLIGHT:
+        if before is RunState.QUEUED and after is RunState.IN_FLIGHT:
             place(self.slab, segment, 2, self.sequence, 7, opens_batch=True)
             self.sequence += segment.records
         if TRANSITIONS[before][after] is Role.ROUTER:
-            to_dispatcher = after in {State.ASSIGNED, State.ASSIGNED_SENT}
+            to_dispatcher = after in {RunState.ASSIGNED, RunState.ASSIGNED_SENT}
             holder = data.draw(st.integers(0, SLOTS - 1)) if to_dispatcher else self.incarnation
         else:
             holder = held_by
         self.move(segment, after, holder)
 
     @rule(data=st.data(), after=st.sampled_from(sorted(lay.SETTLED)))
-    def settle(self, data: st.DataObject, after: State) -> None:
+    def settle(self, data: st.DataObject, after: RunState) -> None:
         befores = [before for before in HELD if after in TRANSITIONS[before]]
         segment = self.pick(data, *befores)
         if segment is not None:
-            old = word(*self.state_of(segment))
+            old = state_word(*self.state_of(segment))
             self.segments.remove(segment)
             self.move(segment, after, 0)
             self.stale.append((segment, old))
 
     @rule(data=st.data(), how=st.sampled_from(["count", "size", "bytes", "partition"]), number=st.integers(0, 20))
     def cut(self, data: st.DataObject, how: str, number: int) -> None:
-        segment = self.pick(data, *(before for before in HELD if State.SPLIT in TRANSITIONS[before]))
+        segment = self.pick(data, *(before for before in HELD if RunState.SPLIT in TRANSITIONS[before]))
         if segment is None:
             return
         before = self.arrivals(segment)
@@ -173,10 +178,10 @@ class Machine(RuleBasedStateMachine):
         self.slab.close()
         self.slab = Slab(self.path)
         self.input = Input(self.slab)
-        self.settled_by = Row(self.slab, DISPATCHER_ROW)
+        self.settled_by = ProcessRow(self.slab, DISPATCHER_ROW)
         for arrival, (state, _) in self.states.items():
-            if state is State.OPEN:
-                self.states[arrival] = State.FILLED, 0
+            if state is RunState.OPEN:
+                self.states[arrival] = RunState.FILLED, 0
         before = sorted(arrival for segment in self.segments for arrival in self.arrivals(segment))
         found = sweep(self.slab, HELD)
         self.segments = [item.segment for item in found]
@@ -191,7 +196,7 @@ class Machine(RuleBasedStateMachine):
     def router_restarts(self) -> None:
         """Claim the records of the previous incarnation."""
         self.incarnation += 1
-        for state in (State.ROUTED, State.ROUTED_SENT):
+        for state in (RunState.ROUTED, RunState.ROUTED_SENT):
             for segment in [some for some in self.segments if self.state_of(some)[0] is state]:
                 self.move(segment, state, self.incarnation)
 
@@ -206,8 +211,8 @@ class Machine(RuleBasedStateMachine):
         assert all(count == 1 for count in Counter(content.arrival for content in here).values())
         states = {content.arrival: (content.state, content.holder) for content in here}
         for arrival, expected in self.states.items():
-            if arrival in states and expected[0] is State.OPEN:
-                assert states[arrival][0] in {State.OPEN, State.FILLED}
+            if arrival in states and expected[0] is RunState.OPEN:
+                assert states[arrival][0] in {RunState.OPEN, RunState.FILLED}
             elif arrival in states:
                 assert states[arrival] == expected
             else:
@@ -221,7 +226,7 @@ class Machine(RuleBasedStateMachine):
     def batches_keep_their_place(self) -> None:
         if not hasattr(self, "slab"):
             return
-        for batch in batches_of(sweep(self.slab, [State.IN_FLIGHT, State.RETURNED_SENT])):
+        for batch in batches_of(sweep(self.slab, [RunState.IN_FLIGHT, RunState.RETURNED_SENT])):
             assert (batch.partition, batch.epoch) == (2, 7)
             assert batch.base_sequence >= 0
 
@@ -231,8 +236,8 @@ class Machine(RuleBasedStateMachine):
         segment, old = data.draw(st.sampled_from(self.stale))
         assert kernels.claim(self.slab, [segment], old, old) == []
         if not is_current(self.slab, segment):
-            for state in State:
-                assert kernels.claim(self.slab, [segment], word(state), word(state)) == []
+            for state in RunState:
+                assert kernels.claim(self.slab, [segment], state_word(state), state_word(state)) == []
 
 
 Machine.TestCase.settings = examples(60, steps=60)

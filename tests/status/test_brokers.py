@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from bruce_mp import __version__, kernels
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State, word
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import split
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.standings import (
@@ -86,10 +86,10 @@ def test_a_broker_that_leads_nothing_is_listed(daemon: PagesOfNoDaemon) -> None:
 def test_a_broker_with_a_dispatcher(daemon: PagesOfNoDaemon) -> None:
     give_slot(daemon, 1, 3)
     for counter in (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck):
-        Row(daemon.slab, lay.ROW_FIRST_DISPATCHER + 3).add(counter, 4)
-    for count, state in ((2, State.QUEUED), (3, State.IN_FLIGHT), (5, State.ASSIGNED), (7, State.ROUTED)):
+        ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER + 3).add(counter, 4)
+    for count, state in ((2, RunState.QUEUED), (3, RunState.IN_FLIGHT), (5, RunState.ASSIGNED), (7, RunState.ROUTED)):
         segments = daemon.filled.receive(b"news", count, state)
-        kernels.set_state(daemon.slab, segments, word(state, 3))
+        kernels.set_state(daemon.slab, segments, state_word(state, 3))
     daemon.standings.take([router(), failed()], NOW_MS)
     daemon.steady_ms += 1500
     assert daemon.json("/brokers/json")["brokers"][0] == {
@@ -112,10 +112,10 @@ def test_a_broker_with_a_dispatcher(daemon: PagesOfNoDaemon) -> None:
 
 def test_each_record_of_a_split_run_counts_for_its_dispatcher(daemon: PagesOfNoDaemon) -> None:
     give_slot(daemon, 1, 3)
-    (segment,) = daemon.filled.receive(b"news", 4, State.QUEUED)
+    (segment,) = daemon.filled.receive(b"news", 4, RunState.QUEUED)
     split(daemon.slab, segment.chunk, segment.run)
     at = (daemon.slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_WORD) >> 2
-    daemon.slab.words[at] = word(State.IN_FLIGHT, 3)
+    daemon.slab.words[at] = state_word(RunState.IN_FLIGHT, 3)
     (line,) = daemon.json("/brokers/json")["brokers"]
     assert (line["in_flight"], line["queued"]) == (1, 0)
 

@@ -11,8 +11,8 @@ import pytest
 from bruce_mp import __version__
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT
 from bruce_mp.telemetry.standings import (
@@ -96,7 +96,7 @@ def test_a_process_that_was_stopped_on_purpose_is_no_problem(daemon: PagesOfNoDa
 
 def test_books_that_do_not_balance_are_not_ready(daemon: PagesOfNoDaemon) -> None:
     daemon.fetch_metadata(NOW_MS, NOW_MS)
-    Row(daemon.slab, lay.ROW_FIRST_DISPATCHER).settle([], State.DELIVERED, 0, {Counter.MsgDelivered: 1})
+    ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER).settle([], RunState.DELIVERED, 0, {Counter.MsgDelivered: 1})
     page = daemon.json("/healthz", 503)
     assert (page["balanced"], page["live"]) == (False, True)
     daemon.filled.input.open_books()
@@ -201,7 +201,7 @@ def test_many_topics_that_are_refused_are_not_all_named(daemon: PagesOfNoDaemon)
 def test_a_slab_that_fills_up(daemon: PagesOfNoDaemon, chunks: int, problems: list[str], warnings: list[str]) -> None:
     well(daemon)
     for _ in range(chunks):
-        daemon.filled.receive(b"news", 1, State.QUEUED)  # each run is closed, and so has its own chunk
+        daemon.filled.receive(b"news", 1, RunState.QUEUED)  # each run is closed, and so has its own chunk
     page = daemon.json("/healthz", 503 if problems else 200)
     assert page["slab_in_use"] == round(chunks / 32, 4)
     assert shares(page["problems"]) == problems
@@ -214,7 +214,7 @@ def shares(texts: list[str]) -> list[str]:
 
 def test_what_is_settled_takes_no_room(daemon: PagesOfNoDaemon) -> None:
     for _ in range(32):
-        daemon.filled.receive(b"news", 1, State.DISCARDED)
+        daemon.filled.receive(b"news", 1, RunState.DISCARDED)
     daemon.filled.input.land(0, {discarded(DiscardReason.BUG): 32})
     assert well(daemon).json("/healthz")["slab_in_use"] == 0
 

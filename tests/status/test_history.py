@@ -9,7 +9,7 @@ import pytest
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status import traffic
 from bruce_mp.status.broker_history import BrokerHistory, BrokerTraffic
 from bruce_mp.status.history import History
@@ -122,10 +122,10 @@ def test_before_anything_was_read(filled: FilledSlab) -> None:
 
 
 # --- by broker --------------------------------------------------------------------------------------------------------
-def give_slot(filled: FilledSlab, node: int, slot: int = 2) -> Row:
+def give_slot(filled: FilledSlab, node: int, slot: int = 2) -> ProcessRow:
     row = lay.ROW_FIRST_DISPATCHER + slot
     filled.slab.words[(filled.slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_NODE) >> 2] = node + 1
-    return Row(filled.slab, row)
+    return ProcessRow(filled.slab, row)
 
 
 def test_a_broker_over_a_minute_and_an_hour(filled: FilledSlab) -> None:

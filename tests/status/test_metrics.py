@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status import metrics
 from bruce_mp.status.exposition import REST, Family, Sample, bounded, expose
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -68,8 +68,8 @@ def names(text: str) -> set[str]:
 
 def test_the_books(daemon: PagesOfNoDaemon) -> None:
     daemon.filled.receive(b"news", 5)
-    daemon.filled.receive(b"clicks", 2, State.DELIVERED)
-    row = Row(daemon.slab, lay.ROW_FIRST_DISPATCHER)
+    daemon.filled.receive(b"clicks", 2, RunState.DELIVERED)
+    row = ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER)
     row.add(Counter.MsgDelivered, 2)
     found = parsed(read(daemon))
     assert value(found, "bruce_messages_received_total") == 7
@@ -84,7 +84,7 @@ def test_the_books(daemon: PagesOfNoDaemon) -> None:
 
 
 def test_the_time_to_the_ack_is_a_histogram(daemon: PagesOfNoDaemon) -> None:
-    row = Row(daemon.slab, lay.ROW_FIRST_DISPATCHER)
+    row = ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER)
     for messages, delay_ms in ((3, 4), (2, 30), (1, 10**6)):
         for counter, amount in raises_of({bisect_left(BOUNDS_MS, delay_ms): messages}, messages * delay_ms).items():
             row.add(counter, amount)
@@ -131,7 +131,7 @@ def test_brokers_processes_and_codecs(daemon: PagesOfNoDaemon) -> None:
     daemon.compression.record(
         [CompressionEvent(topic, "lz4", tried=1, plain_bytes=100, packed_bytes=40) for topic in (b"a", b"b")]
     )
-    Row(daemon.slab, lay.ROW_FIRST_DISPATCHER).add(Counter.AckErrorFirst + 1 + 6, 4)
+    ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER).add(Counter.AckErrorFirst + 1 + 6, 4)
     found = parsed(read(daemon))
     assert value(found, "bruce_broker_requests_in_flight", broker="7") == 3
     assert value(found, "bruce_broker_connected", broker="7") == 1

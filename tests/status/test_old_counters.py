@@ -8,7 +8,7 @@ import pytest
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter, discarded
 from support import old_monitor
 from support.old_monitor import CRITICAL, OK, UNKNOWN, WARNING, check_counters
@@ -22,7 +22,7 @@ def counters(daemon: PagesOfNoDaemon) -> dict[str, int]:
 
 
 def raise_one(daemon: PagesOfNoDaemon, row: int, counter: int, amount: int = 1) -> None:
-    Row(daemon.slab, row).add(counter, amount)
+    ProcessRow(daemon.slab, row).add(counter, amount)
 
 
 def test_every_counter_that_the_old_script_reads_is_there(daemon: PagesOfNoDaemon) -> None:

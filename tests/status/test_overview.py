@@ -9,8 +9,8 @@ import pytest
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status.app import SIGHT_LASTS_S
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.events import CompressionEvent, DiscardEvent, TrafficEvent
@@ -62,10 +62,10 @@ def test_flow_and_history(daemon: PagesOfNoDaemon) -> None:
 
 
 def test_what_is_held_by_topic_and_in_the_slab(daemon: PagesOfNoDaemon) -> None:
-    daemon.filled.receive(b"news", 2, State.ROUTED)
-    daemon.filled.receive(b"news", 5, State.IN_FLIGHT)
-    daemon.filled.receive(NASTY, 3, State.FILLED)
-    daemon.filled.receive(b"clicks", 4, State.DELIVERED)
+    daemon.filled.receive(b"news", 2, RunState.ROUTED)
+    daemon.filled.receive(b"news", 5, RunState.IN_FLIGHT)
+    daemon.filled.receive(NASTY, 3, RunState.FILLED)
+    daemon.filled.receive(b"clicks", 4, RunState.DELIVERED)
     daemon.steady_ms += 9200
     page = ask(daemon)
     assert page["oldest_ms"] == 10_000
@@ -93,9 +93,9 @@ def test_what_is_held_by_topic_and_in_the_slab(daemon: PagesOfNoDaemon) -> None:
 
 
 def test_large_messages_have_places_of_their_own(daemon: PagesOfNoDaemon) -> None:
-    daemon.filled.receive(b"news", 1, State.ROUTED, value=bytes(20_000))
-    daemon.filled.receive(b"news", 1, State.ROUTED, value=bytes(30_000))
-    daemon.filled.receive(b"news", 1, State.DELIVERED, value=bytes(60_000))
+    daemon.filled.receive(b"news", 1, RunState.ROUTED, value=bytes(20_000))
+    daemon.filled.receive(b"news", 1, RunState.ROUTED, value=bytes(30_000))
+    daemon.filled.receive(b"news", 1, RunState.DELIVERED, value=bytes(60_000))
     page = ask(daemon)
     assert [(each["bytes"], each["places"]) for each in page["slab"]["classes"]] == [(32768, 2), (65536, 1)]
     assert [each["settled"] for each in page["slab"]["classes"]] == [0, 8 * 8192]
@@ -123,7 +123,9 @@ def test_a_broker_with_its_history(daemon: PagesOfNoDaemon) -> None:
     said = BrokerStanding(3, 1, "kafka1", 9092, CONNECTED, NOW_MS, 2, "", 0, True)
     daemon.standings.take([said], daemon.now_ms)
     daemon.memory.brokers.look(daemon.steady_ms)
-    Row(daemon.slab, lay.ROW_FIRST_DISPATCHER + 3).land(0, {Counter.MsgDelivered: 100, Counter.AckErrorFirst + 8: 4})
+    ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER + 3).land(
+        0, {Counter.MsgDelivered: 100, Counter.AckErrorFirst + 8: 4}
+    )
     daemon.steady_ms += 9200
     (broker,) = ask(daemon)["brokers"]
     assert (broker["address"], broker["connection"], broker["delivery"]) == ("kafka1:9092", "connected", "exactly once")
@@ -204,6 +206,6 @@ def test_topics_are_chosen(
 
 def test_it_is_read_once_for_all_who_look(daemon: PagesOfNoDaemon) -> None:
     assert ask(daemon)["books"]["received"] == 0
-    daemon.filled.receive(b"news", 1, State.ROUTED)
+    daemon.filled.receive(b"news", 1, RunState.ROUTED)
     assert daemon.json("/overview/json")["books"]["received"] == 0
     assert ask(daemon)["books"]["received"] == 1

@@ -17,8 +17,8 @@ from bruce_mp import __version__
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.error_actions import ERROR_TABLE
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import split
 from bruce_mp.status.queues import QUEUE_OF
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -146,8 +146,8 @@ def counters(daemon: PagesOfNoDaemon, query: str = "") -> dict[str, int]:
 
 
 def test_counters_are_summed_over_processes(daemon: PagesOfNoDaemon) -> None:
-    Row(daemon.slab, lay.ROW_FIRST_DISPATCHER).add(Counter.SerializeMsg, 3)
-    Row(daemon.slab, lay.ROW_FIRST_DISPATCHER + 4).add(Counter.SerializeMsg, 4)
+    ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER).add(Counter.SerializeMsg, 3)
+    ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER + 4).add(Counter.SerializeMsg, 4)
     assert counters(daemon)["SerializeMsg"] == 7
     lines = daemon.json("/counters/json?by=process")["counters"]
     line = next(line for line in lines if line["name"] == "SerializeMsg")
@@ -169,7 +169,7 @@ def test_every_counter_is_there_once_and_at_first_zero(daemon: PagesOfNoDaemon) 
 
 
 def test_discards_have_a_counter_for_each_reason(daemon: PagesOfNoDaemon) -> None:
-    Row(daemon.slab, lay.ROW_ROUTER).add(discarded(DiscardReason.NO_AVAILABLE_PARTITIONS), 2)
+    ProcessRow(daemon.slab, lay.ROW_ROUTER).add(discarded(DiscardReason.NO_AVAILABLE_PARTITIONS), 2)
     page = counters(daemon)
     assert page["MsgDiscardedNoAvailablePartitions"] == 2
     assert sum(name.startswith("MsgDiscarded") for name in page) == len(DiscardReason)
@@ -192,7 +192,7 @@ def test_discards_have_a_counter_for_each_reason(daemon: PagesOfNoDaemon) -> Non
     ],
 )
 def test_answers_have_a_counter_for_each_code(daemon: PagesOfNoDaemon, code: int, name: str) -> None:
-    Row(daemon.slab, lay.ROW_FIRST_DISPATCHER).add(Counter.AckErrorFirst + 1 + code, 5)
+    ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER).add(Counter.AckErrorFirst + 1 + code, 5)
     assert counters(daemon)[name] == 5
 
 
@@ -210,14 +210,14 @@ def test_old_names_are_sums_of_new_counters(daemon: PagesOfNoDaemon) -> None:
 
 def test_what_falls_is_no_counter(daemon: PagesOfNoDaemon) -> None:
     daemon.begin(lay.ROW_FIRST_INPUT + 1)
-    Row(daemon.slab, lay.ROW_FIRST_INPUT + 1).add(Counter.StreamConnections, 7)
+    ProcessRow(daemon.slab, lay.ROW_FIRST_INPUT + 1).add(Counter.StreamConnections, 7)
     assert "StreamConnections" not in counters(daemon)
     lines = {line["name"]: line["connections"] for line in daemon.json("/processes/json")["processes"]}
     assert lines == {"supervisor": None, "input-1": 7}
 
 
 def test_plain_counters(daemon: PagesOfNoDaemon) -> None:
-    Row(daemon.slab, lay.ROW_ROUTER).add(Counter.PauseStarted, 2)
+    ProcessRow(daemon.slab, lay.ROW_ROUTER).add(Counter.PauseStarted, 2)
     lines = daemon.text("/counters/plain").splitlines()
     assert lines[4] == ""
     assert "[router].PauseStarted=2" in lines
@@ -353,13 +353,13 @@ def test_a_period_without_a_reader_is_noticed(daemon: PagesOfNoDaemon) -> None:
 
 def test_messages_are_listed_by_how_far_they_have_come(daemon: PagesOfNoDaemon) -> None:
     filled = daemon.filled
-    filled.receive(b"news", 2, State.ROUTED)
-    filled.receive(b"news", 3, State.QUEUED)
-    filled.receive(b"news", 5, State.IN_FLIGHT)
-    filled.receive(b"clicks", 7, State.RETURNED_SENT)
-    filled.receive(b"clicks", 11, State.DELIVERED)
-    filled.receive(NASTY, 13, State.ROUTED)
-    filled.receive(b"news", 17, State.FILLED)
+    filled.receive(b"news", 2, RunState.ROUTED)
+    filled.receive(b"news", 3, RunState.QUEUED)
+    filled.receive(b"news", 5, RunState.IN_FLIGHT)
+    filled.receive(b"clicks", 7, RunState.RETURNED_SENT)
+    filled.receive(b"clicks", 11, RunState.DELIVERED)
+    filled.receive(NASTY, 13, RunState.ROUTED)
+    filled.receive(b"news", 17, RunState.FILLED)
     filled.receive(b"clicks", 19, None)
     page = daemon.json("/queues/json")
     assert page["new"] == 36
@@ -371,20 +371,20 @@ def test_messages_are_listed_by_how_far_they_have_come(daemon: PagesOfNoDaemon) 
 
 
 def test_each_record_of_a_split_run_counts_for_itself(daemon: PagesOfNoDaemon) -> None:
-    (segment,) = daemon.filled.receive(b"news", 4, State.IN_FLIGHT)
+    (segment,) = daemon.filled.receive(b"news", 4, RunState.IN_FLIGHT)
     split(daemon.slab, segment.chunk, segment.run)
     at = (daemon.slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_WORD) >> 2
-    daemon.slab.words[at] = State.DELIVERED
+    daemon.slab.words[at] = RunState.DELIVERED
     assert daemon.json("/queues/json")["sending"] == [{"topic": "news", "batch": 0, "send_wait": 0, "ack_wait": 3}]
 
 
 def test_every_state_that_is_not_settled_has_a_queue() -> None:
-    assert set(QUEUE_OF) == set(State) - lay.SETTLED - {State.SPLIT}
+    assert set(QUEUE_OF) == set(RunState) - lay.SETTLED - {RunState.SPLIT}
 
 
 def test_plain_queues(daemon: PagesOfNoDaemon) -> None:
-    daemon.filled.receive(b"news", 2, State.ROUTED)
-    daemon.filled.receive(b"news", 9, State.IN_FLIGHT)
+    daemon.filled.receive(b"news", 2, RunState.ROUTED)
+    daemon.filled.receive(b"news", 9, RunState.IN_FLIGHT)
     daemon.filled.receive(b"news", 1)
     assert daemon.text("/queues/plain").splitlines()[5:] == [
         "batch:          2  send_wait:          0  ack_wait:          9  topic: [news]",
@@ -428,12 +428,12 @@ def test_another_site_may_not_ask_for_one(daemon: PagesOfNoDaemon) -> None:
 
 
 def test_books(daemon: PagesOfNoDaemon) -> None:
-    segments = daemon.filled.receive(b"news", 3, State.IN_FLIGHT)
-    Row(daemon.slab, lay.ROW_FIRST_DISPATCHER).settle(segments, State.DELIVERED, 0, {Counter.MsgDelivered: 3})
+    segments = daemon.filled.receive(b"news", 3, RunState.IN_FLIGHT)
+    ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER).settle(segments, RunState.DELIVERED, 0, {Counter.MsgDelivered: 3})
     daemon.filled.receive(b"news", 2)
-    lost = daemon.filled.receive(b"news", 1, State.ROUTED)
-    Row(daemon.slab, lay.ROW_ROUTER).settle(
-        lost, State.DISCARDED, DiscardReason.BAD_TOPIC, {discarded(DiscardReason.BAD_TOPIC): 1}
+    lost = daemon.filled.receive(b"news", 1, RunState.ROUTED)
+    ProcessRow(daemon.slab, lay.ROW_ROUTER).settle(
+        lost, RunState.DISCARDED, DiscardReason.BAD_TOPIC, {discarded(DiscardReason.BAD_TOPIC): 1}
     )
     assert daemon.json("/books/json") == HEADER | {
         "received": 6,
@@ -475,7 +475,7 @@ def test_processes(daemon: PagesOfNoDaemon) -> None:
 
 def test_pages_are_json_whatever_the_clients_send(daemon: PagesOfNoDaemon) -> None:
     for topic in (NASTY, b"\xed\xa0\x80", b"\xc3", "\u2028\U0001f600".encode(), b"\x80" * 249):
-        daemon.filled.receive(topic, 1, State.ROUTED)
+        daemon.filled.receive(topic, 1, RunState.ROUTED)
         daemon.reports.record([DiscardEvent(DiscardReason.BAD_TOPIC, topic, 1, 0, 0)], daemon.now_ms)
     for name in JSON_PAGES:
         json.loads(daemon.client.get(f"/{name}/json").data.decode("utf-8", "strict"))

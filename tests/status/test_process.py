@@ -14,8 +14,8 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.pipes.control import Drain, Ready, RefreshMetadata, Stop
 from bruce_mp.pipes.links import DISCARDS, Links
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.discards import DiscardReporter
 from support.filled_slab import FilledSlab
@@ -84,12 +84,13 @@ def ask_json(listener: socket.socket, path: str) -> Any:
 
 
 def test_it_serves_pages_and_marks_its_row(filled: FilledSlab, status: StatusProcess, listener: socket.socket) -> None:
-    filled.receive(b"news", 3, State.QUEUED)
+    filled.receive(b"news", 3, RunState.QUEUED)
     assert ask_json(listener, "/books/json")["held"]["queued"] == 3
     (line,) = ask_json(listener, "/processes/json")["processes"]
     assert (line["name"], line["pid"], line["state"]) == ("status", status.process.pid, "running")
     wait_until(
-        lambda: Row(filled.slab, lay.ROW_STATUS).counters[Counter.MongooseHttpRequest] == 2, "both requests counted"
+        lambda: ProcessRow(filled.slab, lay.ROW_STATUS).counters[Counter.MongooseHttpRequest] == 2,
+        "both requests counted",
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.status.text import topic_bytes, topic_text
 from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent
 from support.examples import examples
@@ -108,7 +108,7 @@ def full(daemon: PagesOfNoDaemon) -> PagesOfNoDaemon:
     versions = {DiscardReason.UNSUPPORTED_VERSION: 7}
     events = [DiscardEvent(reason, b"t", 1, 5, 6, (b"abc",), versions.get(reason)) for reason in DiscardReason]
     tcp = DiscardEvent(DiscardReason.UNCLEAN_DISCONNECT, b"", 1, 0, 0, (b"abc",), is_tcp=True)
-    daemon.filled.receive(b"news", 1, State.ROUTED)
+    daemon.filled.receive(b"news", 1, RunState.ROUTED)
     for _ in range(2):
         daemon.reports.record([*events, tcp, DuplicateEvent(b"t", 1, 5, 6)], daemon.now_ms)
         daemon.now_ms += 600_000

@@ -15,7 +15,7 @@ import pytest
 from bruce_mp.pipes.control import Broker, Dispatchers, Drain, PeerDied, RefreshMetadata, Stop
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.books import total
 from bruce_mp.telemetry.counters import Counter
 from support.fake_daemon import FakeDaemon
@@ -127,8 +127,8 @@ def test_dispatchers_come_move_and_go_as_the_router_says(tmp_path: Path) -> None
         daemon.wait_for("Process dispatcher-0 has ended")
         assert daemon.heard("dispatcher-0")[1:] == [f"{Stop()} as broker 1 at elsewhere"]
         slab = Slab(daemon.slab_path)
-        assert Row(slab, lay.ROW_FIRST_DISPATCHER).pid == 0
-        assert Row(slab, lay.ROW_FIRST_DISPATCHER + 7).pid == kept
+        assert ProcessRow(slab, lay.ROW_FIRST_DISPATCHER).pid == 0
+        assert ProcessRow(slab, lay.ROW_FIRST_DISPATCHER + 7).pid == kept
 
         daemon.say("router", Dispatchers({0: moved, 7: SECOND}))
         daemon.wait_for("Process dispatcher-0 is ready", times=3)

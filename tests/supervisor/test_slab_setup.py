@@ -10,8 +10,8 @@ from bruce_mp.errors import SlabError, StartError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry, Slab, create
 from bruce_mp.slab.file import lock as take_lock
-from bruce_mp.slab.layout import State
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import runs_of
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.supervisor import locks
@@ -69,8 +69,8 @@ def test_what_a_slab_holds_is_adopted_whatever_its_size(path: Path, caplog: pyte
 
 
 def test_an_empty_slab_of_the_configured_size_goes_on_with_its_counters(path: Path) -> None:
-    Row(take(path), lay.ROW_ROUTER).add(Counter.GetMetadataSuccess)
-    assert Row(take(path), lay.ROW_ROUTER).counters[Counter.GetMetadataSuccess] == 1
+    ProcessRow(take(path), lay.ROW_ROUTER).add(Counter.GetMetadataSuccess)
+    assert ProcessRow(take(path), lay.ROW_ROUTER).counters[Counter.GetMetadataSuccess] == 1
 
 
 def test_an_empty_slab_of_another_size_is_replaced(path: Path) -> None:
@@ -90,15 +90,15 @@ def test_what_has_only_landed_is_held(path: Path) -> None:
 def test_a_transaction_that_was_cut_short_is_finished(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled = FilledSlab(path, known=(b"clicks",))
     segments = filled.receive(b"clicks", 3)
-    row = Row(filled.slab, lay.ROW_FIRST_DISPATCHER)
+    row = ProcessRow(filled.slab, lay.ROW_FIRST_DISPATCHER)
     row.begin(4711, 0)
     row._redo = lambda: None  # type: ignore[method-assign]  # it dies when the record is valid
-    row.settle(segments, State.DELIVERED, 0, {Counter.MsgDelivered: 3})
+    row.settle(segments, RunState.DELIVERED, 0, {Counter.MsgDelivered: 3})
     row.counters.release()
     filled.close()
     slab = take(path)
     assert held_messages(slab) == {}
-    assert Row(slab, lay.ROW_FIRST_DISPATCHER).pid == 0
+    assert ProcessRow(slab, lay.ROW_FIRST_DISPATCHER).pid == 0
 
 
 def damage_magic(path: Path) -> None:

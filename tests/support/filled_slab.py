@@ -9,8 +9,8 @@ from bruce_mp import kernels
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab, create
-from bruce_mp.slab.layout import State, word
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.counters import Counter
 
@@ -40,14 +40,14 @@ class FilledSlab:
         self.topics = TopicTable(self.slab)
         for topic in known:
             self.topics.add(topic, 3)
-        self.input = Row(self.slab, lay.ROW_FIRST_INPUT)
+        self.input = ProcessRow(self.slab, lay.ROW_FIRST_INPUT)
         self._lanes = kernels.Lanes(
             self.slab, ChunkPool(self.slab, lay.ROW_FIRST_INPUT), self.topics, lambda _topic: 1000
         )
         self._arrival = 0
 
     def receive(
-        self, topic: bytes, count: int, state: State | None = State.FILLED, value: bytes = b"value"
+        self, topic: bytes, count: int, state: RunState | None = RunState.FILLED, value: bytes = b"value"
     ) -> list[Segment]:
         """Store `count` messages as one run in `state`; None leaves the run open."""
         message = any_partition(topic, value)
@@ -61,7 +61,7 @@ class FilledSlab:
             return []
         self._lanes.close_all()
         segments = self._lanes.drain_closed()
-        kernels.set_state(self.slab, segments, word(state, 1))
+        kernels.set_state(self.slab, segments, state_word(state, 1))
         return segments
 
     def close(self) -> None:

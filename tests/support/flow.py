@@ -13,7 +13,7 @@ from bruce_mp.errors import SlabError
 from bruce_mp.pipes.frames import unpack_parcels
 from bruce_mp.protocol.kafka_types import PartitionAck
 from bruce_mp.router.cluster import Address, ClusterView, TopicView
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.telemetry.books import read_books
 from support.fake_broker import BY_RECORD, Written
 from support.flow_parts import records_of
@@ -256,7 +256,7 @@ class World(Machine):
         """Count the unsettled messages by state."""
         counts: dict[str, int] = defaultdict(int)
         for content in contents(self.slab):
-            if content.state not in {State.DELIVERED, State.DISCARDED}:
+            if content.state not in {RunState.DELIVERED, RunState.DISCARDED}:
                 counts[content.state.name] += 1
         return dict(counts)
 

@@ -16,7 +16,7 @@ from bruce_mp.pipes.control import Control, Ready
 from bruce_mp.pipes.links import DISCARDS, ROUTER_FROM_INPUTS, Links
 from bruce_mp.pipes.start import Start
 from bruce_mp.slab.file import Geometry, Slab, create
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.telemetry.books import Books, read_books
 from support.processes import wait_until
@@ -112,8 +112,8 @@ class InputProcess:
 
     def deliver_all(self) -> int:
         """Act as router and dispatchers; return the number of delivered messages."""
-        found: list[Segment] = [item.segment for item in sweep(self.slab, {State.FILLED})]
-        kernels.set_state(self.slab, found, State.DELIVERED)
+        found: list[Segment] = [item.segment for item in sweep(self.slab, {RunState.FILLED})]
+        kernels.set_state(self.slab, found, RunState.DELIVERED)
         return sum(segment.records for segment in found)
 
     def next_runs(self) -> list[Segment]:

@@ -14,7 +14,7 @@ from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.pipes.frames import pack_parcels
 from bruce_mp.router.core import Router
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from support.fake_broker import FakeCluster, Written
 from support.flow_parts import DiedError, FakeReporter, MortalWords, a_config
 from support.slabs import Input
@@ -51,7 +51,7 @@ class Peer:
     """One dispatcher process."""
 
     def __init__(self, world: Machine, slot: int) -> None:
-        row = Row(world.slab, lay.ROW_FIRST_DISPATCHER + slot)
+        row = ProcessRow(world.slab, lay.ROW_FIRST_DISPATCHER + slot)
         incarnation = row.begin(1, 0)
         self.core = Dispatcher(world.slab, row, world.config, slot, world.reporter, incarnation=incarnation)  # type: ignore[arg-type]
         self.core.send_hello()
@@ -102,7 +102,7 @@ class Machine:
     # --- life and death ----------------------------------------------------------------------------------------------
 
     def _start_router(self) -> None:
-        row = Row(self.slab, lay.ROW_ROUTER)
+        row = ProcessRow(self.slab, lay.ROW_ROUTER)
         incarnation = row.begin(1, 0)
         rng = random.Random(self.rng.random())
         self.router = Router(self.slab, row, self.config, incarnation=incarnation, reporter=self.reporter, rng=rng)  # type: ignore[arg-type]

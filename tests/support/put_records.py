@@ -8,7 +8,7 @@ from bruce_mp.kernels.pure.lane import Head, Lane
 from bruce_mp.protocol.client_headers import encode_headers
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
-from bruce_mp.slab.tickets import TicketOffice
+from bruce_mp.slab.handover_tickets import HandoverTickets
 from support.slabs import INPUT_ROW
 
 if TYPE_CHECKING:
@@ -39,5 +39,5 @@ def put_records(slab: Slab, runs: list[list[Record]], topic: int = 1) -> list[Se
         lane = Lane(slab, Head(topic, b"", 0, -1, 0))
         lane.enter(chunk, span)
         assert lane.append(memoryview(buffer), items, 0, 0) == len(items)
-        segments.append(lane.close_run(TicketOffice(slab, INPUT_ROW)))
+        segments.append(lane.close_run(HandoverTickets(slab, INPUT_ROW)))
     return segments

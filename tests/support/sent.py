@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import Segment, name_of, read_run, segment_of, segment_records
 from bruce_mp.slab.tables import TopicTable
 from support.slabs import Input, contents, datagram
@@ -42,7 +42,7 @@ def check_runs(slab: Slab, segments: list[Segment], batches: list[list[Message]]
         assert segment == segment_of(segment.chunk, segment.run, run)
         found = [record for _, record in segment_records(slab, segment)]
         sizes = [record.key_length + record.value_length for record in found]
-        assert run.state is State.FILLED
+        assert run.state is RunState.FILLED
         assert (run.payload, run.largest, run.min_timestamp) == (sum(sizes), max(sizes), -5)
         assert run.first_arrival == found[0].arrival
         topic = slab_topic(slab, segment)

@@ -17,9 +17,9 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab, create
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import arrivals_from, close_open_runs
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import records_of
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -105,7 +105,7 @@ class Input:
         table = TopicTable(slab)
         for name, partitions in topics:
             table.add(name, partitions)
-        self.row = Row(slab, INPUT_ROW)
+        self.row = ProcessRow(slab, INPUT_ROW)
         self.pool = ChunkPool(slab, INPUT_ROW)
         self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms, windows=windows)
         self.now_ms = 1
@@ -146,7 +146,7 @@ class Content(NamedTuple):
 
     topic: int
     arrival: int
-    state: State
+    state: RunState
     holder: int
     timestamp: int
     partition_key: int
@@ -159,14 +159,14 @@ def contents(slab: Slab) -> list[Content]:
     found: list[Content] = []
     for chunk, offset, run in all_runs(slab):
         for at, record in records_of(slab, chunk, offset, run):
-            word = record.word if run.state is State.SPLIT else run.word
+            word = record.word if run.state is RunState.SPLIT else run.word
             key_at = slab.chunk_at(chunk) + at + lay.RECORD_HEADER
             value_at = key_at + record.key_length
             found.append(
                 Content(
                     run.topic,
                     record.arrival,
-                    State(word & 0xFF),
+                    RunState(word & 0xFF),
                     word >> 8,
                     record.timestamp,
                     record.partition_key,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bruce_mp.config.sections import Http, MsgDebug
 from bruce_mp.config.security import Tls
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status.app import Daemon, create_app
 from bruce_mp.status.broker_history import BrokerHistory
 from bruce_mp.status.compression import CompressionTable
@@ -80,7 +80,7 @@ class PagesOfNoDaemon:
 
     def begin(self, row: int, pid: int | None = None, silent_ms: int = 0) -> None:
         """Start the process of a row, with its last heartbeat `silent_ms` ago."""
-        Row(self.slab, row).begin(os.getpid() if pid is None else pid, STARTED_MS)
+        ProcessRow(self.slab, row).begin(os.getpid() if pid is None else pid, STARTED_MS)
         at = self.slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS
         self.slab.store_signed(at, self.now_ms - silent_ms)
 

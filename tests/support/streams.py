@@ -18,7 +18,7 @@ from bruce_mp.kernels import Lanes
 from bruce_mp.protocol.barrier_wire import BarrierAnswer, decode_answer
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.slab.topic_shares import TopicShares
@@ -74,7 +74,7 @@ class StreamInput:
         table = TopicTable(slab)
         for name, partitions in topics:
             table.add(name, partitions)
-        self.row = Row(slab, row)
+        self.row = ProcessRow(slab, row)
         self.sections = Sections()
         self.outcomes = Outcomes(slab, self.sections)
         self.waiting = Barriers(self.outcomes, self.sections, self._answer)

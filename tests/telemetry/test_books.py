@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from bruce_mp import kernels
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State, word
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import split
 from bruce_mp.telemetry.books import SPILLED, STAGES, held_by_topic, read_books, total
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -38,7 +38,7 @@ def slab() -> Iterator[Slab]:
 
 
 def test_every_state_that_holds_records_has_a_stage() -> None:
-    assert set(STAGES) == set(State) - lay.SETTLED - {State.SPLIT}
+    assert set(STAGES) == set(RunState) - lay.SETTLED - {RunState.SPLIT}
 
 
 def test_an_empty_slab(slab: Slab) -> None:
@@ -53,26 +53,28 @@ def test_an_empty_slab(slab: Slab) -> None:
 @given(
     sizes=st.lists(st.lists(st.sampled_from([0, 10, 3000]), min_size=1, max_size=8), max_size=6),
     fates=st.lists(
-        st.tuples(st.sampled_from([*STAGES, State.DELIVERED, State.DISCARDED]), st.booleans()), min_size=48, max_size=48
+        st.tuples(st.sampled_from([*STAGES, RunState.DELIVERED, RunState.DISCARDED]), st.booleans()),
+        min_size=48,
+        max_size=48,
     ),
 )
-def test_received_is_delivered_discarded_or_held(sizes: list[list[int]], fates: list[tuple[State, bool]]) -> None:
+def test_received_is_delivered_discarded_or_held(sizes: list[list[int]], fates: list[tuple[RunState, bool]]) -> None:
     with new_slab() as slab:
         sender = Input(slab, topics=TOPICS)
         segments: list[Segment] = []
         for batch in sizes:
             sender.receive([datagram(b"t1" if size else b"new", bytes(size)) for size in batch] + [b"malformed"])
             segments += sender.close_all()
-        settler = Row(slab, DISPATCHER_ROW)
+        settler = ProcessRow(slab, DISPATCHER_ROW)
         expected = {**dict.fromkeys(STAGES.values(), 0), SPILLED: 0}
         for segment, (state, cut) in zip(segments, fates, strict=False):
             if cut:
                 split(slab, segment.chunk, segment.run)
             if state in lay.SETTLED:
-                counter = Counter.MsgDelivered if state is State.DELIVERED else discarded(DiscardReason.BAD_TOPIC)
+                counter = Counter.MsgDelivered if state is RunState.DELIVERED else discarded(DiscardReason.BAD_TOPIC)
                 settler.settle([segment], state, 0, {counter: segment.records})
             else:
-                kernels.set_state(slab, [segment], word(state, 1))
+                kernels.set_state(slab, [segment], state_word(state, 1))
                 expected[STAGES[state]] += segment.records
         books = read_books(slab)
         assert books.consistent
@@ -89,9 +91,9 @@ def test_held_by_topic_names_what_has_no_number(slab: Slab) -> None:
 
 
 def test_a_counter_is_the_sum_over_all_processes(slab: Slab) -> None:
-    Row(slab, 0).add(Counter.MsgReceived, 1)
-    Row(slab, lay.ROW_COUNT - 1).add(Counter.MsgReceived, 5)
-    Row(slab, 7).add(Counter.MsgDelivered, 2**40)
+    ProcessRow(slab, 0).add(Counter.MsgReceived, 1)
+    ProcessRow(slab, lay.ROW_COUNT - 1).add(Counter.MsgReceived, 5)
+    ProcessRow(slab, 7).add(Counter.MsgDelivered, 2**40)
     assert total(slab, Counter.MsgReceived) == 6
     assert total(slab, Counter.MsgDelivered) == 2**40
 
@@ -103,12 +105,12 @@ def test_a_reading_in_the_middle_says_so_and_one_that_says_nothing_balances(slab
     geometry = slab.geometry
     regions = [range(geometry.rows_at, geometry.landing_slots_at), range(geometry.chunks_at, geometry.file_size)]
     put_in_landing_zone(slab, [datagram(b"t1", b"b"), datagram(b"new", b"c"), b"malformed"])
-    settler = Row(slab, DISPATCHER_ROW)
+    settler = ProcessRow(slab, DISPATCHER_ROW)
 
     def work() -> None:
         sender.admit()
         segments = sender.close_all()
-        settler.settle(segments, State.DELIVERED, 0, {Counter.MsgDelivered: sum(s.records for s in segments)})
+        settler.settle(segments, RunState.DELIVERED, 0, {Counter.MsgDelivered: sum(s.records for s in segments)})
 
     consistent = []
     for _ in crash_images(slab, regions, work):
@@ -123,10 +125,10 @@ def test_a_reading_in_the_middle_says_so_and_one_that_says_nothing_balances(slab
 
 
 def test_the_books_of_a_dead_input_stay_open_until_its_batch_is_landed(slab: Slab) -> None:
-    Row(slab, INPUT_ROW).open_books()
+    ProcessRow(slab, INPUT_ROW).open_books()
     put_in_landing_zone(slab, [datagram(b"t1")])
     assert not read_books(slab).consistent
-    Row(slab, INPUT_ROW)
+    ProcessRow(slab, INPUT_ROW)
     assert not read_books(slab).consistent
     Input(slab, topics=TOPICS)
     books = read_books(slab)

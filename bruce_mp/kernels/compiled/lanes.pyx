@@ -26,7 +26,7 @@ from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
 from bruce_mp.kernels.pure.parse import Failure, RejectedMessage
 from bruce_mp.slab import layout
 from bruce_mp.slab.runs import Segment
-from bruce_mp.slab.tickets import TicketOffice
+from bruce_mp.slab.handover_tickets import HandoverTickets
 
 
 cdef extern from *:
@@ -267,7 +267,7 @@ cdef class Lane:
         return self.forget_run()
 
     cdef object hand_over(self, uint8_t *base, uint64_t row_at):
-        """Do the work of `close_run` with a `TicketOffice`: store the ticket, the state word, then the row."""
+        """Do the work of `close_run` with a `HandoverTickets`: store the ticket, the state word, then the row."""
         cdef uint64_t ticket = load64(base + row_at) + 1
         store64(base + self.run_at + RUN_TICKET, ticket)
         store32(base + self.run_at, FILLED)
@@ -608,7 +608,7 @@ class Lanes(PureLanes):
         cdef Lane lane
         cdef int64_t due_ms = now_ms + WAKE_SLACK_MS, idle_ms = now_ms - IDLE_MS, earliest_ms = 0
         cdef uint64_t row_at = self._tickets.row_at
-        cdef bint is_any_silent = False, has_tickets = type(self._tickets) is TicketOffice
+        cdef bint is_any_silent = False, has_tickets = type(self._tickets) is HandoverTickets
         cdef list idle = [], closed = self._closed
         attach(self._slab, &memory)
         try:

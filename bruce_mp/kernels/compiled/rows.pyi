@@ -1,1 +1,1 @@
-from bruce_mp.slab.rows import Row as Row
+from bruce_mp.slab.rows import ProcessRow as ProcessRow

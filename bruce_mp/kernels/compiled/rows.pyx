@@ -1,4 +1,4 @@
-"""Transactions of a process row: see `slab/rows.py`, whose `Row` is the base class.
+"""Transactions of a process row: see `slab/rows.py`, whose `ProcessRow` is the base class.
 
 Redo record and order of stores are the same as there, so either variant can complete the other's transaction.
 """
@@ -10,7 +10,7 @@ from bruce_mp.kernels.compiled.segments cimport any_unsettled, own_words, refuse
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import rows
-from bruce_mp.slab.rows import Row as PureRow
+from bruce_mp.slab.rows import ProcessRow as PureRow
 
 
 cdef enum:
@@ -121,8 +121,8 @@ cdef void land_plain(
     commit(memory, row, landing, NULL, 0, 4, DELIVERED, 0, landed)
 
 
-class Row(PureRow):
-    """`slab.rows.Row`."""
+class ProcessRow(PureRow):
+    """`slab.rows.ProcessRow`."""
 
     def _transact(self, raises, *, outcome=DELIVERED, reason=0, segments=(), landed=0, landing_base=0):
         cdef Memory memory

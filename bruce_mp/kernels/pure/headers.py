@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bruce_mp.errors import SlabError
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import read_run, segment_bounds, segment_records
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def by_place(slab: Slab, segments: Sequence[Segment]) -> dict[tuple[int, int], l
     for segment in segments:
         segment_bounds(slab, segment)
         run = read_run(slab, segment.chunk, segment.run)
-        is_split = run.state is State.SPLIT
+        is_split = run.state is RunState.SPLIT
         partition = next(segment_records(slab, segment))[1].partition if is_split else run.partition
         places.setdefault((run.topic, partition), []).append(segment)
     return places

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bruce_mp.kernels.pure.lanes import Ingested, Lanes
     from bruce_mp.kernels.pure.receive import DatagramReceiver
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
 
 __all__ = ["DatagramIntake", "PlainCounters", "Taken"]
 
@@ -45,7 +45,14 @@ class DatagramIntake:
     pace_type: ClassVar = ArrivalRate
 
     def __init__(
-        self, slab: Slab, receiver: DatagramReceiver, lanes: Lanes, row: Row, *, longest: int, counters: PlainCounters
+        self,
+        slab: Slab,
+        receiver: DatagramReceiver,
+        lanes: Lanes,
+        row: ProcessRow,
+        *,
+        longest: int,
+        counters: PlainCounters,
     ) -> None:
         self._slab = slab
         self._receiver = receiver

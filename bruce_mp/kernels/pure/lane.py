@@ -11,7 +11,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import Segment
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bruce_mp.kernels.pure.parse import Item
     from bruce_mp.kernels.pure.timestamps import TimestampWindow
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.tickets import TicketOffice
+    from bruce_mp.slab.handover_tickets import HandoverTickets
 
 __all__ = ["Head", "Lane", "record_size"]
 
@@ -138,7 +138,7 @@ class Lane:
     def _open_run(self, item: Item, now_ms: int) -> None:
         head, at = self.head, self._end
         lay.RUN.pack_into(
-            self._slab.view, at, State.OPEN, self._generation, 0, head.size, head.topic, -1, -1, -1, head.flags, 0,
+            self._slab.view, at, RunState.OPEN, self._generation, 0, head.size, head.topic, -1, -1, -1, head.flags, 0,
             now_ms, 0, head.partition_index, head.partition_count, len(head.name), 0, 0, 0, lay.RUN_MAGIC,
             item[0], item[1], 0,
         )  # fmt: skip
@@ -162,7 +162,7 @@ class Lane:
         self._slab.store_signed(run_at + lay.RUN_MIN_TIMESTAMP, self._min_timestamp)
         longs[(run_at + lay.RUN_COUNT) >> 3] = self.records | (self._end - run_at) << 32
 
-    def close_run(self, tickets: TicketOffice) -> Segment:
+    def close_run(self, tickets: HandoverTickets) -> Segment:
         """Hand the open run over to the router."""
         tickets.hand_over(self._run_at)
         run = self._run_at - self._start

@@ -23,7 +23,7 @@ from bruce_mp.kernels.pure.timestamps import MAX_TOPICS, ReplacedTimestamps, rep
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import is_settled
-from bruce_mp.slab.tickets import TicketOffice
+from bruce_mp.slab.handover_tickets import HandoverTickets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -91,7 +91,7 @@ class Lanes:
         pool: Chunks,
         topics: TopicTable,
         linger_ms: Callable[[bytes], int],
-        tickets: TicketOffice | None = None,
+        tickets: HandoverTickets | None = None,
         *,
         windows: Windows = lambda _: None,
         shares: Thresholds | None = None,
@@ -118,7 +118,7 @@ class Lanes:
         self._max_lanes = max(1, slab.geometry.chunks // 4)
         self._longest_span = max(1, min(LONGEST_SPAN, slab.geometry.chunks // 512))
         self._closed: list[Segment] = []
-        self._tickets = tickets or TicketOffice(slab, pool.owner)
+        self._tickets = tickets or HandoverTickets(slab, pool.owner)
         self._next_due_ms: int | None = None
         self._shares = shares
         self.keeps_order = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def _outcomes(slab: Slab, run_at: int, end: int) -> Iterator[tuple[int, int, int
     """Yield source, state and reason of a run's records, in order; _UNSETTLED for an unsettled or damaged run."""
     words, longs, view = slab.words, slab.longs, slab.view
     state, reason = words[run_at >> 2] & 0xFF, view[run_at + lay.RUN_REASON]
-    is_split = state == State.SPLIT
+    is_split = state == RunState.SPLIT
     if not is_split and state not in lay.SETTLED:
         yield _UNSETTLED
         return
@@ -81,4 +81,4 @@ def _outcomes(slab: Slab, run_at: int, end: int) -> Iterator[tuple[int, int, int
         at += lay.align(lay.RECORD_HEADER + size + (words[(at + lay.RECORD_EPOCH) >> 2] >> 16))
 
 
-_UNSETTLED: Final = (0, int(State.OPEN), 0)
+_UNSETTLED: Final = (0, int(RunState.OPEN), 0)

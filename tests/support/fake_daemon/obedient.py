@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bruce_mp.pipes.control import ConfigTaken, Control, Drain, NewConfig, Ready, Stop, Word
-from bruce_mp.slab.rows import Row
+from bruce_mp.slab.rows import ProcessRow
 
 if TYPE_CHECKING:
     from bruce_mp.pipes.start import Start
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
-    Row(slab, start.row).begin(os.getpid(), 0)
+    ProcessRow(slab, start.row).begin(os.getpid(), 0)
     said = _listen(start)
     control.send(Ready())
     poll = select.poll()

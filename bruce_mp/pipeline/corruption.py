@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.rows import Row
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["is_sound", "refuse", "without_damaged"]
+__all__ = ["is_sound", "quarantine", "without_damaged"]
 
 _LOG = logging.getLogger(__name__)
 
 
-def refuse(row: Row, error: SlabError) -> None:
+def quarantine(row: ProcessRow, error: SlabError) -> None:
     """Count and log a damaged place, which stays as it is."""
     row.add(Counter.RefusedDamagedPlace)
     _LOG.error("%s Its messages are not delivered; `bruce slab inspect` shows more.", error, extra={"about": "damage"})
@@ -40,14 +40,14 @@ def is_sound(slab: Slab, segment: Segment) -> bool:
     return True
 
 
-def without_damaged(slab: Slab, row: Row, segments: Iterable[Segment]) -> list[Segment]:
+def without_damaged(slab: Slab, row: ProcessRow, segments: Iterable[Segment]) -> list[Segment]:
     """Return the segments whose state words can be stored, and refuse the others."""
     sound: list[Segment] = []
     for segment in segments:
         try:
             segment_words(slab, segment)
         except SlabError as error:
-            refuse(row, error)
+            quarantine(row, error)
         else:
             sound.append(segment)
     return sound

@@ -8,8 +8,8 @@ import pytest
 
 from bruce_mp import kernels
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab import numbering
-from bruce_mp.slab.layout import State, word
+from bruce_mp.slab import producer_id
+from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.runs import place
 from bruce_mp.slab.tables import PartitionTable
 from support.slabs import Input, datagram, new_slab
@@ -19,8 +19,15 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-BUILT = (State.IN_FLIGHT, State.RETURNED_SENT, State.ROUTED_SENT, State.ASSIGNED_SENT)
-OTHERS = (State.ROUTED, State.ASSIGNED, State.QUEUED, State.RETURNED, State.DELIVERED, State.DISCARDED)
+BUILT = (RunState.IN_FLIGHT, RunState.RETURNED_SENT, RunState.ROUTED_SENT, RunState.ASSIGNED_SENT)
+OTHERS = (
+    RunState.ROUTED,
+    RunState.ASSIGNED,
+    RunState.QUEUED,
+    RunState.RETURNED,
+    RunState.DELIVERED,
+    RunState.DISCARDED,
+)
 
 
 @pytest.fixture
@@ -29,41 +36,41 @@ def slab() -> Iterator[Slab]:
         partitions = PartitionTable(made)
         partitions.ensure(1, 0)
         partitions.store_next_sequence(1, 0, 77, 5)
-        numbering.take_producer(made, 4711)
+        producer_id.store_producer(made, 4711)
         yield made
 
 
-def fill(slab: Slab, state: State, sequence: int) -> None:
+def fill(slab: Slab, state: RunState, sequence: int) -> None:
     sender = Input(slab, topics=[(b"t1", 3)])
     sender.receive([datagram(), datagram()])
     segments = sender.close_all()
     for segment in segments:
         place(slab, segment, 0, sequence, 0, opens_batch=True)
-    kernels.set_state(slab, segments, word(state, 1))
+    kernels.set_state(slab, segments, state_word(state, 1))
 
 
 def test_with_a_new_producer_id_all_partitions_begin_at_zero(slab: Slab) -> None:
-    assert numbering.is_numbering(slab)
+    assert producer_id.is_numbering(slab)
     assert slab.signed(lay.SUPER_PRODUCER_ID) == 4711
     assert PartitionTable(slab).current(1, 0) == (0, 0)
 
 
 @pytest.mark.parametrize("state", BUILT)
-def test_numbers_in_use_are_kept(slab: Slab, state: State) -> None:
+def test_numbers_in_use_are_kept(slab: Slab, state: RunState) -> None:
     fill(slab, state, 3)
-    numbering.decide_anew(slab)
-    assert numbering.is_numbering(slab)
+    producer_id.reset_idempotence(slab)
+    assert producer_id.is_numbering(slab)
 
 
 @pytest.mark.parametrize(("state", "sequence"), [*((state, -1) for state in BUILT), *((state, 3) for state in OTHERS)])
-def test_without_numbers_in_use_the_brokers_are_asked_again(slab: Slab, state: State, sequence: int) -> None:
+def test_without_numbers_in_use_the_brokers_are_asked_again(slab: Slab, state: RunState, sequence: int) -> None:
     fill(slab, state, sequence)
-    numbering.decide_anew(slab)
-    assert not numbering.is_numbering(slab)
+    producer_id.reset_idempotence(slab)
+    assert not producer_id.is_numbering(slab)
 
 
 def test_what_the_brokers_could_not_do_is_not_remembered(slab: Slab) -> None:
-    numbering.stop(slab)
+    producer_id.stop(slab)
     assert slab.words[lay.SUPER_IDEMPOTENCE >> 2] == 2
-    numbering.decide_anew(slab)
+    producer_id.reset_idempotence(slab)
     assert slab.words[lay.SUPER_IDEMPOTENCE >> 2] == 0

@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.tables import PartitionTable
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["decide_anew", "is_numbering", "stop", "take_producer"]
+__all__ = ["is_numbering", "reset_idempotence", "stop", "store_producer"]
 
 _UNDECIDED, _CAN, _CANNOT = 0, 1, 2
-_BUILT: Final = (State.IN_FLIGHT, State.RETURNED_SENT, State.ROUTED_SENT, State.ASSIGNED_SENT)
+_BUILT: Final = (RunState.IN_FLIGHT, RunState.RETURNED_SENT, RunState.ROUTED_SENT, RunState.ASSIGNED_SENT)
 
 
 def is_numbering(slab: Slab) -> bool:
@@ -27,13 +27,13 @@ def is_numbering(slab: Slab) -> bool:
     return slab.words[lay.SUPER_IDEMPOTENCE >> 2] == _CAN
 
 
-def decide_anew(slab: Slab) -> None:
+def reset_idempotence(slab: Slab) -> None:
     """Make the next daemon ask the brokers again, unless numbers are in use.  No other process may run yet."""
     if not any(found.sequence >= 0 for found in sweep(slab, _BUILT)):
         slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _UNDECIDED
 
 
-def take_producer(slab: Slab, producer_id: int) -> None:
+def store_producer(slab: Slab, producer_id: int) -> None:
     """Store the producer id and number all batches that follow; no earlier batch has numbers (router only)."""
     PartitionTable(slab).reset()
     slab.store_signed(lay.SUPER_PRODUCER_ID, producer_id)

@@ -8,7 +8,7 @@ import pytest
 
 from bruce_mp.config.accounts import TCP_USER
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.senders import SenderSums, SenderTable, read_senders
+from bruce_mp.slab.sender_usage import SenderSums, SenderTable, read_senders
 from support.slabs import INPUT_ROW, new_slab
 
 if TYPE_CHECKING:
@@ -29,26 +29,26 @@ def slab() -> Iterator[Slab]:
 def test_all_inputs_together_make_up_what_a_user_took(slab: Slab) -> None:
     tables = [SenderTable(slab, row, ROWS) for row in ROWS]
     for number, table in enumerate(tables, 1):
-        table.take(1000, 7, number)
-        table.take(LARGEST_UID, 7, 1)
-        table.take(0, 7, 10)
-        table.take(TCP_USER, 7, 100)
+        table.record_received(1000, 7, number)
+        table.record_received(LARGEST_UID, 7, 1)
+        table.record_received(0, 7, 10)
+        table.record_received(TCP_USER, 7, 100)
     found = [[table.used(user, 7) for user in (1000, LARGEST_UID, 0, TCP_USER, 5)] for table in tables]
     assert found == [[6, 3, 30, 300, 0]] * 3
 
 
 def test_a_window_begins_with_nothing(slab: Slab) -> None:
     table = SenderTable(slab, INPUT_ROW)
-    table.take(1000, 7, 5)
+    table.record_received(1000, 7, 5)
     assert (table.used(1000, 7), table.used(1000, 8)) == (5, 0)
-    table.take(1000, 8, 2)
+    table.record_received(1000, 8, 2)
     assert (table.used(1000, 7), table.used(1000, 8)) == (0, 2)
 
 
 def test_a_successor_goes_on_with_the_table(slab: Slab) -> None:
-    SenderTable(slab, INPUT_ROW).take(1000, 7, 5)
+    SenderTable(slab, INPUT_ROW).record_received(1000, 7, 5)
     successor = SenderTable(slab, INPUT_ROW)
-    successor.take(1000, 7, 1)
+    successor.record_received(1000, 7, 1)
     assert successor.used(1000, 7) == 6
     assert SenderTable(slab, INPUT_ROW + 1, ROWS).used(1000, 7) == 6
 
@@ -56,9 +56,9 @@ def test_a_successor_goes_on_with_the_table(slab: Slab) -> None:
 def test_a_full_table_forgets_who_was_not_heard_of_for_longest(slab: Slab) -> None:
     table = SenderTable(slab, INPUT_ROW)
     for user in range(lay.SENDERS_PER_INPUT):
-        table.take(user, 10 + user, 1)
-    table.take(0, 500, 1)  # heard of again
-    table.take(9999, 501, 1)
+        table.record_received(user, 10 + user, 1)
+    table.record_received(0, 500, 1)  # heard of again
+    table.record_received(9999, 501, 1)
     assert table.used(0, 500) == table.used(9999, 501) == 1
     assert table.used(1, 11) == 0
     assert table.used(2, 12) == 1

@@ -11,19 +11,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import State
+from bruce_mp.slab.layout import RunState
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["TicketOffice", "last_tickets"]
+__all__ = ["HandoverTickets", "last_tickets"]
 
 
 def _at(slab: Slab, row: int) -> int:
     return slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_TICKET
 
 
-class TicketOffice:
+class HandoverTickets:
     """The ticket counter of one input process; `row` is the input's."""
 
     def __init__(self, slab: Slab, row: int) -> None:
@@ -35,7 +35,7 @@ class TicketOffice:
         """Hand the run at a file offset over to the router: store ticket, state word and row in this order."""
         ticket = self._slab.longs[self.row_at >> 3] + 1
         self._slab.longs[(run_at + lay.RUN_TICKET) >> 3] = ticket
-        self._slab.words[run_at >> 2] = State.FILLED
+        self._slab.words[run_at >> 2] = RunState.FILLED
         self._slab.longs[self.row_at >> 3] = ticket
 
     def catch_up(self, ticket: int) -> None:

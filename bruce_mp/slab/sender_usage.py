@@ -55,7 +55,7 @@ class SenderTable:
             return 0
         return self._longs[place + _COUNT]
 
-    def take(self, user: int, window: int, count: int) -> None:
+    def record_received(self, user: int, window: int, count: int) -> None:
         """Count messages that were received within a window."""
         place = self._place_of(user + _KEY, window)
         if self._longs[place + _WINDOW] != window:
