@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
 from bruce_mp.errors import DiscardReason, SlabError
-from bruce_mp.pipes.links import COPIES, DISCARDS
+from bruce_mp.ipc.links import COPIES, REPORTS
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.telemetry.copies import Copies
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from bruce_mp.config.model import Config
-    from bruce_mp.pipes.links import Links
+    from bruce_mp.ipc.links import Links
     from bruce_mp.protocol.client_wire import Message
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
@@ -36,7 +36,7 @@ class ProcessReporter(DiscardReporter):
     """The discard reporter of one process."""
 
     def __init__(self, config: Config, links: Links, row: ProcessRow) -> None:
-        super().__init__(links.sender(DISCARDS), config.http.bad_msg_prefix_size)
+        super().__init__(links.sender(REPORTS), config.http.bad_msg_prefix_size)
         self._links = links
         self._row = row
         self._copies: Copies | None = None

@@ -16,7 +16,7 @@ from bruce_mp.config.features import remarks
 from bruce_mp.config.load import load_config
 from bruce_mp.config.sizes import MIB, format_size
 from bruce_mp.errors import ExitCode
-from bruce_mp.pipes.credentials import careless_files, missing_files
+from bruce_mp.network.credentials import careless_files, missing_files
 from bruce_mp.slab.file import Geometry
 
 if TYPE_CHECKING:

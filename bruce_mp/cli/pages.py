@@ -20,7 +20,7 @@ from bruce_mp.config.addresses import HostPort, UnixPath, parse_listen
 from bruce_mp.config.load import load_config
 from bruce_mp.config.sections import Http
 from bruce_mp.errors import BruceError, ExitCode
-from bruce_mp.pipes.credentials import read_secret
+from bruce_mp.network.credentials import read_secret
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS
 
 if TYPE_CHECKING:

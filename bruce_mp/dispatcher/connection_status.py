@@ -12,7 +12,7 @@ from bruce_mp.telemetry.standings import CONNECTED, CONNECTING, FAILED, IDLE, Br
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bruce_mp.pipes.control import Broker
+    from bruce_mp.ipc.control_messages import Broker
     from bruce_mp.telemetry.copies import ByteSender
     from bruce_mp.telemetry.standings import PartitionTrouble
 

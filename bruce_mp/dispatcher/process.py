@@ -15,15 +15,15 @@ from bruce_mp.dispatcher.core import REMIND_S, Dispatcher
 from bruce_mp.dispatcher.encode import BatchEncoder
 from bruce_mp.dispatcher.malloc_tuning import keep_freed_memory
 from bruce_mp.errors import SlabError
+from bruce_mp.ipc.control_messages import ConfigTaken, DebugTopics, Drain, NewConfig, Ready, Stop
+from bruce_mp.ipc.links import LAST_WORDS_MS, REPORTS, ROUTER_FROM_DISPATCHERS, Links, dispatcher_link
+from bruce_mp.ipc.loop import Loop
 from bruce_mp.kernels import ProcessRow
+from bruce_mp.network.broker_socket import BrokerSocket
+from bruce_mp.network.connection_security import connection_settings, security_of
+from bruce_mp.network.resolver import Resolver
+from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.pipeline.msg_debug import tap_for
-from bruce_mp.pipes.broker_socket import BrokerSocket
-from bruce_mp.pipes.control import ConfigTaken, DebugTopics, Drain, NewConfig, Ready, Stop
-from bruce_mp.pipes.links import DISCARDS, LAST_WORDS_MS, ROUTER_FROM_DISPATCHERS, Links, dispatcher_link
-from bruce_mp.pipes.loop import Loop
-from bruce_mp.pipes.openings import Openings
-from bruce_mp.pipes.resolver import Resolver
-from bruce_mp.pipes.security import connection_settings, security_of
 from bruce_mp.protocol.compression import Codec, load_codecs
 from bruce_mp.protocol.connection_events import Cause, Closed, Failed, ProduceAcked
 from bruce_mp.protocol.connection_events import Ready as ConnectionReady
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bruce_mp.config.model import Config
-    from bruce_mp.pipes.control import Control
-    from bruce_mp.pipes.loop import Timer
-    from bruce_mp.pipes.start import Start
+    from bruce_mp.ipc.control_messages import Control
+    from bruce_mp.ipc.loop import Timer
+    from bruce_mp.ipc.start import Start
     from bruce_mp.protocol.api_versions import BrokerAbilities
     from bruce_mp.protocol.connection_events import Event
     from bruce_mp.protocol.kafka_types import PartitionData, ProduceResponse
@@ -79,7 +79,7 @@ class _DispatcherProcess:
         links = self._links = Links(start.run_dir)
         self._router = links.sender(ROUTER_FROM_DISPATCHERS)
         self._parcels = links.receiver(dispatcher_link(start.slot))
-        self._news = links.sender(DISCARDS)
+        self._news = links.sender(REPORTS)
         self._reporter = ProcessReporter(start.config, links, self._row)
         self._tap = tap_for(slab, links, self._row)
         self._core = Dispatcher(slab, self._row, start.config, start.slot, self._reporter, incarnation=incarnation)
@@ -102,12 +102,12 @@ class _DispatcherProcess:
         self._is_reminding = False
         self._is_reporting = False
         self._is_leaving = False
-        self._connection_status = ConnectionStatus(start.slot, start.broker, links.sender(DISCARDS), wall_ms)
+        self._connection_status = ConnectionStatus(start.slot, start.broker, links.sender(REPORTS), wall_ms)
 
     def _prepare_connections(self) -> None:
         kafka = self._config.kafka
         self._security = security_of(kafka, self._loop)
-        self._openings = Openings(kafka.broker_version, logs_in=self._security.logins is not None)
+        self._openings = VersionProbes(kafka.broker_version, logs_in=self._security.logins is not None)
 
     def apply_config(self, config: Config) -> None:
         """Apply a reloaded config.  Settings that need a restart keep their old values."""
@@ -153,7 +153,7 @@ class _DispatcherProcess:
     def _make_way(self) -> None:
         """Stop after `_LAST_ANSWERS_S`: a broker that recognises no repetitions would double unanswered batches."""
         self._is_leaving = True
-        self._loop.forget(self._control)
+        self._loop.unwatch(self._control)
         self._loop.call_later(_LAST_ANSWERS_S, self._loop.stop)
 
     def _on_parcels(self) -> None:

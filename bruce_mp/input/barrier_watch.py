@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.barriers import Barriers
     from bruce_mp.input.outcomes import Outcomes
     from bruce_mp.input.run_publisher import RunPublisher
-    from bruce_mp.pipes.loop import Loop, Timer
+    from bruce_mp.ipc.loop import Loop, Timer
 
 __all__ = ["BarrierWatch"]
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from bruce_mp.config.inputs import Streams
     from bruce_mp.input.outcomes import Sections
     from bruce_mp.input.run_publisher import RunPublisher
+    from bruce_mp.ipc.loop import Loop
+    from bruce_mp.ipc.start import Start
     from bruce_mp.kernels import Lanes
-    from bruce_mp.pipes.loop import Loop
-    from bruce_mp.pipes.start import Start
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bruce_mp.input.clients import StreamClientState
-    from bruce_mp.pipes.loop import Loop, Timer
+    from bruce_mp.ipc.loop import Loop, Timer
 
 __all__ = ["PausedConnections"]
 

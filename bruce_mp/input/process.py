@@ -24,10 +24,10 @@ from bruce_mp.input.quotas import SenderQuotas, rules_for_datagrams
 from bruce_mp.input.receive_coalescing import coalescing_for
 from bruce_mp.input.run_publisher import RunPublisher
 from bruce_mp.input.timestamps import clock_step_ms, windows_for_datagrams
+from bruce_mp.ipc.control_messages import ConfigTaken, Drain, NewConfig, Ready, Stop
+from bruce_mp.ipc.links import ROUTER_FROM_INPUTS, Links
+from bruce_mp.ipc.loop import Loop
 from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
-from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
-from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
-from bruce_mp.pipes.loop import Loop
 from bruce_mp.slab.landing import SO_TIMESTAMP
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.slab.topic_shares import TRIAL_MESSAGES, TopicShares
@@ -36,8 +36,8 @@ from bruce_mp.telemetry.logs import renew_logging
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
-    from bruce_mp.pipes.control import Control
-    from bruce_mp.pipes.start import Start
+    from bruce_mp.ipc.control_messages import Control
+    from bruce_mp.ipc.start import Start
     from bruce_mp.slab.file import Slab
 
 __all__ = ["main", "prepare"]
@@ -172,7 +172,7 @@ class _Input:
         return Allowance(min(allowed.messages, TRIAL_MESSAGES), LONGEST_S)
 
     def _rest(self, seconds: float) -> None:
-        self._loop.forget(self._socket)
+        self._loop.unwatch(self._socket)
         self._loop.call_later(seconds, self._watch_socket)
 
     def _watch_socket(self) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.pipes.frames import Kind, Parcel
-from bruce_mp.pipes.links import LAST_WORDS_MS
+from bruce_mp.ipc.frames import FrameKind, Parcel
+from bruce_mp.ipc.links import LAST_WORDS_MS
 from bruce_mp.telemetry.clock import steady_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from bruce_mp.ipc.links import Links, LinkSender
+    from bruce_mp.ipc.loop import Loop, Timer
     from bruce_mp.kernels import Lanes
-    from bruce_mp.pipes.links import Links, Sender
-    from bruce_mp.pipes.loop import Loop, Timer
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.discards import DiscardReporter
@@ -28,7 +28,9 @@ _FLUSH_MS: Final = 2000
 class RunPublisher:
     """The link between an input's lanes and the router.  The loop calls `after_round` after each round."""
 
-    def __init__(self, loop: Loop, lanes: Lanes, pool: ChunkPool, router: Sender, reporter: DiscardReporter) -> None:
+    def __init__(
+        self, loop: Loop, lanes: Lanes, pool: ChunkPool, router: LinkSender, reporter: DiscardReporter
+    ) -> None:
         self._loop = loop
         self._lanes = lanes
         self._pool = pool
@@ -46,11 +48,11 @@ class RunPublisher:
     def publish_due(self, segments: list[Segment]) -> None:
         """Send the router a frame that names runs."""
         if segments:
-            self._router.send([Parcel(Kind.RUNS, segments=segments)])
+            self._router.send([Parcel(FrameKind.RUNS, segments=segments)])
 
     def flush(self, topics: Iterable[int]) -> None:
         """Make the router send the batches of some topics, after the runs of earlier frames."""
-        self._router.send([Parcel(Kind.FLUSH, topic) for topic in topics])
+        self._router.send([Parcel(FrameKind.FLUSH, topic) for topic in topics])
 
     def publish_closed(self) -> None:
         """Name the closed runs to the router; the batch before must have been landed or counted."""

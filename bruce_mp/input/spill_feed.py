@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from bruce_mp.input.outcomes import Sections
     from bruce_mp.input.spills import Released, Spills
+    from bruce_mp.ipc.loop import Loop, Timer
     from bruce_mp.kernels import Ingested, Lanes, NoRoom
-    from bruce_mp.pipes.loop import Loop, Timer
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.spill import SpillFile

@@ -35,10 +35,10 @@ from bruce_mp.input.run_publisher import RunPublisher
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.input.timestamps import clock_step_ms, windows_for_streams
+from bruce_mp.ipc.control_messages import ConfigTaken, Drain, NewConfig, Ready, Stop
+from bruce_mp.ipc.links import ROUTER_FROM_INPUTS, Links
+from bruce_mp.ipc.loop import Loop
 from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
-from bruce_mp.pipes.control import ConfigTaken, Drain, NewConfig, Ready, Stop
-from bruce_mp.pipes.links import ROUTER_FROM_INPUTS, Links
-from bruce_mp.pipes.loop import Loop
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.tables import TopicTable
@@ -49,8 +49,8 @@ from bruce_mp.telemetry.logs import renew_logging
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
-    from bruce_mp.pipes.control import Control
-    from bruce_mp.pipes.start import Start
+    from bruce_mp.ipc.control_messages import Control
+    from bruce_mp.ipc.start import Start
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
@@ -188,7 +188,7 @@ class _Worker:
         """Stop reading, and give pending barriers 1.5 s to succeed before the end answers them."""
         self._abandon_all()
         self._publisher.publish_all()
-        self._loop.forget(self._epoll)
+        self._loop.unwatch(self._epoll)
         if len(self._barriers):
             self._drain_until = time.monotonic() + _DRAIN_S
             self._loop.call_later(_DRAIN_LOOK_S, self._drained)
@@ -471,7 +471,7 @@ class _Worker:
         """Schedule a retry for paused connections.  Without a free chunk of its own, the worker stops reading."""
         self._waiting.pause()
         if self._waiting.any_for_room and not self._pool.own_free:
-            self._loop.forget(self._epoll)
+            self._loop.unwatch(self._epoll)
 
     def _retry(self) -> None:
         if self._drain_until:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
-from bruce_mp.pipes.control import DebugTopics
-from bruce_mp.pipes.links import COPIES
+from bruce_mp.ipc.control_messages import DebugTopics
+from bruce_mp.ipc.links import COPIES
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.copies import Copies, Copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bruce_mp.pipes.links import Links
+    from bruce_mp.ipc.links import Links
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment

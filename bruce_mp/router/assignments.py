@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
-from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
+from bruce_mp.ipc.frames import EVERYTHING, FrameKind, Parcel
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.cluster import Address
 from bruce_mp.router.routes import DispatcherScope, LeaderlessBackoff, Route, ScopeEvent, ScopeState
@@ -106,7 +106,7 @@ class Assignments:
     def drain_outbox(self) -> dict[int, list[Parcel]]:
         """Return and empty the outbox, by slot; the first parcel of each slot holds the router's incarnation."""
         outbox, self._outbox = self._outbox, {}
-        return {slot: [Parcel(Kind.FROM, 0, self._incarnation), *parcels] for slot, parcels in outbox.items()}
+        return {slot: [Parcel(FrameKind.FROM, 0, self._incarnation), *parcels] for slot, parcels in outbox.items()}
 
     def wanted(self) -> dict[int, tuple[int, Address]] | None:
         """Map slot to (broker, address) for each broker in service and each slot that still holds messages.
@@ -163,7 +163,7 @@ class Assignments:
         slot = self._slot_for(topic, partition)
         return slot is not None and self._peer(slot).state is ScopeState.SYNCING
 
-    def send(self, topic: int, partition: int, segments: list[Segment], kind: Kind, now_ms: int) -> None:
+    def send(self, topic: int, partition: int, segments: list[Segment], kind: FrameKind, now_ms: int) -> None:
         """Send to the partition's dispatcher, or keep the segments until its scope flows; needs `has_room`."""
         route = self._route(topic, partition)
         slot = self._slot_for(topic, partition)
@@ -175,7 +175,7 @@ class Assignments:
         self._give(route, slot)
         self._post(slot, Parcel(kind, topic, partition, segments))
         self._open[topic, partition] = slot
-        if kind is Kind.QUEUE:
+        if kind is FrameKind.QUEUE:
             self._gatherers[topic].add(slot)
 
     def queue(self, runs: Mapping[_Key, list[Segment]]) -> Mapping[_Key, list[Segment]]:
@@ -204,12 +204,12 @@ class Assignments:
             partitions += [partition] * len(segments)
             self._gatherers[topic].add(slot)
         kernels.bind_partition(self._slab, bound, partitions)
-        self._post(slot, Parcel(Kind.QUEUE, segments=bound))
+        self._post(slot, Parcel(FrameKind.QUEUE, segments=bound))
 
     def flush(self, topic: int) -> None:
         """Send FLUSH for a topic to the dispatchers that got records of it since the last FLUSH."""
         for slot in self._gatherers.pop(topic, ()):
-            self._post(slot, Parcel(Kind.FLUSH, topic))
+            self._post(slot, Parcel(FrameKind.FLUSH, topic))
 
     def request_leader(self, started_ms: int, now_ms: int) -> None:
         """Request metadata for a leader that the fetch begun at `started_ms` did not name."""
@@ -222,7 +222,7 @@ class Assignments:
 
     def _post(self, slot: int, parcel: Parcel) -> None:
         """Hand over: store the state word in the slab first, then queue the doorbell."""
-        state = RunState.ASSIGNED_SENT if parcel.kind is Kind.SENT else RunState.ASSIGNED
+        state = RunState.ASSIGNED_SENT if parcel.kind is FrameKind.SENT else RunState.ASSIGNED
         kernels.set_state(self._slab, parcel.segments, state_word(state, slot))
         self._outbox.setdefault(slot, []).append(parcel)
 
@@ -270,7 +270,7 @@ class Assignments:
         for slot, peer in self._peers.items():
             if peer.flowing and peer.pause(now_ms):
                 self._row.add(Counter.PauseStarted)
-                self._post(slot, Parcel(Kind.HAND_BACK, 0, EVERYTHING))
+                self._post(slot, Parcel(FrameKind.HAND_BACK, 0, EVERYTHING))
 
     def _renew_slots(self, view: ClusterView, now_ms: int) -> None:
         """Free the empty slots of removed brokers, and give slots to brokers that lead."""
@@ -313,7 +313,7 @@ class Assignments:
         route.not_before_ms = route.since_ms = now_ms
         self._row.add(Counter.PauseStarted)
         if self._peer(route.slot).flowing:
-            self._post(route.slot, Parcel(Kind.HAND_BACK, topic, partition))
+            self._post(route.slot, Parcel(FrameKind.HAND_BACK, topic, partition))
 
     def _send_held(self, topic: int, partition: int, route: Route, slot: int) -> None:
         """Send a route's waiting messages: built batches first, then the rest in order of arrival."""
@@ -325,9 +325,9 @@ class Assignments:
             rest.sort(key=lambda segment: find(self._slab, segment).arrival)
         self._give(route, slot)
         if sent:
-            self._post(slot, Parcel(Kind.SENT, topic, partition, sent))
+            self._post(slot, Parcel(FrameKind.SENT, topic, partition, sent))
         if rest:
-            self._post(slot, Parcel(Kind.HELD, topic, partition, rest))
+            self._post(slot, Parcel(FrameKind.HELD, topic, partition, rest))
 
     def remove_topic(self, topic: int, now_ms: int) -> list[Segment]:
         """Remove a topic and return the segments of its routes; request the others back from dispatchers."""
@@ -354,11 +354,11 @@ class Assignments:
             return  # the sender is dead; its successor repeats every report that still holds
         peer.incarnation = incarnation
         for parcel in parcels[1:]:
-            if parcel.kind in {Kind.RETURNED, Kind.RETURNED_SENT}:
+            if parcel.kind in {FrameKind.RETURNED, FrameKind.RETURNED_SENT}:
                 self._take_back(slot, parcel)
-            elif parcel.kind is Kind.HELLO:
+            elif parcel.kind is FrameKind.HELLO:
                 self._resync(slot, sweep(self._slab, _ASSIGNED, slot))
-            elif parcel.kind is Kind.SYNCED:
+            elif parcel.kind is FrameKind.SYNCED:
                 if (parcel.topic, parcel.partition) == (peer.session, self._incarnation):
                     self._synced(slot, now_ms)
             elif peer.state is not ScopeState.SYNCING:
@@ -367,15 +367,15 @@ class Assignments:
     def _obey(self, slot: int, peer: DispatcherScope, parcel: Parcel, now_ms: int) -> None:
         kind, topic, partition, _ = parcel
         scope = peer if partition == EVERYTHING else self._route(topic, partition)
-        if kind is Kind.PAUSED and scope.pause(now_ms):
+        if kind is FrameKind.PAUSED and scope.pause(now_ms):
             self._row.add(Counter.PauseStarted)
             if scope is peer or peer.flowing:  # else HAND_BACK for everything includes this partition
-                self._post(slot, Parcel(Kind.HAND_BACK, topic, partition))
-        elif kind is Kind.HANDED_BACK:
+                self._post(slot, Parcel(FrameKind.HAND_BACK, topic, partition))
+        elif kind is FrameKind.HANDED_BACK:
             self._handed_back(slot, scope, now_ms)
 
     def _take_back(self, slot: int, parcel: Parcel) -> None:
-        sent = parcel.kind is Kind.RETURNED_SENT
+        sent = parcel.kind is FrameKind.RETURNED_SENT
         theirs = state_word(RunState.RETURNED_SENT if sent else RunState.RETURNED, slot)
         mine = state_word(RunState.ROUTED_SENT if sent else RunState.ROUTED, self._incarnation)
         taken = kernels.claim(self._slab, parcel.segments, theirs, mine)
@@ -423,11 +423,11 @@ class Assignments:
         peer.session = next(self._sessions)
         fresh = (found for found in assigned if found.state is RunState.ASSIGNED)
         sent = _by_partition(found for found in assigned if found.state is RunState.ASSIGNED_SENT)
-        self._outbox[slot] = [Parcel(Kind.RESYNC, peer.session)]
+        self._outbox[slot] = [Parcel(FrameKind.RESYNC, peer.session)]
         for (topic, partition), some in sent.items():
             whole = some + self._assign_rest(slot, self._route(topic, partition))
-            self._outbox[slot].append(Parcel(Kind.SENT, topic, partition, whole))
-        self._outbox[slot] += [Parcel(Kind.HELD, part.topic, part.partition, [part.segment]) for part in fresh]
+            self._outbox[slot].append(Parcel(FrameKind.SENT, topic, partition, whole))
+        self._outbox[slot] += [Parcel(FrameKind.HELD, part.topic, part.partition, [part.segment]) for part in fresh]
 
     def _assign_rest(self, slot: int, route: Route) -> list[Segment]:
         """Assign the rest of batches that a dead router assigned in part, so that no batch is cut."""
@@ -439,7 +439,7 @@ class Assignments:
         self._peer(slot).step(ScopeEvent.SYNCED)
         for (topic, partition), route in self._routes.items():
             if route.slot == slot and route.state is ScopeState.HANDING_BACK:
-                self._post(slot, Parcel(Kind.HAND_BACK, topic, partition))
+                self._post(slot, Parcel(FrameKind.HAND_BACK, topic, partition))
             else:
                 self._move(topic, partition, route, now_ms, now_ms)
 

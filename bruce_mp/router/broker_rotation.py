@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.pipes.broker_socket import BrokerSocket
+from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.protocol.connection_events import Event
 from bruce_mp.router.cluster import Address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bruce_mp.pipes.loop import Loop
-    from bruce_mp.pipes.openings import Openings
-    from bruce_mp.pipes.resolver import Resolver
-    from bruce_mp.pipes.security import Security
+    from bruce_mp.ipc.loop import Loop
+    from bruce_mp.network.connection_security import Security
+    from bruce_mp.network.resolver import Resolver
+    from bruce_mp.network.version_probe import VersionProbes
 
 __all__ = ["BrokerRotation", "Connect", "connector"]
 
@@ -30,7 +30,13 @@ Connect = Callable[[Address, Callable[[Event], None]], BrokerSocket]
 
 
 def connector(
-    loop: Loop, resolver: Resolver, *, client_id: str, timeout_s: float, openings: Openings, security: Security | None
+    loop: Loop,
+    resolver: Resolver,
+    *,
+    client_id: str,
+    timeout_s: float,
+    openings: VersionProbes,
+    security: Security | None,
 ) -> Connect:
     """Return a factory of sockets that differ only in address and callback."""
 

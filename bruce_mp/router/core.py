@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp import kernels
 from bruce_mp.discarding import Discards
 from bruce_mp.errors import DiscardReason, SlabError
+from bruce_mp.ipc.frames import FrameKind
 from bruce_mp.pipeline.corruption import quarantine
-from bruce_mp.pipes.frames import Kind
 from bruce_mp.router.assignments import Assignments
 from bruce_mp.router.metadata_refresh import RefreshSchedule
 from bruce_mp.router.missing_topics import MissingTopics
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bruce_mp.config.model import Config
+    from bruce_mp.ipc.frames import Parcel
     from bruce_mp.kernels import RunHead
     from bruce_mp.pipeline.msg_debug import WireTap
-    from bruce_mp.pipes.frames import Parcel
     from bruce_mp.router.cluster import ClusterView, TopicView
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import Found
@@ -182,7 +182,7 @@ class Router:
         """Send runs by topic and partition, with one parcel for each dispatcher."""
         for (number, partition), segments in self.assignments.queue(plain).items():
             try:
-                self._send(self._topics[number], partition, segments, Kind.QUEUE, now_ms)
+                self._send(self._topics[number], partition, segments, FrameKind.QUEUE, now_ms)
             except SlabError as error:
                 quarantine(self._row, error)
         plain.clear()
@@ -250,13 +250,13 @@ class Router:
             return
         self._row.add(Counter.RouteAnyPartitionMsg, segment.records)
         if topic.batch is None:
-            self._send_any(topic, [segment], Kind.QUEUE, now_ms)
+            self._send_any(topic, [segment], FrameKind.QUEUE, now_ms)
             return
         self._row.add(Counter.PerTopicBatchAnyPartition, segment.records)
         for batch in topic.batch.add(segment, now_ms):
-            self._send_any(topic, batch, Kind.BATCH, now_ms)
+            self._send_any(topic, batch, FrameKind.BATCH, now_ms)
         if self._draining:
-            self._send_any(topic, topic.batch.flush(), Kind.BATCH, now_ms)
+            self._send_any(topic, topic.batch.flush(), FrameKind.BATCH, now_ms)
         elif topic.batch.due_ms is not None and topic.batch.due_ms != topic.alarm_ms:
             topic.alarm_ms = topic.batch.due_ms
             heappush(self._dues, (topic.alarm_ms, topic.number))
@@ -269,9 +269,9 @@ class Router:
         # Use the input's count, also after an increase: another count would mix lanes and lose their order.
         targets = topic.targets_for(run.partition_count) or topic.targets[: self._table.partitions_of(topic.number)]
         for partition, part in kernels.split_by_partition(self._slab, segment, targets):
-            self._send(topic, partition, [part], Kind.QUEUE, now_ms)
+            self._send(topic, partition, [part], FrameKind.QUEUE, now_ms)
 
-    def _send_any(self, topic: Topic, segments: list[Segment], kind: Kind, now_ms: int) -> None:
+    def _send_any(self, topic: Topic, segments: list[Segment], kind: FrameKind, now_ms: int) -> None:
         """Send AnyPartition messages to the next partition, behind the parked ones."""
         if not segments:
             return
@@ -286,7 +286,7 @@ class Router:
             return
         self._send(topic, partition, segments, kind, now_ms)
 
-    def _send(self, topic: Topic, partition: int, segments: list[Segment], kind: Kind, now_ms: int) -> None:
+    def _send(self, topic: Topic, partition: int, segments: list[Segment], kind: FrameKind, now_ms: int) -> None:
         """Bind messages to a partition and send them to its dispatcher."""
         if not self.assignments.has_room(topic.number, partition):
             self._tables.report_full("partitions", "messages for further partitions are discarded.", now_ms)
@@ -316,13 +316,13 @@ class Router:
             topic = self._topics.get(heappop(self._dues)[1])
             batch = topic.batch if topic is not None else None
             if topic is not None and batch is not None and batch.due_ms is not None and batch.due_ms <= now_ms:
-                self._send_any(topic, batch.flush(), Kind.BATCH, now_ms)
+                self._send_any(topic, batch.flush(), FrameKind.BATCH, now_ms)
 
     def flush(self, number: int, now_ms: int) -> None:
         """Send the accumulated records of a topic, here and at the dispatchers."""
         topic = self._topics.get(number)
         if topic is not None and topic.batch is not None:
-            self._send_any(topic, topic.batch.flush(), Kind.BATCH, now_ms)
+            self._send_any(topic, topic.batch.flush(), FrameKind.BATCH, now_ms)
         self.assignments.flush(number)
 
     def drain(self, now_ms: int) -> None:
@@ -331,7 +331,7 @@ class Router:
         self.claim_filled(now_ms)
         for topic in self._topics.values():
             if topic.batch is not None:
-                self._send_any(topic, topic.batch.flush(), Kind.BATCH, now_ms)
+                self._send_any(topic, topic.batch.flush(), FrameKind.BATCH, now_ms)
 
     # --- unknown topics -----------------------------------------------------------------------------------------------
 
@@ -406,7 +406,7 @@ class Router:
         parked, topic.parked = topic.parked, []
         for portion in portions_of(parked):
             topic.advance_partition()
-            self._send_any(topic, portion, Kind.HELD, now_ms)
+            self._send_any(topic, portion, FrameKind.HELD, now_ms)
 
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
         until = topic.parked_since_ms + PATIENCE_MS

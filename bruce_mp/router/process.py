@@ -8,9 +8,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discarding import ProcessReporter
-from bruce_mp.kernels import ProcessRow
-from bruce_mp.pipeline.msg_debug import tap_for
-from bruce_mp.pipes.control import (
+from bruce_mp.ipc.control_messages import (
     Broker,
     ConfigTaken,
     DebugTopics,
@@ -22,19 +20,21 @@ from bruce_mp.pipes.control import (
     RefreshMetadata,
     Stop,
 )
-from bruce_mp.pipes.frames import Kind
-from bruce_mp.pipes.links import (
-    DISCARDS,
+from bruce_mp.ipc.frames import FrameKind
+from bruce_mp.ipc.links import (
     LAST_WORDS_MS,
+    REPORTS,
     ROUTER_FROM_DISPATCHERS,
     ROUTER_FROM_INPUTS,
     Links,
     dispatcher_link,
 )
-from bruce_mp.pipes.loop import Loop
-from bruce_mp.pipes.openings import Openings
-from bruce_mp.pipes.resolver import Resolver
-from bruce_mp.pipes.security import connection_settings, security_of
+from bruce_mp.ipc.loop import Loop
+from bruce_mp.kernels import ProcessRow
+from bruce_mp.network.connection_security import connection_settings, security_of
+from bruce_mp.network.resolver import Resolver
+from bruce_mp.network.version_probe import VersionProbes
+from bruce_mp.pipeline.msg_debug import tap_for
 from bruce_mp.protocol.connection_events import Cause
 from bruce_mp.protocol.error_actions import action_for
 from bruce_mp.router.backoff import PauseBackoff
@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bruce_mp.config.model import Config
-    from bruce_mp.pipes.control import Control
-    from bruce_mp.pipes.frames import Parcel
-    from bruce_mp.pipes.links import Receiver, Sender
-    from bruce_mp.pipes.loop import Timer
-    from bruce_mp.pipes.start import Start
+    from bruce_mp.ipc.control_messages import Control
+    from bruce_mp.ipc.frames import Parcel
+    from bruce_mp.ipc.links import LinkReceiver, LinkSender
+    from bruce_mp.ipc.loop import Timer
+    from bruce_mp.ipc.start import Start
     from bruce_mp.router.broker_rotation import Connect
     from bruce_mp.router.metadata_fetch import FetchResult
     from bruce_mp.slab.file import Slab
@@ -97,7 +97,7 @@ class _RouterProcess:
         self._links = Links(start.run_dir)
         self._runs = self._links.receiver(ROUTER_FROM_INPUTS)
         self._events = self._links.receiver(ROUTER_FROM_DISPATCHERS)
-        self._dispatchers: dict[int, Sender] = {}
+        self._dispatchers: dict[int, LinkSender] = {}
         self._reporter = ProcessReporter(start.config, self._links, self._row)
         self._tap = tap_for(slab, self._links, self._row)
         rng = random.Random()  # noqa: S311 - spreads load and back-offs; no secret depends on it
@@ -121,7 +121,7 @@ class _RouterProcess:
         self._wants_refresh = self._is_refresh = False
         """True if the next fetch, or the one under way, is a refresh rather than a reaction to an error."""
         self._is_reporting = False
-        self._cluster_status = ClusterStatus(self._links.sender(DISCARDS), wall_ms, TopicTable(slab).name_of)
+        self._cluster_status = ClusterStatus(self._links.sender(REPORTS), wall_ms, TopicTable(slab).name_of)
 
     def _connector(self, config: Config) -> Connect:
         security = security_of(config.kafka, self._loop)
@@ -130,7 +130,7 @@ class _RouterProcess:
             self._resolver,
             client_id=config.kafka.client_id,
             timeout_s=config.delivery.kafka_socket_timeout_s,
-            openings=Openings(config.kafka.broker_version, logs_in=security.logins is not None),
+            openings=VersionProbes(config.kafka.broker_version, logs_in=security.logins is not None),
             security=security,
         )
 
@@ -193,7 +193,7 @@ class _RouterProcess:
         now_ms = steady_ms()
         for parcels in _messages(self._runs):
             for parcel in parcels:
-                if parcel.kind is Kind.FLUSH:
+                if parcel.kind is FrameKind.FLUSH:
                     self._core.flush(parcel.topic, now_ms)
                 else:
                     self._core.on_runs(parcel.segments, now_ms)
@@ -229,7 +229,7 @@ class _RouterProcess:
         self._reporter.flush()
         self._tap.flush()
 
-    def _sender(self, slot: int) -> Sender:
+    def _sender(self, slot: int) -> LinkSender:
         sender = self._dispatchers.get(slot)
         if sender is None:
             sender = self._dispatchers[slot] = self._links.sender(dispatcher_link(slot))
@@ -346,7 +346,7 @@ class _RouterProcess:
         self._core.refresh.request(steady_ms())
 
 
-def _messages(receiver: Receiver) -> list[list[Parcel]]:
+def _messages(receiver: LinkReceiver) -> list[list[Parcel]]:
     """Receive the frames that wait at a link, at most `_MESSAGES_A_ROUND`."""
     messages = []
     for _ in range(_MESSAGES_A_ROUND):

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.pipes.control import DebugTopics
+from bruce_mp.ipc.control_messages import DebugTopics
 from bruce_mp.status.rolling_file import FileTroubleError, open_private
 from bruce_mp.status.text import topic_text
 from bruce_mp.telemetry.copies import Target

@@ -19,7 +19,7 @@ from werkzeug.exceptions import Unauthorized
 
 from bruce_mp.config.addresses import HostPort
 from bruce_mp.errors import ConfigError
-from bruce_mp.pipes.credentials import read_secret
+from bruce_mp.network.credentials import read_secret
 
 if TYPE_CHECKING:
     from bruce_mp.config.sections import Http

@@ -11,7 +11,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.status.text import stamp
 
 if TYPE_CHECKING:
-    from bruce_mp.pipes.control import InForce
+    from bruce_mp.ipc.control_messages import InForce
     from bruce_mp.slab.file import Slab
 
 __all__ = ["Page", "ServerInfoPage", "header_lines", "read_header", "read_server_info", "server_info_plain"]

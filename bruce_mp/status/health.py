@@ -28,7 +28,7 @@ from bruce_mp.telemetry.standings import FAILED, NO_LEADER
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from bruce_mp.pipes.control import InForce
+    from bruce_mp.ipc.control_messages import InForce
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.certificates import CertificateLine
     from bruce_mp.status.history import History

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.pipes.control import InForce
+from bruce_mp.ipc.control_messages import InForce
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config

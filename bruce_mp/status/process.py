@@ -14,7 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import BruceError, RemoteProtocolError
-from bruce_mp.pipes.control import (
+from bruce_mp.ipc.control_messages import (
     ConfigTaken,
     DebugTopics,
     InForce,
@@ -24,8 +24,8 @@ from bruce_mp.pipes.control import (
     ReloadOutcome,
     Stop,
 )
-from bruce_mp.pipes.links import COPIES, DISCARDS, Links
-from bruce_mp.pipes.loop import Loop
+from bruce_mp.ipc.links import COPIES, REPORTS, Links
+from bruce_mp.ipc.loop import Loop
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status.app import Daemon, create_app
 from bruce_mp.status.broker_history import BrokerHistory
@@ -50,8 +50,8 @@ from bruce_mp.telemetry.standings import BrokerStanding, RouterStanding
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.config.sections import DiscardLog
-    from bruce_mp.pipes.control import Control, Word
-    from bruce_mp.pipes.start import Start
+    from bruce_mp.ipc.control_messages import Control, Word
+    from bruce_mp.ipc.start import Start
     from bruce_mp.slab.file import Slab
 
 __all__ = ["main"]
@@ -77,7 +77,7 @@ class _Status:
         self._row_lock = Lock()
         self._control_lock = Lock()
         self._links = Links(start.run_dir)
-        self._events = self._links.receiver(DISCARDS)
+        self._events = self._links.receiver(REPORTS)
         self._loop = Loop()
         interval = start.config.http.discard_report_interval_s
         self._debug = MessageDebug(start.config.msg_debug, self._tell, self._count, time.monotonic)

@@ -7,7 +7,7 @@ from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.pipes.control import ReloadOutcome, ReloadRequest
+from bruce_mp.ipc.control_messages import ReloadOutcome, ReloadRequest
 from bruce_mp.telemetry.clock import wall_ms
 
 if TYPE_CHECKING:

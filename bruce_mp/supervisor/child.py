@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from setproctitle import setproctitle
 
 from bruce_mp.errors import BruceError
-from bruce_mp.pipes.control import Begin, Control, Loaded
+from bruce_mp.ipc.control_messages import Begin, Control, Loaded
 from bruce_mp.slab.file import Slab
 from bruce_mp.telemetry.clock import steady
 from bruce_mp.telemetry.logs import set_up_logging
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
 
-    from bruce_mp.pipes.start import Start
+    from bruce_mp.ipc.start import Start
 
 __all__ = ["Inherited", "note_of", "run_child"]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from signal import strsignal
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.pipes.control import Begin, Control, Drain, Stop
+from bruce_mp.ipc.control_messages import Begin, Control, Drain, Stop
 from bruce_mp.supervisor.child import note_of, run_child
 from bruce_mp.supervisor.lifecycle import ALIVE, Event, State, advance
 from bruce_mp.supervisor.policy import Restarts
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
 
-    from bruce_mp.pipes.control import Broker, Word
-    from bruce_mp.pipes.start import Start
+    from bruce_mp.ipc.control_messages import Broker, Word
+    from bruce_mp.ipc.start import Start
     from bruce_mp.supervisor.child import Inherited
 
 __all__ = ["PROPER_END", "Child"]

@@ -17,7 +17,7 @@ from functools import partial
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from bruce_mp.pipes.control import (
+from bruce_mp.ipc.control_messages import (
     ConfigTaken,
     Control,
     DebugTopics,
@@ -29,7 +29,7 @@ from bruce_mp.pipes.control import (
     RefreshMetadata,
     ReloadRequest,
 )
-from bruce_mp.pipes.start import Start
+from bruce_mp.ipc.start import Start
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.supervisor import watch
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bruce_mp.config.model import Config
-    from bruce_mp.pipes.control import Broker, InForce, NewConfig, Word
+    from bruce_mp.ipc.control_messages import Broker, InForce, NewConfig, Word
     from bruce_mp.slab.file import Slab
     from bruce_mp.supervisor.child import Inherited
     from bruce_mp.supervisor.intake import Intake

@@ -28,7 +28,7 @@ from bruce_mp.config.addresses import HostPort
 from bruce_mp.config.features import remarks
 from bruce_mp.errors import BruceError, ExitCode, StartError
 from bruce_mp.kernels import CHOICE
-from bruce_mp.pipes.credentials import careless_files
+from bruce_mp.network.credentials import careless_files
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.rows import ProcessRow

@@ -24,8 +24,8 @@ from bruce_mp.config.changes import changes
 from bruce_mp.config.features import remarks
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import BruceError, ConfigError
-from bruce_mp.pipes.control import MOST_BYTES, InForce, NewConfig, ReloadOutcome
-from bruce_mp.pipes.credentials import careless_files
+from bruce_mp.ipc.control_messages import MOST_BYTES, InForce, NewConfig, ReloadOutcome
+from bruce_mp.network.credentials import careless_files
 from bruce_mp.supervisor.datagram_limits import check_datagram_size
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.logs import NOTICE, set_up_logging
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.changes import Change
     from bruce_mp.config.model import Config
-    from bruce_mp.pipes.control import ReloadRequest
+    from bruce_mp.ipc.control_messages import ReloadRequest
     from bruce_mp.supervisor.crew import Crew
 
 __all__ = ["Origin", "Reloads"]

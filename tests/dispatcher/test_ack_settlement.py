@@ -11,7 +11,7 @@ from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka
 from bruce_mp.dispatcher import ack_settlement
 from bruce_mp.dispatcher.core import Dispatcher
-from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
+from bruce_mp.ipc.frames import EVERYTHING, FrameKind, Parcel
 from bruce_mp.protocol.kafka_types import PartitionAck
 from bruce_mp.protocol.record_batch import Record
 from bruce_mp.slab import layout as lay
@@ -62,7 +62,7 @@ def dispatcher(slab: Slab) -> Dispatcher:
     config = Config(kafka=Kafka(bootstrap_servers=("b1:9092",)))
     reporter = DiscardReporter(Nowhere(), 100)
     made = Dispatcher(slab, ProcessRow(slab, DISPATCHER_ROW), config, SLOT, reporter, incarnation=1)
-    made.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.RESYNC, 1)], 0)
+    made.on_parcels([Parcel(FrameKind.FROM, 0, 1), Parcel(FrameKind.RESYNC, 1)], 0)
     made.on_connected(recognises=True)
     made.drain_outbox()
     return made
@@ -74,7 +74,7 @@ def send(slab: Slab, to: Dispatcher, *sizes: int) -> list[SentBatch]:
         for partition in range(PARTITIONS):
             segments = put_records(slab, [[RECORD] * size for size in sizes], topic)
             kernels.set_state(slab, segments, state_word(RunState.ASSIGNED, SLOT))
-            to.on_parcels([Parcel(Kind.FROM, 0, 1), Parcel(Kind.BATCH, topic, partition, segments)], 0)
+            to.on_parcels([Parcel(FrameKind.FROM, 0, 1), Parcel(FrameKind.BATCH, topic, partition, segments)], 0)
     batches = to.next_request(0, 0.0)
     assert len(batches) == len(NAMES) * PARTITIONS
     return batches
@@ -198,8 +198,8 @@ def test_an_error_concerns_its_own_batch_and_no_other(slab: Slab, dispatcher: Di
 
 
 def hand_back(to: Dispatcher, *places: tuple[int, int]) -> None:
-    words = [Parcel(Kind.HAND_BACK, topic, partition) for topic, partition in places]
-    to.on_parcels([Parcel(Kind.FROM, 0, 1), *words], 0)
+    words = [Parcel(FrameKind.HAND_BACK, topic, partition) for topic, partition in places]
+    to.on_parcels([Parcel(FrameKind.FROM, 0, 1), *words], 0)
     assert not to.drain_outbox()
 
 
@@ -207,7 +207,7 @@ def test_everything_is_handed_back_when_all_answers_are_there(slab: Slab, dispat
     batches = send(slab, dispatcher, 1)
     hand_back(dispatcher, (0, EVERYTHING))
     dispatcher.on_acks(batches, acks(batches), 0.0)
-    assert [parcel[:3] for parcel in dispatcher.drain_outbox()[1:]] == [(Kind.HANDED_BACK, 0, EVERYTHING)]
+    assert [parcel[:3] for parcel in dispatcher.drain_outbox()[1:]] == [(FrameKind.HANDED_BACK, 0, EVERYTHING)]
 
 
 def test_a_hand_back_waits_for_the_whole_response(slab: Slab, dispatcher: Dispatcher) -> None:
@@ -215,10 +215,10 @@ def test_a_hand_back_waits_for_the_whole_response(slab: Slab, dispatcher: Dispat
     hand_back(dispatcher, (1, 2), (0, EVERYTHING))
     dispatcher.on_acks(batches, acks(batches, at3=6), 0.0)
     assert [parcel[:3] for parcel in dispatcher.drain_outbox()[1:]] == [
-        (Kind.HANDED_BACK, 1, 2),
-        (Kind.PAUSED, 2, 0),
-        (Kind.RETURNED_SENT, 2, 0),
-        (Kind.HANDED_BACK, 0, EVERYTHING),
+        (FrameKind.HANDED_BACK, 1, 2),
+        (FrameKind.PAUSED, 2, 0),
+        (FrameKind.RETURNED_SENT, 2, 0),
+        (FrameKind.HANDED_BACK, 0, EVERYTHING),
     ]
     assert read_books(slab).delivered == 5
 
@@ -231,4 +231,4 @@ def test_what_needs_no_answer_is_delivered_and_handed_back_when_it_is_written(
     dispatcher.on_written(batches, 0.0)
     assert read_books(slab).delivered == count(slab, Counter.AckNotRequired) == 12
     assert count(slab, Counter.AckErrorFirst + 1) == 0
-    assert [parcel[:3] for parcel in dispatcher.drain_outbox()[1:]] == [(Kind.HANDED_BACK, 1, 2)]
+    assert [parcel[:3] for parcel in dispatcher.drain_outbox()[1:]] == [(FrameKind.HANDED_BACK, 1, 2)]

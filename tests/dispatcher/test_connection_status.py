@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bruce_mp.dispatcher.connection_status import ConnectionStatus
 from bruce_mp.dispatcher.partition_errors import PartitionErrors
-from bruce_mp.pipes.control import Broker
+from bruce_mp.ipc.control_messages import Broker
 from bruce_mp.telemetry.events import decode_events
 from bruce_mp.telemetry.standings import MOST_LISTED, BrokerStanding, PartitionTrouble
 

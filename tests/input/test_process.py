@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp import kernels
-from bruce_mp.pipes.control import Drain, Stop
+from bruce_mp.ipc.control_messages import Drain, Stop
 from bruce_mp.slab.landing import SO_TIMESTAMP
 from bruce_mp.slab.layout import RunState
 from support.input_process import WITHIN_S, InputProcess

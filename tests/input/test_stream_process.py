@@ -15,8 +15,8 @@ from bruce_mp.config.inputs import Input, Streams, UnixStream
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka, TopicShare
 from bruce_mp.input.stream_process import _Worker
-from bruce_mp.pipes.control import Control
-from bruce_mp.pipes.start import Start
+from bruce_mp.ipc.control_messages import Control
+from bruce_mp.ipc.start import Start
 from bruce_mp.slab.file import Geometry
 from bruce_mp.telemetry.counters import Counter
 from support.slabs import datagram, new_slab

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bruce_mp.ipc.control_messages import DebugTopics
 from bruce_mp.pipeline.msg_debug import WireTap
-from bruce_mp.pipes.control import DebugTopics
 from bruce_mp.protocol.record_batch import Record
 from bruce_mp.telemetry.copies import Copies, Target, decode_copies
 from support.put_records import put_records

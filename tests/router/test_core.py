@@ -12,7 +12,7 @@ import pytest
 from bruce_mp import kernels
 from bruce_mp.config.sections import Batching, DefaultBatching, Delivery
 from bruce_mp.errors import DiscardReason
-from bruce_mp.pipes.frames import Kind, Parcel, unpack_parcels
+from bruce_mp.ipc.frames import FrameKind, Parcel, unpack_parcels
 from bruce_mp.router.cluster_status import ClusterStatus
 from bruce_mp.router.metadata_fetch import FetchAttempt
 from bruce_mp.router.missing_topics import BELIEVED_AFTER_MS
@@ -257,7 +257,7 @@ def test_runs_of_many_partitions_go_to_a_dispatcher_in_one_parcel(make: MakeWorl
     segments = keyed_runs(world)
     world.ring()
     parcels = [unpack_parcels(line[-1]) for line in world.from_router.values() if line]
-    assert {tuple(parcel.kind for parcel in sent) for sent in parcels} == {(Kind.FROM, Kind.QUEUE)}
+    assert {tuple(parcel.kind for parcel in sent) for sent in parcels} == {(FrameKind.FROM, FrameKind.QUEUE)}
     assert sorted(segment for sent in parcels for segment in sent[1].segments) == sorted(segments)
     settle(world)
     assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [2, 2, 2]
@@ -276,7 +276,7 @@ def test_each_flush_goes_to_the_dispatchers_that_got_something_since_the_last(ma
 def flushed(world: World) -> int:
     """Return the number of dispatchers that a FLUSH addresses, and drop the frames."""
     world.router.flush(1, world.now_ms)
-    return sum(Parcel(Kind.FLUSH, 1) in sent for sent in world.router.assignments.drain_outbox().values())
+    return sum(Parcel(FrameKind.FLUSH, 1) in sent for sent in world.router.assignments.drain_outbox().values())
 
 
 def test_nothing_follows_a_leader_that_has_moved_to_the_dispatcher_that_it_left(make: MakeWorld) -> None:
@@ -289,7 +289,7 @@ def test_nothing_follows_a_leader_that_has_moved_to_the_dispatcher_that_it_left(
     segments = keyed_runs(world)
     world.ring()
     sent = [part for line in world.from_router.values() for data in line for part in unpack_parcels(data)]
-    assert [part for part in sent if part.kind is Kind.HAND_BACK] == [Parcel(Kind.HAND_BACK, 1, 0, [])]
+    assert [part for part in sent if part.kind is FrameKind.HAND_BACK] == [Parcel(FrameKind.HAND_BACK, 1, 0, [])]
     assert segments[0] not in [segment for part in sent for segment in part.segments]
     settle(world)
     assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [2, 2, 2]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel
+from bruce_mp.ipc.frames import EVERYTHING, FrameKind, Parcel
 from bruce_mp.router.routes import ScopeState
 from bruce_mp.slab.file import Geometry
 from support.flow import ROUTER, World
@@ -179,23 +179,25 @@ def test_a_new_router_knows_nothing_of_a_hand_back_that_the_dead_one_asked_for(w
 
 
 # --- frames of dead processes -----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("kind", [Kind.PAUSED, Kind.HANDED_BACK, Kind.HELLO])
-def test_words_of_a_dead_dispatcher_are_void(world: World, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FrameKind.PAUSED, FrameKind.HANDED_BACK, FrameKind.HELLO])
+def test_words_of_a_dead_dispatcher_are_void(world: World, kind: FrameKind) -> None:
     world.kill_peer(0)
     world.boot()
     peer = world.router.assignments._peers[0]
-    world.router.on_parcels([Parcel(Kind.FROM, 0, peer.incarnation - 1), Parcel(kind, 0, EVERYTHING)], world.now_ms)
+    world.router.on_parcels(
+        [Parcel(FrameKind.FROM, 0, peer.incarnation - 1), Parcel(kind, 0, EVERYTHING)], world.now_ms
+    )
     assert peer.state is ScopeState.FLOWING
     assert not world.router.assignments.drain_outbox()
 
 
-@pytest.mark.parametrize("kind", [Kind.RESYNC, Kind.HAND_BACK])
-def test_words_of_a_dead_router_are_void(world: World, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FrameKind.RESYNC, FrameKind.HAND_BACK])
+def test_words_of_a_dead_router_are_void(world: World, kind: FrameKind) -> None:
     dead = world.router._mine >> 8
     world.kill_router()
     world.boot()
     core = world.peers[0].core
-    core.on_parcels([Parcel(Kind.FROM, 0, dead), Parcel(kind, 0, EVERYTHING)], world.now_ms)
+    core.on_parcels([Parcel(FrameKind.FROM, 0, dead), Parcel(kind, 0, EVERYTHING)], world.now_ms)
     assert not core.drain_outbox()
 
 
@@ -207,5 +209,7 @@ def test_an_answer_to_a_router_that_is_dead_does_not_end_the_silence(world: Worl
     assignments = world.router.assignments
     while assignments._peer(0).session < session:
         assignments._resync(0, [])
-    world.router.on_parcels([Parcel(Kind.FROM, 0, incarnation), Parcel(Kind.SYNCED, session, dead)], world.now_ms)
+    world.router.on_parcels(
+        [Parcel(FrameKind.FROM, 0, incarnation), Parcel(FrameKind.SYNCED, session, dead)], world.now_ms
+    )
     assert assignments._peer(0).state is ScopeState.SYNCING

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.pipes.frames import Kind, Parcel
+from bruce_mp.ipc.frames import FrameKind, Parcel
 from bruce_mp.slab.file import Geometry
 from support.fake_broker import Partition
 from support.flow import World
@@ -86,7 +86,7 @@ def test_a_flush_of_a_topic_that_is_gone_is_passed_over(world: World) -> None:
     table = world.router._tables.topics
     gone = table.add(b"gone", 1)
     table.remove([gone])
-    world.router.assignments._post(SLOT, Parcel(Kind.FLUSH, gone))
+    world.router.assignments._post(SLOT, Parcel(FrameKind.FLUSH, gone))
     world.pass_time(1)
     world.peer_hears(SLOT)
     send(world)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.config.sections import MsgDebug
-from bruce_mp.pipes.control import DebugTopics
+from bruce_mp.ipc.control_messages import DebugTopics
 from bruce_mp.status.debug_files import MessageDebug
 from bruce_mp.status.rolling_file import FileTroubleError
 from bruce_mp.telemetry.copies import Copy, Target

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.pipes.control import Drain, Ready, RefreshMetadata, Stop
-from bruce_mp.pipes.links import DISCARDS, Links
+from bruce_mp.ipc.control_messages import Drain, Ready, RefreshMetadata, Stop
+from bruce_mp.ipc.links import REPORTS, Links
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
@@ -105,7 +105,7 @@ def test_discards_get_from_a_reporter_to_the_page(
     status: StatusProcess, listener: socket.socket, tmp_path: Path
 ) -> None:
     links = Links(tmp_path)
-    sender = links.sender(DISCARDS)
+    sender = links.sender(REPORTS)
     sender.send_bytes(b"no events")
     reporter = DiscardReporter(sender, prefix_size=4)
     reporter.note(DiscardReason.MALFORMED, sample=b"rubbish", count=3)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.pipes.control import InForce, ReloadOutcome, ReloadRequest
+from bruce_mp.ipc.control_messages import InForce, ReloadOutcome, ReloadRequest
 from bruce_mp.status.reloading import ReloadDesk
 from support.status_pages import STARTED_MS
 

@@ -9,8 +9,8 @@ import pytest
 
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka
-from bruce_mp.pipes.control import Begin, Control, Drain, PeerDied, Stop, Word
-from bruce_mp.pipes.start import Start
+from bruce_mp.ipc.control_messages import Begin, Control, Drain, PeerDied, Stop, Word
+from bruce_mp.ipc.start import Start
 from bruce_mp.supervisor.children import Child
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bruce_mp.pipes.control import Broker, Dispatchers, Drain, PeerDied, RefreshMetadata, Stop
+from bruce_mp.ipc.control_messages import Broker, Dispatchers, Drain, PeerDied, RefreshMetadata, Stop
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.rows import ProcessRow

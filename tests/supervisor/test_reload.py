@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.pipes.control import Broker, Dispatchers, ReloadRequest
+from bruce_mp.ipc.control_messages import Broker, Dispatchers, ReloadRequest
 from support.fake_daemon import FakeDaemon
 from support.processes import wait_until
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import SlabError
-from bruce_mp.pipes.frames import unpack_parcels
+from bruce_mp.ipc.frames import unpack_parcels
 from bruce_mp.protocol.kafka_types import PartitionAck
 from bruce_mp.router.cluster import Address, ClusterView, TopicView
 from bruce_mp.slab.layout import RunState
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bruce_mp.config.model import Config
-    from bruce_mp.pipes.frames import Parcel
+    from bruce_mp.ipc.frames import Parcel
     from bruce_mp.slab.recovery import SentBatch
 
 __all__ = ["ROUTER", "World"]

@@ -12,9 +12,9 @@ from bruce_mp.config.inputs import Input, UnixDatagram
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka, TopicShare
 from bruce_mp.input.process import main
-from bruce_mp.pipes.control import Control, Ready
-from bruce_mp.pipes.links import DISCARDS, ROUTER_FROM_INPUTS, Links
-from bruce_mp.pipes.start import Start
+from bruce_mp.ipc.control_messages import Control, Ready
+from bruce_mp.ipc.links import REPORTS, ROUTER_FROM_INPUTS, Links
+from bruce_mp.ipc.start import Start
 from bruce_mp.slab.file import Geometry, Slab, create
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
@@ -59,7 +59,7 @@ class InputProcess:
             create(self._directory / "slab", GEOMETRY, 0)
             self.slab = Slab(self._directory / "slab")
             self._runs = self._links.receiver(ROUTER_FROM_INPUTS)
-            self._discards = self._links.receiver(DISCARDS)
+            self._discards = self._links.receiver(REPORTS)
             self.listener.bind(str(self.path))
             self._start()
             if self.listener.type == socket.SOCK_DGRAM:

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.dispatcher.core import Dispatcher
-from bruce_mp.pipes.frames import pack_parcels
+from bruce_mp.ipc.frames import pack_parcels
 from bruce_mp.router.core import Router
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow

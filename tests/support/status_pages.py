@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from flask.testing import FlaskClient
 
-    from bruce_mp.pipes.control import DebugTopics, ReloadRequest
+    from bruce_mp.ipc.control_messages import DebugTopics, ReloadRequest
     from bruce_mp.telemetry.counters import Counter
 
 STARTED_MS = NOW_MS - 100_000

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Self
 
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka
-from bruce_mp.pipes.control import Control
-from bruce_mp.pipes.start import Start
+from bruce_mp.ipc.control_messages import Control
+from bruce_mp.ipc.start import Start
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from bruce_mp.status.process import main

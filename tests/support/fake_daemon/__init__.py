@@ -21,7 +21,7 @@ from support.processes import spawn, wait_until
 if TYPE_CHECKING:
     import subprocess
 
-    from bruce_mp.pipes.control import Word
+    from bruce_mp.ipc.control_messages import Word
 
 RUNNER: Final = Path(__file__).with_name("run.py")
 OBEDIENT: Final = "support.fake_daemon.obedient"

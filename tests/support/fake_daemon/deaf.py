@@ -5,10 +5,10 @@ from __future__ import annotations
 import select
 from typing import TYPE_CHECKING
 
-from bruce_mp.pipes.control import Control, Ready
+from bruce_mp.ipc.control_messages import Control, Ready
 
 if TYPE_CHECKING:
-    from bruce_mp.pipes.start import Start
+    from bruce_mp.ipc.start import Start
     from bruce_mp.slab.file import Slab
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from bruce_mp.pipes.control import Control, Drain, Ready
+from bruce_mp.ipc.control_messages import Control, Drain, Ready
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import ProcessRow
@@ -13,7 +13,7 @@ from bruce_mp.telemetry.counters import Counter
 from support.fake_daemon.obedient import ends
 
 if TYPE_CHECKING:
-    from bruce_mp.pipes.start import Start
+    from bruce_mp.ipc.start import Start
     from bruce_mp.slab.file import Slab
 
 

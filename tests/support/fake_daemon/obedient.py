@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bruce_mp.pipes.control import ConfigTaken, Control, Drain, NewConfig, Ready, Stop, Word
+from bruce_mp.ipc.control_messages import ConfigTaken, Control, Drain, NewConfig, Ready, Stop, Word
 from bruce_mp.slab.rows import ProcessRow
 
 if TYPE_CHECKING:
-    from bruce_mp.pipes.start import Start
+    from bruce_mp.ipc.start import Start
     from bruce_mp.slab.file import Slab
 
 

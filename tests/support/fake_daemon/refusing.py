@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from bruce_mp.errors import StartError
 
 if TYPE_CHECKING:
-    from bruce_mp.pipes.control import Control
-    from bruce_mp.pipes.start import Start
+    from bruce_mp.ipc.control_messages import Control
+    from bruce_mp.ipc.start import Start
     from bruce_mp.slab.file import Slab
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bruce_mp.errors import ConfigError
-from bruce_mp.pipes.credentials import read_secret
-from bruce_mp.pipes.token_command import TokenCommand
+from bruce_mp.network.credentials import read_secret
+from bruce_mp.network.token_command import TokenCommand
 from bruce_mp.protocol.sasl import OAuthBearer, Plain
 from bruce_mp.protocol.scram import Scram
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bruce_mp.config.security import Sasl
-    from bruce_mp.pipes.loop import Loop
+    from bruce_mp.ipc.loop import Loop
     from bruce_mp.protocol.sasl import Mechanism
 
-__all__ = ["Logins"]
+__all__ = ["SaslSessions"]
 
 _USED_SHARE: Final = 0.8
 
@@ -36,7 +36,7 @@ class _Claims(msgspec.Struct):
     exp: float
 
 
-class Logins:
+class SaslSessions:
     """The source of SASL exchanges for the connections of one loop."""
 
     def __init__(self, sasl: Sasl, loop: Loop) -> None:

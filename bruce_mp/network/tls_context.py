@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import ConfigError
-from bruce_mp.pipes.credentials import read_secret
-from bruce_mp.pipes.tls import TlsSession
+from bruce_mp.network.credentials import read_secret
+from bruce_mp.network.tls import TlsSession
 
 if TYPE_CHECKING:
     from bruce_mp.config.security import Tls

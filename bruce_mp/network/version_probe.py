@@ -15,14 +15,14 @@ from bruce_mp.protocol.opening import opening_for
 if TYPE_CHECKING:
     from bruce_mp.protocol.opening import Opening
 
-__all__ = ["TRUSTED_S", "Openings"]
+__all__ = ["TRUSTED_S", "VersionProbes"]
 
 TRUSTED_S: Final = 600.0
 
 _Place = tuple[str, int]
 
 
-class Openings:
+class VersionProbes:
     """The openings of a process's connections.
 
     `release` is the brokers' release, if the configuration names it; `logs_in` means that connections begin with a

@@ -10,11 +10,11 @@ import pytest
 
 from bruce_mp.config.sections import Kafka
 from bruce_mp.config.security import Sasl, Tls
-from bruce_mp.pipes.broker_socket import BrokerSocket
-from bruce_mp.pipes.loop import Loop
-from bruce_mp.pipes.openings import Openings
-from bruce_mp.pipes.resolver import Resolver
-from bruce_mp.pipes.security import security_of
+from bruce_mp.ipc.loop import Loop
+from bruce_mp.network.broker_socket import BrokerSocket
+from bruce_mp.network.connection_security import security_of
+from bruce_mp.network.resolver import Resolver
+from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.protocol.connection_events import Cause, Failed, MetadataReceived, Ready
 from bruce_mp.protocol.scram import SCRAM_HASHES
 from support.certificates import Authority
@@ -58,7 +58,7 @@ class Client:
         security = security_of(settings, self.loop)
         self.socket = BrokerSocket(
             self.loop, resolver, host=host, port=port, client_id="test", timeout_s=TIMEOUT_S,
-            on_event=self.events.append, openings=Openings(logs_in=security.logins is not None), security=security,
+            on_event=self.events.append, openings=VersionProbes(logs_in=security.logins is not None), security=security,
             keeps_login=True,
         )  # fmt: skip
         stack.callback(self.socket.close)

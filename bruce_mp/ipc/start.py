@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from bruce_mp.config.model import Config
-    from bruce_mp.pipes.control import Broker
+    from bruce_mp.ipc.control_messages import Broker
 
 __all__ = ["Start"]
 

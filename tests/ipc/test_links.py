@@ -10,8 +10,8 @@ import pytest
 import zmq
 
 from bruce_mp.errors import StartError
-from bruce_mp.pipes.frames import Kind, Parcel
-from bruce_mp.pipes.links import DISCARDS, ROUTER_FROM_INPUTS, Links, dispatcher_link
+from bruce_mp.ipc.frames import FrameKind, Parcel
+from bruce_mp.ipc.links import REPORTS, ROUTER_FROM_INPUTS, Links, dispatcher_link
 from bruce_mp.slab.runs import Segment
 from support.children import child
 from support.processes import wait_until
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from bruce_mp.pipes.links import Receiver, Sender
+    from bruce_mp.ipc.links import LinkReceiver, LinkSender
 
 LINK = ROUTER_FROM_INPUTS
 PARCELS = [
-    Parcel(Kind.FROM, topic=3),
-    Parcel(Kind.RUNS, segments=(Segment(1, 2, 3, 4, 5, 6), Segment(7, 8, 9, 10, 11, 12))),
+    Parcel(FrameKind.FROM, topic=3),
+    Parcel(FrameKind.RUNS, segments=(Segment(1, 2, 3, 4, 5, 6), Segment(7, 8, 9, 10, 11, 12))),
 ]
 
 
@@ -34,13 +34,13 @@ class KeptLinks(Links):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self._ends: list[Sender | Receiver] = []
+        self._ends: list[LinkSender | LinkReceiver] = []
 
-    def sender(self, name: str) -> Sender:
+    def sender(self, name: str) -> LinkSender:
         self._ends.append(made := super().sender(name))
         return made
 
-    def receiver(self, name: str) -> Receiver:
+    def receiver(self, name: str) -> LinkReceiver:
         self._ends.append(made := super().receiver(name))
         return made
 
@@ -53,7 +53,7 @@ def links(tmp_path: Path) -> Iterator[Links]:
     made.close()
 
 
-def receive(receiver: Receiver, within: float = 5.0) -> list[Parcel]:
+def receive(receiver: LinkReceiver, within: float = 5.0) -> list[Parcel]:
     """Return the parcels of the next frame; fail without one in time."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
@@ -63,7 +63,7 @@ def receive(receiver: Receiver, within: float = 5.0) -> list[Parcel]:
 
 
 def number(count: int) -> list[Parcel]:
-    return [Parcel(Kind.FROM, topic=count)]
+    return [Parcel(FrameKind.FROM, topic=count)]
 
 
 def test_what_is_sent_is_received(links: Links) -> None:
@@ -99,12 +99,12 @@ def test_there_is_no_limit_to_what_waits(links: Links) -> None:
 
 
 def test_discards_that_nobody_takes_stay_with_their_sender(links: Links) -> None:
-    sender = links.sender(DISCARDS)
+    sender = links.sender(REPORTS)
     taken = 0
     while sender.send_bytes(b"sums"):
         taken += 1
         assert taken < 1000
-    receiver = links.receiver(DISCARDS)
+    receiver = links.receiver(REPORTS)
     for _ in range(taken):
         assert receiver.socket.poll(5000)
         assert receiver.receive_bytes() == b"sums"

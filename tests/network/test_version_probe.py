@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bruce_mp.pipes.openings import TRUSTED_S, Openings
+from bruce_mp.network.version_probe import TRUSTED_S, VersionProbes
 from bruce_mp.protocol.api_versions import BEFORE_API_VERSIONS
 from bruce_mp.protocol.opening import ASK, LOOK_AGAIN, assume
 
@@ -12,24 +12,24 @@ OLD = assume(BEFORE_API_VERSIONS)
 
 
 def test_a_broker_that_is_not_known_is_asked() -> None:
-    assert Openings().begin(PLACE, 0.0) is ASK
+    assert VersionProbes().begin(PLACE, 0.0) is ASK
 
 
 def test_an_assumption_that_served_is_used_again_for_that_broker() -> None:
-    openings = Openings()
+    openings = VersionProbes()
     openings.succeeded(PLACE, OLD, 1.0)
     assert openings.begin(PLACE, 2.0) is OLD
     assert openings.begin(OTHER, 2.0) is ASK
 
 
 def test_what_a_broker_said_itself_is_not_remembered() -> None:
-    openings = Openings()
+    openings = VersionProbes()
     openings.succeeded(PLACE, LOOK_AGAIN, 1.0)
     assert openings.begin(PLACE, 2.0) is ASK
 
 
 def test_a_failure_ends_the_assumption() -> None:
-    openings = Openings()
+    openings = VersionProbes()
     openings.succeeded(PLACE, OLD, 1.0)
     openings.failed(PLACE)
     openings.failed(OTHER)
@@ -37,7 +37,7 @@ def test_a_failure_ends_the_assumption() -> None:
 
 
 def test_success_does_not_prolong_it() -> None:
-    openings = Openings()
+    openings = VersionProbes()
     openings.succeeded(PLACE, OLD, 1.0)
     openings.succeeded(PLACE, OLD, TRUSTED_S)
     assert openings.begin(PLACE, TRUSTED_S) is OLD
@@ -47,7 +47,7 @@ def test_success_does_not_prolong_it() -> None:
 
 
 def test_a_release_that_is_told_stays() -> None:
-    openings = Openings("0.9.0.1")
+    openings = VersionProbes("0.9.0.1")
     assert openings.begin(PLACE, 0.0) == OLD
     openings.failed(PLACE)
     assert openings.begin(PLACE, 1.0) == OLD

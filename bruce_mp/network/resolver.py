@@ -20,7 +20,7 @@ import zmq
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bruce_mp.pipes.loop import Loop
+    from bruce_mp.ipc.loop import Loop
 
 __all__ = ["Address", "Resolver"]
 
@@ -73,7 +73,7 @@ class Resolver:
 
     def close(self) -> None:
         """Drop all answers that are still to come."""
-        self._loop.forget(self._receiver)
+        self._loop.unwatch(self._receiver)
         self._receiver.close(linger=0)
         self._context.term()
 

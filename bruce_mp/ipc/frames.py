@@ -19,7 +19,7 @@ from bruce_mp.slab.runs import SEGMENT, Segment, pack_segments, unpack_segments
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["EVERYTHING", "Kind", "Parcel", "pack_parcels", "unpack_parcels"]
+__all__ = ["EVERYTHING", "FrameKind", "Parcel", "pack_parcels", "unpack_parcels"]
 
 _HEAD: Final = Struct("<B3xIiI")
 EVERYTHING: Final = -1
@@ -27,7 +27,7 @@ EVERYTHING: Final = -1
 
 
 @unique
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """The kind of a parcel."""
 
     RUNS = 1
@@ -85,7 +85,7 @@ class Kind(IntEnum):
 class Parcel(NamedTuple):
     """A kind, a topic, a partition and the segments that share them."""
 
-    kind: Kind
+    kind: FrameKind
     topic: int = 0
     partition: int = -1
     segments: Sequence[Segment] = ()
@@ -121,4 +121,4 @@ def unpack_parcels(data: bytes) -> list[Parcel]:
     return parcels
 
 
-_KINDS: Final = {int(kind): kind for kind in Kind}
+_KINDS: Final = {int(kind): kind for kind in FrameKind}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.pipes.control import (
+from bruce_mp.ipc.control_messages import (
     Broker,
     Control,
     Dispatchers,
@@ -17,7 +17,7 @@ from bruce_mp.pipes.control import (
     Stop,
     Word,
 )
-from bruce_mp.pipes.loop import Loop
+from bruce_mp.ipc.loop import Loop
 from support.children import child
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
-from bruce_mp.pipes.loop import Loop
+from bruce_mp.ipc.loop import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +102,7 @@ def test_a_source_that_is_forgotten_in_a_callback_is_not_called_any_more(loop: L
 
         def on_ready(number: int, _: int) -> None:
             called.append(number)
-            loop.forget(pipes.readers[1 - number])
+            loop.unwatch(pipes.readers[1 - number])
             loop.stop()
 
         for number, reader in enumerate(pipes.readers):
@@ -120,7 +120,7 @@ def test_a_new_descriptor_with_the_number_of_a_closed_one_is_not_told_what_was_n
         def on_ready(number: int, _: int) -> None:
             told.append("first")
             for reader in pipes.readers:
-                loop.forget(reader)
+                loop.unwatch(reader)
             pipes.renew(1 - number)
             loop.watch(pipes.readers[1 - number], lambda _: told.append("new"))
             loop.call_later(0.02, loop.stop)
@@ -149,7 +149,7 @@ def test_the_events_of_a_source_can_be_changed(loop: Loop, pair: tuple[socket.so
 
 
 def test_to_forget_what_was_never_watched_is_no_error(loop: Loop) -> None:
-    loop.forget(0)
+    loop.unwatch(0)
 
 
 def test_zeromq_sockets_and_descriptors_are_served_by_one_loop(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bruce_mp.pipes.loop import Loop, Timer
+    from bruce_mp.ipc.loop import Loop, Timer
 
 __all__ = ["TokenCommand"]
 
@@ -63,7 +63,7 @@ class TokenCommand:
             return
         self._output += data
         if not data or len(self._output) > _LARGEST:
-            self._loop.forget(self._process.stdout)
+            self._loop.unwatch(self._process.stdout)
             self._process.stdout.close()
             self._wait()
 
@@ -89,7 +89,7 @@ class TokenCommand:
         assert self._process is not None
         assert self._process.stdout is not None
         if not self._process.stdout.closed:
-            self._loop.forget(self._process.stdout)
+            self._loop.unwatch(self._process.stdout)
             self._process.stdout.close()
         self._process.kill()
         self._process.wait()

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.config.sections import Kafka
     from bruce_mp.config.security import Sasl, Tls
-    from bruce_mp.pipes.logins import Logins
-    from bruce_mp.pipes.loop import Loop
-    from bruce_mp.pipes.tls_context import TlsContexts
+    from bruce_mp.ipc.loop import Loop
+    from bruce_mp.network.sasl_sessions import SaslSessions
+    from bruce_mp.network.tls_context import TlsContexts
 
 __all__ = ["Security", "TlsError", "connection_settings", "security_of"]
 
@@ -32,7 +32,7 @@ class Security(NamedTuple):
     """TLS and logins of the connections; None where not configured."""
 
     tls: TlsContexts | None = None
-    logins: Logins | None = None
+    logins: SaslSessions | None = None
 
 
 def connection_settings(config: Config) -> tuple[object, ...]:
@@ -50,12 +50,12 @@ def security_of(kafka: Kafka, loop: Loop) -> Security:
 
 
 def _contexts(tls: Tls) -> TlsContexts:
-    from bruce_mp.pipes.tls_context import TlsContexts  # noqa: PLC0415 - see above
+    from bruce_mp.network.tls_context import TlsContexts  # noqa: PLC0415 - see above
 
     return TlsContexts(tls)
 
 
-def _logins(sasl: Sasl, loop: Loop) -> Logins:
-    from bruce_mp.pipes.logins import Logins  # noqa: PLC0415 - see above
+def _logins(sasl: Sasl, loop: Loop) -> SaslSessions:
+    from bruce_mp.network.sasl_sessions import SaslSessions  # noqa: PLC0415 - see above
 
-    return Logins(sasl, loop)
+    return SaslSessions(sasl, loop)

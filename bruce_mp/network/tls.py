@@ -12,7 +12,7 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.pipes.security import TlsError
+from bruce_mp.network.connection_security import TlsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,7 +97,7 @@ class TlsSession:
         """Start the handshake."""
         self._shake_hands()
 
-    def take(self) -> bytes:
+    def feed(self) -> bytes:
         """Return the bytes to send now, b"" if none."""
         return self._outgoing.read()
 

@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import SlabError
-from bruce_mp.pipes.frames import EVERYTHING, Kind, Parcel, pack_parcels, unpack_parcels
+from bruce_mp.ipc.frames import EVERYTHING, FrameKind, Parcel, pack_parcels, unpack_parcels
 from bruce_mp.slab.runs import Segment
 from support.examples import examples
 
 u32 = st.integers(0, 2**32 - 1)
 segments = st.builds(Segment, u32, u32, u32, u32, u32, u32)
 parcels = st.builds(
-    Parcel, st.sampled_from(Kind), u32, st.integers(EVERYTHING, 2**31 - 1), st.lists(segments, max_size=5)
+    Parcel, st.sampled_from(FrameKind), u32, st.integers(EVERYTHING, 2**31 - 1), st.lists(segments, max_size=5)
 )
 HEAD = 16
 SEGMENT = 24
@@ -25,7 +25,7 @@ def test_what_is_packed_comes_out_again(sent: list[Parcel]) -> None:
 
 
 def test_the_layout_is_as_documented() -> None:
-    data = pack_parcels([Parcel(Kind.QUEUE, 7, -1, [Segment(1, 2, 3, 4, 5, 6)])])
+    data = pack_parcels([Parcel(FrameKind.QUEUE, 7, -1, [Segment(1, 2, 3, 4, 5, 6)])])
     assert data.hex(" ", 4) == (
         "03000000 07000000 ffffffff 01000000 01000000 02000000 03000000 04000000 05000000 06000000"
     )
@@ -54,14 +54,14 @@ def test_no_message_that_was_cut_is_taken_for_a_whole_one(sent: list[Parcel], da
             unpack_parcels(cut)
 
 
-@pytest.mark.parametrize("kind", [0, max(Kind) + 1, 255])
+@pytest.mark.parametrize("kind", [0, max(FrameKind) + 1, 255])
 def test_an_unknown_kind_is_refused(kind: int) -> None:
     with pytest.raises(SlabError, match=f"kind {kind} "):
         unpack_parcels(bytes([kind]) + bytes(HEAD - 1))
 
 
 def test_more_segments_than_there_are_bytes_are_refused() -> None:
-    data = bytearray(pack_parcels([Parcel(Kind.RUNS, segments=[Segment(0, 0, 0, 0, 0, 0)] * 2)]))
+    data = bytearray(pack_parcels([Parcel(FrameKind.RUNS, segments=[Segment(0, 0, 0, 0, 0, 0)] * 2)]))
     assert len(data) == HEAD + 2 * SEGMENT
     data[12:16] = (2**32 - 1).to_bytes(4, "little")
     with pytest.raises(SlabError, match="4294967295 segments"):

@@ -55,7 +55,7 @@ class Loop:
         self._poller.register(source, events)
         self._callbacks[_key(source)] = callback
 
-    def forget(self, source: Any) -> None:
+    def unwatch(self, source: Any) -> None:
         """Stop watching a source."""
         if self._callbacks.pop(_key(source), None) is not None:
             self._poller.unregister(source)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataResponse
 
-from bruce_mp.pipes.broker_socket import BrokerSocket
-from bruce_mp.pipes.loop import Loop
-from bruce_mp.pipes.openings import Openings
+from bruce_mp.ipc.loop import Loop
+from bruce_mp.network.broker_socket import BrokerSocket
+from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.protocol import broker_connection
 from bruce_mp.protocol.api_versions import BEFORE_API_VERSIONS, BrokerAbilities
 from bruce_mp.protocol.connection_events import Cause, Failed, Ready
@@ -23,7 +23,7 @@ from bruce_mp.protocol.connection_events import Cause, Failed, Ready
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bruce_mp.pipes.resolver import Address
+    from bruce_mp.network.resolver import Address
     from bruce_mp.protocol.connection_events import Event
 
 TIMEOUT_S: Final = 10.0
@@ -139,7 +139,7 @@ def serve(stack: ExitStack, script: Script) -> Server:
     return server
 
 
-def connect(stack: ExitStack, server: Server, openings: Openings | None = None) -> list[Event]:
+def connect(stack: ExitStack, server: Server, openings: VersionProbes | None = None) -> list[Event]:
     """Open a connection and wait for its first event."""
     loop = Loop()
     events: list[Event] = []
@@ -173,7 +173,7 @@ def test_an_old_broker_is_found_out(stack: ExitStack, deed: Deed) -> None:
 
 def test_what_was_found_out_spares_the_next_connection_the_question(stack: ExitStack) -> None:
     server = serve(stack, [*old_broker(closes), {METADATA: gives_metadata}])
-    openings = Openings()
+    openings = VersionProbes()
     connect(stack, server, openings)
     assert connect(stack, server, openings) == [Ready(BEFORE_API_VERSIONS)]
     assert server.asked[3:] == [[METADATA]]
@@ -195,7 +195,7 @@ def test_a_broker_that_goes_down_is_not_taken_for_an_old_one(stack: ExitStack) -
 
 def test_a_broker_that_was_replaced_by_a_newer_one_is_asked_again(stack: ExitStack) -> None:
     server = serve(stack, [*old_broker(closes), {METADATA: closes}, {VERSIONS: says_versions}])
-    openings = Openings()
+    openings = VersionProbes()
     connect(stack, server, openings)
     (event,) = connect(stack, server, openings)
     assert isinstance(event, Failed)
@@ -204,4 +204,4 @@ def test_a_broker_that_was_replaced_by_a_newer_one_is_asked_again(stack: ExitSta
 
 def test_a_release_that_is_told_is_not_asked(stack: ExitStack) -> None:
     server = serve(stack, [{METADATA: gives_metadata}])
-    assert connect(stack, server, Openings("0.9.0.1")) == [Ready(BEFORE_API_VERSIONS)]
+    assert connect(stack, server, VersionProbes("0.9.0.1")) == [Ready(BEFORE_API_VERSIONS)]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from kafka.protocol.metadata import ApiVersionsResponse
 
-from bruce_mp.pipes.broker_socket import BrokerSocket
-from bruce_mp.pipes.loop import Loop
+from bruce_mp.ipc.loop import Loop
+from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.protocol.connection_events import Cause, Closed, Failed, Ready
 from bruce_mp.protocol.kafka_types import PartitionData
 from support.ports import ReservedPort
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
-    from bruce_mp.pipes.resolver import Address
+    from bruce_mp.network.resolver import Address
     from bruce_mp.protocol.connection_events import Event
 
 TIMEOUT_S: Final = 10.0

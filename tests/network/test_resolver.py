@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bruce_mp.pipes.loop import Loop
-from bruce_mp.pipes.resolver import Address, Resolver
+from bruce_mp.ipc.loop import Loop
+from bruce_mp.network.resolver import Address, Resolver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

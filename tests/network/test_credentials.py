@@ -17,13 +17,13 @@ from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Http, Kafka
 from bruce_mp.config.security import Sasl, Tls
 from bruce_mp.errors import ConfigError
-from bruce_mp.pipes import token_command
-from bruce_mp.pipes.credentials import careless_files, missing_files, read_secret
-from bruce_mp.pipes.logins import Logins
-from bruce_mp.pipes.loop import Loop
-from bruce_mp.pipes.security import TlsError
-from bruce_mp.pipes.tls import TlsSession
-from bruce_mp.pipes.tls_context import TlsContexts
+from bruce_mp.ipc.loop import Loop
+from bruce_mp.network import token_command
+from bruce_mp.network.connection_security import TlsError
+from bruce_mp.network.credentials import careless_files, missing_files, read_secret
+from bruce_mp.network.sasl_sessions import SaslSessions
+from bruce_mp.network.tls import TlsSession
+from bruce_mp.network.tls_context import TlsContexts
 from support.certificates import Authority
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
 
 
 # --- logins -----------------------------------------------------------------------------------------------------------
-def get(logins: Logins, loop: Loop) -> tuple[Mechanism | None, str]:
+def get(logins: SaslSessions, loop: Loop) -> tuple[Mechanism | None, str]:
     found: list[tuple[Mechanism | None, str]] = []
     logins.get(lambda mechanism, trouble: found.append((mechanism, trouble)))
     deadline = time.monotonic() + TIMEOUT_S
@@ -105,7 +105,7 @@ def test_a_token_is_used_until_it_gets_old(tmp_path: Path, token: str | float, r
     count = tmp_path / "count"
     loop = Loop()
     command = ("/bin/sh", "-c", f"echo >> {count}; echo {token}")
-    logins = Logins(Sasl(mechanism="OAUTHBEARER", token_command=command), loop)
+    logins = SaslSessions(Sasl(mechanism="OAUTHBEARER", token_command=command), loop)
     for _ in range(3):
         mechanism, trouble = get(logins, loop)
         assert mechanism is not None, trouble
@@ -117,7 +117,7 @@ def test_a_token_is_used_until_it_gets_old(tmp_path: Path, token: str | float, r
 def test_a_token_command_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_command, "_PATIENCE_S", 0.2)
     loop = Loop()
-    logins = Logins(Sasl(mechanism="OAUTHBEARER", token_command=("/bin/sleep", "100")), loop)
+    logins = SaslSessions(Sasl(mechanism="OAUTHBEARER", token_command=("/bin/sleep", "100")), loop)
     mechanism, trouble = get(logins, loop)
     assert mechanism is None
     assert "did not end within 0.2 s, and was killed" in trouble
@@ -125,7 +125,7 @@ def test_a_token_command_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyP
 
 def test_a_password_that_changes_is_taken_up(tmp_path: Path) -> None:
     file = tmp_path / "password"
-    logins = Logins(Sasl(mechanism="PLAIN", username="alice", password_file=str(file)), Loop())
+    logins = SaslSessions(Sasl(mechanism="PLAIN", username="alice", password_file=str(file)), Loop())
     for password in ("one", "other"):
         file.write_text(password)
         mechanism, _ = get(logins, Loop())
@@ -141,7 +141,7 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, host: str = "loc
     other = server.wrap_bio(incoming, outgoing, server_side=True)
     session.start()
     for _ in range(4):
-        incoming.write(session.take())
+        incoming.write(session.feed())
         with suppress(ssl.SSLWantReadError):
             other.do_handshake()
         if data := outgoing.read():

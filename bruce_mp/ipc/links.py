@@ -17,31 +17,31 @@ from typing import TYPE_CHECKING, Final
 import zmq
 
 from bruce_mp.errors import SlabError, StartError
-from bruce_mp.pipes.frames import pack_parcels, unpack_parcels
+from bruce_mp.ipc.frames import pack_parcels, unpack_parcels
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bruce_mp.pipes.frames import Parcel
+    from bruce_mp.ipc.frames import Parcel
 
 __all__ = [
     "COPIES",
-    "DISCARDS",
     "LAST_WORDS_MS",
+    "REPORTS",
     "ROUTER_FROM_DISPATCHERS",
     "ROUTER_FROM_INPUTS",
+    "LinkReceiver",
+    "LinkSender",
     "Links",
-    "Receiver",
-    "Sender",
     "dispatcher_link",
 ]
 
 ROUTER_FROM_INPUTS: Final = "router-runs"
 ROUTER_FROM_DISPATCHERS: Final = "router-events"
-DISCARDS: Final = "status-discards"
+REPORTS: Final = "status-discards"
 COPIES: Final = "status-copies"
 _LOG: Final = logging.getLogger(__name__)
-_LIMITS: Final = {DISCARDS: 100, COPIES: 20}
+_LIMITS: Final = {REPORTS: 100, COPIES: 20}
 """Limits of the links that carry data. Beyond the limit, a sender keeps data that the status process has not received.
 """
 
@@ -54,7 +54,7 @@ def dispatcher_link(slot: int) -> str:
     return f"dispatcher-{slot}"
 
 
-class Sender:
+class LinkSender:
     """The sending end of a link; it never blocks."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
@@ -78,7 +78,7 @@ class Sender:
         self._socket.close(linger=0)
 
 
-class Receiver:
+class LinkReceiver:
     """The receiving end of a link."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
@@ -111,16 +111,16 @@ class Links:
     def _endpoint(self, name: str) -> str:
         return f"ipc://{self._directory / name}.ipc"
 
-    def sender(self, name: str) -> Sender:
+    def sender(self, name: str) -> LinkSender:
         """Connect to a link; the receiver may bind it later."""
         socket = self._context.socket(zmq.PUSH)
         socket.setsockopt(zmq.SNDHWM, _LIMITS.get(name, 0))
         socket.setsockopt(zmq.RECONNECT_IVL, 10)
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(self._endpoint(name))
-        return Sender(socket)
+        return LinkSender(socket)
 
-    def receiver(self, name: str) -> Receiver:
+    def receiver(self, name: str) -> LinkReceiver:
         """Bind a link and replace the socket file of a dead process. Raises StartError if the bind fails."""
         socket = self._context.socket(zmq.PULL)
         socket.setsockopt(zmq.RCVHWM, _LIMITS.get(name, 0))
@@ -133,7 +133,7 @@ class Links:
                 f"The socket {self._directory / name}.ipc cannot be created: {error.strerror}. Check that path and "
                 "the permissions of the directory; only the daemon should use it."
             ) from error
-        return Receiver(socket)
+        return LinkReceiver(socket)
 
     def close(self, flush_ms: int = 0) -> None:
         """Close all links after waiting up to `flush_ms` until receivers have read the sent frames."""

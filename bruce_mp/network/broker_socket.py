@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Final
 import zmq
 
 from bruce_mp.errors import ConfigError, RemoteProtocolError
-from bruce_mp.pipes.openings import Openings
-from bruce_mp.pipes.security import Security, TlsError
+from bruce_mp.network.connection_security import Security, TlsError
+from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.protocol.broker_connection import BrokerConnection
 from bruce_mp.protocol.connection_events import Cause, Closed, Failed, LoggedIn, Ready, Send, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from bruce_mp.pipes.loop import Loop, Timer
-    from bruce_mp.pipes.resolver import Address, Resolver
-    from bruce_mp.pipes.tls import TlsSession
-    from bruce_mp.pipes.tls_context import TlsContexts
+    from bruce_mp.ipc.loop import Loop, Timer
+    from bruce_mp.network.resolver import Address, Resolver
+    from bruce_mp.network.tls import TlsSession
+    from bruce_mp.network.tls_context import TlsContexts
     from bruce_mp.protocol.connection_events import Event
     from bruce_mp.protocol.opening import Opening
     from bruce_mp.protocol.sasl import Mechanism
@@ -69,7 +69,7 @@ class BrokerSocket:
         client_id: str,
         timeout_s: float,
         on_event: Callable[[Event], None],
-        openings: Openings | None = None,
+        openings: VersionProbes | None = None,
         security: Security | None = None,
         keeps_login: bool = False,
     ) -> None:
@@ -80,7 +80,7 @@ class BrokerSocket:
         self._timeout_s = timeout_s
         self._on_event = on_event
         self._client_id = client_id
-        self._openings = openings or Openings()
+        self._openings = openings or VersionProbes()
         self._security = security or Security()
         self._keeps_login = keeps_login
         self._mechanism: Mechanism | None = None
@@ -146,7 +146,7 @@ class BrokerSocket:
         else:
             for part in parts:
                 self._tls.send(part)
-            self._unsent += _parts(self._tls.take())
+            self._unsent += _parts(self._tls.feed())
         self._write()
         self._arm()
 
@@ -164,7 +164,7 @@ class BrokerSocket:
             self._patience.cancel()
             self._patience = None
         if self._socket is not None:
-            self._loop.forget(self._socket)
+            self._loop.unwatch(self._socket)
             self._socket.close()
             self._socket = None
         self._tls = None
@@ -236,7 +236,7 @@ class BrokerSocket:
 
     def _flush_tls(self, tls: TlsSession) -> None:
         """Send the bytes that TLS itself produced: handshake, alerts, key updates."""
-        self._unsent += _parts(tls.take())
+        self._unsent += _parts(tls.feed())
         self._write()
 
     def _begin_conversation(self) -> None:
@@ -310,7 +310,7 @@ class BrokerSocket:
         """Send the TLS alert that explains the failure to the broker, as far as the kernel accepts it at once."""
         if self._socket is not None:
             with suppress(OSError):
-                self._socket.send(tls.take())
+                self._socket.send(tls.feed())
 
     def _converse(self, data: bytes, *, is_end: bool) -> None:
         self._deliver(self.connection.eof() if is_end else self.connection.receive(data, time.monotonic()))
