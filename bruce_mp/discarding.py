@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
     from bruce_mp.ipc.links import Links
-    from bruce_mp.protocol.client_wire import Message
+    from bruce_mp.protocol.client.messages import Message
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment

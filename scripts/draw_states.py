@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.protocol import connection_events
+from bruce_mp.protocol.kafka import connection_events
 from bruce_mp.router import routes
 from bruce_mp.slab import states
 from bruce_mp.slab.layout import RunState
@@ -62,8 +62,8 @@ MACHINES: Final = (
     ),
     Machine(
         "A connection to a broker",
-        "`TRANSITIONS` in `bruce_mp/protocol/connection_events.py`.",
-        [connection_events.State.DISCONNECTED],
+        "`TRANSITIONS` in `bruce_mp/protocol/kafka/connection_events.py`.",
+        [connection_events.ConnectionState.DISCONNECTED],
         [Way(state, after, step.value) for (state, step), after in connection_events.TRANSITIONS.items()],
     ),
     Machine(

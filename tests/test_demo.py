@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bruce_mp.protocol.client_wire import Message, parse_message
+from bruce_mp.protocol.client.messages import Message, parse_message
 from support.doc_pages import blocks_of
 from support.processes import wait_until
 

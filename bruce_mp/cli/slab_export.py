@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import BruceError, DiscardReason, ExitCode, SlabError
-from bruce_mp.protocol.client_headers import decode_headers
-from bruce_mp.protocol.client_wire import Message, Rejection, parse_message
+from bruce_mp.protocol.client.messages import Message, Rejection, parse_message
+from bruce_mp.protocol.client.record_headers import decode_headers
 from bruce_mp.slab.file import keep_off
 from bruce_mp.slab.layout import SETTLED, RunState
 from bruce_mp.slab.salvage import Salvage

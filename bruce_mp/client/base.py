@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Final, Literal
 from weakref import WeakSet
 
 from bruce_mp.client.failures import MessageTooLargeError, SendError
-from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
-    from bruce_mp.protocol.client_headers import WrittenHeader
+    from bruce_mp.protocol.client.record_headers import WrittenHeader
 
 __all__ = ["Client", "Stats", "check_path"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from bruce_mp.client.failures import SendError
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
-from bruce_mp.protocol.barrier_wire import (
+from bruce_mp.protocol.client.barrier import (
     TOKEN_BYTES,
     BarrierAnswer,
     BarrierStatus,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bruce_mp.client.deadline import Deadline
-    from bruce_mp.protocol.barrier_wire import AnswerReader
+    from bruce_mp.protocol.client.barrier import AnswerReader
 
 __all__ = ["FlushError", "Ledger", "LevelName", "Outcome", "Question", "read_answer"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.client.base import new_socket
 from bruce_mp.client.failures import ClientClosedError, DaemonUnreachableError, SendError, SendTimeoutError, explain
-from bruce_mp.protocol.barrier_wire import AnswerReader
+from bruce_mp.protocol.client.barrier import AnswerReader
 
 if TYPE_CHECKING:
     from bruce_mp.client.deadline import Deadline

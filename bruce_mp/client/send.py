@@ -21,15 +21,15 @@ from bruce_mp.client.datagram import MAX_DATAGRAM, DatagramClient
 from bruce_mp.client.failures import MessageTooLargeError
 from bruce_mp.client.stream import MAX_STREAM_MESSAGE, StreamClient, TcpClient
 from bruce_mp.errors import BruceError, ExitCode, LocalProtocolError
-from bruce_mp.protocol.client_headers import encode_headers
-from bruce_mp.protocol.client_wire import MAX_MESSAGE, MAX_TOPIC, encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.messages import MAX_MESSAGE, MAX_TOPIC, encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.record_headers import encode_headers
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator
 
     from bruce_mp.client.base import Client
-    from bruce_mp.protocol.client_headers import Header
+    from bruce_mp.protocol.client.record_headers import Header
 
 __all__ = ["add_arguments", "run"]
 

@@ -30,7 +30,7 @@ from bruce_mp.client.flushing import FlushError, Ledger, Question, read_answer
 from bruce_mp.client.link import BrokenError, Link
 from bruce_mp.client.outgoing import Outgoing
 from bruce_mp.errors import LocalProtocolError
-from bruce_mp.protocol.fence_wire import encode_begin, encode_end
+from bruce_mp.protocol.client.fence import encode_begin, encode_end
 
 if TYPE_CHECKING:
     import os

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bruce_mp.dispatcher.adaptive_compression import CompressionTrials
 from bruce_mp.errors import LocalProtocolError
-from bruce_mp.protocol.compression import Codec, choose, compress
+from bruce_mp.protocol.kafka.compression import Codec, choose, compress
 from bruce_mp.telemetry.compression import CompressionSums
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.events import CompressionEvent
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from bruce_mp.config.sections import Compression, CompressionConfig
-    from bruce_mp.protocol.api_versions import BrokerAbilities
+    from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
     from bruce_mp.slab.rows import ProcessRow
 
 __all__ = ["Compressor"]

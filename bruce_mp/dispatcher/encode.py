@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
-from bruce_mp.protocol.compression import Codec
-from bruce_mp.protocol.kafka_types import PartitionData
-from bruce_mp.protocol.message_set import MessageFormat, wrap_set
-from bruce_mp.protocol.record_batch import NO_PRODUCER, Producer, batch_header
+from bruce_mp.protocol.kafka.compression import Codec
+from bruce_mp.protocol.kafka.kafka_types import PartitionData
+from bruce_mp.protocol.kafka.message_set import MessageFormat, wrap_set
+from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER, Producer, batch_header
 from bruce_mp.slab import layout as lay
 from bruce_mp.telemetry.counters import Counter
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bruce_mp.dispatcher.compression import Compressor
-    from bruce_mp.protocol.api_versions import BrokerAbilities
+    from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.rows import ProcessRow

@@ -24,9 +24,8 @@ from bruce_mp.network.connection_security import connection_settings, security_o
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.pipeline.msg_debug import tap_for
-from bruce_mp.protocol.compression import Codec, load_codecs
-from bruce_mp.protocol.connection_events import Cause, Closed, Failed, ProduceAcked
-from bruce_mp.protocol.connection_events import Ready as ConnectionReady
+from bruce_mp.protocol.kafka.compression import Codec, load_codecs
+from bruce_mp.protocol.kafka.connection_events import Cause, Closed, ConnectionReady, Failed, ProduceAcked
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.copies import Target
 from bruce_mp.telemetry.counters import Counter
@@ -40,9 +39,9 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.control_messages import Control
     from bruce_mp.ipc.loop import Timer
     from bruce_mp.ipc.start import Start
-    from bruce_mp.protocol.api_versions import BrokerAbilities
-    from bruce_mp.protocol.connection_events import Event
-    from bruce_mp.protocol.kafka_types import PartitionData, ProduceResponse
+    from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+    from bruce_mp.protocol.kafka.connection_events import Event
+    from bruce_mp.protocol.kafka.kafka_types import PartitionData, ProduceResponse
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
 

@@ -23,7 +23,7 @@ from bruce_mp.dispatcher.rejected_records import describe
 from bruce_mp.dispatcher.restamping import restamp
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.pipeline.corruption import is_sound, quarantine
-from bruce_mp.protocol.error_actions import ERROR_TABLE, Action, ErrorRow, action_for
+from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow, action_for
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.dispatcher.record_batches import BatchBuilder
-    from bruce_mp.protocol.kafka_types import PartitionAck
+    from bruce_mp.protocol.kafka.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.rows import ProcessRow

@@ -11,7 +11,7 @@ from collections import Counter as Tally
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bruce_mp.protocol.barrier_wire import (
+from bruce_mp.protocol.client.barrier import (
     Barrier,
     BarrierAnswer,
     BarrierStatus,

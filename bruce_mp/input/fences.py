@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.input.spills import Released, SpillRoom
 from bruce_mp.kernels import Lanes
-from bruce_mp.protocol.fence_wire import EndReason
+from bruce_mp.protocol.client.fence import EndReason
 from bruce_mp.slab import fences
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.handover_tickets import HandoverTickets
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.clients import ConnectionSection
     from bruce_mp.input.spills import Spills
     from bruce_mp.kernels import Windows
-    from bruce_mp.protocol.fence_wire import Begin
+    from bruce_mp.protocol.client.fence import Begin
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import Failure
-from bruce_mp.protocol.client_wire import Message, parse_message
+from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:

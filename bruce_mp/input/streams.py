@@ -27,7 +27,7 @@ from bruce_mp.input.spills import SpillRoom
 from bruce_mp.input.stream_batch import Batch
 from bruce_mp.input.timestamps import warn_of_clock
 from bruce_mp.kernels import SplitStop, split_stream
-from bruce_mp.protocol.fence_wire import decode_begin, encode_ended, is_end
+from bruce_mp.protocol.client.fence import decode_begin, encode_ended, is_end
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.sender_usage import SenderSums
 from bruce_mp.telemetry.counters import Counter, discarded

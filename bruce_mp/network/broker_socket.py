@@ -23,8 +23,16 @@ import zmq
 from bruce_mp.errors import ConfigError, RemoteProtocolError
 from bruce_mp.network.connection_security import Security, TlsError
 from bruce_mp.network.version_probe import VersionProbes
-from bruce_mp.protocol.broker_connection import BrokerConnection
-from bruce_mp.protocol.connection_events import Cause, Closed, Failed, LoggedIn, Ready, Send, State
+from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
+from bruce_mp.protocol.kafka.connection_events import (
+    Cause,
+    Closed,
+    ConnectionReady,
+    ConnectionState,
+    Failed,
+    LoggedIn,
+    Send,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,9 +41,9 @@ if TYPE_CHECKING:
     from bruce_mp.network.resolver import Address, Resolver
     from bruce_mp.network.tls import TlsSession
     from bruce_mp.network.tls_context import TlsContexts
-    from bruce_mp.protocol.connection_events import Event
-    from bruce_mp.protocol.opening import Opening
-    from bruce_mp.protocol.sasl import Mechanism
+    from bruce_mp.protocol.kafka.connection_events import Event
+    from bruce_mp.protocol.kafka.opening import Opening
+    from bruce_mp.protocol.kafka.sasl import Mechanism
 
 __all__ = ["BrokerSocket"]
 
@@ -47,7 +55,9 @@ _RENEWED_SHARE: Final = 0.8
 _RETRY_SHARE: Final = 0.05
 
 
-_CLOSED_BY_RESET: Final = frozenset({State.CONNECTING, State.NEGOTIATING, State.LOGGING_IN})
+_CLOSED_BY_RESET: Final = frozenset(
+    {ConnectionState.CONNECTING, ConnectionState.NEGOTIATING, ConnectionState.LOGGING_IN}
+)
 """States in which a reset counts as an end of stream: some systems close a connection with a reset."""
 
 
@@ -131,7 +141,7 @@ class BrokerSocket:
     @property
     def is_writing(self) -> bool:
         """Return True while the owner must not send: the kernel accepts no bytes, or the login is being renewed."""
-        return bool(self._unsent) or self.connection.state is State.RENEWING
+        return bool(self._unsent) or self.connection.state is ConnectionState.RENEWING
 
     @property
     def certificate_ends_s(self) -> float | None:
@@ -299,7 +309,7 @@ class BrokerSocket:
         self._flush_tls(tls)
         if self._is_over or not tls.is_open:
             return
-        if self.connection.state is State.CONNECTING:
+        if self.connection.state is ConnectionState.CONNECTING:
             self._begin_conversation()
         if plain:
             self._converse(plain, is_end=False)
@@ -326,7 +336,7 @@ class BrokerSocket:
             if isinstance(event, LoggedIn):
                 self._renew_later(event.lifetime_s)
                 continue
-            if isinstance(event, Ready):
+            if isinstance(event, ConnectionReady):
                 self._openings.succeeded((self._host, self._port), self._opening, time.monotonic())
             elif isinstance(event, Failed) and self._tries_again(event):
                 return

@@ -17,15 +17,15 @@ import msgspec
 from bruce_mp.errors import ConfigError
 from bruce_mp.network.credentials import read_secret
 from bruce_mp.network.token_command import TokenCommand
-from bruce_mp.protocol.sasl import OAuthBearer, Plain
-from bruce_mp.protocol.scram import Scram
+from bruce_mp.protocol.kafka.sasl import OAuthBearer, Plain
+from bruce_mp.protocol.kafka.scram import Scram
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bruce_mp.config.security import Sasl
     from bruce_mp.ipc.loop import Loop
-    from bruce_mp.protocol.sasl import Mechanism
+    from bruce_mp.protocol.kafka.sasl import Mechanism
 
 __all__ = ["SaslSessions"]
 

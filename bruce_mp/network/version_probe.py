@@ -10,10 +10,10 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.protocol.opening import opening_for
+from bruce_mp.protocol.kafka.opening import opening_for
 
 if TYPE_CHECKING:
-    from bruce_mp.protocol.opening import Opening
+    from bruce_mp.protocol.kafka.opening import Opening
 
 __all__ = ["TRUSTED_S", "VersionProbes"]
 

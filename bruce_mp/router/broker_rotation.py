@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.network.broker_socket import BrokerSocket
-from bruce_mp.protocol.connection_events import Event
+from bruce_mp.protocol.kafka.connection_events import Event
 from bruce_mp.router.cluster import Address
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from bruce_mp.protocol.kafka_types import ClusterMetadata, TopicMetadata
+    from bruce_mp.protocol.kafka.kafka_types import ClusterMetadata, TopicMetadata
 
 __all__ = ["Address", "ClusterView", "TopicView", "view_of"]
 

@@ -10,16 +10,22 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.protocol.connection_events import Closed, Failed, MetadataReceived, ProducerIdReceived, Ready
-from bruce_mp.protocol.error_actions import action_for
+from bruce_mp.protocol.kafka.connection_events import (
+    Closed,
+    ConnectionReady,
+    Failed,
+    MetadataReceived,
+    ProducerIdReceived,
+)
+from bruce_mp.protocol.kafka.error_actions import action_for
 from bruce_mp.router.broker_rotation import BrokerRotation
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Sequence
 
-    from bruce_mp.protocol.connection_events import Cause, Event
-    from bruce_mp.protocol.kafka_types import ClusterMetadata
+    from bruce_mp.protocol.kafka.connection_events import Cause, Event
+    from bruce_mp.protocol.kafka.kafka_types import ClusterMetadata
     from bruce_mp.router.broker_rotation import Connect
     from bruce_mp.router.cluster import Address
 
@@ -127,7 +133,7 @@ class MetadataFetcher:
             self._finish(None)
 
     def _on_event(self, event: Event) -> None:
-        if isinstance(event, Ready):
+        if isinstance(event, ConnectionReady):
             self._knows_producers = event.abilities.idempotence
             self._may_name = event.abilities.metadata_version >= FIRST_THAT_MAKES_NONE
             self._ask_for_metadata(None)

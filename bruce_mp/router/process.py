@@ -35,8 +35,8 @@ from bruce_mp.network.connection_security import connection_settings, security_o
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.pipeline.msg_debug import tap_for
-from bruce_mp.protocol.connection_events import Cause
-from bruce_mp.protocol.error_actions import action_for
+from bruce_mp.protocol.kafka.connection_events import Cause
+from bruce_mp.protocol.kafka.error_actions import action_for
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.broker_rotation import connector
 from bruce_mp.router.cluster import Address, view_of

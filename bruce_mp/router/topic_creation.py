@@ -11,15 +11,15 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.protocol.connection_events import Closed, Failed, MetadataReceived, Ready, TopicsMade
+from bruce_mp.protocol.kafka.connection_events import Closed, ConnectionReady, Failed, MetadataReceived, TopicsMade
 from bruce_mp.router.broker_rotation import BrokerRotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from bruce_mp.config.sections import Delivery
-    from bruce_mp.protocol.api_versions import BrokerAbilities
-    from bruce_mp.protocol.connection_events import Event
+    from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+    from bruce_mp.protocol.kafka.connection_events import Event
     from bruce_mp.router.broker_rotation import Connect
     from bruce_mp.router.cluster import Address
 
@@ -87,7 +87,7 @@ class TopicCreator:
             self._finish(self._answers)
 
     def _on_event(self, event: Event) -> None:
-        if isinstance(event, Ready):
+        if isinstance(event, ConnectionReady):
             self._ask(event.abilities)
         elif isinstance(event, TopicsMade):
             self._on_answers(event.errors)

@@ -15,14 +15,14 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import AttemptEndedError, RemoteProtocolError
-from bruce_mp.protocol.barrier_wire import AnswerReader
+from bruce_mp.protocol.client.barrier import AnswerReader
 from bruce_mp.spark.errors import TaskError
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from bruce_mp.protocol.barrier_wire import BarrierAnswer
+    from bruce_mp.protocol.client.barrier import BarrierAnswer
 
 __all__ = ["Channel"]
 

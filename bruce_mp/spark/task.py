@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from bruce_mp.protocol.barrier_wire import BarrierAnswer, BarrierStatus, Level, encode_barrier
-from bruce_mp.protocol.fence_wire import encode_begin, encode_end
+from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, Level, encode_barrier
+from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.spark.channel import Channel
 from bruce_mp.spark.dead_letters import DeadLetters
 from bruce_mp.spark.encode import LONGEST_HEADERS, Encoder, Rows, lengths

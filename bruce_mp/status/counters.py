@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.error_actions import ERROR_TABLE
+from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE
 from bruce_mp.slab import layout as lay
 from bruce_mp.status.header import Page, header_lines, read_header
 from bruce_mp.status.old_names import DERIVED, NEVER

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.error_actions import Action, action_for
+from bruce_mp.protocol.kafka.error_actions import Action, action_for
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.certificates import expired, look_at, worrying
 from bruce_mp.status.header import Page

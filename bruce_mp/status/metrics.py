@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.error_actions import ERROR_TABLE
+from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE
 from bruce_mp.status.exposition import Family, Sample, bounded, histogram
 from bruce_mp.status.health import judge
 from bruce_mp.telemetry.books import total

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
 
 if TYPE_CHECKING:
-    from bruce_mp.protocol.client_headers import Header
+    from bruce_mp.protocol.client.record_headers import Header
 
 __all__ = ["NO_INFO", "DiscardLine", "LineEvent", "format_debug_line", "format_line", "info_of", "parse_line"]
 

@@ -25,7 +25,7 @@ from bruce_mp.telemetry.spans import MAX_TOPICS, RECENT, Recent, Span, entry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from bruce_mp.protocol.client_wire import Message
+    from bruce_mp.protocol.client.messages import Message
     from bruce_mp.telemetry.copies import ByteSender, Copies
     from bruce_mp.telemetry.events import Event
 

@@ -9,7 +9,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

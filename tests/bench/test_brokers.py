@@ -14,16 +14,22 @@ from bench.brokers import STUCK, Sink, SinkCounts, started_brokers
 from bench.cases import Site
 from bench.tools import make_tools
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.protocol.broker_connection import BrokerConnection
-from bruce_mp.protocol.connection_events import MetadataReceived, ProduceAcked, ProducerIdReceived, Ready, Send
-from bruce_mp.protocol.kafka_types import PartitionData
-from bruce_mp.protocol.record_batch import Producer, Record, batch_header, encode_records
+from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
+from bruce_mp.protocol.kafka.connection_events import (
+    ConnectionReady,
+    MetadataReceived,
+    ProduceAcked,
+    ProducerIdReceived,
+    Send,
+)
+from bruce_mp.protocol.kafka.kafka_types import PartitionData
+from bruce_mp.protocol.kafka.record_batch import KafkaRecord, Producer, batch_header, encode_records
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bench.tools import Tools
-    from bruce_mp.protocol.connection_events import Event, Sent
+    from bruce_mp.protocol.kafka.connection_events import Event, SentRequest
 
 pytestmark = pytest.mark.process
 
@@ -47,7 +53,7 @@ class Client:
         self._connection.connecting(0.0)
         self._write(self._connection.connected(0.0))
         self._events: list[Event] = []
-        while not isinstance(self.event(), Ready):
+        while not isinstance(self.event(), ConnectionReady):
             pass
 
     def close(self) -> None:
@@ -66,7 +72,7 @@ class Client:
                     self._events.append(event)
         return self._events.pop(0)
 
-    def ask(self, sent: Sent) -> Event:
+    def ask(self, sent: SentRequest) -> Event:
         self._write(sent.buffers)
         return self.event()
 
@@ -87,7 +93,7 @@ class Client:
 
 
 def batch(topic: bytes, partition: int, producer: int, sequence: int, values: list[bytes]) -> PartitionData:
-    records = encode_records([Record(1, None, value) for value in values])
+    records = encode_records([KafkaRecord(1, None, value) for value in values])
     header = batch_header(records, len(values), 1, 1, producer=Producer(producer, 0, sequence))
     return PartitionData(topic, partition, records, header)
 

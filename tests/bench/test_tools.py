@@ -17,7 +17,7 @@ from bench.cases import Case
 from bench.corpus import datagrams, write_datagrams
 from bench.plain import run_plain
 from bench.tools import SendError, Tools, make_tools, run_sender
-from bruce_mp.protocol.client_wire import Message, parse_message
+from bruce_mp.protocol.client.messages import Message, parse_message
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.topics import BUILT_IN_LIMITS, UNBATCHED, BatchingKind, TopicBatching
 from bruce_mp.kernels import Lanes, set_state
-from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
 from bruce_mp.router.cluster import TopicView
 from bruce_mp.router.topics import Topic
 from bruce_mp.slab import layout as lay

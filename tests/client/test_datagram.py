@@ -23,7 +23,7 @@ from bruce_mp.client import (
     SendTimeoutError,
 )
 from bruce_mp.errors import LocalProtocolError
-from bruce_mp.protocol.client_wire import Message, Rejection, parse_message
+from bruce_mp.protocol.client.messages import Message, Rejection, parse_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

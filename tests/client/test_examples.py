@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.protocol.client_wire import Message, parse_message
+from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.supervisor.run_dir import TCP_ADDRESS
 from support.daemon import Daemon
 from support.stream_daemon import StreamDaemon
@@ -25,7 +25,7 @@ from support.stream_daemon import StreamDaemon
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from bruce_mp.protocol.client_wire import Rejection
+    from bruce_mp.protocol.client.messages import Rejection
 
 EXAMPLES: Final = Path(__file__).parents[2] / "docs" / "clients"
 BUILD_S: Final = 300

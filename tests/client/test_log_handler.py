@@ -13,7 +13,7 @@ import pytest
 
 from bruce_mp.client import DatagramClient, StreamClient
 from bruce_mp.client.log_handler import BruceHandler
-from bruce_mp.protocol.client_wire import Message, parse_message
+from bruce_mp.protocol.client.messages import Message, parse_message
 from support.stream_daemon import StreamDaemon
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 
 from bruce_mp.client.send import add_arguments, run
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.client_wire import Message, Rejection, parse_message
+from bruce_mp.protocol.client.messages import Message, Rejection, parse_message
 from support.stream_daemon import StreamDaemon
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from bruce_mp.client import (
 )
 from bruce_mp.client.stream import BREAKS_OF_ONE_MESSAGE
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.barrier_wire import BarrierStatus, Level
-from bruce_mp.protocol.client_wire import Message
+from bruce_mp.protocol.client.barrier import BarrierStatus, Level
+from bruce_mp.protocol.client.messages import Message
 from support.stream_daemon import StreamDaemon
 
 if TYPE_CHECKING:

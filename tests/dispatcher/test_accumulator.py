@@ -11,7 +11,7 @@ from bruce_mp.config.sections import BatchLimits
 from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
 from bruce_mp.dispatcher.accumulator import Accumulator
 from bruce_mp.kernels import ProcessRow, read_headers
-from bruce_mp.protocol.record_batch import Record
+from bruce_mp.protocol.kafka.record_batch import KafkaRecord
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.counters import Counter
 from support.put_records import put_records
@@ -40,7 +40,7 @@ def rules(table: TopicTable) -> Callable[[int], TopicBatching]:
 
 
 def one(slab: Slab, topic: int) -> Segment:
-    return put_records(slab, [[Record(0, b"", b"x")]], topic=topic)[0]
+    return put_records(slab, [[KafkaRecord(0, b"", b"x")]], topic=topic)[0]
 
 
 def add(gathering: Accumulator, slab: Slab, segments: list[Segment]) -> list[Segment]:

@@ -12,8 +12,8 @@ from bruce_mp.config.sections import Kafka
 from bruce_mp.dispatcher import ack_settlement
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.ipc.frames import EVERYTHING, FrameKind, Parcel
-from bruce_mp.protocol.kafka_types import PartitionAck
-from bruce_mp.protocol.record_batch import Record
+from bruce_mp.protocol.kafka.kafka_types import PartitionAck
+from bruce_mp.protocol.kafka.record_batch import KafkaRecord
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState, state_word
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SLOT: Final = 0
 NAMES: Final = (b"t1", b"t2")
 PARTITIONS: Final = 3
-RECORD: Final = Record(1_700_000_000_000, b"k", b"v" * 10)
+RECORD: Final = KafkaRecord(1_700_000_000_000, b"k", b"v" * 10)
 GEOMETRY: Final = Geometry(chunks=32, topics=16, partitions=16, landing_slots=4, landing_slot_size=1024)
 
 

@@ -13,8 +13,8 @@ from bruce_mp.dispatcher import compression
 from bruce_mp.dispatcher.adaptive_compression import BAD_IN_A_ROW, FIRST_REST
 from bruce_mp.dispatcher.compression import Compressor
 from bruce_mp.errors import LocalProtocolError
-from bruce_mp.protocol.api_versions import BrokerAbilities
-from bruce_mp.protocol.compression import Codec, decompress
+from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+from bruce_mp.protocol.kafka.compression import Codec, decompress
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter

@@ -11,9 +11,9 @@ from bruce_mp.config.sections import Compression, CompressionConfig
 from bruce_mp.dispatcher.compression import Compressor
 from bruce_mp.dispatcher.encode import BatchEncoder
 from bruce_mp.errors import SlabError
-from bruce_mp.protocol.api_versions import BrokerAbilities
-from bruce_mp.protocol.kafka_types import PartitionData
-from bruce_mp.protocol.record_batch import Record
+from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+from bruce_mp.protocol.kafka.kafka_types import PartitionData
+from bruce_mp.protocol.kafka.record_batch import KafkaRecord
 from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NOW: Final = 1_700_000_000_000
 Plain = frozenset[tuple[bytes, int]]
-RECORDS: Final = [Record(NOW + number, b"key", b"value" * 20) for number in range(10)]
+RECORDS: Final = [KafkaRecord(NOW + number, b"key", b"value" * 20) for number in range(10)]
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.ipc.frames import FrameKind, Parcel
-from bruce_mp.protocol.kafka_types import PartitionAck
-from bruce_mp.protocol.record_batch import Record
+from bruce_mp.protocol.kafka.kafka_types import PartitionAck
+from bruce_mp.protocol.kafka.record_batch import KafkaRecord
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.producer_id import store_producer
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SLOT: Final = 0
 CAN, CANNOT = 1, 2
-RECORDS: Final = [Record(1_700_000_000_000, b"k", b"v" * 10)] * 3
+RECORDS: Final = [KafkaRecord(1_700_000_000_000, b"k", b"v" * 10)] * 3
 
 
 class Nowhere:

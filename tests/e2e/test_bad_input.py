@@ -17,7 +17,7 @@ import pytest
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.client_wire import (
+from bruce_mp.protocol.client.messages import (
     ApiKey,
     Message,
     encode_any_partition,

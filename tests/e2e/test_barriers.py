@@ -16,8 +16,8 @@ import pytest
 from bruce_mp.client import StreamClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.barrier_wire import BarrierStatus, Level, encode_barrier
-from bruce_mp.protocol.client_wire import encode_any_partition
+from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
+from bruce_mp.protocol.client.messages import encode_any_partition
 from support.stream_inputs import TOPICS, ask, connect, daemon_in, message, read_answer
 
 if TYPE_CHECKING:

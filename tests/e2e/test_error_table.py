@@ -15,7 +15,7 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Action as FaultAction
 from bruce_mp.devbroker.faults import Fault
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.error_actions import ERROR_TABLE, Action, ErrorRow
+from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow
 from bruce_mp.slab.file import Slab
 from bruce_mp.telemetry.books import total
 from bruce_mp.telemetry.counters import Counter

@@ -14,8 +14,8 @@ import pytest
 
 from bruce_mp.client import FlushError, StreamClient
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.protocol.barrier_wire import BarrierStatus, Level
-from bruce_mp.protocol.fence_wire import EndReason, decode_ended, encode_begin, encode_end
+from bruce_mp.protocol.client.barrier import BarrierStatus, Level
+from bruce_mp.protocol.client.fence import EndReason, decode_ended, encode_begin, encode_end
 from bruce_mp.telemetry.clock import wall_ms
 from support.stream_inputs import TOPICS, ask, connect, daemon_in, message, names
 

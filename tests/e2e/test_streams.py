@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.protocol.client_wire import encode_any_partition
+from bruce_mp.protocol.client.messages import encode_any_partition
 from bruce_mp.slab import layout as lay
 from support.stream_inputs import TOPICS, connect, connections_of, daemon_in, message, names
 

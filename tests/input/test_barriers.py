@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.outcomes import Sections
 from bruce_mp.kernels import set_state
-from bruce_mp.protocol.barrier_wire import BarrierAnswer, BarrierStatus, Level, encode_barrier
+from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, Level, encode_barrier
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry, Slab
 from bruce_mp.slab.layout import RunState

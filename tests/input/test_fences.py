@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.kernels import TimestampWindow
-from bruce_mp.protocol.barrier_wire import BarrierStatus, Level, encode_barrier
-from bruce_mp.protocol.fence_wire import encode_begin, encode_end
+from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
+from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState
 from bruce_mp.telemetry.books import read_books

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from bruce_mp.kernels import TimestampWindow
-from bruce_mp.protocol.fence_wire import encode_begin, encode_end
+from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.protocol.barrier_wire import BarrierStatus, Level, encode_barrier
-from bruce_mp.protocol.fence_wire import EndReason, decode_ended, encode_begin, encode_end
+from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
+from bruce_mp.protocol.client.fence import EndReason, decode_ended, encode_begin, encode_end
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState

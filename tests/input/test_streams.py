@@ -13,7 +13,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.input.clients import TCP, UNIX, StreamClientState, StreamKind
 from bruce_mp.input.quotas import SenderRules
 from bruce_mp.kernels import set_state
-from bruce_mp.protocol.barrier_wire import Level, encode_barrier
+from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry, Slab
 from bruce_mp.slab.layout import RunState

@@ -9,8 +9,8 @@ import pytest
 from bruce_mp.config.accounts import Limits
 from bruce_mp.input.quotas import SenderRules
 from bruce_mp.kernels import ChunkPool, TimestampWindow, set_state
-from bruce_mp.protocol.barrier_wire import Level, encode_barrier
-from bruce_mp.protocol.fence_wire import encode_begin, encode_end
+from bruce_mp.protocol.client.barrier import Level, encode_barrier
+from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep

@@ -11,7 +11,7 @@ from kafka.record.memory_records import MemoryRecords
 
 from bruce_mp.errors import LocalProtocolError, SlabError
 from bruce_mp.kernels import encode, record_batch
-from bruce_mp.protocol.record_batch import NO_PRODUCER, Producer, Record, encode_records, read_batches
+from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER, KafkaRecord, Producer, encode_records, read_batches
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
@@ -33,19 +33,20 @@ timestamps = (
 sizes = st.integers(0, 300) | st.sampled_from([0, 63, 64, 8191, 8192, 8193, 16383, 16384, 200_000])
 keys = st.binary(max_size=10) | st.sampled_from([63, 64, 8192]).map(bytes)
 lists = st.lists(
-    st.tuples(timestamps, keys, sizes.map(bytes), header_lists).map(lambda fields: Record(*fields)),
+    st.tuples(timestamps, keys, sizes.map(bytes), header_lists).map(lambda fields: KafkaRecord(*fields)),
     min_size=1,
     max_size=6,
 )
 """Records in the slab's form: an empty key or value is b"", not None."""
-LARGEST: Final = [Record(NOW, bytes(8192), bytes(200_000), ((bytes(32767), bytes(30_000)),))] * 6
+LARGEST: Final = [KafkaRecord(NOW, bytes(8192), bytes(200_000), ((bytes(32767), bytes(30_000)),))] * 6
 
 
-def read_by_kafka_python(data: bytes) -> list[Record]:
+def read_by_kafka_python(data: bytes) -> list[KafkaRecord]:
     [batch] = list(MemoryRecords(data))
     assert batch.validate_crc()
     return [
-        Record(record.timestamp, record.key, record.value, _as_bytes(record.headers), record.offset) for record in batch
+        KafkaRecord(record.timestamp, record.key, record.value, _as_bytes(record.headers), record.offset)
+        for record in batch
     ]
 
 
@@ -53,7 +54,7 @@ def _as_bytes(headers: list[tuple[str, bytes | None]]) -> tuple[tuple[bytes, byt
     return tuple((key.encode(), value) for key, value in headers)
 
 
-def nulls(records: list[Record]) -> list[Record]:
+def nulls(records: list[KafkaRecord]) -> list[KafkaRecord]:
     """Return records in Kafka's form: empty is null, numbered from 0."""
     return [
         record._replace(key=record.key or None, value=record.value or None, offset=offset)
@@ -64,7 +65,7 @@ def nulls(records: list[Record]) -> list[Record]:
 @examples(80)
 @given(runs=st.lists(lists, min_size=1, max_size=3))
 @example(runs=[LARGEST] * 3)
-def test_it_writes_what_the_plain_encoder_writes(runs: list[list[Record]]) -> None:
+def test_it_writes_what_the_plain_encoder_writes(runs: list[list[KafkaRecord]]) -> None:
     records = [record for run in runs for record in run]
     with new_slab(ROOMY) as slab:
         encoded = encode(slab, put_records(slab, runs))
@@ -80,7 +81,7 @@ def test_it_writes_what_the_plain_encoder_writes(runs: list[list[Record]]) -> No
 @given(
     records=lists, producer=st.builds(Producer, st.integers(-1, MAX_INT64), st.integers(-1, 32766), st.integers(-1, 9))
 )
-def test_a_whole_batch_has_the_header_of_its_records(records: list[Record], producer: Producer) -> None:
+def test_a_whole_batch_has_the_header_of_its_records(records: list[KafkaRecord], producer: Producer) -> None:
     with new_slab(ROOMY) as slab:
         segments = put_records(slab, [records])
         encoded = encode(slab, segments)
@@ -94,14 +95,14 @@ def test_no_records_are_no_batch() -> None:
         record_batch(slab, [], NO_PRODUCER)
 
 
-def _readable(record: Record) -> Record:
+def _readable(record: KafkaRecord) -> KafkaRecord:
     """Return headers with text keys, as kafka-python expects."""
     return record._replace(headers=tuple((key.hex()[:9].encode(), value) for key, value in record.headers))
 
 
 @examples(30)
 @given(records=lists)
-def test_kafka_python_reads_it(records: list[Record]) -> None:
+def test_kafka_python_reads_it(records: list[KafkaRecord]) -> None:
     first = records[0].timestamp
     records = [_readable(record) for record in records if abs(record.timestamp - first) < 2**62][:2]
     with new_slab(ROOMY) as slab:
@@ -110,7 +111,7 @@ def test_kafka_python_reads_it(records: list[Record]) -> None:
 
 
 def test_an_empty_value_stays_empty_if_wanted_and_an_empty_key_never_does() -> None:
-    records = [Record(NOW, b"", b""), Record(NOW, b"k", b""), Record(NOW, b"k", b"v")]
+    records = [KafkaRecord(NOW, b"", b""), KafkaRecord(NOW, b"k", b""), KafkaRecord(NOW, b"k", b"v")]
     with new_slab() as slab:
         encoded = encode(slab, put_records(slab, [records]), keeps_empty=True)
     assert [(record.key, record.value) for record in read_by_kafka_python(whole_batch(*encoded))] == [
@@ -121,7 +122,7 @@ def test_an_empty_value_stays_empty_if_wanted_and_an_empty_key_never_does() -> N
 
 
 def test_more_records_than_small_numbers() -> None:
-    records = [Record(NOW + index * 3, b"", b"v") for index in range(9000)]
+    records = [KafkaRecord(NOW + index * 3, b"", b"v") for index in range(9000)]
     with new_slab(Geometry(chunks=128, topics=16, partitions=16, landing_slots=16, landing_slot_size=64)) as slab:
         encoded = encode(slab, put_records(slab, [records]))
     assert encoded.data == encode_records(records)
@@ -133,7 +134,7 @@ def test_nothing_is_an_empty_batch() -> None:
 
 
 def test_it_refuses_what_is_not_what_it_claims() -> None:
-    records = [Record(NOW, b"k", b"value"), Record(NOW, b"k", b"value")]
+    records = [KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]
     with new_slab() as slab:
         [segment] = put_records(slab, [records])
         for changed in (
@@ -156,7 +157,7 @@ def test_it_refuses_what_is_not_what_it_claims() -> None:
 @pytest.mark.parametrize("at", [0, 1, 3, 4, 5, 6])
 def test_it_refuses_headers_that_were_damaged_in_the_slab(at: int) -> None:
     with new_slab() as slab:
-        [segment] = put_records(slab, [[Record(NOW, b"k", b"v", ((b"a", b"1"),)), Record(NOW, b"k", b"v")]])
+        [segment] = put_records(slab, [[KafkaRecord(NOW, b"k", b"v", ((b"a", b"1"),)), KafkaRecord(NOW, b"k", b"v")]])
         headers_at = slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_HEADER + 2
         slab.view[headers_at + at] ^= 0x40
         with pytest.raises(SlabError):
@@ -167,7 +168,7 @@ def test_it_refuses_headers_that_were_damaged_in_the_slab(at: int) -> None:
 @pytest.mark.parametrize("which", [0, 1])
 def test_it_refuses_a_record_that_goes_past_its_run(field: int, which: int) -> None:
     with new_slab() as slab:
-        [segment] = put_records(slab, [[Record(NOW, b"k", b"value"), Record(NOW, b"k", b"value")]])
+        [segment] = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]])
         at = slab.chunk_at(segment.chunk) + segment.first + which * (lay.RECORD_HEADER + 8) + field
         for length in (3, 1000, 2**32 - 10):
             slab.words[at >> 2] += length

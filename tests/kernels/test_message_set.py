@@ -12,9 +12,9 @@ from kafka.record.memory_records import MemoryRecords
 
 from bruce_mp.errors import SlabError
 from bruce_mp.kernels import encode_message_set
-from bruce_mp.protocol.compression import Codec, compress
-from bruce_mp.protocol.message_set import MessageFormat, wrap_set
-from bruce_mp.protocol.record_batch import Record
+from bruce_mp.protocol.kafka.compression import Codec, compress
+from bruce_mp.protocol.kafka.message_set import MessageFormat, wrap_set
+from bruce_mp.protocol.kafka.record_batch import KafkaRecord
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
@@ -31,16 +31,16 @@ timestamps = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-1, 0, NOW]) | 
 sizes = st.integers(0, 300) | st.sampled_from([0, 8191, 8192, 8193, 100_000])
 keys = st.binary(max_size=10) | st.sampled_from([63, 8192]).map(bytes)
 lists = st.lists(
-    st.tuples(timestamps, keys, sizes.map(bytes)).map(lambda fields: Record(*fields)), min_size=1, max_size=6
+    st.tuples(timestamps, keys, sizes.map(bytes)).map(lambda fields: KafkaRecord(*fields)), min_size=1, max_size=6
 )
 """Records in the slab's form: an empty key or value is b"", not None."""
 
 
-def as_kafka_has_them(records: list[Record], message_format: MessageFormat) -> list[Record]:
+def as_kafka_has_them(records: list[KafkaRecord], message_format: MessageFormat) -> list[KafkaRecord]:
     """Return records in the format's form: empty is null, with the format's numbers and timestamps."""
     timed = message_format is MessageFormat.V1
     return [
-        Record(
+        KafkaRecord(
             record.timestamp if timed else NO_TIME,
             record.key or None,
             record.value or None,
@@ -50,14 +50,14 @@ def as_kafka_has_them(records: list[Record], message_format: MessageFormat) -> l
     ]
 
 
-def encoded_by_kafka_python(records: list[Record], message_format: MessageFormat) -> bytes:
+def encoded_by_kafka_python(records: list[KafkaRecord], message_format: MessageFormat) -> bytes:
     builder = LegacyRecordBatchBuilder(int(message_format), 0, UNLIMITED)
     for record in as_kafka_has_them(records, message_format):
         builder.append(record.offset, record.timestamp, record.key, record.value)
     return bytes(builder.build())
 
 
-def read_by_kafka_python(data: bytes) -> list[Record]:
+def read_by_kafka_python(data: bytes) -> list[KafkaRecord]:
     """Decode message sets and wrappers, with a check of their checksums."""
     found = []
     for batch in MemoryRecords(data):
@@ -65,13 +65,13 @@ def read_by_kafka_python(data: bytes) -> list[Record]:
         for record in batch:
             assert record.validate_crc()
             timestamp = NO_TIME if record.timestamp is None else record.timestamp
-            found.append(Record(timestamp, record.key, record.value, offset=record.offset))
+            found.append(KafkaRecord(timestamp, record.key, record.value, offset=record.offset))
     return found
 
 
 def test_known_bytes_of_format_0() -> None:
     with new_slab() as slab:
-        segments = put_records(slab, [[Record(NOW, b"k", b"value"), Record(NOW + 1, b"", b"")]])
+        segments = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW + 1, b"", b"")]])
         encoded = encode_message_set(slab, segments, MessageFormat.V0)
     assert encoded.data == bytes.fromhex(
         "0000000000000000 00000014 8faa5588 00 00 00000001 6b 00000005 76616c7565"
@@ -82,7 +82,7 @@ def test_known_bytes_of_format_0() -> None:
 
 def test_known_bytes_of_format_1() -> None:
     with new_slab() as slab:
-        segments = put_records(slab, [[Record(NOW, b"k", b"value"), Record(NOW + 1, b"", b"")]])
+        segments = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW + 1, b"", b"")]])
         encoded = encode_message_set(slab, segments, MessageFormat.V1)
     assert encoded.data == bytes.fromhex(
         "0000000000000000 0000001c 817899cb 01 00 0000018bcfe56800 00000001 6b 00000005 76616c7565"
@@ -95,15 +95,17 @@ def test_known_bytes_of_format_1() -> None:
 def test_record_headers_are_left_out(message_format: MessageFormat) -> None:
     headers = ((b"a", b"1"), (b"b", None))
     with new_slab() as slab:
-        plain = put_records(slab, [[Record(NOW, b"k", b"value"), Record(NOW, b"k", b"value")]])
-        headed = put_records(slab, [[Record(NOW, b"k", b"value", headers), Record(NOW, b"k", b"value", headers)]])
+        plain = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]])
+        headed = put_records(
+            slab, [[KafkaRecord(NOW, b"k", b"value", headers), KafkaRecord(NOW, b"k", b"value", headers)]]
+        )
         assert encode_message_set(slab, headed, message_format) == encode_message_set(slab, plain, message_format)
 
 
 @pytest.mark.parametrize("message_format", FORMATS)
 @examples(60)
 @given(runs=st.lists(lists, min_size=1, max_size=3))
-def test_it_writes_what_kafka_python_writes(runs: list[list[Record]], message_format: MessageFormat) -> None:
+def test_it_writes_what_kafka_python_writes(runs: list[list[KafkaRecord]], message_format: MessageFormat) -> None:
     records = [record for run in runs for record in run]
     if sum(len(record.value or b"") for record in records) > 48 * lay.CHUNK_BYTES:
         records = records[:1]
@@ -126,7 +128,9 @@ def test_it_writes_what_kafka_python_writes(runs: list[list[Record]], message_fo
 )
 @examples(20)
 @given(records=lists)
-def test_kafka_python_unpacks_a_wrapper(records: list[Record], message_format: MessageFormat, codec: Codec) -> None:
+def test_kafka_python_unpacks_a_wrapper(
+    records: list[KafkaRecord], message_format: MessageFormat, codec: Codec
+) -> None:
     records = records[:3]
     with new_slab(ROOMY) as slab:
         data, count, latest = encode_message_set(slab, put_records(slab, [records]), message_format)
@@ -136,7 +140,7 @@ def test_kafka_python_unpacks_a_wrapper(records: list[Record], message_format: M
 
 @pytest.mark.parametrize("message_format", FORMATS)
 def test_an_empty_value_stays_empty_if_wanted_and_an_empty_key_never_does(message_format: MessageFormat) -> None:
-    records = [Record(NOW, b"", b""), Record(NOW, b"k", b""), Record(NOW, b"k", b"v")]
+    records = [KafkaRecord(NOW, b"", b""), KafkaRecord(NOW, b"k", b""), KafkaRecord(NOW, b"k", b"v")]
     with new_slab() as slab:
         data, _, _ = encode_message_set(slab, put_records(slab, [records]), message_format, keeps_empty=True)
     assert [(record.key, record.value) for record in read_by_kafka_python(data)] == [
@@ -153,7 +157,7 @@ def test_nothing_is_an_empty_set() -> None:
 
 def test_it_refuses_what_is_not_what_it_claims() -> None:
     with new_slab() as slab:
-        [segment] = put_records(slab, [[Record(NOW, b"k", b"value"), Record(NOW, b"k", b"value")]])
+        [segment] = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]])
         for changed in (
             segment._replace(records=3),
             segment._replace(records=0),
@@ -171,7 +175,7 @@ def test_it_refuses_what_is_not_what_it_claims() -> None:
 @pytest.mark.parametrize("which", [0, 1])
 def test_it_refuses_a_record_that_goes_past_its_run(field: int, which: int) -> None:
     with new_slab() as slab:
-        [segment] = put_records(slab, [[Record(NOW, b"k", b"value"), Record(NOW, b"k", b"value")]])
+        [segment] = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]])
         at = slab.chunk_at(segment.chunk) + segment.first + which * (lay.RECORD_HEADER + 8) + field
         for length in (3, 1000, 2**32 - 10):
             slab.words[at >> 2] += length

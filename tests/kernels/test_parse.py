@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import Failure
 from bruce_mp.kernels.pure.parse import Batch, parse
-from bruce_mp.protocol.client_headers import decode_headers
-from bruce_mp.protocol.client_wire import Message, Rejection, encode_any_partition, encode_partition_key, parse_message
+from bruce_mp.protocol.client.messages import (
+    Message,
+    Rejection,
+    encode_any_partition,
+    encode_partition_key,
+    parse_message,
+)
+from bruce_mp.protocol.client.record_headers import decode_headers
 from support.examples import examples
 from support.headers import header_lists
 

@@ -23,7 +23,7 @@ from bruce_mp.kernels import (
     time_span,
     write_sequence,
 )
-from bruce_mp.protocol.client_wire import Message
+from bruce_mp.protocol.client.messages import Message
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.runs import Record, Segment, read_run, segment_records, segment_words

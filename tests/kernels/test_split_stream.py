@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import SplitStop, split_stream
 from bruce_mp.kernels.pure.parse import parse
-from bruce_mp.protocol.barrier_wire import BARRIER_KEY, Level, encode_barrier
-from bruce_mp.protocol.client_wire import Rejection, encode_any_partition, parse_message
-from bruce_mp.protocol.fence_wire import BEGIN_KEY, END_KEY
+from bruce_mp.protocol.client.barrier import BARRIER_KEY, Level, encode_barrier
+from bruce_mp.protocol.client.fence import BEGIN_KEY, END_KEY
+from bruce_mp.protocol.client.messages import Rejection, encode_any_partition, parse_message
 from kernels.test_parse import as_oracle_says, damaged, good
 from support.examples import examples
 

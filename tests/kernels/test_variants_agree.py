@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bruce_mp.errors import SlabError
 from bruce_mp.kernels import CHOICE, TimestampWindow
-from bruce_mp.protocol.message_set import MessageFormat
+from bruce_mp.protocol.kafka.message_set import MessageFormat
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState, state_word

@@ -16,8 +16,8 @@ from kafka.protocol.metadata import ApiVersionsResponse
 
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.network.broker_socket import BrokerSocket
-from bruce_mp.protocol.connection_events import Cause, Closed, Failed, Ready
-from bruce_mp.protocol.kafka_types import PartitionData
+from bruce_mp.protocol.kafka.connection_events import Cause, Closed, ConnectionReady, Failed
+from bruce_mp.protocol.kafka.kafka_types import PartitionData
 from support.ports import ReservedPort
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from bruce_mp.network.resolver import Address
-    from bruce_mp.protocol.connection_events import Event
+    from bruce_mp.protocol.kafka.connection_events import Event
 
 TIMEOUT_S: Final = 10.0
 SHORT_S: Final = 0.4
@@ -114,7 +114,7 @@ class Client:
         return event
 
     def wait_ready(self) -> None:
-        assert isinstance(self.next_event(), Ready)
+        assert isinstance(self.next_event(), ConnectionReady)
 
     def send_produce(self, size: int) -> bytes:
         """Send a Produce request with `size` bytes of records and return its bytes."""
@@ -336,7 +336,7 @@ def test_an_idle_connection_that_is_closed_is_no_failure(stack: ExitStack, serve
     server.play(script)
     client = Client(stack, Names(server.address))
     client.run_until(lambda: len(client.events) == 2)
-    assert isinstance(client.events[0], Ready)
+    assert isinstance(client.events[0], ConnectionReady)
     assert isinstance(client.events[1], Closed)
 
 
@@ -421,7 +421,7 @@ def test_after_close_nothing_is_heard(stack: ExitStack, server: Server) -> None:
     client.closes_at_once = True
     client.run_until(lambda: bool(client.events))
     client.run_for(0.1)
-    assert [type(event) for event in client.events] == [Ready]
+    assert [type(event) for event in client.events] == [ConnectionReady]
 
 
 def test_closing_while_connecting_is_silent(stack: ExitStack, silent_address: Address) -> None:

@@ -29,7 +29,7 @@ from support.certificates import Authority
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bruce_mp.protocol.sasl import Mechanism
+    from bruce_mp.protocol.kafka.sasl import Mechanism
 
 TIMEOUT_S: Final = 20.0
 

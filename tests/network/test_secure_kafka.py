@@ -15,8 +15,8 @@ from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.network.connection_security import security_of
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
-from bruce_mp.protocol.connection_events import Cause, Failed, MetadataReceived, Ready
-from bruce_mp.protocol.scram import SCRAM_HASHES
+from bruce_mp.protocol.kafka.connection_events import Cause, ConnectionReady, Failed, MetadataReceived
+from bruce_mp.protocol.kafka.scram import SCRAM_HASHES
 from support.certificates import Authority
 from support.kafka_dist import NEWEST
 from support.kafka_secure import OLD_PASSWORD, PASSWORDS, SESSION_MS, OldKafka, SecureKafka, unsigned_token
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from bruce_mp.protocol.connection_events import Event
+    from bruce_mp.protocol.kafka.connection_events import Event
 
 pytestmark = [pytest.mark.kafka, pytest.mark.process]
 
@@ -81,7 +81,7 @@ class Client:
 
     def assert_good(self) -> None:
         self.run_until(lambda: self.events)
-        assert isinstance(self.events[-1], Ready), self.events[-1]
+        assert isinstance(self.events[-1], ConnectionReady), self.events[-1]
         self.ask_for_metadata()
 
     def failure(self) -> Failed:
@@ -170,7 +170,7 @@ def test_a_login_is_renewed_before_it_ends(
         client.run_until(lambda: not client.socket.is_writing)
         client.ask_for_metadata()
         client.run_for(0.1)
-    assert not any(isinstance(event, Ready) for event in client.events[1:])
+    assert not any(isinstance(event, ConnectionReady) for event in client.events[1:])
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_a_login_where_none_is_expected(stack: ExitStack, kafka: SecureKafka, tm
 def test_no_login_where_one_is_expected(stack: ExitStack, kafka: SecureKafka) -> None:
     client = Client(stack, kafka.at("SASL_PLAIN"), Tls(), Sasl())
     client.run_until(lambda: client.events)
-    assert isinstance(client.events[-1], Ready)
+    assert isinstance(client.events[-1], ConnectionReady)
     client.socket.send(client.socket.connection.request_metadata(None, time.monotonic()).buffers)
     client.run_until(lambda: len(client.events) > 1)
     failure = client.events[-1]

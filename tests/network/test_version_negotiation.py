@@ -16,15 +16,15 @@ from kafka.protocol.metadata import ApiVersionsResponse, MetadataResponse
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.network.version_probe import VersionProbes
-from bruce_mp.protocol import broker_connection
-from bruce_mp.protocol.api_versions import BEFORE_API_VERSIONS, BrokerAbilities
-from bruce_mp.protocol.connection_events import Cause, Failed, Ready
+from bruce_mp.protocol.kafka import broker_connection
+from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, BrokerAbilities
+from bruce_mp.protocol.kafka.connection_events import Cause, ConnectionReady, Failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bruce_mp.network.resolver import Address
-    from bruce_mp.protocol.connection_events import Event
+    from bruce_mp.protocol.kafka.connection_events import Event
 
 TIMEOUT_S: Final = 10.0
 VERSIONS_TIMEOUT_S: Final = 1.0
@@ -167,7 +167,7 @@ def connect(stack: ExitStack, server: Server, openings: VersionProbes | None = N
 @pytest.mark.parametrize("deed", [closes, resets, is_silent])
 def test_an_old_broker_is_found_out(stack: ExitStack, deed: Deed) -> None:
     server = serve(stack, old_broker(deed))
-    assert connect(stack, server) == [Ready(BEFORE_API_VERSIONS)]
+    assert connect(stack, server) == [ConnectionReady(BEFORE_API_VERSIONS)]
     assert server.asked == [[VERSIONS], [METADATA, VERSIONS], [METADATA]]
 
 
@@ -175,14 +175,14 @@ def test_what_was_found_out_spares_the_next_connection_the_question(stack: ExitS
     server = serve(stack, [*old_broker(closes), {METADATA: gives_metadata}])
     openings = VersionProbes()
     connect(stack, server, openings)
-    assert connect(stack, server, openings) == [Ready(BEFORE_API_VERSIONS)]
+    assert connect(stack, server, openings) == [ConnectionReady(BEFORE_API_VERSIONS)]
     assert server.asked[3:] == [[METADATA]]
 
 
 @pytest.mark.parametrize("deed", [closes, is_silent])
 def test_a_broker_of_today_is_not_taken_for_an_old_one(stack: ExitStack, deed: Deed) -> None:
     server = serve(stack, [{VERSIONS: deed}, {METADATA: gives_metadata, VERSIONS: says_versions}])
-    assert connect(stack, server) == [Ready(BrokerAbilities(9, 9, 4))]
+    assert connect(stack, server) == [ConnectionReady(BrokerAbilities(9, 9, 4))]
 
 
 def test_a_broker_that_goes_down_is_not_taken_for_an_old_one(stack: ExitStack) -> None:
@@ -199,9 +199,9 @@ def test_a_broker_that_was_replaced_by_a_newer_one_is_asked_again(stack: ExitSta
     connect(stack, server, openings)
     (event,) = connect(stack, server, openings)
     assert isinstance(event, Failed)
-    assert connect(stack, server, openings) == [Ready(BrokerAbilities(9, 9, 4))]
+    assert connect(stack, server, openings) == [ConnectionReady(BrokerAbilities(9, 9, 4))]
 
 
 def test_a_release_that_is_told_is_not_asked(stack: ExitStack) -> None:
     server = serve(stack, [{METADATA: gives_metadata}])
-    assert connect(stack, server, VersionProbes("0.9.0.1")) == [Ready(BEFORE_API_VERSIONS)]
+    assert connect(stack, server, VersionProbes("0.9.0.1")) == [ConnectionReady(BEFORE_API_VERSIONS)]

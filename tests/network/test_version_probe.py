@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bruce_mp.network.version_probe import TRUSTED_S, VersionProbes
-from bruce_mp.protocol.api_versions import BEFORE_API_VERSIONS
-from bruce_mp.protocol.opening import ASK, LOOK_AGAIN, assume
+from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS
+from bruce_mp.protocol.kafka.opening import ASK, LOOK_AGAIN, assume
 
 PLACE = ("b1", 9092)
 OTHER = ("b1", 9093)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bruce_mp.ipc.control_messages import DebugTopics
 from bruce_mp.pipeline.msg_debug import WireTap
-from bruce_mp.protocol.record_batch import Record
+from bruce_mp.protocol.kafka.record_batch import KafkaRecord
 from bruce_mp.telemetry.copies import Copies, Target, decode_copies
 from support.put_records import put_records
 from support.slabs import new_slab
@@ -24,7 +24,7 @@ def test_what_is_damaged_is_not_copied_and_stops_nobody() -> None:
     with new_slab() as slab:
         tap = WireTap(slab, Copies(sender, lambda *_: None))
         tap.choose(DebugTopics((b"t1",)))
-        first, second, third = put_records(slab, [[Record(0, None, value)] for value in (b"a", b"b", b"c")])
+        first, second, third = put_records(slab, [[KafkaRecord(0, None, value)] for value in (b"a", b"b", b"c")])
         tap.copy(Target.MSG_GOT_ACK, b"t1", [first, second._replace(generation=second.generation + 1), third])
         tap.flush()
     assert sender.values == [b"a", b"c"]

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from bruce_mp.protocol.broker_connection import BrokerConnection
-from bruce_mp.protocol.compression import Codec, compress
-from bruce_mp.protocol.connection_events import (
+from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
+from bruce_mp.protocol.kafka.compression import Codec, compress
+from bruce_mp.protocol.kafka.connection_events import (
+    ConnectionReady,
     Event,
     Failed,
     MetadataReceived,
     ProduceAcked,
     ProducerIdReceived,
-    Ready,
     Send,
-    Sent,
+    SentRequest,
 )
-from bruce_mp.protocol.kafka_types import PartitionAck, PartitionData
-from bruce_mp.protocol.record_batch import NO_PRODUCER, Producer, Record, encode_records
+from bruce_mp.protocol.kafka.kafka_types import PartitionAck, PartitionData
+from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER, KafkaRecord, Producer, encode_records
 from support.whole_batch import whole_batch
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Client:
                 assert isinstance(event, kind)
                 return event
 
-    def send(self, sent: Sent) -> int:
+    def send(self, sent: SentRequest) -> int:
         self._socket.sendall(b"".join(sent.buffers))
         return sent.correlation_id
 
@@ -89,21 +89,21 @@ class Client:
 def connected(kafka: KafkaCluster) -> Iterator[Client]:
     client = Client(kafka.port(1))
     try:
-        client.wait(Ready)
+        client.wait(ConnectionReady)
         yield client
     finally:
         client.close()
 
 
-def batch_of(records: list[Record], codec: Codec = Codec.NONE, producer: Producer = NO_PRODUCER) -> bytes:
+def batch_of(records: list[KafkaRecord], codec: Codec = Codec.NONE, producer: Producer = NO_PRODUCER) -> bytes:
     section = compress(codec, None, encode_records(records))
     latest = max(record.timestamp for record in records)
     return whole_batch(section, len(records), records[0].timestamp, latest, codec=codec, producer=producer)
 
 
-def some_records(first: int, count: int) -> list[Record]:
+def some_records(first: int, count: int) -> list[KafkaRecord]:
     numbers = range(first, first + count)
-    return [Record(NOW_MS - 7 * n, b"key %d" % n, b"value " * (n % 50 + 1), ((b"h", b"%d" % n),)) for n in numbers]
+    return [KafkaRecord(NOW_MS - 7 * n, b"key %d" % n, b"value " * (n % 50 + 1), ((b"h", b"%d" % n),)) for n in numbers]
 
 
 def test_learns_what_the_cluster_is(kafka_versions: KafkaCluster) -> None:

@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bruce_mp.errors import RemoteProtocolError
-from bruce_mp.protocol.api_versions import BrokerAbilities
-from bruce_mp.protocol.connection_events import Cause, Closed, Failed, MetadataReceived, ProducerIdReceived, Ready, Sent
-from bruce_mp.protocol.kafka_types import (
+from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+from bruce_mp.protocol.kafka.connection_events import (
+    Cause,
+    Closed,
+    ConnectionReady,
+    Failed,
+    MetadataReceived,
+    ProducerIdReceived,
+    SentRequest,
+)
+from bruce_mp.protocol.kafka.kafka_types import (
     BrokerAddress,
     ClusterMetadata,
     PartitionMetadata,
@@ -22,14 +30,14 @@ from bruce_mp.router.cluster import Address, view_of
 from bruce_mp.router.metadata_fetch import MetadataFetcher
 
 if TYPE_CHECKING:
-    from bruce_mp.protocol.connection_events import Event
+    from bruce_mp.protocol.kafka.connection_events import Event
     from bruce_mp.router.metadata_fetch import FetchResult
 
 BOOTSTRAP: Final = [Address("seed", 9092)]
 METADATA: Final = ClusterMetadata({1: BrokerAddress("one", 9092)}, {})
 REFUSED: Final = Failed(RemoteProtocolError("Broker one:9092 cannot be reached."), Cause.CLOSED_BY_BROKER, ())
-READY: Final = Ready(BrokerAbilities(9, 9, 4))
-TOO_OLD: Final = Ready(BrokerAbilities(2, 1, None))
+READY: Final = ConnectionReady(BrokerAbilities(9, 9, 4))
+TOO_OLD: Final = ConnectionReady(BrokerAbilities(2, 1, None))
 ANSWERED: Final = MetadataReceived(1, METADATA)
 
 
@@ -43,12 +51,12 @@ class FakeConnection:
     def __init__(self) -> None:
         self.asked: list[list[bytes] | None] = []
 
-    def request_metadata(self, topics: list[bytes] | None, _now: float) -> Sent:
+    def request_metadata(self, topics: list[bytes] | None, _now: float) -> SentRequest:
         self.asked.append(topics)
-        return Sent(1, [])
+        return SentRequest(1, [])
 
-    def init_producer_id(self, _now: float) -> Sent:
-        return Sent(2, [])
+    def init_producer_id(self, _now: float) -> SentRequest:
+        return SentRequest(2, [])
 
 
 class FakeSocket:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bruce_mp.kernels import set_state
-from bruce_mp.protocol.record_batch import Record
+from bruce_mp.protocol.kafka.record_batch import KafkaRecord
 from bruce_mp.router.slab_tables import EVERY_MS, SlabTables
 from bruce_mp.slab.layout import RunState
 from support.put_records import put_records
@@ -16,7 +16,7 @@ def test_a_topic_with_messages_in_the_slab_keeps_its_entry() -> None:
     with new_slab() as slab:
         tables = SlabTables(slab)
         numbers = [tables.topics.add(name, 1) for name in NAMES]
-        segments = put_records(slab, [[Record(0, b"", b"x")]], topic=numbers[2])
+        segments = put_records(slab, [[KafkaRecord(0, b"", b"x")]], topic=numbers[2])
         freed = tables.free({b"t1"}, lambda: {numbers[1]}, 0)
         assert freed == numbers[3:]
         assert set(tables.topics.known()) == {b"t1", b"t2", b"t3"}
@@ -32,7 +32,7 @@ def test_the_slab_is_not_searched_all_the_time() -> None:
     with new_slab() as slab:
         tables = SlabTables(slab)
         numbers = [tables.topics.add(name, 1) for name in NAMES]
-        segments = put_records(slab, [[Record(0, b"", b"x")]], topic=numbers[0])
+        segments = put_records(slab, [[KafkaRecord(0, b"", b"x")]], topic=numbers[0])
         existing = set(NAMES[1:])
         assert tables.free(existing, set, 0) == []
         set_state(slab, segments, RunState.DELIVERED)

@@ -7,16 +7,24 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bruce_mp.errors import RemoteProtocolError
-from bruce_mp.protocol.api_versions import BrokerAbilities
-from bruce_mp.protocol.connection_events import Cause, Closed, Failed, MetadataReceived, Ready, Sent, TopicsMade
-from bruce_mp.protocol.kafka_types import BrokerAddress, ClusterMetadata, TopicMetadata
+from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+from bruce_mp.protocol.kafka.connection_events import (
+    Cause,
+    Closed,
+    ConnectionReady,
+    Failed,
+    MetadataReceived,
+    SentRequest,
+    TopicsMade,
+)
+from bruce_mp.protocol.kafka.kafka_types import BrokerAddress, ClusterMetadata, TopicMetadata
 from bruce_mp.router.cluster import Address
 from bruce_mp.router.topic_creation import TopicCreator, TopicSize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from bruce_mp.protocol.connection_events import Event
+    from bruce_mp.protocol.kafka.connection_events import Event
 
 BROKERS: Final = [Address("one", 9092), Address("two", 9092)]
 NAMES: Final = [b"a", b"b"]
@@ -24,8 +32,8 @@ REFUSED: Final = Failed(RemoteProtocolError("Broker one:9092 cannot be reached."
 NOT_CONTROLLER: Final = 41
 
 
-def ready(create_topics_version: int | None) -> Ready:
-    return Ready(BrokerAbilities(9, 9, 4, create_topics_version))
+def ready(create_topics_version: int | None) -> ConnectionReady:
+    return ConnectionReady(BrokerAbilities(9, 9, 4, create_topics_version))
 
 
 class FakeConnection:
@@ -34,14 +42,14 @@ class FakeConnection:
     def __init__(self, asked: list[object]) -> None:
         self.asked = asked
 
-    def create_topics(self, names: Sequence[bytes], _now: float, **sizes: int) -> Sent:
+    def create_topics(self, names: Sequence[bytes], _now: float, **sizes: int) -> SentRequest:
         self.asked.append(("create", names, sizes["partitions"], sizes["replication"]))
-        return Sent(1, [])
+        return SentRequest(1, [])
 
-    def request_metadata(self, names: Sequence[bytes], _now: float, *, allow_auto_topic_creation: bool) -> Sent:
+    def request_metadata(self, names: Sequence[bytes], _now: float, *, allow_auto_topic_creation: bool) -> SentRequest:
         assert allow_auto_topic_creation
         self.asked.append(("metadata", names))
-        return Sent(1, [])
+        return SentRequest(1, [])
 
 
 class FakeSocket:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
 from bruce_mp.spark.encode import STAMP_KEY, Encoder
 
 NOW: Final = 1_700_000_000_123

@@ -13,8 +13,8 @@ from pyspark.errors import AnalysisException, PythonException
 
 import bruce_mp.spark
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.barrier_wire import Barrier, BarrierAnswer, BarrierStatus
-from bruce_mp.protocol.client_wire import Message, parse_message
+from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
+from bruce_mp.protocol.client.messages import Message, parse_message
 from support.stream_sink import StreamSink, all_delivered
 
 if TYPE_CHECKING:

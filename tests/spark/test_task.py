@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.barrier_wire import Barrier, BarrierAnswer, BarrierStatus, Level
-from bruce_mp.protocol.client_wire import Message, parse_message
-from bruce_mp.protocol.fence_wire import EndReason, encode_ended
+from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus, Level
+from bruce_mp.protocol.client.fence import EndReason, encode_ended
+from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.spark.errors import RowError, TaskError
 from bruce_mp.spark.ledger import Attempt, Sent, write_ledger
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions

@@ -15,7 +15,7 @@ import pytest
 
 from bruce_mp import __version__
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.error_actions import ERROR_TABLE
+from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow

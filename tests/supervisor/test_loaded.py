@@ -19,7 +19,7 @@ from support.daemon import Daemon
 
 NOT_KAFKA_S_CLIENTS: Final = {"kafka.admin", "kafka.consumer", "kafka.producer", "kafka.net", "kafka.protocol.admin"}
 NOT_CODECS: Final = {"cramjam", "lz4", "snappy", "zstandard"}
-NOT_SECURITY: Final = {"hmac", "secrets", "ssl", "bruce_mp.protocol.scram"}
+NOT_SECURITY: Final = {"hmac", "secrets", "ssl", "bruce_mp.protocol.kafka.scram"}
 NOT_A_DAEMON_S: Final = {"argparse", "asyncio", "email", "http", "psutil", "tomllib", "bruce_mp.config.load"}
 NOT_PAGES: Final = {"flask", "jinja2", "werkzeug"}
 ON_THE_PATH: Final = NOT_CODECS | NOT_SECURITY | NOT_A_DAEMON_S | NOT_PAGES

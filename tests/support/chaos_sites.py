@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 
 from bruce_mp.devbroker.faults import Action as FaultAction
 from bruce_mp.devbroker.faults import Fault
-from bruce_mp.protocol.error_actions import ERROR_TABLE, Action, ErrorRow
+from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow
 from support.traffic import Seen
 
 if TYPE_CHECKING:

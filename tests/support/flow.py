@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import unpack_parcels
-from bruce_mp.protocol.kafka_types import PartitionAck
+from bruce_mp.protocol.kafka.kafka_types import PartitionAck
 from bruce_mp.router.cluster import Address, ClusterView, TopicView
 from bruce_mp.slab.layout import RunState
 from bruce_mp.telemetry.books import read_books

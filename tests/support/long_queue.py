@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.protocol.client_wire import encode_any_partition
+from bruce_mp.protocol.client.messages import encode_any_partition
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from support.daemon import Daemon

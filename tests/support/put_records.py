@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bruce_mp.kernels.pure.lane import Head, Lane
-from bruce_mp.protocol.client_headers import encode_headers
+from bruce_mp.protocol.client.record_headers import encode_headers
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.handover_tickets import HandoverTickets
 from support.slabs import INPUT_ROW
 
 if TYPE_CHECKING:
-    from bruce_mp.protocol.record_batch import Record
+    from bruce_mp.protocol.kafka.record_batch import KafkaRecord
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
 
-def put_records(slab: Slab, runs: list[list[Record]], topic: int = 1) -> list[Segment]:
+def put_records(slab: Slab, runs: list[list[KafkaRecord]], topic: int = 1) -> list[Segment]:
     """Store each list of records as a run in separate chunks."""
     pool = ChunkPool(slab, INPUT_ROW)
     segments = []

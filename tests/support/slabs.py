@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import Lanes
-from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from bruce_mp.kernels import Ingested, Windows
-    from bruce_mp.protocol.client_headers import Header
+    from bruce_mp.protocol.client.record_headers import Header
     from bruce_mp.slab.runs import Segment
 
 SMALL: Final = Geometry(chunks=16, topics=16, partitions=16, landing_slots=16, landing_slot_size=4096)

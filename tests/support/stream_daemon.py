@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.protocol.barrier_wire import (
+from bruce_mp.protocol.client.barrier import (
     BARRIER_KEY,
     Barrier,
     BarrierAnswer,
@@ -15,7 +15,7 @@ from bruce_mp.protocol.barrier_wire import (
     decode_barrier,
     encode_answer,
 )
-from bruce_mp.protocol.client_wire import parse_message
+from bruce_mp.protocol.client.messages import parse_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from bruce_mp.errors import DiscardReason
-    from bruce_mp.protocol.client_wire import Message, Rejection
+    from bruce_mp.protocol.client.messages import Message, Rejection
 
 __all__ = ["StreamDaemon"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.protocol.barrier_wire import Level, decode_answer, encode_barrier
-from bruce_mp.protocol.client_wire import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.barrier import Level, decode_answer, encode_barrier
+from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from bruce_mp.supervisor.run_dir import TCP_ADDRESS
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bruce_mp.devbroker.control import DevBroker
-    from bruce_mp.protocol.barrier_wire import BarrierAnswer
+    from bruce_mp.protocol.client.barrier import BarrierAnswer
     from support.kafka_cluster import KafkaCluster
 
 __all__ = ["TOPICS", "WORKERS", "ask", "connect", "connections_of", "daemon_in", "message", "names", "read_answer"]

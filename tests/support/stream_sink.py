@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.protocol.barrier_wire import (
+from bruce_mp.protocol.client.barrier import (
     BARRIER_KEY,
     Barrier,
     BarrierAnswer,
@@ -20,7 +20,7 @@ from bruce_mp.protocol.barrier_wire import (
     decode_barrier,
     encode_answer,
 )
-from bruce_mp.protocol.fence_wire import BEGIN_KEY, END_KEY, decode_begin
+from bruce_mp.protocol.client.fence import BEGIN_KEY, END_KEY, decode_begin
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from bruce_mp.input.spills import Spills
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.kernels import Lanes
-from bruce_mp.protocol.barrier_wire import BarrierAnswer, decode_answer
+from bruce_mp.protocol.client.barrier import BarrierAnswer, decode_answer
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.rows import ProcessRow

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bruce_mp.protocol.compression import Codec
-from bruce_mp.protocol.record_batch import NO_PRODUCER, Producer, batch_header
+from bruce_mp.protocol.kafka.compression import Codec
+from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER, Producer, batch_header
 
 __all__ = ["whole_batch"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
-from bruce_mp.protocol.client_wire import Message
+from bruce_mp.protocol.client.messages import Message
 from bruce_mp.telemetry.copies import Copies, Target, decode_copies
 from bruce_mp.telemetry.discards import DiscardReporter, FileCopies
 from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent, News, decode_events, encode_events

@@ -1,4 +1,4 @@
-# The wire format of clients: big-endian numbers, and record headers as in `protocol/client_headers.py`.
+# The wire format of clients: big-endian numbers, and record headers as in `protocol/client/record_headers.py`.
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 

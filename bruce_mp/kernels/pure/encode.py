@@ -11,16 +11,16 @@ from struct import Struct, error
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
-from bruce_mp.protocol.client_headers import decode_headers
-from bruce_mp.protocol.record_batch import batch_header
-from bruce_mp.protocol.varints import encode_varint, wrap_int64
+from bruce_mp.protocol.client.record_headers import decode_headers
+from bruce_mp.protocol.kafka.record_batch import batch_header
+from bruce_mp.protocol.kafka.varints import encode_varint, wrap_int64
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import segment_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bruce_mp.protocol.record_batch import Producer
+    from bruce_mp.protocol.kafka.record_batch import Producer
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from bruce_mp.protocol.client_headers import decode_headers
-from bruce_mp.protocol.client_wire import Message
+from bruce_mp.protocol.client.messages import Message
+from bruce_mp.protocol.client.record_headers import decode_headers
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import segment_records, split
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
 from bruce_mp.errors import SlabError
-from bruce_mp.protocol.message_set import COVERED, CRC_BYTES, LENGTH, NULL, UNCOVERED
+from bruce_mp.protocol.kafka.message_set import COVERED, CRC_BYTES, LENGTH, NULL, UNCOVERED
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import segment_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bruce_mp.protocol.message_set import MessageFormat
+    from bruce_mp.protocol.kafka.message_set import MessageFormat
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 

@@ -1,6 +1,6 @@
 """Parse and validate a batch of client messages.
 
-`protocol/client_wire.py` specifies the layouts and the order of the checks, and is the oracle of this module's tests.
+`protocol/client/messages.py` specifies the layouts and the order of the checks, and is the oracle of this module's tests.
 This module parses a whole batch and groups it by topic and type, so that later steps work per group.
 """
 
@@ -12,7 +12,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.protocol.client_headers import LONGEST_HEADERS, decode_headers
+from bruce_mp.protocol.client.record_headers import LONGEST_HEADERS, decode_headers
 from bruce_mp.slab.layout import stream_arrival
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.protocol.client_wire import encode_partition_key
+from bruce_mp.protocol.client.messages import encode_partition_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from bench.outage.results import Group, Report
 from bench.outage.sites import Traits
 from bench.outage.table import render
 from bench.outage.watcher import Arrival
-from bruce_mp.protocol.client_wire import Message, parse_message
+from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.telemetry.books import Books
 from support.kafka_reader import Record
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from bruce_mp.protocol.barrier_wire import Barrier, BarrierAnswer, BarrierStatus
-from bruce_mp.protocol.client_wire import Message, parse_message
+from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
+from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.spark.errors import OptionError, SchemaError
 from bruce_mp.spark.pipelines.backfill import Backfill, backfill, dry_run
 from bruce_mp.spark.pipelines.progress import Progress

@@ -1,0 +1,240 @@
+"""The two message formats of local clients, built and parsed one message at a time.
+
+    int32 Size | int16 ApiKey | int16 ApiVersion | int16 Flags | [int32 PartitionKey] | int16 TopicSize | Topic
+    | int64 Timestamp | int32 KeySize | Key | int32 ValueSize | Value | [int32 HeadersSize | Headers]
+
+All integers are big-endian and signed; Size counts the whole message, itself included; PartitionKey depends on
+ApiKey, and ApiVersion 1 adds record headers (`client_headers`).  `docs/protocol.md` describes it for
+programmers of clients.
+
+This is the readable reference: the kernels parse whole batches of messages and are tested against `parse_message()`.
+The order of the checks decides the reason for a message with several faults, so it is part of the protocol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, unique
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import DiscardReason, LocalProtocolError
+from bruce_mp.protocol.client.record_headers import (
+    LONGEST_HEADERS,
+    Header,
+    WrittenHeader,
+    decode_headers,
+    encode_headers,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "MAX_MESSAGE",
+    "MAX_TOPIC",
+    "ApiKey",
+    "Message",
+    "Rejection",
+    "encode_any_partition",
+    "encode_partition_key",
+    "parse_message",
+]
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER: Final = Struct(">ihh")
+"""Size, ApiKey, ApiVersion"""
+ANY_PARTITION_START: Final = Struct(">ihhhh")
+"""Size, ApiKey, ApiVersion, Flags, TopicSize"""
+PARTITION_KEY_START: Final = Struct(">ihhhIh")
+"""Size, ApiKey, ApiVersion, Flags, PartitionKey, TopicSize"""
+INT16: Final = Struct(">h")
+INT32: Final = Struct(">i")
+UINT32: Final = Struct(">I")
+INT64: Final = Struct(">q")
+
+PLAIN_VERSION: Final = 0
+HEADERS_VERSION: Final = 1
+NO_FLAGS: Final = 0
+MAX_TOPIC: Final = 2**15 - 1
+MAX_MESSAGE: Final = 2**31 - 1
+
+
+@unique
+class ApiKey(IntEnum):
+    """The kind of a message."""
+
+    ANY_PARTITION = 256
+    """The daemon chooses the partition."""
+    PARTITION_KEY = 257
+    """The client's 32-bit key, modulo the number of partitions, chooses the partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A valid message.  `partition_key` is unsigned; `None` in an AnyPartition message."""
+
+    topic: bytes
+    value: bytes
+    key: bytes
+    timestamp_ms: int
+    partition_key: int | None
+    headers: tuple[Header, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """The reason for which bytes are not a message.
+
+    `api_key` and `api_version` are those of the message, if the checks reached them.  A MALFORMED message with an
+    `api_key` counts for its kind; an unsupported one names the unsupported number.
+    """
+
+    reason: DiscardReason
+    api_key: int | None = None
+    api_version: int | None = None
+
+
+# --- building --------------------------------------------------------------------------------------------------------
+
+
+def encode_any_partition(
+    topic: bytes | str, value: Buffer, key: Buffer = b"", *, timestamp_ms: int, headers: Sequence[WrittenHeader] = ()
+) -> bytes:
+    """Encode an AnyPartition message, of version 1 if it has headers; a `str` topic becomes UTF-8.
+
+    Raises `LocalProtocolError` for an empty topic, and if topic, timestamp, headers or the whole do not fit.
+    """
+    name, tail = _topic(topic), _tail(headers)
+    size = _size(ANY_PARTITION_START, name, key, value, tail)
+    start = ANY_PARTITION_START.pack(size, ApiKey.ANY_PARTITION, _version(tail), NO_FLAGS, len(name))
+    return start + _rest(name, timestamp_ms, key, value) + tail
+
+
+def encode_partition_key(
+    partition_key: int,
+    topic: bytes | str,
+    value: Buffer,
+    key: Buffer = b"",
+    *,
+    timestamp_ms: int,
+    headers: Sequence[WrittenHeader] = (),
+) -> bytes:
+    """Encode a PartitionKey message; `partition_key` has 32 bits, signed or unsigned.
+
+    Raises `LocalProtocolError` as `encode_any_partition()` does, and for a partition key of more than 32 bits.
+    """
+    if not -(2**31) <= partition_key < 2**32:
+        raise LocalProtocolError(
+            f"Partition key {partition_key} does not fit: give one from -2147483648 to 4294967295."
+        )
+    name, tail = _topic(topic), _tail(headers)
+    size = _size(PARTITION_KEY_START, name, key, value, tail)
+    bits = partition_key & 0xFFFFFFFF
+    start = PARTITION_KEY_START.pack(size, ApiKey.PARTITION_KEY, _version(tail), NO_FLAGS, bits, len(name))
+    return start + _rest(name, timestamp_ms, key, value) + tail
+
+
+def _tail(headers: Sequence[WrittenHeader]) -> bytes:
+    """Return the bytes after the value: headers in version 1, none in version 0."""
+    data = encode_headers(headers)
+    return INT32.pack(len(data)) + data if data else b""
+
+
+def _version(tail: bytes) -> int:
+    return HEADERS_VERSION if tail else PLAIN_VERSION
+
+
+def _topic(topic: bytes | str) -> bytes:
+    name = topic.encode() if isinstance(topic, str) else topic
+    if not name:
+        raise LocalProtocolError("The topic is empty: name one.")
+    if len(name) > MAX_TOPIC:
+        raise LocalProtocolError(f"The topic has {len(name)} bytes: at most {MAX_TOPIC} fit.")
+    return name
+
+
+def _size(start: Struct, name: bytes, key: Buffer, value: Buffer, tail: bytes) -> int:
+    size = start.size + len(name) + INT64.size + 2 * INT32.size + len(key) + len(value) + len(tail)
+    if size > MAX_MESSAGE:
+        raise LocalProtocolError(f"The message has {size} bytes: at most {MAX_MESSAGE} fit.")
+    return size
+
+
+def _rest(name: bytes, timestamp_ms: int, key: Buffer, value: Buffer) -> bytes:
+    if not -(2**63) <= timestamp_ms < 2**63:
+        raise LocalProtocolError(f"Timestamp {timestamp_ms} does not fit: it is milliseconds in 64 bits.")
+    try:
+        return b"".join((name, INT64.pack(timestamp_ms), INT32.pack(len(key)), key, INT32.pack(len(value)), value))
+    except TypeError:
+        raise TypeError("Key and value are bytes, not text: encode them, as in value.encode().") from None
+
+
+# --- parsing ---------------------------------------------------------------------------------------------------------
+
+
+class _MalformedError(Exception):
+    """The bytes end too early, or a field has an invalid value."""
+
+
+class _Reader:
+    """Reads fields from the front of a message's body."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._left = view
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= len(self._left):
+            raise _MalformedError
+        taken, self._left = bytes(self._left[:size]), self._left[size:]
+        return taken
+
+    def integer(self, layout: Struct) -> int:
+        (value,) = layout.unpack(self.read(layout.size))
+        return int(value)
+
+    def end(self) -> None:
+        if self._left:
+            raise _MalformedError
+
+
+def parse_message(buffer: Buffer) -> Message | Rejection:
+    """Parse one whole message: a datagram, or the bytes of a stream that its Size covers."""
+    view = memoryview(buffer)
+    if len(view) < HEADER.size:
+        return Rejection(DiscardReason.MALFORMED)
+    size, api_key, api_version = HEADER.unpack_from(view)
+    if size != len(view):
+        return Rejection(DiscardReason.MALFORMED)
+    if api_key not in ApiKey.__members__.values():
+        return Rejection(DiscardReason.UNSUPPORTED_API_KEY, api_key)
+    if api_version not in {PLAIN_VERSION, HEADERS_VERSION}:
+        return Rejection(DiscardReason.UNSUPPORTED_VERSION, api_key, api_version)
+    try:
+        return _parse_body(_Reader(view[HEADER.size :]), ApiKey(api_key), api_version)
+    except _MalformedError:
+        return Rejection(DiscardReason.MALFORMED, api_key, api_version)
+
+
+def _parse_body(body: _Reader, api_key: ApiKey, api_version: int) -> Message:
+    if body.integer(INT16) != NO_FLAGS:
+        raise _MalformedError
+    partition_key = body.integer(UINT32) if api_key is ApiKey.PARTITION_KEY else None
+    topic = body.read(body.integer(INT16))
+    if not topic:
+        raise _MalformedError
+    timestamp_ms = body.integer(INT64)
+    key = body.read(body.integer(INT32))
+    value = body.read(body.integer(INT32))
+    headers = _parse_headers(body) if api_version == HEADERS_VERSION else ()
+    body.end()
+    return Message(topic, value, key, timestamp_ms, partition_key, headers)
+
+
+def _parse_headers(body: _Reader) -> tuple[Header, ...]:
+    size = body.integer(INT32)
+    headers = decode_headers(body.read(size)) if size <= LONGEST_HEADERS else None
+    if headers is None:
+        raise _MalformedError
+    return headers

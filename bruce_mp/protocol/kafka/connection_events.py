@@ -1,0 +1,189 @@
+"""The events of a broker connection, and its state machine.
+
+The table is the whole state machine: any other step raises LocalProtocolError.  A connection is used once: after CLOSED
+its owner creates a new one.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bruce_mp.errors import RemoteProtocolError
+    from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+    from bruce_mp.protocol.kafka.kafka_types import ClusterMetadata, ProduceResponse, ProducerIdResponse
+
+__all__ = [
+    "TRANSITIONS",
+    "Cause",
+    "Closed",
+    "ConnectionReady",
+    "ConnectionState",
+    "ConnectionStep",
+    "Event",
+    "Failed",
+    "LoggedIn",
+    "MetadataReceived",
+    "ProduceAcked",
+    "ProducerIdReceived",
+    "Send",
+    "SentRequest",
+    "TopicsMade",
+]
+
+
+class ConnectionState(Enum):
+    """The state of a connection."""
+
+    DISCONNECTED = "not connected yet"
+    CONNECTING = "connecting"
+    NEGOTIATING = "agreeing on versions"
+    LOGGING_IN = "logging in"
+    READY = "ready"
+    RENEWING = "renewing the login"
+    CLOSED = "closed"
+
+
+class ConnectionStep(Enum):
+    """A step of a connection."""
+
+    CONNECT = "connect"
+    CONNECTED = "be connected"
+    AGREE = "agree on versions"
+    LOG_IN = "begin to log in"
+    ENTER = "be logged in"
+    SEND = "send a request"
+    RECEIVE = "receive"
+    CLOSE = "close"
+
+
+TRANSITIONS: Final[Mapping[tuple[ConnectionState, ConnectionStep], ConnectionState]] = MappingProxyType(
+    {
+        (ConnectionState.DISCONNECTED, ConnectionStep.CONNECT): ConnectionState.CONNECTING,
+        (ConnectionState.DISCONNECTED, ConnectionStep.CLOSE): ConnectionState.CLOSED,
+        (ConnectionState.CONNECTING, ConnectionStep.CONNECTED): ConnectionState.NEGOTIATING,
+        (ConnectionState.CONNECTING, ConnectionStep.CLOSE): ConnectionState.CLOSED,
+        (ConnectionState.NEGOTIATING, ConnectionStep.RECEIVE): ConnectionState.NEGOTIATING,
+        (ConnectionState.NEGOTIATING, ConnectionStep.AGREE): ConnectionState.READY,
+        (ConnectionState.NEGOTIATING, ConnectionStep.LOG_IN): ConnectionState.LOGGING_IN,
+        (ConnectionState.NEGOTIATING, ConnectionStep.CLOSE): ConnectionState.CLOSED,
+        (ConnectionState.LOGGING_IN, ConnectionStep.RECEIVE): ConnectionState.LOGGING_IN,
+        (ConnectionState.LOGGING_IN, ConnectionStep.ENTER): ConnectionState.READY,
+        (ConnectionState.LOGGING_IN, ConnectionStep.CLOSE): ConnectionState.CLOSED,
+        (ConnectionState.READY, ConnectionStep.SEND): ConnectionState.READY,
+        (ConnectionState.READY, ConnectionStep.RECEIVE): ConnectionState.READY,
+        (ConnectionState.READY, ConnectionStep.LOG_IN): ConnectionState.RENEWING,
+        (ConnectionState.READY, ConnectionStep.CLOSE): ConnectionState.CLOSED,
+        (ConnectionState.RENEWING, ConnectionStep.RECEIVE): ConnectionState.RENEWING,
+        (ConnectionState.RENEWING, ConnectionStep.ENTER): ConnectionState.READY,
+        (ConnectionState.RENEWING, ConnectionStep.CLOSE): ConnectionState.CLOSED,
+        (ConnectionState.CLOSED, ConnectionStep.CLOSE): ConnectionState.CLOSED,
+    }
+)
+
+
+class Cause(Enum):
+    """The cause of a failed connection."""
+
+    BAD_DATA = "bad data"
+    CLOSED_BY_BROKER = "closed by the broker"
+    SILENT = "silent"
+    """The deadline of the connect, or of the oldest outstanding request, passed."""
+    NO_API_VERSIONS = "no answer about versions"
+    """No response to ApiVersions: Kafka 0.8 closes the connection, 0.9 stays silent.  Another connection may try the
+    `fallback` of the opening."""
+    NO_COMMON_VERSION = "no common version"
+    NOT_TRUSTED = "TLS cannot be agreed on"
+    """One peer refuses the other's certificate, or the peers share no version of TLS."""
+    NOT_LET_IN = "login refused"
+    NO_CREDENTIALS = "no credentials"
+    """The configured password, token, certificate or key is not available."""
+
+    @property
+    def needs_operator(self) -> bool:
+        """True if the cause lasts until an operator changes the set-up."""
+        return self in {Cause.NOT_TRUSTED, Cause.NOT_LET_IN, Cause.NO_CREDENTIALS}
+
+
+class SentRequest(NamedTuple):
+    """A request: the correlation id of its response, and the buffers to write, in order."""
+
+    correlation_id: int
+    buffers: list[bytes]
+
+
+class Send(Struct, frozen=True):
+    """Bytes of the opening, which the owner must write now."""
+
+    data: bytes
+
+
+class ConnectionReady(Struct, frozen=True):
+    """The connection accepts requests."""
+
+    abilities: BrokerAbilities
+
+
+class LoggedIn(Struct, frozen=True):
+    """A login for `lifetime_s`, or for the whole connection if 0.  Comes before Ready."""
+
+    lifetime_s: float
+
+
+class ProduceAcked(Struct, frozen=True):
+    """A produce response, with each partition of the request once and in its order."""
+
+    correlation_id: int
+    response: ProduceResponse
+
+
+class MetadataReceived(Struct, frozen=True):
+    """The response to `request_metadata`."""
+
+    correlation_id: int
+    metadata: ClusterMetadata
+
+
+class ProducerIdReceived(Struct, frozen=True):
+    """The response to `init_producer_id`."""
+
+    correlation_id: int
+    response: ProducerIdResponse
+
+
+class TopicsMade(Struct, frozen=True):
+    """The response to `create_topics`: the error code for each topic."""
+
+    correlation_id: int
+    errors: dict[bytes, int]
+
+
+class Closed(Struct, frozen=True):
+    """The broker closed an idle connection, without a fault and without outstanding requests."""
+
+
+class Failed(Struct, frozen=True):
+    """The connection failed; close the socket.  The outcome of the `unanswered` requests is unknown."""
+
+    error: RemoteProtocolError
+    cause: Cause
+    unanswered: tuple[int, ...]
+
+
+Event: TypeAlias = (
+    Send
+    | ConnectionReady
+    | LoggedIn
+    | ProduceAcked
+    | MetadataReceived
+    | ProducerIdReceived
+    | TopicsMade
+    | Closed
+    | Failed
+)

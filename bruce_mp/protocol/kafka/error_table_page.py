@@ -1,0 +1,97 @@
+"""Renders the error table as the page docs/error-table.md; a test holds the page against it.
+
+python -m bruce_mp.protocol.kafka.error_table_page > docs/error-table.md
+"""
+
+from __future__ import annotations
+
+import sys
+from textwrap import wrap
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.protocol.kafka.error_actions import CONNECTION_LOST, ERROR_TABLE, UNDOCUMENTED, Action
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.protocol.kafka.error_actions import ErrorRow
+
+__all__ = ["render"]
+
+INTRODUCTION: Final = """\
+# Kafka error codes
+
+The daemon's action for each code. `python -m bruce_mp.protocol.kafka.error_table_page` renders this page from the table in
+`bruce_mp/protocol/kafka/error_actions.py`. You see answers by code in `bruce_kafka_answers_total`, errors also in the log.
+
+* *Duplicate?* yes: the broker may have kept the batch, and a retry may double it. An idempotent broker recognises the
+  repetition, except after BUMP_EPOCH.
+* *Attempts*: the failed attempts that a message is allowed. "config" means `max_failed_attempts`, by default without
+  limit; "-" means that the answer is no failed attempt.
+"""
+
+OTHERS: Final = """\
+A produce request should never get the following codes, which belong to other requests. If one comes, the action is
+DISCARD, without a possible duplicate, and no attempt counts.
+"""
+
+OTHER_APIS: Final = (
+    "consumer error",
+    "transactional and group coordinators only",
+    "admin call",
+    "broker-internal",
+    "telemetry",
+    "share-group consumer",
+    "controller quorum",
+)
+"""Reasons of the codes that share a line of the page."""
+
+WIDTH: Final = 119
+
+
+def render() -> str:
+    """Return the whole page as Markdown."""
+    return "\n".join([INTRODUCTION, *_actions(), "", *_errors(), "", *_errors_of_other_apis()]) + "\n"
+
+
+def _actions() -> Iterator[str]:
+    yield "| Action | What it does |"
+    yield "|---|---|"
+    for action in Action:
+        yield f"| {action.name} | {action.value} |"
+
+
+def _errors() -> Iterator[str]:
+    yield "| Code | Name | Action | Duplicate? | Attempts | Reason |"
+    yield "|---:|---|---|---|---|---|"
+    for row in ERROR_TABLE.values():
+        if not _is_of_another_api(row):
+            yield _line(str(row.code), row)
+    yield _line("any other", UNDOCUMENTED)
+    yield _line("none", CONNECTION_LOST)
+
+
+def _is_of_another_api(row: ErrorRow) -> bool:
+    return row.action is Action.DISCARD and row.reason in OTHER_APIS
+
+
+def _errors_of_other_apis() -> Iterator[str]:
+    yield OTHERS
+    for reason in OTHER_APIS:
+        codes = [f"{row.code} {row.name}" for row in ERROR_TABLE.values() if row.reason == reason]
+        yield from wrap(f"* {reason}: {', '.join(codes)}.", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _line(code: str, row: ErrorRow) -> str:
+    duplicate = "yes" if row.may_duplicate else "no"
+    return f"| {code} | {row.name} | {row.action.name} | {duplicate} | {_attempts(row)} | {row.reason} |"
+
+
+def _attempts(row: ErrorRow) -> str:
+    if not row.counts_as_attempt:
+        return "-"
+    return "config" if row.attempt_limit is None else str(row.attempt_limit)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

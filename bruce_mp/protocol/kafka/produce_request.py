@@ -1,0 +1,160 @@
+"""The produce request, versions 0 to 12, as a list of buffers for one vectored send.
+
+A record batch may be large, so it must not be copied into a request: this module builds the bytes between the
+batches.  Small batches are copied, because a separate buffer costs more than the copy.  The layout (fields in wire
+order; + versions 3 and later; * versions 9 and later, which also write every length as an unsigned varint one greater
+than the length):
+
+    header    size i32, api key i16, version i16, correlation id i32, client id (always with an i16 length), tags*
+    request   transactional id+ (null), acks i16, timeout ms i32, topics
+    topic     name, partitions, tags*
+    partition index i32, records (with an i32 length), tags*
+
+The records are a message set before version 3, and then a record batch.  Version 13, which names topics by id, is not
+used.  Source: ProduceRequest.json and RequestHeader.json of Apache Kafka.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from struct import Struct, error
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bruce_mp.protocol.kafka.kafka_types import PartitionData
+
+__all__ = [
+    "FIRST_VERSION",
+    "FIRST_VERSION_WITH_BATCHES",
+    "FIRST_VERSION_WITH_TIMESTAMPS",
+    "LAST_VERSION",
+    "encode_produce",
+]
+
+FIRST_VERSION: Final = 0
+FIRST_VERSION_WITH_TIMESTAMPS: Final = 2
+"""The first with message format 1 (Kafka 0.10)."""
+FIRST_VERSION_WITH_BATCHES: Final = 3
+"""The first with record batches (Kafka 0.11); Kafka 4 closes the connection on anything older."""
+LAST_VERSION: Final = 12
+FIRST_FLEXIBLE_VERSION: Final = 9
+API_KEY: Final = 0
+HEADER: Final = Struct(">hhih")  # api key, version, correlation id, length of the client id
+ACKS_TIMEOUT: Final = Struct(">hi")
+I16: Final = Struct(">h")
+I32: Final = Struct(">i")
+NO_TAGS: Final = b"\0"
+COPIED_BYTES: Final = 4096
+"""The longest records to copy; a separate buffer costs as much CPU as a copy of this size."""
+VALID_ACKS: Final = (-1, 0, 1)
+
+
+def _uvarint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+class _Layout(NamedTuple):
+    """The encoding of a family of versions: null transaction, lengths, and the bytes after each structure."""
+
+    no_transaction: bytes
+    string_length: Callable[[int], bytes]
+    array_length: Callable[[int], bytes]
+    records_length: Callable[[int], bytes]
+    tags: bytes
+
+
+def _compact(length: int) -> bytes:
+    return _uvarint(length + 1)
+
+
+OLDEST: Final = _Layout(b"", I16.pack, I32.pack, I32.pack, b"")
+CLASSIC: Final = OLDEST._replace(no_transaction=I16.pack(-1))
+FLEXIBLE: Final = _Layout(b"\0", _compact, _compact, _compact, NO_TAGS)
+
+
+def _layout_of(version: int) -> _Layout:
+    if version >= FIRST_FLEXIBLE_VERSION:
+        return FLEXIBLE
+    return CLASSIC if version >= FIRST_VERSION_WITH_BATCHES else OLDEST
+
+
+def encode_produce(
+    version: int, correlation_id: int, client_id: str, data: Sequence[PartitionData], *, acks: int, timeout_ms: int
+) -> list[bytes]:
+    """Return a whole frame as buffers in order; large `records` are the given objects.
+
+    `timeout_ms` is the broker's longest wait for its replicas.  The list has two pieces for each partition at most,
+    and one more: a sender splits it at the system's limit (IOV_MAX, 1024 on Linux).
+    Raises LocalProtocolError for a version, acks or a number out of range and for a partition that is named twice.
+    """
+    _check(version, acks, data)
+    layout, out = _layout_of(version), _RequestPieces()
+    try:
+        out.write(_head(version, correlation_id, client_id, layout))
+        out.write(layout.no_transaction, ACKS_TIMEOUT.pack(acks, timeout_ms))
+        _write_topics(out, layout, data)
+        return out.framed()
+    except error as failure:
+        raise LocalProtocolError(f"A number in a produce request does not fit its field: {failure}.") from failure
+
+
+def _check(version: int, acks: int, data: Sequence[PartitionData]) -> None:
+    if not FIRST_VERSION <= version <= LAST_VERSION:
+        raise LocalProtocolError(f"Produce v{version} is not v{FIRST_VERSION} to v{LAST_VERSION}.")
+    if acks not in VALID_ACKS:
+        raise LocalProtocolError(f"A produce request cannot ask for {acks} acks, only for -1 (all), 0 or 1.")
+    if len({(one.topic, one.partition) for one in data}) != len(data):
+        raise LocalProtocolError("A produce request names a partition twice; a broker takes one batch for each.")
+
+
+def _head(version: int, correlation_id: int, client_id: str, layout: _Layout) -> bytes:
+    name = client_id.encode()
+    return HEADER.pack(API_KEY, version, correlation_id, len(name) or -1) + name + layout.tags
+
+
+def _write_topics(out: _RequestPieces, layout: _Layout, data: Sequence[PartitionData]) -> None:
+    topics: dict[bytes, list[PartitionData]] = {}
+    for one in data:
+        topics.setdefault(one.topic, []).append(one)
+    out.write(layout.array_length(len(topics)))
+    for topic, partitions in topics.items():
+        out.write(layout.string_length(len(topic)), topic, layout.array_length(len(partitions)))
+        for one in partitions:
+            length = layout.records_length(len(one.header) + len(one.records))
+            out.write(I32.pack(one.partition), length, one.header)
+            out.write_records(one.records)
+            out.write(layout.tags)
+        out.write(layout.tags)
+    out.write(layout.tags)
+
+
+class _RequestPieces:
+    """Joins neighbouring small parts, and keeps large ones separate."""
+
+    def __init__(self) -> None:
+        self._parts = [b""]  # the first will be the size
+        self._cuts = [0]
+        """The indices of the parts at which a piece begins."""
+
+    def write(self, *parts: bytes) -> None:
+        self._parts += parts
+
+    def write_records(self, records: bytes) -> None:
+        self._parts.append(records)
+        if len(records) > COPIED_BYTES:
+            end = len(self._parts)
+            self._cuts += (end - 1, end)
+
+    def framed(self) -> list[bytes]:
+        parts = self._parts
+        parts[0] = I32.pack(sum(map(len, parts)))
+        return [b"".join(parts[start:end]) for start, end in pairwise([*self._cuts, len(parts)]) if start < end]

@@ -1,0 +1,194 @@
+"""Decoding of produce responses, versions 0 to 12.
+
+One response covers hundreds of partitions, most of them without errors.  The decoder reads such a partition with one
+struct, and any other field by field.  The layout (fields in wire
+order; + and a number: in this version and later; * versions 9 and later, which also write every length as an unsigned
+varint one greater than the length, and 0 for null; ? may be null):
+
+    header          correlation id i32, tags*
+    response        topics, throttle time ms i32 +1, tags* (0: node endpoints +10)
+    topic           name, partitions, tags*
+    partition       index i32, error i16, base offset i64, log append time ms i64 +2, log start offset i64 +5,
+                    record errors +8, error message? +8, tags* (0: current leader +10)
+    record error    index in the batch i32, message?, tags*
+    current leader  node i32, epoch i32, tags
+    node endpoint   node i32, host, port i32, rack?, tags
+    tags            count, and for each its number and its length, as unsigned varints, then the bytes
+
+Unknown tags are skipped.  Source: ProduceResponse.json and ResponseHeader.json of Apache Kafka, KIP-482.
+"""
+
+from __future__ import annotations
+
+import struct
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.protocol.kafka.kafka_types import NO_BROKER, PartitionAck, ProduceResponse, broker_address
+from bruce_mp.protocol.kafka.produce_request import FIRST_FLEXIBLE_VERSION
+
+if TYPE_CHECKING:
+    from bruce_mp.protocol.kafka.kafka_types import BrokerAddress
+
+__all__ = ["decode_produce"]
+
+FIRST_VERSION_WITH_THROTTLING: Final = 1
+CORRELATION_ID_BYTES: Final = 4
+LONGEST_UVARINT: Final = 5  # bytes of a number of 32 bits
+I16: Final = Struct(">h")
+I32: Final = Struct(">i")
+LEADER: Final = Struct(">ii")
+LEADER_TAG: Final = 0
+ENDPOINTS_TAG: Final = 0
+
+
+class _Partition(NamedTuple):
+    """The first fields of a partition in a family of versions, and the rest of one without errors."""
+
+    head: Struct
+    """Index, error, base offset and, from version 2 on, log append time."""
+    end: bytes
+
+
+OLDEST: Final = _Partition(Struct(">ihq"), b"")
+WITH_TIME: Final = _Partition(Struct(">ihqq"), b"")
+WITH_START: Final = _Partition(Struct(">ihqq8x"), b"")
+WITH_ERRORS: Final = _Partition(Struct(">ihqq8x"), b"\0\0\0\0\xff\xff")
+FLEXIBLE: Final = _Partition(Struct(">ihqq8x"), b"\1\0\0")
+PARTITIONS: Final = (*[OLDEST] * 2, *[WITH_TIME] * 3, *[WITH_START] * 3, WITH_ERRORS, *[FLEXIBLE] * 4)
+"""By version."""
+
+
+def decode_produce(frame: bytes, version: int) -> ProduceResponse:
+    """Decode a response without its size, acks in its order; raise RemoteProtocolError for malformed bytes.
+
+    Bytes after the response are ignored.
+    """
+    reader = _FlexibleReader(frame) if version >= FIRST_FLEXIBLE_VERSION else _ResponseReader(frame)
+    try:
+        return _response(reader, version)
+    except (struct.error, LookupError, UnicodeDecodeError) as failure:
+        raise RemoteProtocolError(
+            f"The broker's answer to a produce request does not follow the protocol: {failure} (read up to byte "
+            f"{reader.at} of {len(frame)})."
+        ) from failure
+
+
+class _ResponseReader:
+    """Reads fields from byte `at` on.  A read after the end raises struct.error or LookupError.
+
+    A null array counts as an empty one.
+    """
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self.data = data
+        self.at = at
+
+    def number(self, kind: Struct) -> int:
+        (value,) = kind.unpack_from(self.data, self.at)
+        self.at += kind.size
+        return int(value)
+
+    def count(self) -> int:
+        """Read the length of an array; -1 if it is null."""
+        return self.number(I32)
+
+    def text_length(self) -> int:
+        """Read the length of a string; -1 if it is null."""
+        return self.number(I16)
+
+    def read(self, size: int) -> bytes:
+        start, self.at = self.at, self.at + size
+        if not start <= self.at <= len(self.data):
+            raise LookupError(f"{size} bytes are claimed")
+        return self.data[start : self.at]
+
+    def text(self) -> str | None:
+        size = self.text_length()
+        return None if size < 0 else self.read(size).decode()
+
+    def tags(self) -> dict[int, bytes]:
+        """Read the tags at the end of a structure, by number; empty in versions without tags."""
+        return {}
+
+
+class _FlexibleReader(_ResponseReader):
+    """Versions 9 and later."""
+
+    def uvarint(self) -> int:
+        first = self.data[self.at]
+        if first < 0x80:  # nearly always
+            self.at += 1
+            return first
+        value = 0
+        for index, byte in enumerate(self.data[self.at : self.at + LONGEST_UVARINT]):
+            value |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                self.at += index + 1
+                return value
+        raise LookupError("a number does not end")
+
+    def count(self) -> int:
+        return self.uvarint() - 1
+
+    def text_length(self) -> int:
+        return self.uvarint() - 1
+
+    def tags(self) -> dict[int, bytes]:
+        count = self.uvarint()
+        return {self.uvarint(): self.read(self.uvarint()) for _ in range(count)} if count else {}
+
+
+def _response(reader: _ResponseReader, version: int) -> ProduceResponse:
+    reader.at += CORRELATION_ID_BYTES
+    reader.tags()
+    acks: list[PartitionAck] = []
+    for _ in range(reader.count()):
+        _read_topic(reader, PARTITIONS[version], acks)
+    throttle_ms = reader.number(I32) if version >= FIRST_VERSION_WITH_THROTTLING else 0
+    endpoints = reader.tags().get(ENDPOINTS_TAG)
+    return ProduceResponse(tuple(acks), throttle_ms, {} if endpoints is None else _endpoints(endpoints))
+
+
+def _read_topic(reader: _ResponseReader, partition: _Partition, acks: list[PartitionAck]) -> None:
+    """Append the acks of one topic."""
+    head, end = partition.head, partition.end
+    topic, data = reader.read(reader.text_length()), reader.data
+    for _ in range(reader.count()):
+        fields = head.unpack_from(data, reader.at)
+        reader.at += head.size
+        if data.startswith(end, reader.at):
+            reader.at += len(end)
+            acks.append(PartitionAck(topic, *fields))
+        else:
+            acks.append(_with_errors(PartitionAck(topic, *fields), reader))
+    reader.tags()
+
+
+def _with_errors(ack: PartitionAck, reader: _ResponseReader) -> PartitionAck:
+    """Return the ack with its record errors and the hinted leader."""
+    errors = tuple([_record_error(reader) for _ in range(reader.count())])
+    message = reader.text()
+    leader = reader.tags().get(LEADER_TAG)
+    node, epoch = (NO_BROKER, -1) if leader is None else LEADER.unpack_from(leader)
+    return replace(ack, record_errors=errors, error_message=message, leader=node, leader_epoch=epoch)
+
+
+def _record_error(reader: _ResponseReader) -> tuple[int, str | None]:
+    index, message = reader.number(I32), reader.text()
+    reader.tags()
+    return index, message
+
+
+def _endpoints(data: bytes) -> dict[int, BrokerAddress]:
+    reader = _FlexibleReader(data)
+    return dict([_endpoint(reader) for _ in range(reader.count())])
+
+
+def _endpoint(reader: _ResponseReader) -> tuple[int, BrokerAddress]:
+    node, host, port, rack = reader.number(I32), reader.text(), reader.number(I32), reader.text()
+    reader.tags()
+    return node, broker_address(node, host, port, rack)

@@ -1,0 +1,112 @@
+"""The client side of SCRAM, which proves a password without sending it.
+
+* The broker must prove that it knows the password, too.  Fewer than MIN_ITERATIONS are refused, because an eavesdropper
+  could guess the password from such a proof.  More than MAX_ITERATIONS are refused, because they would block the
+  process for seconds.
+* This module is separate from `sasl`, so that only processes that use SCRAM load OpenSSL's hashes.
+
+RFC 5802 and 7677.  As in Kafka, names and passwords are not prepared (SASLprep).
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.protocol.kafka.sasl import NO_CHANNEL_BINDING, LoginRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["MAX_ITERATIONS", "MIN_ITERATIONS", "SCRAM_HASHES", "Scram"]
+
+SCRAM_HASHES: Final[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MIN_ITERATIONS: Final = 4096
+MAX_ITERATIONS: Final = 500_000
+_SERVER_FIRST: Final = re.compile(rb"r=([!-+\--~]+),s=([A-Za-z0-9+/=]+),i=([1-9][0-9]{0,9})(?:,.*)?", re.DOTALL)
+_SERVER_FINAL: Final = re.compile(rb"v=([A-Za-z0-9+/=]+)(?:,.*)?", re.DOTALL)
+_SERVER_ERROR: Final = re.compile(rb"e=([^,]*)(?:,.*)?", re.DOTALL)
+
+
+class Scram:
+    """One SCRAM exchange.  `nonce` is printable, without a comma, and unique to the exchange."""
+
+    def __init__(self, name: str, user: str, password: str, nonce: str) -> None:
+        self.name = name
+        self._hash = SCRAM_HASHES[name]
+        self._password = password.encode()
+        self._nonce = nonce.encode()
+        self._first = b"n=%s,r=%s" % (_escaped(user), self._nonce)
+        self._expected: bytes | None = None
+        self.who = f'user "{user}" by {name}'
+
+    def start(self) -> bytes:
+        """Return the first message, with user name and nonce."""
+        return NO_CHANNEL_BINDING + self._first
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """Return the proof of the password; at the second call, check the broker's proof."""
+        if self._expected is None:
+            return self._prove(challenge)
+        self._check(challenge, self._expected)
+        return None
+
+    def _prove(self, challenge: bytes) -> bytes:
+        nonce, salt, iterations = self._read_first(challenge)
+        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
+        final = b"c=%s,r=%s" % (b64encode(NO_CHANNEL_BINDING), nonce)
+        said = b",".join((self._first, challenge, final))
+        client_key = self._hmac(salted, b"Client Key")
+        signature = self._hmac(hashlib.new(self._hash, client_key).digest(), said)
+        proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
+        self._expected = self._hmac(self._hmac(salted, b"Server Key"), said)
+        return b"%s,p=%s" % (final, b64encode(proof))
+
+    def _read_first(self, challenge: bytes) -> tuple[bytes, bytes, int]:
+        """Return nonce, salt and number of iterations."""
+        found = _SERVER_FIRST.fullmatch(challenge)
+        if found is None:
+            _raise_error_of(challenge)
+            raise RemoteProtocolError(f"Its first message is not one of {self.name}.")
+        nonce, salt, iterations = found[1], _unbase64(found[2]), int(found[3])
+        if not nonce.startswith(self._nonce) or nonce == self._nonce:
+            raise LoginRefusedError("It answers another login than ours; this may be a replay of a recorded one.")
+        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+            raise LoginRefusedError(
+                f"It wants {iterations} iterations of the hash; {MIN_ITERATIONS} to {MAX_ITERATIONS} are sensible. Set "
+                "the user's password again on the brokers."
+            )
+        return nonce, salt, iterations
+
+    def _check(self, challenge: bytes, expected: bytes) -> None:
+        found = _SERVER_FINAL.fullmatch(challenge)
+        if found is None:
+            _raise_error_of(challenge)
+            raise RemoteProtocolError(f"Its last message is not one of {self.name}.")
+        if not hmac.compare_digest(_unbase64(found[1]), expected):
+            raise LoginRefusedError("It did not prove that it knows the password itself; it may be an impostor.")
+
+    def _hmac(self, key: bytes, data: bytes) -> bytes:
+        return hmac.digest(key, data, self._hash)
+
+
+def _escaped(user: str) -> bytes:
+    return user.replace("=", "=3D").replace(",", "=2C").encode()
+
+
+def _unbase64(text: bytes) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise RemoteProtocolError("Its answer to the login has a field that is not base64.") from error
+
+
+def _raise_error_of(challenge: bytes) -> None:
+    """Raise LoginRefusedError if the message reports an error."""
+    if found := _SERVER_ERROR.fullmatch(challenge):
+        raise LoginRefusedError(f"It says: {found[1].decode(errors='backslashreplace')[:200]}.")

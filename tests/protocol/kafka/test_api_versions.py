@@ -1,0 +1,99 @@
+"""The choice of API versions, with the advertised ranges of real brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.protocol.kafka.api_versions import (
+    BEFORE_API_VERSIONS,
+    BrokerAbilities,
+    choose_versions,
+)
+from bruce_mp.protocol.kafka.compression import Codec
+from bruce_mp.protocol.kafka.kafka_types import ApiRange
+from bruce_mp.protocol.kafka.message_set import MessageFormat
+
+
+def advertised(
+    produce: tuple[int, int],
+    metadata: tuple[int, int],
+    producer_id: tuple[int, int] | None,
+    create_topics: tuple[int, int] | None = None,
+) -> dict[int, ApiRange]:
+    apis = {0: ApiRange(*produce), 1: ApiRange(0, 4), 3: ApiRange(*metadata), 18: ApiRange(0, 3)}
+    for api, versions in ((22, producer_id), (19, create_topics)):
+        apis |= {api: ApiRange(*versions)} if versions is not None else {}
+    return apis
+
+
+@pytest.mark.parametrize(
+    ("release", "apis", "chosen"),
+    [
+        ("0.10.0.1", advertised((0, 2), (0, 1), None), BrokerAbilities(2, 1, None)),
+        ("0.10.2.2", advertised((0, 2), (0, 2), None, (0, 1)), BrokerAbilities(2, 2, None, 1)),
+        ("0.11.0.3", advertised((0, 3), (0, 4), (0, 0)), BrokerAbilities(3, 4, 0)),
+        ("1.1.1", advertised((0, 5), (0, 5), (0, 0)), BrokerAbilities(5, 5, 0)),
+        ("2.8.2", advertised((0, 9), (0, 11), (0, 4), (0, 7)), BrokerAbilities(9, 11, 4, 7)),
+        ("3.9.2", advertised((0, 11), (0, 12), (0, 5)), BrokerAbilities(11, 12, 5)),
+        (
+            "4.3.1, which closes on Produce 0 to 2",
+            advertised((0, 13), (0, 13), (0, 6), (2, 7)),
+            BrokerAbilities(12, 12, 5, 7),
+        ),
+        ("without producer ids", advertised((0, 9), (0, 9), None), BrokerAbilities(9, 9, None)),
+    ],
+)
+def test_chooses_the_highest_common_version(release: str, apis: dict[int, ApiRange], chosen: BrokerAbilities) -> None:
+    assert choose_versions(apis) == chosen, release
+
+
+def test_says_what_the_versions_mean() -> None:
+    assert BrokerAbilities(7, 9, 0).idempotence
+    assert not BrokerAbilities(7, 9, None).idempotence
+    assert not BEFORE_API_VERSIONS.idempotence
+
+
+@pytest.mark.parametrize(
+    ("produce", "message_format", "codecs"),
+    [
+        (0, MessageFormat.V0, "NONE GZIP SNAPPY"),
+        (1, MessageFormat.V0, "NONE GZIP SNAPPY"),
+        (2, MessageFormat.V1, "NONE GZIP SNAPPY LZ4"),
+        (3, MessageFormat.BATCHES, "NONE GZIP SNAPPY LZ4"),
+        (6, MessageFormat.BATCHES, "NONE GZIP SNAPPY LZ4"),
+        (7, MessageFormat.BATCHES, "NONE GZIP SNAPPY LZ4 ZSTD"),
+        (12, MessageFormat.BATCHES, "NONE GZIP SNAPPY LZ4 ZSTD"),
+    ],
+)
+def test_the_produce_request_says_how_messages_are_written(
+    produce: int, message_format: MessageFormat, codecs: str
+) -> None:
+    abilities = BrokerAbilities(produce, 0, None)
+    assert abilities.message_format is message_format
+    assert [codec.name for codec in Codec if abilities.takes(codec)] == codecs.split()
+
+
+@pytest.mark.parametrize("highest", range(3, 20))
+def test_message_sets_are_not_sent_to_a_broker_that_takes_batches(highest: int) -> None:
+    assert choose_versions(advertised((0, highest), (0, 2), None)).message_format is MessageFormat.BATCHES
+
+
+@pytest.mark.parametrize(
+    ("apis", "complaint"),
+    [
+        (advertised((14, 20), (0, 13), (0, 6)), "Produce v0 to v12, the broker offers v14 to v20"),
+        (advertised((0, 13), (13, 15), (0, 6)), "Metadata v0 to v12, the broker offers v13 to v15"),
+        ({18: ApiRange(0, 4)}, "Produce v0 to v12, the broker does not offer it"),
+        ({0: ApiRange(0, 9)}, "Metadata v0 to v12, the broker does not offer it"),
+        ({0: ApiRange(9, 4), 3: ApiRange(0, 1)}, "offers v9 to v4"),
+        ({0: ApiRange(0, 9), 3: ApiRange(-2, -1)}, "offers v-2 to v-1"),
+    ],
+)
+def test_names_the_api_without_a_common_version(apis: dict[int, ApiRange], complaint: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=complaint):
+        choose_versions(apis)
+
+
+def test_no_common_version_of_producer_ids_only_costs_idempotence() -> None:
+    assert not choose_versions(advertised((0, 9), (0, 9), (8, 9))).idempotence

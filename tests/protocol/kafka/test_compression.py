@@ -1,0 +1,132 @@
+"""Codecs: other libraries read the output; damaged or oversized input is refused."""
+
+from __future__ import annotations
+
+import random
+import struct
+from contextlib import suppress
+
+import kafka.codec
+import lz4.frame
+import pytest
+import snappy
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
+from bruce_mp.protocol.kafka.compression import LEVELS, Codec, choose, compress, decompress
+from support.examples import examples
+
+PACKED = [codec for codec in Codec if codec is not Codec.NONE]
+TEXT = b"2026-11-21 10:00:00 host daemon[17]: a line as logs have them\n" * 2000
+
+KAFKA_PYTHON = {
+    Codec.GZIP: kafka.codec.gzip_decode,
+    Codec.SNAPPY: kafka.codec.snappy_decode,
+    Codec.LZ4: kafka.codec.lz4_decode,
+    Codec.ZSTD: kafka.codec.zstd_decode,
+}
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_kafka_python_reads_what_we_compress(codec: Codec) -> None:
+    packed = compress(codec, None, TEXT)
+    assert len(packed) < len(TEXT) / 4
+    assert KAFKA_PYTHON[codec](packed) == TEXT
+
+
+@given(codec=st.sampled_from(Codec), data=st.binary(max_size=2000))
+@examples(150)
+def test_round_trip(codec: Codec, data: bytes) -> None:
+    assert decompress(codec, compress(codec, None, data)) == data
+
+
+@pytest.mark.parametrize("codec", list(LEVELS))
+def test_takes_its_lowest_and_highest_level_and_no_other(codec: Codec) -> None:
+    levels = LEVELS[codec]
+    for level in (levels.lowest, levels.highest):
+        assert decompress(codec, compress(codec, level, TEXT[:5000])) == TEXT[:5000]
+    for level in (levels.lowest - 1, levels.highest + 1):
+        with pytest.raises(LocalProtocolError, match=codec.name.lower()):
+            compress(codec, level, TEXT)
+
+
+def test_a_higher_level_packs_tighter() -> None:
+    data = random.Random(3).choices([b"GET /index", b" 200 ", b"10.0.0.", b"7", b"13", b"\n"], k=20_000)
+    sizes = [len(compress(Codec.GZIP, level, b"".join(data))) for level in (1, 6, 9)]
+    assert sizes[0] > sizes[1] > sizes[2]
+
+
+def test_snappy_ignores_a_level_and_is_one_raw_block() -> None:
+    assert compress(Codec.SNAPPY, 7, TEXT) == snappy.compress(TEXT)
+
+
+def test_gzip_is_the_same_at_all_times() -> None:
+    assert compress(Codec.GZIP, 6, TEXT)[4:8] == bytes(4)  # the time of the container
+
+
+def test_lz4_frames_have_independent_blocks() -> None:
+    info = lz4.frame.get_frame_info(compress(Codec.LZ4, None, TEXT))
+    assert (info["block_linked"], info["block_size"]) == (False, 65536)
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_refuses_more_than_the_limit(codec: Codec) -> None:
+    packed = compress(codec, None, bytes(100_000))
+    assert decompress(codec, packed, 100_000) == bytes(100_000)
+    with pytest.raises(RemoteProtocolError, match="99999"):
+        decompress(codec, packed, 99_999)
+
+
+def test_refuses_a_zstd_stream_without_its_size_beyond_the_limit() -> None:
+    stream = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(100_000))
+    assert decompress(Codec.ZSTD, stream, 100_000) == bytes(100_000)
+    with pytest.raises(RemoteProtocolError):
+        decompress(Codec.ZSTD, stream, 99_999)
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_refuses_what_is_cut_off(codec: Codec) -> None:
+    packed = compress(codec, None, TEXT)
+    for size in (0, 1, 5, len(packed) // 2, len(packed) - 1):
+        with pytest.raises(RemoteProtocolError, match=codec.name.lower()):
+            decompress(codec, packed[:size])
+
+
+@given(codec=st.sampled_from(PACKED), data=st.binary(max_size=200))
+@examples(300)
+def test_random_bytes_are_refused_or_read(codec: Codec, data: bytes) -> None:
+    with suppress(RemoteProtocolError):
+        assert len(decompress(codec, data, 1 << 20)) <= 1 << 20
+
+
+@given(codec=st.sampled_from(PACKED), at=st.integers(0, 10_000), bit=st.integers(0, 7))
+@examples(300)
+def test_a_flipped_bit_is_refused_or_read(codec: Codec, at: int, bit: int) -> None:
+    packed = bytearray(compress(codec, None, TEXT[:3000]))
+    packed[at % len(packed)] ^= 1 << bit
+    with suppress(RemoteProtocolError):
+        decompress(codec, bytes(packed), 1 << 20)
+
+
+def test_a_length_of_snappy_that_lies_allocates_nothing() -> None:
+    with pytest.raises(RemoteProtocolError, match="unfold"):
+        decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + struct.pack(">I", 0))
+
+
+@pytest.mark.parametrize(
+    ("compressed", "plain", "percent", "worth_it"),
+    [
+        (75, 100, 75, True),
+        (76, 100, 75, False),
+        (100, 100, 100, True),
+        (101, 100, 100, False),
+        (1, 100, 0, False),
+        (751, 1001, 75, False),
+    ],
+)
+def test_keeps_the_compressed_form_up_to_the_threshold(
+    compressed: int, plain: int, percent: int, worth_it: bool
+) -> None:
+    assert choose(compressed, plain, percent) is worth_it

@@ -1,0 +1,226 @@
+"""A login on a connection, without a broker: the requests, their order, and every refusal."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+from kafka.protocol.metadata import ApiVersionsResponse
+from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
+
+from bruce_mp.errors import LocalProtocolError
+from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
+from bruce_mp.protocol.kafka.connection_events import (
+    Cause,
+    ConnectionReady,
+    ConnectionState,
+    Event,
+    Failed,
+    LoggedIn,
+    Send,
+)
+from bruce_mp.protocol.kafka.kafka_types import PartitionData
+from bruce_mp.protocol.kafka.opening import ASK_ONLY, opening_for
+from bruce_mp.protocol.kafka.sasl import Plain
+from bruce_mp.protocol.kafka.scram import Scram
+
+APIS: Final = {0: (0, 9), 3: (0, 9), 17: (0, 1), 18: (0, 3), 22: (0, 4), 36: (0, 2)}
+BEFORE_1_0: Final = {0: (0, 2), 3: (0, 2), 17: (0, 0), 18: (0, 0)}
+WITHOUT: Final = {0: (0, 9), 3: (0, 9), 18: (0, 3)}
+TIMEOUT: Final = 30.0
+HANDSHAKE, TOKEN = 17, 36
+
+
+def framed(response: Any, correlation_id: int) -> bytes:
+    response.with_header(correlation_id=correlation_id)
+    return bytes(response.encode(header=True, framed=True))
+
+
+def versions(apis: dict[int, tuple[int, int]]) -> bytes:
+    keys = [
+        ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
+        for key, (low, high) in apis.items()
+    ]
+    return framed(ApiVersionsResponse[3](error_code=0, api_keys=keys), 1)
+
+
+def allowed(correlation_id: int, error: int = 0, version: int = 1, mechanisms: tuple[str, ...] = ("PLAIN",)) -> bytes:
+    return framed(SaslHandshakeResponse[version](error_code=error, mechanisms=list(mechanisms)), correlation_id)
+
+
+def token(correlation_id: int, *, error: int = 0, message: str | None = None, lifetime_ms: int = 0) -> bytes:
+    response = SaslAuthenticateResponse[2](
+        error_code=error, error_message=message, auth_bytes=b"", session_lifetime_ms=lifetime_ms
+    )
+    return framed(response, correlation_id)
+
+
+def raw(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+def connection_with(apis: dict[int, tuple[int, int]], mechanism: Any = None) -> tuple[BrokerConnection, list[Event]]:
+    """Return a connection after the ApiVersions response, with the resulting events."""
+    connection = BrokerConnection("bruce", "b1:9092", timeout=TIMEOUT, opening=ASK_ONLY)
+    connection.connecting(0.0)
+    connection.connected(0.0, mechanism or Plain("alice", "hidden"))
+    return connection, connection.receive(versions(apis), 1.0)
+
+
+def logging_in(apis: dict[int, tuple[int, int]] = APIS, mechanism: Any = None) -> BrokerConnection:
+    connection, (sent,) = connection_with(apis, mechanism)
+    assert isinstance(sent, Send)
+    assert key_of(sent.data) == HANDSHAKE
+    return connection
+
+
+def logged_in(lifetime_ms: int = 0) -> BrokerConnection:
+    connection = logging_in()
+    connection.receive(allowed(2), 2.0)
+    connection.receive(token(3, lifetime_ms=lifetime_ms), 3.0)
+    assert connection.state is ConnectionState.READY
+    return connection
+
+
+def key_of(request: bytes) -> int:
+    return int.from_bytes(request[4:6], "big")
+
+
+def the_failure(events: list[Event]) -> Failed:
+    assert isinstance(events[-1], Failed)
+    return events[-1]
+
+
+def produce(connection: BrokerConnection) -> int:
+    return connection.send_produce([PartitionData(b"t", 0, b"r")], 5.0, acks=-1, timeout_ms=1).correlation_id
+
+
+# --- logins -----------------------------------------------------------------------------------------------------------
+def test_a_login_comes_before_ready() -> None:
+    connection = logging_in()
+    assert connection.state is ConnectionState.LOGGING_IN
+    with pytest.raises(LocalProtocolError, match="logging in"):
+        connection.request_metadata(None, 2.0)
+    (sent,) = connection.receive(allowed(2), 2.0)
+    assert isinstance(sent, Send)
+    assert key_of(sent.data) == TOKEN
+    assert b"\0alice\0hidden" in sent.data
+    first, second = connection.receive(token(3, lifetime_ms=1500), 3.0)
+    assert first == LoggedIn(1.5)
+    assert isinstance(second, ConnectionReady)
+    assert connection.next_deadline() is None
+
+
+def test_tokens_without_headers_before_kafka_1_0() -> None:
+    connection = logging_in(BEFORE_1_0, Scram("SCRAM-SHA-256", "user", "pencil", "rOprNGfwEbeRWgbNEkqO"))
+    (sent,) = connection.receive(allowed(2, version=0), 2.0)
+    assert sent == Send(raw(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"))
+    first = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    (proof,) = connection.receive(raw(first), 3.0)
+    assert isinstance(proof, Send)
+    assert proof.data[4:].endswith(b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
+    events = connection.receive(raw(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="), 4.0)
+    assert events[0] == LoggedIn(0.0)
+    assert connection.state is ConnectionState.READY
+
+
+def test_an_empty_token_without_a_header() -> None:
+    connection = logging_in(BEFORE_1_0)
+    connection.receive(allowed(2, version=0), 2.0)
+    assert connection.receive(raw(b""), 3.0)[0] == LoggedIn(0.0)
+
+
+def test_a_login_is_renewed_between_requests() -> None:
+    connection = logged_in(lifetime_ms=1000)
+    asked = produce(connection)
+    (request,) = connection.renew_login(Plain("alice", "newer"), 6.0)
+    assert key_of(request) == HANDSHAKE
+    assert connection.unanswered == (asked,)
+    with pytest.raises(LocalProtocolError, match="renewing the login"):
+        produce(connection)
+    assert connection.next_deadline() == 5.0 + TIMEOUT
+
+
+def test_a_renewal_says_that_it_is_over_and_not_ready_again() -> None:
+    connection = logged_in(lifetime_ms=1000)
+    connection.renew_login(Plain("alice", "newer"), 6.0)
+    (sent,) = connection.receive(allowed(4), 7.0)
+    assert isinstance(sent, Send)
+    assert b"newer" in sent.data
+    assert connection.receive(token(5, lifetime_ms=2000), 8.0) == [LoggedIn(2.0)]
+    produce(connection)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (33, "does not take PLAIN on this port, but: SCRAM-SHA-256, GSSAPI. Set kafka.sasl.mechanism"),
+        (34, "expects no login on this port"),
+        (35, "UNSUPPORTED_VERSION (35)"),
+    ],
+)
+def test_a_mechanism_that_is_refused(error: int, words: str) -> None:
+    failure = the_failure(logging_in().receive(allowed(2, error, mechanisms=("SCRAM-SHA-256", "GSSAPI")), 2.0))
+    assert failure.cause is Cause.NOT_LET_IN
+    assert words in str(failure.error)
+
+
+def test_a_password_that_is_refused() -> None:
+    connection = logging_in()
+    connection.receive(allowed(2), 2.0)
+    failure = the_failure(connection.receive(token(3, error=58, message="Invalid username."), 3.0))
+    assert (failure.cause, failure.cause.needs_operator, failure.unanswered) == (Cause.NOT_LET_IN, True, ())
+    assert 'user "alice" by PLAIN: SASL_AUTHENTICATION_FAILED (58). It says: Invalid username.' in str(failure.error)
+    assert "hidden" not in str(failure.error)
+
+
+def test_a_renewal_that_is_refused_names_what_is_unanswered() -> None:
+    connection = logged_in(lifetime_ms=1000)
+    connection.renew_login(Plain("alice", "newer"), 6.0)
+    failure = the_failure(connection.receive(allowed(4, 33), 7.0))
+    assert failure.unanswered == ()
+    other = logged_in(lifetime_ms=1000)
+    asked = produce(other)
+    other.renew_login(Plain("alice", "newer"), 6.0)
+    assert the_failure(other.eof()).unanswered == (asked,)
+
+
+@pytest.mark.parametrize(
+    ("apis", "version", "cause", "words"),
+    [
+        (APIS, 1, Cause.CLOSED_BY_BROKER, "during the login; it may be going down"),
+        (BEFORE_1_0, 0, Cause.NOT_LET_IN, 'does not let in user "alice" by PLAIN'),
+    ],
+)
+def test_a_connection_that_is_closed_in_the_middle(
+    apis: dict[int, tuple[int, int]], version: int, cause: Cause, words: str
+) -> None:
+    connection = logging_in(apis)
+    connection.receive(allowed(2, version=version), 2.0)
+    failure = the_failure(connection.eof())
+    assert failure.cause is cause
+    assert words in str(failure.error)
+
+
+def test_a_broker_that_knows_no_logins() -> None:
+    _, events = connection_with(WITHOUT)
+    assert the_failure(events).cause is Cause.NOT_LET_IN
+    assert "Remove kafka.sasl.mechanism" in str(the_failure(events).error)
+
+
+def test_a_silent_broker() -> None:
+    connection = logging_in()
+    assert connection.next_deadline() == 1.0 + TIMEOUT
+    assert the_failure(connection.check_deadline(1.0 + TIMEOUT)).cause is Cause.SILENT
+
+
+def test_an_answer_that_is_none() -> None:
+    connection = logging_in()
+    connection.receive(allowed(2), 2.0)
+    assert the_failure(connection.receive(raw(b"\0\0\0\x03\xff"), 3.0)).cause is Cause.BAD_DATA
+
+
+def test_with_a_login_nothing_else_is_asked_first() -> None:
+    assert opening_for("0.9.0.1", logs_in=True) is ASK_ONLY
+    assert ASK_ONLY.fallback is None

@@ -1,0 +1,35 @@
+"""Which opening a release gets, and that the openings lead to one another."""
+
+from __future__ import annotations
+
+import pytest
+
+from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS
+from bruce_mp.protocol.kafka.opening import ASK, LOOK_AGAIN, Opening, OpeningRequest, assume, opening_for
+
+
+def chain(opening: Opening | None) -> list[Opening]:
+    found = []
+    while opening is not None:
+        found.append(opening)
+        opening = opening.fallback
+    return found
+
+
+def test_an_assumption_is_the_last_resort() -> None:
+    assert chain(ASK) == [ASK, LOOK_AGAIN, assume(BEFORE_API_VERSIONS)]
+
+
+def test_each_opening_ends_with_versions_or_with_an_assumption() -> None:
+    for opening in chain(ASK):
+        assert (opening.questions[-1] is OpeningRequest.VERSIONS) == (opening.assumed is None)
+
+
+@pytest.mark.parametrize("release", ["0.7", "0.8", "0.8.2.2", "0.9", "0.9.0.1"])
+def test_a_release_that_cannot_be_asked_is_not_asked(release: str) -> None:
+    assert opening_for(release) == assume(BEFORE_API_VERSIONS)
+
+
+@pytest.mark.parametrize("release", [None, "0.10", "0.10.2.2", "0.11.0.3", "1.1.1", "4.3.1", "10.0"])
+def test_any_other_release_is_asked(release: str | None) -> None:
+    assert opening_for(release) is ASK

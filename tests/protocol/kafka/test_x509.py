@@ -1,0 +1,65 @@
+"""Dates of certificates: certificates of openssl, and damaged ones."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.protocol.kafka.x509 import certificates_in, validity_of
+from support.certificates import Authority
+from support.examples import examples
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("x509"))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("days", [-1, 1, 1000, 20_000])  # from 2050 on dates are written otherwise
+def test_the_dates_of_a_certificate(authority: Authority, days: int) -> None:
+    made = authority.issue(f"for-{days}", days=days)
+    ((starts, ends),) = certificates_in(made.both.read_bytes())
+    assert abs(starts - time.time()) < 60
+    assert ends - starts == days * 86400
+
+
+@pytest.mark.process
+def test_they_are_those_that_the_standard_library_reads(authority: Authority) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cafile=authority.certificate)
+    (known,) = context.get_ca_certs()
+    ((starts, ends),) = certificates_in(authority.certificate.read_bytes())
+    assert starts == ssl.cert_time_to_seconds(str(known["notBefore"]))
+    assert ends == ssl.cert_time_to_seconds(str(known["notAfter"]))
+
+
+@pytest.mark.process
+def test_a_file_with_several(authority: Authority) -> None:
+    parts = [authority.issue(f"several-{days}", days=days).certificate.read_bytes() for days in (1, 2)]
+    first, second = certificates_in(b"# a comment\n".join(parts))
+    assert second[1] - first[1] >= 86400
+    assert list(certificates_in(b"nothing")) == []
+
+
+def test_what_is_not_base64() -> None:
+    with pytest.raises(RemoteProtocolError, match="base64"):
+        list(certificates_in(b"-----BEGIN CERTIFICATE-----\nabcde\n-----END CERTIFICATE-----\n"))
+
+
+@pytest.mark.process
+@examples(300)
+@given(data=st.data())
+def test_a_damaged_one_is_read_or_refused(authority: Authority, data: st.DataObject) -> None:
+    der = bytearray(ssl.PEM_cert_to_DER_cert(authority.certificate.read_text()))
+    for _ in range(data.draw(st.integers(0, 3))):
+        der[data.draw(st.integers(0, min(200, len(der) - 1)))] = data.draw(st.integers(0, 255))
+    del der[data.draw(st.integers(0, len(der))) :]
+    with suppress(RemoteProtocolError):
+        validity_of(bytes(der))
