@@ -13,7 +13,7 @@ from bruce_mp.protocol.kafka import connection_events
 from bruce_mp.router import routes
 from bruce_mp.slab import states
 from bruce_mp.slab.layout import RunState
-from bruce_mp.supervisor import lifecycle
+from bruce_mp.supervisor.processes import lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,8 +68,8 @@ MACHINES: Final = (
     ),
     Machine(
         "A process, as the supervisor sees it",
-        "`TRANSITIONS` in `bruce_mp/supervisor/lifecycle.py`.",
-        [lifecycle.State.WAITING],
+        "`TRANSITIONS` in `bruce_mp/supervisor/processes/lifecycle.py`.",
+        [lifecycle.ProcessState.WAITING],
         [
             Way(state, after, event.name.lower())
             for state, following in lifecycle.TRANSITIONS.items()

@@ -15,8 +15,8 @@ from bruce_mp.cli.configuration import add_overrides
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import ExitCode
 from bruce_mp.supervisor.process import run
-from bruce_mp.supervisor.programs import PROGRAMS
-from bruce_mp.supervisor.trial import CHECK, examine
+from bruce_mp.supervisor.processes.programs import PROGRAMS
+from bruce_mp.supervisor.upgrade.preflight import CHECK, examine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

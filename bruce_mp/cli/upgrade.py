@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import BruceError, ExitCode
 from bruce_mp.supervisor.run_dir import daemon_of
-from bruce_mp.supervisor.upgrade_note import Stage, read_note
+from bruce_mp.supervisor.upgrade.upgrade_note import Stage, read_note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bruce_mp.supervisor.upgrade_note import UpgradeNote
+    from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeNote
 
 __all__ = ["main"]
 

@@ -33,23 +33,29 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory
-from bruce_mp.supervisor.child import Inherited
-from bruce_mp.supervisor.crew import Crew, Equipment
-from bruce_mp.supervisor.datagram_limits import check_datagram_size, warn_of_short_queue
-from bruce_mp.supervisor.handed import sockets_of_manager
-from bruce_mp.supervisor.handover import Handover, PassedSocket, execute, take_handover
-from bruce_mp.supervisor.intake import input_rows, take_intake
-from bruce_mp.supervisor.notify import ServiceManager
-from bruce_mp.supervisor.programs import PROGRAMS
+from bruce_mp.supervisor.processes.bootstrap import Inherited
+from bruce_mp.supervisor.processes.process_group import Equipment, ProcessGroup
+from bruce_mp.supervisor.processes.programs import PROGRAMS
 from bruce_mp.supervisor.reload import Origin, Reloads
-from bruce_mp.supervisor.remains import SPILLED, held_messages, plural
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, take_run_dir
+from bruce_mp.supervisor.sd_notify import ServiceManager
 from bruce_mp.supervisor.shutdown import Phase, Shutdown
 from bruce_mp.supervisor.signals import SignalPipe
-from bruce_mp.supervisor.slab_setup import join_inputs, take_slab, warn_of_size
-from bruce_mp.supervisor.sockets import DATAGRAM_SETTING, HTTP_SETTING, STREAM_SETTING, TCP_SETTING, bind_http
-from bruce_mp.supervisor.takeover import Takeover
-from bruce_mp.supervisor.upgrade import State, Upgrade
+from bruce_mp.supervisor.slab.backlog import SPILLED, held_messages, plural
+from bruce_mp.supervisor.slab.slab_setup import join_inputs, take_slab, warn_of_size
+from bruce_mp.supervisor.sockets.bound_sockets import (
+    DATAGRAM_SETTING,
+    HTTP_SETTING,
+    STREAM_SETTING,
+    TCP_SETTING,
+    bind_http,
+)
+from bruce_mp.supervisor.sockets.datagram_limits import check_datagram_size, warn_of_short_queue
+from bruce_mp.supervisor.sockets.inherited_sockets import sockets_of_manager
+from bruce_mp.supervisor.sockets.input_sockets import input_rows, open_input_sockets
+from bruce_mp.supervisor.upgrade.handover import Handover, PassedSocket, execute, take_handover
+from bruce_mp.supervisor.upgrade.takeover import Takeover
+from bruce_mp.supervisor.upgrade.upgrade import Upgrade, UpgradeState
 from bruce_mp.telemetry.books import balance_line, read_books
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
@@ -61,9 +67,9 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.addresses import UnixPath
     from bruce_mp.config.model import Config
-    from bruce_mp.supervisor.handed import Handed
-    from bruce_mp.supervisor.programs import Programs
-    from bruce_mp.supervisor.sockets import Bound
+    from bruce_mp.supervisor.processes.programs import Programs
+    from bruce_mp.supervisor.sockets.bound_sockets import Bound
+    from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSockets
 
 __all__ = ["run"]
 
@@ -85,7 +91,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
         log.warning("%s", remark, extra={"about": remark})
     handover = take_handover()
     try:
-        equipment = _take_over(config, handover) if handover and handover.crew else _equip(config, _handed(handover))
+        equipment = _take_over(config, handover) if handover and handover.crew else _equip(config, _inherited(handover))
     except BruceError as error:
         log.error("%s", error)  # noqa: TRY400 - a traceback would hide the sentence of an expected error
         if is_on_stderr(config.logging):
@@ -104,12 +110,12 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     return ExitCode.BOOT_LOOP if failure else ExitCode.OK
 
 
-def _handed(handover: Handover | None) -> Handed:
+def _inherited(handover: Handover | None) -> InheritedSockets:
     """Return the inherited sockets."""
     return handover.handed if handover else sockets_of_manager()
 
 
-def _equip(config: Config, handed: Handed) -> Equipment:
+def _equip(config: Config, handed: InheritedSockets) -> Equipment:
     """Acquire all resources at an ordinary start. Inherited sockets are not bound again.
 
     Raise BruceError if a resource is not available.
@@ -126,8 +132,8 @@ def _equip(config: Config, handed: Handed) -> Equipment:
     _remove_foreign(spills)
     join_inputs(slab, inputs, spills)
     try:
-        http = handed.take(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
-        intake = take_intake(config.input, handed)
+        http = handed.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
+        intake = open_input_sockets(config.input, handed)
     except StartError:
         _remove_if_empty(slab, spills)
         raise
@@ -144,8 +150,8 @@ def _take_over(config: Config, handover: Handover) -> Equipment:
     run_dir, slab = Path(config.daemon.run_dir), Slab(Path(config.slab_path))
     warn_of_size(slab, config.slab.size, config.input.max_datagram_size)
     handed = handover.handed
-    http = handed.take(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
-    intake = take_intake(config.input, handed)
+    http = handed.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
+    intake = open_input_sockets(config.input, handed)
     _publish(run_dir, http, config.http.address)
     _publish_tcp(run_dir, intake.tcp)
     inputs = input_rows(config.input, slab, had_datagrams=handover.had_datagrams)
@@ -193,9 +199,9 @@ class _Supervisor:
         self._equipment = equipment
         self._row = row
         self._signals = SignalPipe()
-        self._crew = Crew(programs, equipment, row)
-        self._shutdown = Shutdown(self._crew, equipment.slab, _max_delay_s(equipment.config), equipment.intake)
-        self._reloads = Reloads(origin, equipment.config, self._crew, self._apply, lambda: self._is_ending)
+        self._group = ProcessGroup(programs, equipment, row)
+        self._shutdown = Shutdown(self._group, equipment.slab, _max_delay_s(equipment.config), equipment.intake)
+        self._reloads = Reloads(origin, equipment.config, self._group, self._apply, lambda: self._is_ending)
         self._manager = ServiceManager()
         self._upgrade = Upgrade(equipment.run_dir, equipment.slab.path)
         self._takeover = Takeover(handover, equipment.run_dir) if handover else None
@@ -226,25 +232,25 @@ class _Supervisor:
         if self._takeover:
             self._manager.alive(time.monotonic())
             spills = SpillDirectory.of(self._equipment.slab, self._equipment.config.spill_path)
-            self._takeover.carry_out(self._crew, self._equipment.slab, self._equipment.inputs, spills)
+            self._takeover.carry_out(self._group, self._equipment.slab, self._equipment.inputs, spills)
         while True:
             if time.monotonic() >= self._beat_due:
                 self._beat()
-            self._crew.act()
-            self._crew.watch_over()
+            self._group.act()
+            self._group.kill_hung()
             self._reloads.step()
             self._shutdown.step()
             self._see_to_upgrade()
             self._tell_manager()
             if self._shutdown.phase is Phase.OVER:
-                return self._crew.failure
+                return self._group.failure
             self._wait()
 
     def _see_to_upgrade(self) -> None:
         if self._takeover:
-            self._takeover.look(self._crew)
+            self._takeover.report_when_done(self._group)
         self._upgrade.step()
-        if self._upgrade.state is State.READY:
+        if self._upgrade.state is UpgradeState.READY:
             self.make_way()
         elif self.has_to_make_way and self._shutdown.phase is Phase.RUNNING:
             self._shutdown.request(keeps_sockets=True)
@@ -252,14 +258,14 @@ class _Supervisor:
     @property
     def has_to_make_way(self) -> bool:
         """Return True if the supervisor executes new code after all processes have ended."""
-        return self._upgrade.state is State.DRAINING
+        return self._upgrade.state is UpgradeState.DRAINING
 
     def make_way(self) -> None:
         """Execute the installed code. This returns only if the execution fails."""
         equipment = self._equipment
-        crew = self._crew.as_left()
-        locks = tuple(lock.descriptor for lock in equipment.locks) if crew else ()
-        handover = Handover(__version__, self._upgrade.since, tuple(_passed(equipment)), locks, crew)
+        group = self._group.members_for_handover()
+        locks = tuple(lock.descriptor for lock in equipment.locks) if group else ()
+        handover = Handover(__version__, self._upgrade.since, tuple(_passed(equipment)), locks, group)
         self._manager.alive(time.monotonic())
         self._manager.reloading()
         try:
@@ -275,12 +281,12 @@ class _Supervisor:
             self._manager.stopping()
         elif self._reloads.is_busy:
             self._manager.reloading()
-        elif self._crew.is_complete:
+        elif self._group.is_complete:
             self._manager.ready()
 
     def _wait(self) -> None:
         sources = {
-            **self._crew.sources(),
+            **self._group.sources(),
             **self._upgrade.sources(),
             self._signals.fileno(): self._on_signals,
         }
@@ -288,7 +294,7 @@ class _Supervisor:
             sources[cast("int", ready)]()
 
     def _timeout(self) -> float:
-        dues = (self._beat_due, self._crew.due, self._shutdown.due, self._upgrade.due, self._reloads.due)
+        dues = (self._beat_due, self._group.due, self._shutdown.due, self._upgrade.due, self._reloads.due)
         return max(0.0, min(due for due in dues if due is not None) - time.monotonic())
 
     def _on_signals(self) -> None:

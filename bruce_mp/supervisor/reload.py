@@ -26,7 +26,7 @@ from bruce_mp.config.load import load_config
 from bruce_mp.errors import BruceError, ConfigError
 from bruce_mp.ipc.control_messages import MOST_BYTES, InForce, NewConfig, ReloadOutcome
 from bruce_mp.network.credentials import careless_files
-from bruce_mp.supervisor.datagram_limits import check_datagram_size
+from bruce_mp.supervisor.sockets.datagram_limits import check_datagram_size
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.logs import NOTICE, set_up_logging
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.changes import Change
     from bruce_mp.config.model import Config
     from bruce_mp.ipc.control_messages import ReloadRequest
-    from bruce_mp.supervisor.crew import Crew
+    from bruce_mp.supervisor.processes.process_group import ProcessGroup
 
 __all__ = ["Origin", "Reloads"]
 
@@ -71,12 +71,17 @@ class Reloads:
     """
 
     def __init__(
-        self, origin: Origin, config: Config, crew: Crew, apply: Callable[[Config], None], is_ending: Callable[[], bool]
+        self,
+        origin: Origin,
+        config: Config,
+        group: ProcessGroup,
+        apply: Callable[[Config], None],
+        is_ending: Callable[[], bool],
     ) -> None:
         self.config = config
         self.due: float | None = None
         self._origin = origin
-        self._crew = crew
+        self._group = group
         self._apply = apply
         self._is_ending = is_ending
         self._asked: list[ReloadRequest | None] = []
@@ -84,8 +89,8 @@ class Reloads:
         self._changed: list[Change] = []
         self._number = 0
         self._in_force = InForce(str(origin.path), wall_ms())
-        crew.on_reload_request = self.request
-        crew.announce(self._in_force)
+        group.on_reload_request = self.request
+        group.announce(self._in_force)
 
     @property
     def is_busy(self) -> bool:
@@ -95,7 +100,7 @@ class Reloads:
     def request(self, request: ReloadRequest | None = None) -> None:
         """Request a reload; None stands for a signal."""
         if request is not None and request.only_check:
-            self._crew.tell_status(self._foretell(request))
+            self._group.send_to_status(self._foretell(request))
         else:
             self._asked.append(request)
 
@@ -103,7 +108,7 @@ class Reloads:
         """Advance the reload as far as possible."""
         if self.is_busy:
             self._wait()
-        if self._asked and not self.is_busy and self._crew.have_begun:
+        if self._asked and not self.is_busy and self._group.have_begun:
             self._answered, self._asked = self._asked, []
             try:
                 self._begin()
@@ -139,7 +144,7 @@ class Reloads:
         self._take(config)
         if self._changed:
             self._number += 1
-            self._crew.take_config(NewConfig(self._number, config))
+            self._group.apply_config(NewConfig(self._number, config))
             self.due = time.monotonic() + PATIENCE_S
         self._wait()
 
@@ -156,11 +161,11 @@ class Reloads:
 
     def _wait(self) -> None:
         """Finish when all processes have confirmed, or kill the late ones at the time limit."""
-        if not self._crew.late:
+        if not self._group.late:
             self._finish()
         elif self.due is not None and time.monotonic() >= self.due:
             self.due = None
-            self._crew.kill_late("did not take the new configuration")
+            self._group.kill_late("did not take the new configuration")
 
     def _finish(self) -> None:
         self.due = None
@@ -180,10 +185,10 @@ class Reloads:
 
     def _answer(self, outcome: ReloadOutcome) -> None:
         answered, self._answered = self._answered, []
-        self._crew.announce(self._in_force)
+        self._group.announce(self._in_force)
         for request in answered:
             if request is not None:
-                self._crew.tell_status(msgspec.structs.replace(outcome, number=request.number))
+                self._group.send_to_status(msgspec.structs.replace(outcome, number=request.number))
 
 
 def _upper(text: str) -> str:

@@ -12,7 +12,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import StartError, place_above
-from bruce_mp.supervisor.locks import patiently
+from bruce_mp.supervisor.slab.locks import retry_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ def take_run_dir(path: Path) -> int:
         remedy = f"{place_above(error, path.parent)}, or set another daemon.run_dir."
         raise StartError(f"The run directory {path} cannot be made: {error.strerror}. {remedy}") from error
     _check(path, found)
-    descriptor = patiently(lambda: _lock(path))
+    descriptor = retry_lock(lambda: _lock(path))
     (path / _PID).write_text(str(os.getpid()), "ascii")
     return descriptor
 

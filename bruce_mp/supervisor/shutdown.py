@@ -16,13 +16,13 @@ import time
 from enum import Enum, auto, unique
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.supervisor.remains import deliverable, held_messages
+from bruce_mp.supervisor.slab.backlog import deliverable, held_messages
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
-    from bruce_mp.supervisor.crew import Crew
-    from bruce_mp.supervisor.intake import Intake
+    from bruce_mp.supervisor.processes.process_group import ProcessGroup
+    from bruce_mp.supervisor.sockets.input_sockets import InputSockets
 
 __all__ = ["Phase", "Shutdown"]
 
@@ -46,8 +46,8 @@ class Phase(Enum):
 class Shutdown:
     """State machine that shuts the process group down."""
 
-    def __init__(self, crew: Crew, slab: Slab, max_delay_s: float, intake: Intake) -> None:
-        self._crew = crew
+    def __init__(self, group: ProcessGroup, slab: Slab, max_delay_s: float, intake: InputSockets) -> None:
+        self._group = group
         self._slab = slab
         self.max_delay_s = max_delay_s
         self._intake = intake
@@ -68,7 +68,7 @@ class Shutdown:
             self._intake_until = min(now + INTAKE_PATIENCE_S, self._deadline)
             if not keeps_sockets:
                 self._intake.close()
-            self._crew.drain_inputs(goes_on=keeps_sockets or self._intake.goes_on)
+            self._group.drain_inputs(goes_on=keeps_sockets or self._intake.goes_on)
             self.phase = Phase.INTAKE
         elif self.phase in {Phase.INTAKE, Phase.DELIVERY}:
             log.log(NOTICE, "Asked again to shut down: no longer waiting for deliveries.")
@@ -76,8 +76,8 @@ class Shutdown:
 
     def step(self) -> None:
         """Do the work of the current phase."""
-        if self._crew.failure and self.phase in {Phase.RUNNING, Phase.INTAKE, Phase.DELIVERY}:
-            log.critical("%s.", self._crew.failure)
+        if self._group.failure and self.phase in {Phase.RUNNING, Phase.INTAKE, Phase.DELIVERY}:
+            log.critical("%s.", self._group.failure)
             self._stop()
         match self.phase:
             case Phase.INTAKE:
@@ -89,8 +89,8 @@ class Shutdown:
 
     def _take_in(self) -> None:
         self.due = self._intake_until
-        if self._crew.inputs_have_ended or self._is_late:
-            self._crew.drain_others()
+        if self._group.inputs_have_ended or self._is_late:
+            self._group.drain_others()
             self.phase = Phase.DELIVERY
             self._deliver()
 
@@ -104,8 +104,8 @@ class Shutdown:
 
         A running input past its time limit is hung and does not count.
         """
-        hang = self._crew.inputs_run and self._is_late
-        return not self._crew.inputs_have_ended and not hang
+        hang = self._group.inputs_run and self._is_late
+        return not self._group.inputs_have_ended and not hang
 
     def _deliver(self) -> None:
         now = time.monotonic()
@@ -116,11 +116,11 @@ class Shutdown:
         self.due = min(self._deadline, now + max(LOOK_EVERY_S, LOOK_SHARE * took))
 
     def _stop(self) -> None:
-        self._crew.stop()
+        self._group.stop()
         self.due = time.monotonic()
         self.phase = Phase.STOPPING
 
     def _wait_for_all(self) -> None:
         self.due = None
-        if self._crew.is_gone:
+        if self._group.is_gone:
             self.phase = Phase.OVER

@@ -13,7 +13,7 @@ import pytest
 
 from bruce_mp.config.load import load_config
 from bruce_mp.config.sections import Delivery
-from bruce_mp.supervisor.datagram_limits import QUEUE_ENOUGH
+from bruce_mp.supervisor.sockets.datagram_limits import QUEUE_ENOUGH
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 UNIT: Final = DEPLOY / "systemd" / "bruce.service"

@@ -17,7 +17,7 @@ from bruce_mp.cli import main
 from bruce_mp.cli.early_signals import HELD_BACK
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.supervisor.upgrade_note import Stage, read_note
+from bruce_mp.supervisor.upgrade.upgrade_note import Stage, read_note
 from support.daemon import Daemon
 from support.read_back import read_back
 

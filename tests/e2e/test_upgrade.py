@@ -19,7 +19,7 @@ import bruce_mp
 from bruce_mp.client import DatagramClient, StreamClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.slab.layout import LAYOUT_VERSION
-from bruce_mp.supervisor.upgrade_note import Stage, read_note
+from bruce_mp.supervisor.upgrade.upgrade_note import Stage, read_note
 from support.daemon import Daemon
 from support.processes import wait_until
 from support.read_back import read_back

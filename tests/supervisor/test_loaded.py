@@ -14,7 +14,7 @@ import pytest
 
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.supervisor.programs import PROGRAMS
+from bruce_mp.supervisor.processes.programs import PROGRAMS
 from support.daemon import Daemon
 
 NOT_KAFKA_S_CLIENTS: Final = {"kafka.admin", "kafka.consumer", "kafka.producer", "kafka.net", "kafka.protocol.admin"}
@@ -37,7 +37,7 @@ PACKED: Final = {"compression.configs.quick.type": "lz4", "compression.topics.pa
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_process_loads_no_more_than_it_needs(program: str) -> None:
     """As in a spawned process, which imports the daemon's command."""
-    imports = f"import sys, multiprocessing.spawn, bruce_mp.cli, bruce_mp.supervisor.child, {program}"
+    imports = f"import sys, multiprocessing.spawn, bruce_mp.cli, bruce_mp.supervisor.processes.bootstrap, {program}"
     command = [sys.executable, "-c", f"{imports}; print(*sys.modules)"]
     loaded = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()
     assert program in loaded

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.errors import StartError
-from bruce_mp.supervisor import locks
 from bruce_mp.supervisor.run_dir import take_run_dir
+from bruce_mp.supervisor.slab import locks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import BruceError
-from bruce_mp.supervisor import reload, watch
+from bruce_mp.supervisor import reload
 from bruce_mp.supervisor.process import run
-from bruce_mp.supervisor.programs import Programs
+from bruce_mp.supervisor.processes import watchdog
+from bruce_mp.supervisor.processes.programs import Programs
 
 HUNG_S = "FAKE_DAEMON_HUNG_S"
 HUNG_BOOT_S = "FAKE_DAEMON_HUNG_BOOT_S"
@@ -22,8 +23,8 @@ new configuration.
 
 def main() -> int:
     config_path, *programs = sys.argv[1:]
-    watch.HUNG_S = float(os.environ.get(HUNG_S, watch.HUNG_S))
-    watch.HUNG_BOOT_S = float(os.environ.get(HUNG_BOOT_S, watch.HUNG_BOOT_S))
+    watchdog.HUNG_S = float(os.environ.get(HUNG_S, watchdog.HUNG_S))
+    watchdog.HUNG_BOOT_S = float(os.environ.get(HUNG_BOOT_S, watchdog.HUNG_BOOT_S))
     reload.PATIENCE_S = float(os.environ.get(RELOAD_S, reload.PATIENCE_S))
     sys.path.insert(0, str(Path(__file__).parents[2]))
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BOOTS_MAX", "Restarts"]
+__all__ = ["BOOTS_MAX", "RestartPolicy"]
 
 BOOTS_MAX: Final = 5
 DELAY_FIRST_S: Final = 0.25
@@ -17,7 +17,7 @@ DELAY_MAX_S: Final = 5.0
 LONG_LIFE_S: Final = 10.0
 
 
-class Restarts:
+class RestartPolicy:
     """Restart state of one process. Times are in seconds of a monotonic clock."""
 
     def __init__(self) -> None:

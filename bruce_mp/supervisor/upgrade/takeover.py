@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp import __version__
 from bruce_mp.slab.chunks import used_heads
-from bruce_mp.supervisor.crew import HEAD_START_S
-from bruce_mp.supervisor.predecessors import Predecessors
-from bruce_mp.supervisor.slab_setup import inherit_slab
-from bruce_mp.supervisor.upgrade_note import Stage, UpgradeNote, read_note, write_note
+from bruce_mp.supervisor.processes.process_group import HEAD_START_S
+from bruce_mp.supervisor.slab.slab_setup import inherit_slab
+from bruce_mp.supervisor.upgrade.previous_generation import PreviousGeneration
+from bruce_mp.supervisor.upgrade.upgrade_note import Stage, UpgradeNote, read_note, write_note
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.spill import SpillDirectory
-    from bruce_mp.supervisor.crew import Crew
-    from bruce_mp.supervisor.handover import Handover
+    from bruce_mp.supervisor.processes.process_group import ProcessGroup
+    from bruce_mp.supervisor.upgrade.handover import Handover
 
 __all__ = ["Takeover"]
 
@@ -39,7 +39,7 @@ class Takeover:
 
     def __init__(self, handover: Handover, run_dir: Path) -> None:
         self._old_version = handover.version
-        self._before = Predecessors(handover.crew)
+        self._before = PreviousGeneration(handover.crew)
         self._has_slab = bool(handover.crew)
         self._run_dir = run_dir
         self._deaf_since = handover.since
@@ -47,7 +47,7 @@ class Takeover:
         self._waited: float | None = None
         self._is_told = False
 
-    def carry_out(self, crew: Crew, slab: Slab, inputs: tuple[int, ...], spills: SpillDirectory) -> None:
+    def carry_out(self, crew: ProcessGroup, slab: Slab, inputs: tuple[int, ...], spills: SpillDirectory) -> None:
         """End the old processes and let ours begin. Raise SlabError for a damaged slab."""
         if not self._has_slab:
             return  # the old daemon has ended, and this is an ordinary start
@@ -58,15 +58,15 @@ class Takeover:
         self._deaf_since = time.monotonic()
         self._before.end_inputs()
         inherit_slab(slab, inputs, spills)
-        crew.let_inputs_begin()
+        crew.start_inputs()
         self._before.end_status()
         self._others_begin = time.monotonic() + HEAD_START_S
 
-    def look(self, crew: Crew) -> None:
+    def report_when_done(self, crew: ProcessGroup) -> None:
         """Let the other processes begin, and report once that the takeover is complete."""
-        self._before.bury_helpers()
+        self._before.reap_helpers()
         if crew.inputs_run or time.monotonic() >= self._others_begin:
-            crew.let_all_begin()
+            crew.start_all()
         if self._waited is None and crew.inputs_run:
             self._waited = time.monotonic() - self._deaf_since
         if self._waited is not None and crew.is_complete and not self._is_told:

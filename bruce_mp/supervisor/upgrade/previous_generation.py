@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bruce_mp.supervisor.handover import Member
+    from bruce_mp.supervisor.upgrade.handover import Member
 
-__all__ = ["Predecessors"]
+__all__ = ["PreviousGeneration"]
 
 PATIENCE_S: Final = 2.0
 _INPUT: Final = "input"
 _STATUS: Final = "status"
 
 
-class Predecessors:
+class PreviousGeneration:
     """The old processes, and the helper processes of the interpreter."""
 
     def __init__(self, crew: Sequence[Member]) -> None:
@@ -43,7 +43,7 @@ class Predecessors:
     def end_status(self) -> None:
         _end([member for member in self._crew if member.name == _STATUS])
 
-    def bury_helpers(self) -> None:
+    def reap_helpers(self) -> None:
         """Reap helper processes that have ended."""
         self._helpers = {pid for pid in self._helpers if not _is_buried(pid)}
 

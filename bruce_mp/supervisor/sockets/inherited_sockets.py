@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.errors import StartError
-from bruce_mp.supervisor.sockets import Bound
+from bruce_mp.supervisor.sockets.bound_sockets import Bound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from socket import SocketKind
 
-__all__ = ["Handed", "HandedSocket", "sockets_of_manager"]
+__all__ = ["InheritedSocket", "InheritedSockets", "sockets_of_manager"]
 
 _FIRST: Final = 3
 _KINDS: Final = {
@@ -35,7 +35,7 @@ _KINDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class HandedSocket:
+class InheritedSocket:
     """An open socket with the name that its owner gave it.
 
     `is_ours` is True if this daemon opened it before an upgrade. `queue` is its queue length at that time.
@@ -77,13 +77,13 @@ class HandedSocket:
             )
 
 
-class Handed:
+class InheritedSockets:
     """Inherited sockets that no setting has taken yet."""
 
-    def __init__(self, sockets: Iterable[HandedSocket] = ()) -> None:
+    def __init__(self, sockets: Iterable[InheritedSocket] = ()) -> None:
         self._sockets = list(sockets)
 
-    def take(self, setting: str, kind: SocketKind, address: HostPort | UnixPath) -> Bound | None:
+    def claim(self, setting: str, kind: SocketKind, address: HostPort | UnixPath) -> Bound | None:
         """Return the socket for a setting, or None. Raise StartError if it is of the wrong kind."""
         for handed in self._sockets:
             if handed.serves(setting, address):
@@ -101,9 +101,9 @@ class Handed:
                     "Remove it there (systemd: in the .socket unit), or name its address in the configuration, as in "
                     "input.unix_datagram.path."
                 )
-        self.forget()
+        self.clear()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Close the remaining sockets."""
         for handed in self._sockets:
             handed.bound.remove_file()
@@ -111,18 +111,18 @@ class Handed:
         self._sockets.clear()
 
 
-def sockets_of_manager() -> Handed:
+def sockets_of_manager() -> InheritedSockets:
     """Return the sockets from the service manager. Child processes do not inherit them."""
     variables = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
     if variables["LISTEN_PID"] != str(os.getpid()) or not variables["LISTEN_FDS"].isdecimal():
-        return Handed()
+        return InheritedSockets()
     count = int(variables["LISTEN_FDS"])
     names = variables["LISTEN_FDNAMES"].split(":")
     names += [""] * (count - len(names))
-    return Handed([_opened(_FIRST + index, names[index]) for index in range(count)])
+    return InheritedSockets([_opened(_FIRST + index, names[index]) for index in range(count)])
 
 
-def _opened(descriptor: int, name: str) -> HandedSocket:
+def _opened(descriptor: int, name: str) -> InheritedSocket:
     try:
         found = socket.socket(fileno=descriptor)
     except OSError as error:
@@ -132,7 +132,7 @@ def _opened(descriptor: int, name: str) -> HandedSocket:
             "sockets can be handed over."
         ) from error
     found.set_inheritable(False)
-    return HandedSocket(found, name)
+    return InheritedSocket(found, name)
 
 
 def _address_of(handed: socket.socket) -> HostPort | UnixPath | None:

@@ -10,9 +10,9 @@ import pytest
 from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.config.inputs import Input, Tcp, UnixDatagram, UnixStream
 from bruce_mp.errors import StartError
-from bruce_mp.supervisor.handed import Handed, HandedSocket, sockets_of_manager
-from bruce_mp.supervisor.handover import Handover, PassedSocket
-from bruce_mp.supervisor.intake import take_intake
+from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket, InheritedSockets, sockets_of_manager
+from bruce_mp.supervisor.sockets.input_sockets import open_input_sockets
+from bruce_mp.supervisor.upgrade.handover import Handover, PassedSocket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,14 +43,16 @@ def place_of(opened: socket.socket) -> str:
 
 
 def test_a_socket_goes_to_the_setting_with_its_address(datagrams: socket.socket) -> None:
-    intake = take_intake(configured(place_of(datagrams)), Handed([HandedSocket(datagrams, "bruce.socket")]))
+    intake = open_input_sockets(
+        configured(place_of(datagrams)), InheritedSockets([InheritedSocket(datagrams, "bruce.socket")])
+    )
     assert intake.datagrams is not None
     assert intake.datagrams.socket is datagrams
     assert intake.goes_on
 
 
 def test_its_file_and_its_senders_outlive_the_daemon(datagrams: socket.socket, tmp_path: Path) -> None:
-    intake = take_intake(configured(place_of(datagrams)), Handed([HandedSocket(datagrams, "")]))
+    intake = open_input_sockets(configured(place_of(datagrams)), InheritedSockets([InheritedSocket(datagrams, "")]))
     intake.close()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(b"later", place_of(datagrams))
@@ -58,7 +60,9 @@ def test_its_file_and_its_senders_outlive_the_daemon(datagrams: socket.socket, t
 
 
 def test_one_that_is_named_after_a_setting_may_be_anywhere(datagrams: socket.socket, tmp_path: Path) -> None:
-    intake = take_intake(configured(str(tmp_path / "elsewhere")), Handed([HandedSocket(datagrams, SETTING)]))
+    intake = open_input_sockets(
+        configured(str(tmp_path / "elsewhere")), InheritedSockets([InheritedSocket(datagrams, SETTING)])
+    )
     assert intake.datagrams is not None
     assert intake.datagrams.socket is datagrams
     assert not (tmp_path / "elsewhere").exists()
@@ -73,7 +77,7 @@ def test_streams_are_told_apart_by_their_addresses(tmp_path: Path, tcp: socket.s
             unix_stream=UnixStream(enable=True, path=str(tmp_path / "stream")),
             tcp=Tcp(enable=True, port=tcp.getsockname()[1]),
         )
-        intake = take_intake(config, Handed([HandedSocket(tcp, "a"), HandedSocket(unix, "a")]))
+        intake = open_input_sockets(config, InheritedSockets([InheritedSocket(tcp, "a"), InheritedSocket(unix, "a")]))
         assert intake.unix_stream is not None
         assert intake.tcp is not None
         assert (intake.unix_stream.socket, intake.tcp.socket) == (unix, tcp)
@@ -85,33 +89,39 @@ def test_a_socket_of_another_kind_is_refused(tmp_path: Path) -> None:
         unix.bind(str(tmp_path / "in"))
         unix.listen()
         with pytest.raises(StartError, match=r"^input\.unix_datagram\.path: .* must be a datagram socket"):
-            take_intake(configured(str(tmp_path / "in")), Handed([HandedSocket(unix, "")]))
+            open_input_sockets(configured(str(tmp_path / "in")), InheritedSockets([InheritedSocket(unix, "")]))
 
 
 def test_a_stream_socket_that_does_not_listen_is_refused(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unix:
         unix.bind(str(tmp_path / "http"))
         with pytest.raises(StartError, match="must be a listening stream socket"):
-            Handed([HandedSocket(unix, "")]).take("http.listen", socket.SOCK_STREAM, UnixPath(str(tmp_path / "http")))
+            InheritedSockets([InheritedSocket(unix, "")]).claim(
+                "http.listen", socket.SOCK_STREAM, UnixPath(str(tmp_path / "http"))
+            )
 
 
 def test_a_socket_that_nobody_asks_for_is_refused(datagrams: socket.socket, tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"hands over a socket at .*/in that no setting asks for"):
-        take_intake(configured(str(tmp_path / "elsewhere")), Handed([HandedSocket(datagrams, "bruce.socket")]))
+        open_input_sockets(
+            configured(str(tmp_path / "elsewhere")), InheritedSockets([InheritedSocket(datagrams, "bruce.socket")])
+        )
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_socket_that_other_hosts_reach_is_refused_as_its_address_would_be(
     monkeypatch: pytest.MonkeyPatch, tcp: socket.socket
 ) -> None:
-    monkeypatch.setattr("bruce_mp.supervisor.intake.is_loopback", lambda host: host != "127.0.0.1")
+    monkeypatch.setattr("bruce_mp.supervisor.sockets.input_sockets.is_loopback", lambda host: host != "127.0.0.1")
     config = Input(unix_datagram=UnixDatagram(enable=False), tcp=Tcp(enable=True))
     with pytest.raises(StartError, match="which other hosts can reach"):
-        take_intake(config, Handed([HandedSocket(tcp, "input.tcp")]))
+        open_input_sockets(config, InheritedSockets([InheritedSocket(tcp, "input.tcp")]))
 
 
 def test_our_own_socket_is_still_ours(datagrams: socket.socket, tmp_path: Path) -> None:
-    intake = take_intake(configured(place_of(datagrams)), Handed([HandedSocket(datagrams, SETTING, is_ours=True)]))
+    intake = open_input_sockets(
+        configured(place_of(datagrams)), InheritedSockets([InheritedSocket(datagrams, SETTING, is_ours=True)])
+    )
     assert not intake.goes_on
     intake.close()
     assert not (tmp_path / "in").exists()
@@ -119,15 +129,17 @@ def test_our_own_socket_is_still_ours(datagrams: socket.socket, tmp_path: Path) 
 
 def test_our_own_socket_at_a_place_that_is_configured_no_more_goes(datagrams: socket.socket, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
-    intake = take_intake(configured(str(elsewhere)), Handed([HandedSocket(datagrams, SETTING, is_ours=True)]))
+    intake = open_input_sockets(
+        configured(str(elsewhere)), InheritedSockets([InheritedSocket(datagrams, SETTING, is_ours=True)])
+    )
     assert elsewhere.is_socket()
     assert not (tmp_path / "in").exists()
-    intake.forget()
+    intake.clear()
 
 
 def test_our_own_port_that_the_kernel_chose_is_kept(tcp: socket.socket) -> None:
-    ours = HandedSocket(tcp, "http.listen", is_ours=True)
-    bound = Handed([ours]).take("http.listen", socket.SOCK_STREAM, HostPort("127.0.0.1", 0))
+    ours = InheritedSocket(tcp, "http.listen", is_ours=True)
+    bound = InheritedSockets([ours]).claim("http.listen", socket.SOCK_STREAM, HostPort("127.0.0.1", 0))
     assert bound is not None
     assert bound.socket is tcp
 
@@ -142,7 +154,7 @@ def test_what_is_meant_for_another_process_is_not_touched(monkeypatch: pytest.Mo
 def test_a_descriptor_that_is_no_socket_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Descriptor 3 of a test process is in use, so the numbers begin at the descriptor of this file.
     with (tmp_path / "file").open("w") as file:
-        monkeypatch.setattr("bruce_mp.supervisor.handed._FIRST", file.fileno())
+        monkeypatch.setattr("bruce_mp.supervisor.sockets.inherited_sockets._FIRST", file.fileno())
         for name, value in {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(StartError, match=r"Descriptor \d+ \(without a name\), .* is not a socket"):
@@ -152,8 +164,10 @@ def test_a_descriptor_that_is_no_socket_is_refused(monkeypatch: pytest.MonkeyPat
 def test_how_many_may_wait_is_known_of_our_own_only(datagrams: socket.socket) -> None:
     passed = PassedSocket(SETTING, os.dup(datagrams.fileno()), is_ours=True, queue=512)
     handover = msgspec.json.decode(msgspec.json.encode(Handover("1.0.0", 0.0, (passed,))), type=Handover)
-    ours = take_intake(configured(place_of(datagrams)), handover.handed).datagrams
-    managers = take_intake(configured(place_of(datagrams)), Handed([HandedSocket(datagrams, "")])).datagrams
+    ours = open_input_sockets(configured(place_of(datagrams)), handover.handed).datagrams
+    managers = open_input_sockets(
+        configured(place_of(datagrams)), InheritedSockets([InheritedSocket(datagrams, "")])
+    ).datagrams
     assert ours is not None
     assert managers is not None
     with ours.socket:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from bruce_mp.supervisor.crew import Crew
-from bruce_mp.supervisor.handover import Handover, execute
+from bruce_mp.supervisor.processes.process_group import ProcessGroup
+from bruce_mp.supervisor.upgrade.handover import Handover, execute
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -49,6 +49,6 @@ def test_only_those_that_live_are_left() -> None:
     process.start()
     process.join()
     dead = SimpleNamespace(name="router", process=process, connection=None)
-    crew = cast("Crew", SimpleNamespace(members=[dead]))
-    assert Crew.as_left(crew) == ()
+    crew = cast("ProcessGroup", SimpleNamespace(members=[dead]))
+    assert ProcessGroup.members_for_handover(crew) == ()
     process.close()

@@ -15,7 +15,7 @@ from bruce_mp.errors import BruceError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["patiently"]
+__all__ = ["retry_lock"]
 
 log = logging.getLogger(__name__)
 _Lock = TypeVar("_Lock")
@@ -24,7 +24,7 @@ PATIENCE_S: Final = 5.0
 RETRY_S: Final = 0.05
 
 
-def patiently(take: Callable[[], _Lock]) -> _Lock:
+def retry_lock(take: Callable[[], _Lock]) -> _Lock:
     """Call `take` until it succeeds, for at most 5 s, and return its result. Raise its last BruceError after that.
 
     The first error is logged at once, so that an interactive user sees the reason of the delay.

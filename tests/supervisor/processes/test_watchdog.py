@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bruce_mp.supervisor.watch import AWAY_S, Watch
+from bruce_mp.supervisor.processes.watchdog import AWAY_S, Watchdog
 
 HUNG_S = 60
 
 
-def look(watch: Watch[str], beats: dict[str, int], start: int, end: int) -> list[str]:
+def look(watch: Watchdog[str], beats: dict[str, int], start: int, end: int) -> list[str]:
     """Check once a second, and return the first hung processes."""
     for now in range(start, end):
         if hung := watch.hung(beats, now):
@@ -16,26 +16,26 @@ def look(watch: Watch[str], beats: dict[str, int], start: int, end: int) -> list
 
 
 def test_who_gives_no_sign_of_life_hangs() -> None:
-    watch = Watch[str](HUNG_S)
+    watch = Watchdog[str](HUNG_S)
     assert look(watch, {"one": 7}, 0, HUNG_S + 1) == []
     assert watch.hung({"one": 7, "other": 7}, HUNG_S + 1) == ["one"]
 
 
 def test_a_sign_of_life_begins_the_time_anew() -> None:
-    watch = Watch[str](HUNG_S)
+    watch = Watchdog[str](HUNG_S)
     look(watch, {"one": 7}, 0, HUNG_S)
     look(watch, {"one": 8}, HUNG_S, HUNG_S + 1)
     assert look(watch, {"one": 8}, HUNG_S + 1, 2 * HUNG_S) == []
 
 
 def test_the_next_life_is_not_blamed_for_the_last() -> None:
-    watch = Watch[str](HUNG_S)
+    watch = Watchdog[str](HUNG_S)
     look(watch, {"first": 7}, 0, HUNG_S)
     assert look(watch, {"second": 7}, HUNG_S, 2 * HUNG_S) == []
 
 
 def test_nobody_is_blamed_when_we_were_away_ourselves() -> None:
-    watch = Watch[str](HUNG_S)
+    watch = Watchdog[str](HUNG_S)
     look(watch, {"one": 7}, 0, HUNG_S)
     back = HUNG_S + int(AWAY_S) + 1
     assert look(watch, {"one": 7}, back, back + HUNG_S) == []

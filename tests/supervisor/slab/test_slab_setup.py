@@ -14,9 +14,9 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import runs_of
 from bruce_mp.slab.spill import SpillDirectory
-from bruce_mp.supervisor import locks
-from bruce_mp.supervisor.remains import held_messages
-from bruce_mp.supervisor.slab_setup import join_inputs, take_slab
+from bruce_mp.supervisor.slab import locks
+from bruce_mp.supervisor.slab.backlog import held_messages
+from bruce_mp.supervisor.slab.slab_setup import join_inputs, take_slab
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
 from support.filled_slab import FilledSlab
@@ -193,7 +193,7 @@ def test_the_lock_of_a_file_that_was_removed_meanwhile_is_not_enough(
         place.unlink()
         return descriptor
 
-    monkeypatch.setattr("bruce_mp.supervisor.slab_setup.lock", lock_after_removal)
+    monkeypatch.setattr("bruce_mp.supervisor.slab.slab_setup.lock", lock_after_removal)
     slab = take(path)
     assert slab.geometry == Geometry.for_size(SIZE, DATAGRAM)
     assert path.exists()

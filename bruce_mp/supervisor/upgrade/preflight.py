@@ -21,20 +21,20 @@ from bruce_mp.slab.layout import LAYOUT_VERSION
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
-    from bruce_mp.supervisor.programs import Programs
+    from bruce_mp.supervisor.processes.programs import Programs
 
-__all__ = ["CHECK", "Trial", "TrialError", "Verdict", "examine"]
+__all__ = ["CHECK", "Preflight", "PreflightError", "PreflightVerdict", "examine"]
 
 CHECK: Final = "--check"
 PATIENCE_S: Final = 60.0
 _SAID_MAX: Final = 2000
 
 
-class TrialError(BruceError):
+class PreflightError(BruceError):
     """The new code would not start."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class PreflightVerdict(msgspec.Struct, frozen=True):
     """Report of the installed code: its version, and the slab and run directory that it would use."""
 
     version: str
@@ -43,14 +43,14 @@ class Verdict(msgspec.Struct, frozen=True):
     run_dir: str
 
 
-def examine(config: Config, programs: Programs) -> Verdict:
+def examine(config: Config, programs: Programs) -> PreflightVerdict:
     """Load all programs of the running code, and return its report. Errors of the imports propagate."""
     for program in programs:
         importlib.import_module(program)
-    return Verdict(__version__, LAYOUT_VERSION, config.slab_path, config.daemon.run_dir)
+    return PreflightVerdict(__version__, LAYOUT_VERSION, config.slab_path, config.daemon.run_dir)
 
 
-class Trial:
+class Preflight:
     """Process that checks the installed code. `due` is its deadline on the monotonic clock."""
 
     def __init__(self) -> None:
@@ -72,18 +72,18 @@ class Trial:
         """Return True if the process has ended or its deadline has passed."""
         return self._process.poll() is not None or time.monotonic() >= self.due
 
-    def verdict(self) -> Verdict:
-        """Return the report. Raise TrialError if the code would not start, or without a report in time."""
+    def verdict(self) -> PreflightVerdict:
+        """Return the report. Raise PreflightError if the code would not start, or without a report in time."""
         if self._process.poll() is None:
-            raise TrialError(f"its check took longer than {PATIENCE_S:g} s")
+            raise PreflightError(f"its check took longer than {PATIENCE_S:g} s")
         if self._process.returncode:
-            raise TrialError(
+            raise PreflightError(
                 f"it would not start: {_read(self._complaints) or f'exit code {self._process.returncode}'}"
             )
         try:
-            return msgspec.json.decode(_read(self._said), type=Verdict)
+            return msgspec.json.decode(_read(self._said), type=PreflightVerdict)
         except msgspec.DecodeError as error:
-            raise TrialError(f"its report cannot be read: {error}") from error
+            raise PreflightError(f"its report cannot be read: {error}") from error
 
     def close(self) -> None:
         """Kill the process if it runs, and release its resources."""

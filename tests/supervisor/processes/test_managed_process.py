@@ -11,7 +11,7 @@ from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka
 from bruce_mp.ipc.control_messages import Begin, Control, Drain, PeerDied, Stop, Word
 from bruce_mp.ipc.start import Start
-from bruce_mp.supervisor.children import Child
+from bruce_mp.supervisor.processes.managed_process import ManagedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,11 +22,11 @@ CONFIG = Config(kafka=Kafka(bootstrap_servers=("b1:9092",)))
 
 
 @pytest.fixture
-def ends(tmp_path: Path) -> Iterator[tuple[Child, Connection]]:
+def ends(tmp_path: Path) -> Iterator[tuple[ManagedProcess, Connection]]:
     """A process that loads its program, and its end of the control pipe."""
     ours, theirs = Pipe()
     with ours, theirs:
-        child = Child("nobody", Start("router", 1, CONFIG, tmp_path, tmp_path), (), 0.0)
+        child = ManagedProcess("nobody", Start("router", 1, CONFIG, tmp_path, tmp_path), (), 0.0)
         child.hold()
         child.connection = ours
         yield child, theirs
@@ -39,7 +39,7 @@ def words(theirs: Connection) -> list[Word | None]:
     return found
 
 
-def test_who_is_held_hears_of_begin_first(ends: tuple[Child, Connection]) -> None:
+def test_who_is_held_hears_of_begin_first(ends: tuple[ManagedProcess, Connection]) -> None:
     """Any other message would end the process, for example when the daemon shuts down during a takeover."""
     child, theirs = ends
     child.send(PeerDied("input"))
@@ -52,7 +52,7 @@ def test_who_is_held_hears_of_begin_first(ends: tuple[Child, Connection]) -> Non
     assert words(theirs) == [PeerDied("input")]
 
 
-def test_who_is_held_can_be_ended(ends: tuple[Child, Connection]) -> None:
+def test_who_is_held_can_be_ended(ends: tuple[ManagedProcess, Connection]) -> None:
     child, theirs = ends
     child.send(Stop())
     assert words(theirs) == [Stop()]

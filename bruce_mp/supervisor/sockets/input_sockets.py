@@ -15,7 +15,7 @@ from bruce_mp.errors import StartError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.landing import landed_lengths
 from bruce_mp.slab.spill import released_in
-from bruce_mp.supervisor.sockets import (
+from bruce_mp.supervisor.sockets.bound_sockets import (
     DATAGRAM_SETTING,
     STREAM_SETTING,
     TCP_SETTING,
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.inputs import Input, Tcp, UnixDatagram, UnixStream
     from bruce_mp.slab.file import Slab
-    from bruce_mp.supervisor.handed import Handed
+    from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSockets
 
-__all__ = ["Intake", "input_rows", "take_intake"]
+__all__ = ["InputSockets", "input_rows", "open_input_sockets"]
 
 
-class Intake(NamedTuple):
+class InputSockets(NamedTuple):
     """Bound sockets; None if not configured."""
 
     datagrams: Bound | None
@@ -65,14 +65,14 @@ class Intake(NamedTuple):
         for bound in self._all():
             bound.remove_file()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Close the sockets after a failed start."""
         self.remove_files()
         for bound in self._all():
             bound.socket.close()
 
 
-def take_intake(config: Input, handed: Handed) -> Intake:
+def open_input_sockets(config: Input, handed: InheritedSockets) -> InputSockets:
     """Take or bind the configured sockets.
 
     Raise StartError if an address is in use or unusable; sockets of this daemon are closed then.
@@ -87,23 +87,23 @@ def take_intake(config: Input, handed: Handed) -> Intake:
             found["tcp"] = _take_tcp(config.tcp, handed)
         handed.refuse_others()
     except BaseException:
-        Intake(found.get("datagrams"), found.get("unix_stream"), found.get("tcp")).forget()
+        InputSockets(found.get("datagrams"), found.get("unix_stream"), found.get("tcp")).clear()
         raise
-    return Intake(found.get("datagrams"), found.get("unix_stream"), found.get("tcp"))
+    return InputSockets(found.get("datagrams"), found.get("unix_stream"), found.get("tcp"))
 
 
-def _take_datagrams(config: UnixDatagram, handed: Handed) -> Bound:
-    found = handed.take(DATAGRAM_SETTING, socket.SOCK_DGRAM, UnixPath(config.path))
+def _take_datagrams(config: UnixDatagram, handed: InheritedSockets) -> Bound:
+    found = handed.claim(DATAGRAM_SETTING, socket.SOCK_DGRAM, UnixPath(config.path))
     return found or bind_datagrams(config)
 
 
-def _take_unix_stream(config: UnixStream, handed: Handed) -> Bound:
-    found = handed.take(STREAM_SETTING, socket.SOCK_STREAM, UnixPath(config.path))
+def _take_unix_stream(config: UnixStream, handed: InheritedSockets) -> Bound:
+    found = handed.claim(STREAM_SETTING, socket.SOCK_STREAM, UnixPath(config.path))
     return found or bind_unix_stream(config)
 
 
-def _take_tcp(config: Tcp, handed: Handed) -> Bound:
-    found = handed.take(TCP_SETTING, socket.SOCK_STREAM, HostPort(config.host, config.port))
+def _take_tcp(config: Tcp, handed: InheritedSockets) -> Bound:
+    found = handed.claim(TCP_SETTING, socket.SOCK_STREAM, HostPort(config.host, config.port))
     if found is None:
         return bind_tcp(config)
     host = found.socket.getsockname()[0]

@@ -11,8 +11,8 @@ import pytest
 from bruce_mp.config.inputs import Tcp, UnixDatagram, UnixStream
 from bruce_mp.config.sections import Http
 from bruce_mp.errors import StartError
-from bruce_mp.supervisor import datagram_limits
-from bruce_mp.supervisor.sockets import bind_datagrams, bind_http, bind_tcp, bind_unix_stream
+from bruce_mp.supervisor.sockets import datagram_limits
+from bruce_mp.supervisor.sockets.bound_sockets import bind_datagrams, bind_http, bind_tcp, bind_unix_stream
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,8 +25,8 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import records_of, runs_of
 from bruce_mp.slab.shares import note_owners
 from bruce_mp.slab.spill import released_in, spilled_in
-from bruce_mp.supervisor.locks import patiently
-from bruce_mp.supervisor.remains import held_messages, plural
+from bruce_mp.supervisor.slab.backlog import held_messages, plural
+from bruce_mp.supervisor.slab.locks import retry_lock
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.logs import NOTICE
 from bruce_mp.telemetry.receipts import finish_stream_input
@@ -58,7 +58,7 @@ def take_slab(path: Path, size: int, largest_datagram: int) -> OwnSlab:
     wanted = Geometry.for_size(size, largest_datagram)
     while True:
         _check_owner(path)
-        descriptor = patiently(lambda: _open_locked(path))
+        descriptor = retry_lock(lambda: _open_locked(path))
         if descriptor is None:
             _create(path, wanted)
             continue

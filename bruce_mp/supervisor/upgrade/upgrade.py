@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING
 
 from bruce_mp import __version__
 from bruce_mp.slab.layout import LAYOUT_VERSION
-from bruce_mp.supervisor.trial import Trial, TrialError, Verdict
-from bruce_mp.supervisor.upgrade_note import Stage, UpgradeNote, read_note, write_note
+from bruce_mp.supervisor.upgrade.preflight import Preflight, PreflightError, PreflightVerdict
+from bruce_mp.supervisor.upgrade.upgrade_note import Stage, UpgradeNote, read_note, write_note
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["State", "Upgrade"]
+__all__ = ["Upgrade", "UpgradeState"]
 
 log = logging.getLogger(__name__)
 
 
 @unique
-class State(Enum):
+class UpgradeState(Enum):
     IDLE = auto()
     CHECKING = auto()
     READY = auto()
@@ -48,52 +48,52 @@ class Upgrade:
     def __init__(self, run_dir: Path, slab: Path) -> None:
         self._run_dir = run_dir
         self._slab = slab
-        self._trial: Trial | None = None
+        self._preflight: Preflight | None = None
         self._note = UpgradeNote(0, Stage.DONE, __version__)
-        self.state = State.IDLE
+        self.state = UpgradeState.IDLE
         self.since = 0.0
 
     @property
     def due(self) -> float | None:
         """Return the deadline of the check."""
-        return self._trial.due if self._trial else None
+        return self._preflight.due if self._preflight else None
 
     def sources(self) -> dict[int, Callable[[], None]]:
         """Return the descriptor to poll."""
-        return {self._trial.fileno(): self.step} if self._trial else {}
+        return {self._preflight.fileno(): self.step} if self._preflight else {}
 
     def request(self) -> None:
         """Begin an upgrade, unless one is in progress."""
-        if self.state is not State.IDLE:
+        if self.state is not UpgradeState.IDLE:
             return
         log.log(NOTICE, "Upgrade requested: checking the installed code.")
         before = read_note(self._run_dir)
         self._note = UpgradeNote(before.number + 1 if before else 1, Stage.CHECKING, __version__)
         write_note(self._run_dir, self._note)
         try:
-            self._trial = Trial()
+            self._preflight = Preflight()
         except OSError as error:
             self.refuse(f"it cannot be started: {error.strerror}")
         else:
-            self.state = State.CHECKING
+            self.state = UpgradeState.CHECKING
 
     def step(self) -> None:
         """Act on the result of the check, if it has ended."""
-        if self._trial is None or not self._trial.is_over:
+        if self._preflight is None or not self._preflight.is_over:
             return
         try:
-            self._go_by(self._trial.verdict())
-        except TrialError as error:
+            self._go_by(self._preflight.verdict())
+        except PreflightError as error:
             self.refuse(str(error))
         self._end_trial()
 
-    def _go_by(self, verdict: Verdict) -> None:
+    def _go_by(self, verdict: PreflightVerdict) -> None:
         same = (str(self._run_dir), str(self._slab), LAYOUT_VERSION)
         if (verdict.run_dir, verdict.slab, verdict.layout) == same:
-            self._advance(State.READY, Stage.TAKING_OVER, verdict)
+            self._advance(UpgradeState.READY, Stage.TAKING_OVER, verdict)
             log.log(NOTICE, "bruce %s makes way for %s.", __version__, verdict.version)
             return
-        self._advance(State.DRAINING, Stage.DRAINING, verdict)
+        self._advance(UpgradeState.DRAINING, Stage.DRAINING, verdict)
         log.log(
             NOTICE,
             "bruce %s makes way for %s, with its slab at %s and layout %d: the present slab is emptied first.",
@@ -103,7 +103,7 @@ class Upgrade:
             verdict.layout,
         )
 
-    def _advance(self, state: State, stage: Stage, verdict: Verdict) -> None:
+    def _advance(self, state: UpgradeState, stage: Stage, verdict: PreflightVerdict) -> None:
         self.state, self.since = state, time.monotonic()
         self._note = UpgradeNote(self._note.number, stage, __version__, verdict.version)
         write_note(self._run_dir, self._note)
@@ -112,15 +112,15 @@ class Upgrade:
         """Log and record the failure, and stay with the running code."""
         log.error("No upgrade from bruce %s to the installed code: %s", __version__, reason)
         write_note(self._run_dir, UpgradeNote(self._note.number, Stage.REFUSED, __version__, self._note.new, reason))
-        self.state = State.IDLE
+        self.state = UpgradeState.IDLE
 
     def cancel(self) -> None:
         """Cancel the upgrade because the daemon ends."""
-        if self.state is not State.IDLE:
+        if self.state is not UpgradeState.IDLE:
             self.refuse("the daemon is shutting down")
             self._end_trial()
 
     def _end_trial(self) -> None:
-        if self._trial is not None:
-            self._trial.close()
-            self._trial = None
+        if self._preflight is not None:
+            self._preflight.close()
+            self._preflight = None

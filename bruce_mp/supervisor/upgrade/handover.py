@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bruce_mp.supervisor.handed import Handed, HandedSocket
 from bruce_mp.supervisor.signals import WATCHED
+from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket, InheritedSockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -61,10 +61,10 @@ class Handover(msgspec.Struct, frozen=True):
     crew: tuple[Member, ...] = ()
 
     @property
-    def handed(self) -> Handed:
+    def handed(self) -> InheritedSockets:
         """Return the inherited sockets."""
-        return Handed(
-            HandedSocket(socket.socket(fileno=each.descriptor), each.setting, is_ours=each.is_ours, queue=each.queue)
+        return InheritedSockets(
+            InheritedSocket(socket.socket(fileno=each.descriptor), each.setting, is_ours=each.is_ours, queue=each.queue)
             for each in self.sockets
         )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
-__all__ = ["HUNG_BOOT_S", "HUNG_S", "Watch"]
+__all__ = ["HUNG_BOOT_S", "HUNG_S", "Watchdog"]
 
 HUNG_S: float = 60.0
 """Limit for running processes. Heartbeats come every second, and the longest known piece of work takes two."""
@@ -25,7 +25,7 @@ AWAY_S: Final = 5.0
 Life = TypeVar("Life", bound="Hashable")
 
 
-class Watch(Generic[Life]):
+class Watchdog(Generic[Life]):
     """Last heartbeats of all processes, with the time of their last change."""
 
     def __init__(self, hung_s: float) -> None:

@@ -1,6 +1,6 @@
 """Handle of one process of the daemon: spawn, messages, and end.
 
-`lifecycle.py` has the state table, `policy.py` the restart delays; this module executes both.
+`lifecycle.py` has the state table, `restart_policy.py` the restart delays; this module executes both.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from signal import strsignal
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.ipc.control_messages import Begin, Control, Drain, Stop
-from bruce_mp.supervisor.child import note_of, run_child
-from bruce_mp.supervisor.lifecycle import ALIVE, Event, State, advance
-from bruce_mp.supervisor.policy import Restarts
+from bruce_mp.supervisor.processes.bootstrap import note_of, run_child
+from bruce_mp.supervisor.processes.lifecycle import ALIVE, ProcessEvent, ProcessState, advance
+from bruce_mp.supervisor.processes.restart_policy import RestartPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from bruce_mp.ipc.control_messages import Broker, Word
     from bruce_mp.ipc.start import Start
-    from bruce_mp.supervisor.child import Inherited
+    from bruce_mp.supervisor.processes.bootstrap import Inherited
 
-__all__ = ["PROPER_END", "Child"]
+__all__ = ["PROPER_END", "ManagedProcess"]
 
 STOP_PATIENCE_S: Final = 2.0
 """Time limit for a process to end after a stop request."""
@@ -35,7 +35,7 @@ DRAIN: Final = Drain()
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
 
-class Child:
+class ManagedProcess:
     """A process with its restarts. Times are `time.monotonic()` in seconds.
 
     `act` has work at the time `due`. With `ends_when_drained`, an exit with 0 after Drain is a regular end.
@@ -45,8 +45,8 @@ class Child:
         self, program: str, start: Start, locks: Sequence[Inherited], now: float, *, ends_when_drained: bool = False
     ) -> None:
         self.start = start
-        self.state = State.WAITING
-        self.restarts = Restarts()
+        self.state = ProcessState.WAITING
+        self.restarts = RestartPolicy()
         self.due: float | None = now
         self.connection: Connection | None = None
         self.process: SpawnProcess | None = None
@@ -80,7 +80,7 @@ class Child:
     @property
     def is_wanted(self) -> bool:
         """Return True if the current life should continue."""
-        return self.state in {State.BOOTING, State.RUNNING}
+        return self.state in {ProcessState.BOOTING, ProcessState.RUNNING}
 
     def send(self, word: Word) -> None:
         """Send a control message if the process has a control pipe.
@@ -113,27 +113,27 @@ class Child:
 
     def stop(self, now: float) -> None:
         """Request the end of the process; `act` kills it after a time limit."""
-        self._end(Event.STOP, now)
+        self._end(ProcessEvent.STOP, now)
 
     def replace(self, broker: Broker, now: float) -> None:
         """Request the end of the process and a restart as the dispatcher of `broker`."""
         self.start = replace(self.start, broker=broker)
-        self._end(Event.REPLACE, now)
+        self._end(ProcessEvent.REPLACE, now)
 
-    def _end(self, event: Event, now: float) -> None:
-        was_told = self.state in {State.STOPPING, State.REPLACING}
+    def _end(self, event: ProcessEvent, now: float) -> None:
+        was_told = self.state in {ProcessState.STOPPING, ProcessState.REPLACING}
         self.state = advance(self.state, event)
         if self.state in ALIVE and not was_told:
             self.due = now + STOP_PATIENCE_S
             self.send(Stop())
-        elif self.state is State.ENDED:
+        elif self.state is ProcessState.ENDED:
             self.due = None
-        elif self.state is State.WAITING and self.due is None:
+        elif self.state is ProcessState.WAITING and self.due is None:
             self.due = now
 
     def is_ready(self) -> None:
         """Record that the process is ready."""
-        self.state = advance(self.state, Event.READY)
+        self.state = advance(self.state, ProcessEvent.READY)
         self.restarts.ready()
 
     def act(self, now: float) -> bool:
@@ -141,7 +141,7 @@ class Child:
         if self.due is None or now < self.due:
             return False
         self.due = None
-        if self.state is State.WAITING:
+        if self.state is ProcessState.WAITING:
             self._spawn(now)
             return True
         self.kill("did not end in time")
@@ -164,7 +164,7 @@ class Child:
         finally:
             theirs.close()
         self.process = process
-        self.state = advance(self.state, Event.SPAWNED)
+        self.state = advance(self.state, ProcessEvent.SPAWNED)
         self._open()
 
     def kill(self, reason: str) -> None:
@@ -173,7 +173,7 @@ class Child:
             self._killed_for = reason
             self.process.kill()
 
-    def hung_up(self, now: float) -> None:
+    def on_pipe_closed(self, now: float) -> None:
         """Handle the end of the control pipe: the process is dying, or it has no control any more."""
         self._close()
         if self.due is None:
@@ -184,7 +184,7 @@ class Child:
             self.connection.close()
             self.connection = None
 
-    def bury(self) -> str:
+    def reap(self) -> str:
         """Reap the ended process, and return how it ended as text for the log."""
         assert self.process is not None
         self.process.join()
@@ -194,10 +194,10 @@ class Child:
         self._close()
         self.due = None
         finished = code == 0 and self._drain is not None and self._ends_when_drained
-        self.state = advance(self.state, Event.FINISHED if finished else Event.CRASHED)
-        return self._obituary(code)
+        self.state = advance(self.state, ProcessEvent.FINISHED if finished else ProcessEvent.CRASHED)
+        return self._death_report(code)
 
-    def _obituary(self, code: int) -> str:
+    def _death_report(self, code: int) -> str:
         if code < 0:
             by_us = f", sent by the supervisor because it {self._killed_for}" if self._killed_for else ""
             return f"signal {-code} ({strsignal(-code)}){by_us}"

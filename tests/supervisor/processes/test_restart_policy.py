@@ -1,7 +1,7 @@
-from bruce_mp.supervisor.policy import BOOTS_MAX, Restarts
+from bruce_mp.supervisor.processes.restart_policy import BOOTS_MAX, RestartPolicy
 
 
-def live(restarts: Restarts, start: float, length: float, *, ready: bool = True) -> float | None:
+def live(restarts: RestartPolicy, start: float, length: float, *, ready: bool = True) -> float | None:
     restarts.started(start)
     if ready:
         restarts.ready()
@@ -9,25 +9,25 @@ def live(restarts: Restarts, start: float, length: float, *, ready: bool = True)
 
 
 def test_the_first_restart_is_immediate_and_then_the_delay_doubles_to_five_seconds() -> None:
-    restarts = Restarts()
+    restarts = RestartPolicy()
     delays = [live(restarts, 100 * life, 1) for life in range(9)]
     assert delays == [0, 0.25, 0.5, 1, 2, 4, 5, 5, 5]
 
 
 def test_a_long_life_forgives() -> None:
-    restarts = Restarts()
+    restarts = RestartPolicy()
     assert [live(restarts, 0, 1), live(restarts, 2, 9.9), live(restarts, 20, 10)] == [0, 0.25, 0]
     assert live(restarts, 40, 1) == 0.25
 
 
 def test_five_failed_boots_in_a_row_are_enough() -> None:
-    restarts = Restarts()
+    restarts = RestartPolicy()
     delays = [live(restarts, 10 * life, 0.1, ready=False) for life in range(BOOTS_MAX)]
     assert delays == [0, 0.25, 0.5, 1, None]
 
 
 def test_a_boot_that_worked_starts_the_count_again() -> None:
-    restarts = Restarts()
+    restarts = RestartPolicy()
     for life in range(BOOTS_MAX - 1):
         live(restarts, life, 0.1, ready=False)
     assert live(restarts, 50, 0.1) is not None
@@ -36,6 +36,6 @@ def test_a_boot_that_worked_starts_the_count_again() -> None:
 
 
 def test_a_slow_boot_that_fails_counts_as_well() -> None:
-    restarts = Restarts()
+    restarts = RestartPolicy()
     delays = [live(restarts, 100 * life, 60, ready=False) for life in range(BOOTS_MAX)]
     assert delays == [0, 0, 0, 0, None]

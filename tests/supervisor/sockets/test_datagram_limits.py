@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bruce_mp.errors import StartError
-from bruce_mp.supervisor import datagram_limits
-from bruce_mp.supervisor.datagram_limits import check_datagram_size, warn_of_short_queue
+from bruce_mp.supervisor.sockets import datagram_limits
+from bruce_mp.supervisor.sockets.datagram_limits import check_datagram_size, warn_of_short_queue
 
 DEFAULT = int(Path("/proc/sys/net/core/wmem_default").read_text())
 LARGEST = int(Path("/proc/sys/net/core/wmem_max").read_text())

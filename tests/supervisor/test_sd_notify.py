@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.supervisor.notify import ServiceManager
+from bruce_mp.supervisor.sd_notify import ServiceManager
 from support.fake_daemon import FakeDaemon
 
 if TYPE_CHECKING:

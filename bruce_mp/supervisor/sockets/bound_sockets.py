@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.config.accounts import gid_of, uid_of
 from bruce_mp.config.addresses import HostPort
 from bruce_mp.errors import StartError
-from bruce_mp.supervisor.datagram_limits import queue_length
+from bruce_mp.supervisor.sockets.datagram_limits import queue_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

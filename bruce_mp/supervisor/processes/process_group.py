@@ -32,13 +32,13 @@ from bruce_mp.ipc.control_messages import (
 from bruce_mp.ipc.start import Start
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.supervisor import watch
-from bruce_mp.supervisor.children import PROPER_END, Child
-from bruce_mp.supervisor.handover import Member
-from bruce_mp.supervisor.lifecycle import UNWANTED, State
-from bruce_mp.supervisor.policy import BOOTS_MAX
-from bruce_mp.supervisor.slab_setup import retire_row
-from bruce_mp.supervisor.sockets import Bound
+from bruce_mp.supervisor.processes import watchdog
+from bruce_mp.supervisor.processes.lifecycle import UNWANTED, ProcessState
+from bruce_mp.supervisor.processes.managed_process import PROPER_END, ManagedProcess
+from bruce_mp.supervisor.processes.restart_policy import BOOTS_MAX
+from bruce_mp.supervisor.slab.slab_setup import retire_row
+from bruce_mp.supervisor.sockets.bound_sockets import Bound
+from bruce_mp.supervisor.upgrade.handover import Member
 from bruce_mp.telemetry.clock import steady
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.logs import NOTICE
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.ipc.control_messages import Broker, InForce, NewConfig, Word
     from bruce_mp.slab.file import Slab
-    from bruce_mp.supervisor.child import Inherited
-    from bruce_mp.supervisor.intake import Intake
-    from bruce_mp.supervisor.programs import Programs
+    from bruce_mp.supervisor.processes.bootstrap import Inherited
+    from bruce_mp.supervisor.processes.programs import Programs
+    from bruce_mp.supervisor.sockets.input_sockets import InputSockets
 
-__all__ = ["HEAD_START_S", "Crew", "Equipment"]
+__all__ = ["HEAD_START_S", "Equipment", "ProcessGroup"]
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +70,12 @@ class Equipment(NamedTuple):
     run_dir: Path
     slab: Slab
     locks: Sequence[Inherited]
-    intake: Intake
+    intake: InputSockets
     http: Bound
     inputs: tuple[int, ...]
 
 
-class Crew:
+class ProcessGroup:
     """The process group. `failure` is the reason why the daemon cannot continue, or None."""
 
     def __init__(self, programs: Programs, equipment: Equipment, row: ProcessRow) -> None:
@@ -88,11 +88,11 @@ class Crew:
         """Lives that have not confirmed the configuration in force."""
         self.on_reload_request: Callable[[ReloadRequest], None] = lambda _: None
         self._row = row
-        self._bereft: set[Child] = set()
+        self._bereft: set[ManagedProcess] = set()
         self._debug = DebugTopics()
-        self._watches: dict[State, watch.Watch[tuple[str, int]]] = {
-            State.BOOTING: watch.Watch(watch.HUNG_BOOT_S),
-            State.RUNNING: watch.Watch(watch.HUNG_S),
+        self._watches: dict[ProcessState, watchdog.Watchdog[tuple[str, int]]] = {
+            ProcessState.BOOTING: watchdog.Watchdog(watchdog.HUNG_BOOT_S),
+            ProcessState.RUNNING: watchdog.Watchdog(watchdog.HUNG_S),
         }
         self._draining = False
         self._stopping = False
@@ -102,7 +102,7 @@ class Crew:
         self._status = self._child(programs.status, "status", lay.ROW_STATUS, listener=equipment.http.socket)
         for child in (self._router, self._status):
             child.due = time.monotonic() + HEAD_START_S
-        self._dispatchers: dict[int, Child] = {}
+        self._dispatchers: dict[int, ManagedProcess] = {}
 
     def _child(
         self,
@@ -114,14 +114,14 @@ class Crew:
         slot: int = 0,
         broker: Broker | None = None,
         ends_when_drained: bool = False,
-    ) -> Child:
+    ) -> ManagedProcess:
         equipment = self._equipment
         places = (self._config, equipment.run_dir, equipment.slab.path)
         clock = steady.offset_ms
         start = Start(name, row, *places, listener=listener, slot=slot, broker=broker, clock_offset_ms=clock)
-        return Child(program, start, equipment.locks, time.monotonic(), ends_when_drained=ends_when_drained)
+        return ManagedProcess(program, start, equipment.locks, time.monotonic(), ends_when_drained=ends_when_drained)
 
-    def _input(self, row: int) -> Child:
+    def _input(self, row: int) -> ManagedProcess:
         """Create the process of an input. Without a datagram socket, the datagram input gets an unconnected one."""
         intake, number = self._equipment.intake, row - lay.ROW_FIRST_INPUT
         if number:
@@ -147,17 +147,17 @@ class Crew:
                 Control(connection).receive()  # Loaded, or the end of a dead process, which is handled later
                 loading.remove(connection)
 
-    def let_inputs_begin(self) -> None:
+    def start_inputs(self) -> None:
         """Let the inputs begin after their predecessors have ended."""
         for child in self.inputs:
             child.begin()
 
-    def let_all_begin(self) -> None:
+    def start_all(self) -> None:
         """Let all processes begin after their predecessors have ended."""
         for child in self.members:
             child.begin()
 
-    def as_left(self) -> tuple[Member, ...]:
+    def members_for_handover(self) -> tuple[Member, ...]:
         """List the live processes for the handover to new code."""
         return tuple(
             Member(child.name, child.process.pid or 0, child.connection.fileno() if child.connection else None)
@@ -166,19 +166,19 @@ class Crew:
         )
 
     @property
-    def members(self) -> list[Child]:
+    def members(self) -> list[ManagedProcess]:
         """Return all processes, including ended ones."""
         return [*self.inputs, self._router, self._status, *self._dispatchers.values()]
 
     @property
     def is_complete(self) -> bool:
         """Return True if all permanent processes run: the inputs receive and the pages answer."""
-        return all(child.state is State.RUNNING for child in (*self.inputs, self._router, self._status))
+        return all(child.state is ProcessState.RUNNING for child in (*self.inputs, self._router, self._status))
 
     @property
     def is_gone(self) -> bool:
         """Return True if all processes have ended for good."""
-        return all(child.state is State.ENDED for child in self.members)
+        return all(child.state is ProcessState.ENDED for child in self.members)
 
     @property
     def due(self) -> float | None:
@@ -192,9 +192,9 @@ class Crew:
                 if child.act(time.monotonic()):
                     self._introduce(child)
             except OSError as error:
-                self._mourn(child, f"it could not be started: {error.strerror}")
+                self._schedule_restart(child, f"it could not be started: {error.strerror}")
 
-    def watch_over(self) -> None:
+    def kill_hung(self) -> None:
         """Kill hung processes; they restart like dead ones."""
         for state, watcher in self._watches.items():
             watched = {child.life: child for child in self.members if child.state is state}
@@ -202,11 +202,11 @@ class Crew:
             for life in watcher.hung(beats, time.monotonic()):
                 watched[life].kill("gave no sign of life")
 
-    def _heartbeat(self, child: Child) -> int:
+    def _heartbeat(self, child: ManagedProcess) -> int:
         slab = self._equipment.slab
         return slab.signed(slab.geometry.rows_at + child.start.row * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS)
 
-    def _introduce(self, child: Child) -> None:
+    def _introduce(self, child: ManagedProcess) -> None:
         log.info("Process %s is started.", child.name, extra=child.about)
         if child in self._bereft:
             self._bereft.remove(child)
@@ -219,21 +219,21 @@ class Crew:
         found: dict[int, Callable[[], None]] = {}
         for child in self.members:
             if child.connection is not None:
-                found[child.connection.fileno()] = partial(self._on_word, child)
+                found[child.connection.fileno()] = partial(self._on_message, child)
             if child.process is not None:
                 found[child.process.sentinel] = partial(self._on_end, child)
         return found
 
-    def _on_word(self, child: Child) -> None:
+    def _on_message(self, child: ManagedProcess) -> None:
         if child.connection is None:
             return
         word = Control(child.connection).receive()
         if word is None:
-            child.hung_up(time.monotonic())
+            child.on_pipe_closed(time.monotonic())
         else:
-            self._obey(child, word)
+            self._handle_message(child, word)
 
-    def _obey(self, child: Child, word: Word) -> None:
+    def _handle_message(self, child: ManagedProcess, word: Word) -> None:
         match word:
             case Loaded():
                 pass
@@ -255,7 +255,7 @@ class Crew:
             case _:
                 log.warning("Process %s sent %s, which only the supervisor sends.", child.name, type(word).__name__)
 
-    def _on_ready(self, child: Child) -> None:
+    def _on_ready(self, child: ManagedProcess) -> None:
         child.is_ready()
         if self._debug.any and child not in self.inputs:
             child.send(self._debug)
@@ -267,7 +267,7 @@ class Crew:
 
     def _end_head_start(self) -> None:
         for child in (self._router, self._status):
-            if child.state is State.WAITING and not child.has_lived:
+            if child.state is ProcessState.WAITING and not child.has_lived:
                 child.due = time.monotonic()
 
     # --- reload ------------------------------------------------------------------------------------------------------
@@ -277,13 +277,13 @@ class Crew:
         """Return True if every process may begin its work."""
         return all(child.may_begin for child in self.members)
 
-    def take_config(self, word: NewConfig) -> None:
+    def apply_config(self, word: NewConfig) -> None:
         """Apply a reloaded config: send it to running processes, and start others with it."""
         self._config, self._config_number = word.config, word.number
         for child in self.members:
             child.start = replace(child.start, config=word.config)
             child.send(word)
-        self.late = {child.life for child in self.members if child.state is State.RUNNING}
+        self.late = {child.life for child in self.members if child.state is ProcessState.RUNNING}
 
     def kill_late(self, reason: str) -> None:
         """Kill the processes that have not confirmed the configuration; their successors start with it."""
@@ -294,9 +294,9 @@ class Crew:
     def announce(self, in_force: InForce) -> None:
         """Send the status of the configuration to the status process, now and after its restarts."""
         self._in_force = in_force
-        self.tell_status(in_force)
+        self.send_to_status(in_force)
 
-    def tell_status(self, word: Word) -> None:
+    def send_to_status(self, word: Word) -> None:
         """Send a control message to the status process."""
         self._status.send(word)
 
@@ -316,23 +316,23 @@ class Crew:
             if slot not in wanted and child.state not in UNWANTED:
                 child.stop(now)
 
-    def _dispatcher(self, slot: int, broker: Broker) -> Child:
+    def _dispatcher(self, slot: int, broker: Broker) -> ManagedProcess:
         row = lay.ROW_FIRST_DISPATCHER + slot
         child = self._child(self._programs.dispatcher, f"dispatcher-{slot}", row, slot=slot, broker=broker)
         if self._draining:
             child.drain()
         return child
 
-    def _on_end(self, child: Child) -> None:
+    def _on_end(self, child: ManagedProcess) -> None:
         while child.connection is not None and child.connection.poll():
-            self._on_word(child)
+            self._on_message(child)
         self.late.discard(child.life)
         was_wanted = child.is_wanted
-        reason = child.bury()
+        reason = child.reap()
         ProcessRow(self._equipment.slab, child.start.row)  # finishes its transaction
-        if child.state is State.WAITING and was_wanted:
-            self._mourn(child, reason)
-        elif child.state is State.WAITING:
+        if child.state is ProcessState.WAITING and was_wanted:
+            self._schedule_restart(child, reason)
+        elif child.state is ProcessState.WAITING:
             child.due = time.monotonic()
             self._bereft.add(child)
         else:
@@ -341,7 +341,7 @@ class Crew:
             log.log(level, "Process %s has ended: %s.", child.name, reason, extra=child.about)
         self._stop_status_last()
 
-    def _mourn(self, child: Child, reason: str) -> None:
+    def _schedule_restart(self, child: ManagedProcess, reason: str) -> None:
         now = time.monotonic()
         delay = child.restarts.died(now)
         if delay is None:
@@ -354,12 +354,12 @@ class Crew:
     @property
     def inputs_have_ended(self) -> bool:
         """Return True if all inputs have ended, so that no more messages arrive."""
-        return all(child.state is State.ENDED for child in self.inputs)
+        return all(child.state is ProcessState.ENDED for child in self.inputs)
 
     @property
     def inputs_run(self) -> bool:
         """Return True if every input runs or has ended, so that none will restart and receive more."""
-        return all(child.state in {State.RUNNING, State.ENDED} for child in self.inputs)
+        return all(child.state in {ProcessState.RUNNING, ProcessState.ENDED} for child in self.inputs)
 
     def drain_inputs(self, *, goes_on: bool) -> None:
         """Let the inputs hand over their messages and end; with `goes_on`, even if more arrive."""
@@ -383,11 +383,11 @@ class Crew:
         self._stop_status_last()
 
     @property
-    def _others(self) -> list[Child]:
+    def _others(self) -> list[ManagedProcess]:
         return [child for child in self.members if child is not self._status]
 
     def _stop_status_last(self) -> None:
-        if self._stopping and all(child.state is State.ENDED for child in self._others):
+        if self._stopping and all(child.state is ProcessState.ENDED for child in self._others):
             self._status.stop(time.monotonic())
 
 

@@ -1,0 +1,88 @@
+"""Lifecycle of a process in the supervisor: a table of states and events.
+
+A wanted process is BOOTING or RUNNING, or WAITING for its next life. A dispatcher is REPLACING if its broker moved to
+another address: the old life ends, then a new one begins. A process that is STOPPING or ENDED is not wanted.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto, unique
+from typing import Final
+
+__all__ = ["ALIVE", "TRANSITIONS", "UNWANTED", "ProcessEvent", "ProcessState", "advance"]
+
+
+@unique
+class ProcessState(Enum):
+    WAITING = auto()
+    """No process, but one is due to start."""
+    BOOTING = auto()
+    RUNNING = auto()
+    REPLACING = auto()
+    """Requested to end, and to restart with another configuration."""
+    STOPPING = auto()
+    """Requested to end."""
+    ENDED = auto()
+    """No process, and none is due."""
+
+
+@unique
+class ProcessEvent(Enum):
+    SPAWNED = auto()
+    READY = auto()
+    FINISHED = auto()
+    """Regular end."""
+    CRASHED = auto()
+    """Any other end."""
+    STOP = auto()
+    REPLACE = auto()
+
+
+ALIVE: Final = frozenset({ProcessState.BOOTING, ProcessState.RUNNING, ProcessState.REPLACING, ProcessState.STOPPING})
+UNWANTED: Final = frozenset({ProcessState.STOPPING, ProcessState.ENDED})
+
+TRANSITIONS: Final[dict[ProcessState, dict[ProcessEvent, ProcessState]]] = {
+    ProcessState.WAITING: {
+        ProcessEvent.SPAWNED: ProcessState.BOOTING,
+        ProcessEvent.CRASHED: ProcessState.WAITING,  # the spawn itself failed
+        ProcessEvent.STOP: ProcessState.ENDED,
+        ProcessEvent.REPLACE: ProcessState.WAITING,
+    },
+    ProcessState.BOOTING: {
+        ProcessEvent.READY: ProcessState.RUNNING,
+        ProcessEvent.FINISHED: ProcessState.ENDED,
+        ProcessEvent.CRASHED: ProcessState.WAITING,
+        ProcessEvent.STOP: ProcessState.STOPPING,
+        ProcessEvent.REPLACE: ProcessState.REPLACING,
+    },
+    ProcessState.RUNNING: {
+        ProcessEvent.READY: ProcessState.RUNNING,
+        ProcessEvent.FINISHED: ProcessState.ENDED,
+        ProcessEvent.CRASHED: ProcessState.WAITING,
+        ProcessEvent.STOP: ProcessState.STOPPING,
+        ProcessEvent.REPLACE: ProcessState.REPLACING,
+    },
+    ProcessState.REPLACING: {
+        ProcessEvent.READY: ProcessState.REPLACING,
+        ProcessEvent.FINISHED: ProcessState.WAITING,
+        ProcessEvent.CRASHED: ProcessState.WAITING,
+        ProcessEvent.STOP: ProcessState.STOPPING,
+        ProcessEvent.REPLACE: ProcessState.REPLACING,
+    },
+    ProcessState.STOPPING: {
+        ProcessEvent.READY: ProcessState.STOPPING,
+        ProcessEvent.FINISHED: ProcessState.ENDED,
+        ProcessEvent.CRASHED: ProcessState.ENDED,
+        ProcessEvent.STOP: ProcessState.STOPPING,
+        ProcessEvent.REPLACE: ProcessState.REPLACING,  # a slot is wanted again before its process ended
+    },
+    ProcessState.ENDED: {
+        ProcessEvent.STOP: ProcessState.ENDED,
+        ProcessEvent.REPLACE: ProcessState.WAITING,
+    },
+}
+
+
+def advance(state: ProcessState, event: ProcessEvent) -> ProcessState:
+    """Return the state after an event. KeyError for an impossible event means a bug of the supervisor."""
+    return TRANSITIONS[state][event]
