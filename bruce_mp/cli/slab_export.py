@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.discards.file_line import DiscardLine, LineEvent, format_line, info_of
 from bruce_mp.errors import BruceError, DiscardReason, ExitCode, SlabError
 from bruce_mp.protocol.client.messages import Message, Rejection, parse_message
 from bruce_mp.protocol.client.record_headers import decode_headers
@@ -26,7 +27,6 @@ from bruce_mp.slab.layout import SETTLED, RunState
 from bruce_mp.slab.salvage import Salvage
 from bruce_mp.telemetry.books import SPILLED, read_books, spilled
 from bruce_mp.telemetry.clock import wall_ms
-from bruce_mp.telemetry.discard_line import DiscardLine, LineEvent, format_line, info_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.delays import BOUNDS_MS, raises_of
+from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, raises_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.telemetry.broker_status import CONNECTED, CONNECTING, FAILED, IDLE, BrokerStatus
 from bruce_mp.telemetry.events import encode_events
 from bruce_mp.telemetry.logs import NOTICE
-from bruce_mp.telemetry.standings import CONNECTED, CONNECTING, FAILED, IDLE, BrokerStanding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bruce_mp.ipc.control_messages import Broker
-    from bruce_mp.telemetry.copies import ByteSender
-    from bruce_mp.telemetry.standings import PartitionTrouble
+    from bruce_mp.telemetry.broker_status import PartitionError
+    from bruce_mp.telemetry.message_copies import ByteSender
 
 __all__ = ["PUBLISH_EVERY_S", "ConnectionStatus"]
 
@@ -72,9 +72,9 @@ class ConnectionStatus:
         self._last_error, self._last_error_ms = error, self._since_ms
         self._failing_since_ms = self._failing_since_ms or self._since_ms
 
-    def publish(self, requests_in_flight: int, troubles: tuple[PartitionTrouble, ...]) -> None:
+    def publish(self, requests_in_flight: int, troubles: tuple[PartitionError, ...]) -> None:
         """Send a report to the status process; a lost report is replaced a second later."""
-        standing = BrokerStanding(
+        standing = BrokerStatus(
             self._slot,
             self._broker.node,
             self._broker.host,

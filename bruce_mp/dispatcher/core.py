@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
     from bruce_mp.config.topics import TopicBatching
+    from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.dispatcher.partition_errors import PartitionErrors
     from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.protocol.kafka.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.telemetry.discards import DiscardReporter
     from bruce_mp.telemetry.traffic import TrafficSums
 
 __all__ = ["Dispatcher"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bruce_mp.telemetry.standings import MOST_LISTED, PartitionTrouble
+from bruce_mp.telemetry.broker_status import MOST_LISTED, PartitionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ class PartitionErrors:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._found: dict[tuple[bytes, int], PartitionTrouble] = {}
+        self._found: dict[tuple[bytes, int], PartitionError] = {}
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -29,12 +29,12 @@ class PartitionErrors:
             return
         if known is None and len(self._found) >= MOST_LISTED:
             return
-        self._found[topic, partition] = PartitionTrouble(topic, partition, error, self._now_ms())
+        self._found[topic, partition] = PartitionError(topic, partition, error, self._now_ms())
 
     def clear(self, topic: bytes, partition: int) -> None:
         """Remove a partition after a good response."""
         self._found.pop((topic, partition), None)
 
-    def listed(self) -> tuple[PartitionTrouble, ...]:
+    def listed(self) -> tuple[PartitionError, ...]:
         """Return all recorded partitions."""
         return tuple(self._found.values())

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.config.topics import compressions
-from bruce_mp.discarding import ProcessReporter
+from bruce_mp.discards.settlement import ProcessReporter
 from bruce_mp.dispatcher.compression import Compressor
 from bruce_mp.dispatcher.connection_status import PUBLISH_EVERY_S, ConnectionStatus
 from bruce_mp.dispatcher.core import REMIND_S, Dispatcher
@@ -27,10 +27,10 @@ from bruce_mp.pipeline.msg_debug import tap_for
 from bruce_mp.protocol.kafka.compression import Codec, load_codecs
 from bruce_mp.protocol.kafka.connection_events import Cause, Closed, ConnectionReady, Failed, ProduceAcked
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
-from bruce_mp.telemetry.copies import Target
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.events import encode_events
 from bruce_mp.telemetry.logs import renew_logging
+from bruce_mp.telemetry.message_copies import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -112,7 +112,7 @@ class _DispatcherProcess:
         """Apply a reloaded config.  Settings that need a restart keep their old values."""
         before, self._config = self._config, config
         renew_logging(before.logging, config.logging, self._name)
-        self._reporter.apply(config)
+        self._reporter.apply_config(config)
         self._core.apply_config(config)
         load_codecs(_codecs(config))
         self._compressor.apply_config(config.compression_for, config.compression)

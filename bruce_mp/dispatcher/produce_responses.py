@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discarding import Discards
+from bruce_mp.discards.settlement import Discards
 from bruce_mp.dispatcher.ack_settlement import AckSettler
 from bruce_mp.dispatcher.partition_errors import PartitionErrors
 from bruce_mp.dispatcher.rejected_records import describe
@@ -32,6 +32,7 @@ from bruce_mp.telemetry.traffic import TrafficSums
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.dispatcher.record_batches import BatchBuilder
     from bruce_mp.protocol.kafka.kafka_types import PartitionAck
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import TopicTable
-    from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = ["ResponseHandler"]
 
@@ -310,7 +310,7 @@ class ResponseHandler:
 
     def _note_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
         for batch in batches:
-            self._discards.note_duplicates(batch.segments, topic)
+            self._discards.record_duplicates(batch.segments, topic)
 
 
 def _refused_for_sure(row: ErrorRow) -> bool:

@@ -14,10 +14,10 @@ from bruce_mp.config.accounts import TCP_USER
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
+    from bruce_mp.discards.reporter import PeerCredentials
     from bruce_mp.errors import DiscardReason
     from bruce_mp.input.fences import Attempt
     from bruce_mp.slab.spill import SpillFile
-    from bruce_mp.telemetry.discards import Peer
 
 __all__ = ["TCP", "UNIX", "ConnectionSection", "StreamClientState", "StreamKind"]
 
@@ -87,7 +87,7 @@ class StreamClientState:
 
     kind: StreamKind
     section: ConnectionSection
-    peer: Peer | None = None
+    peer: PeerCredentials | None = None
     user: int = TCP_USER
     """The user whose quota applies."""
     unprocessed: bytearray = field(default_factory=bytearray)

@@ -10,8 +10,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.config.accounts import TCP_USER
+from bruce_mp.discards.reporter import PeerCredentials
 from bruce_mp.slab.sender_usage import SenderSums
-from bruce_mp.telemetry.discards import Peer
 
 if TYPE_CHECKING:
     from bruce_mp.input.clients import StreamClientState
@@ -52,15 +52,15 @@ class Connection:
                 del self.outgoing[:sent]
 
 
-def peer_of(connection: socket.socket) -> Peer | None:
+def peer_of(connection: socket.socket) -> PeerCredentials | None:
     """Return the process and user of the peer; None for TCP, of which the kernel knows neither."""
     if connection.family != socket.AF_UNIX:
         return None
     pid, uid, _ = _credentials_of(connection)
-    return Peer(pid, uid)
+    return PeerCredentials(pid, uid)
 
 
-def user_of(peer: Peer | None) -> int:
+def user_of(peer: PeerCredentials | None) -> int:
     """Return the user that the peer's messages count for."""
     return TCP_USER if peer is None else peer.uid
 

@@ -36,13 +36,13 @@ from bruce_mp.telemetry.counters import Counter, discarded
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.errors import DiscardReason
     from bruce_mp.input.quotas import SenderQuotas
     from bruce_mp.kernels import Coalescing, Ingested, Lanes
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = ["DatagramAdmission"]
 

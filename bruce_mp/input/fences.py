@@ -28,7 +28,8 @@ from bruce_mp.telemetry.counters import Counter, discarded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bruce_mp.discarding import Discards
+    from bruce_mp.discards.reporter import DiscardReporter
+    from bruce_mp.discards.settlement import Discards
     from bruce_mp.input.clients import ConnectionSection
     from bruce_mp.input.spills import Spills
     from bruce_mp.kernels import Windows
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from bruce_mp.slab.spill import SpillFile
     from bruce_mp.slab.tables import TopicTable
     from bruce_mp.slab.topic_shares import TopicKey, TopicShares
-    from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = [
     "NOT_ALLOWED",
@@ -345,7 +345,7 @@ class Attempts:
         raises = {lay.SPILL_OUT: file.messages, discarded(reason): file.messages}
         self._row.settle((), RunState.DISCARDED, reason, raises)
         attempt.section.discard(reason, file.messages)
-        self._reporter.note(reason, count=file.messages)
+        self._reporter.record(reason, count=file.messages)
         if self._reporter.keeps_copies:
             self._row.add(Counter.MsgCopyLost, file.messages)
         self._spills.remove(file)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bruce_mp.discarding import Discards
+from bruce_mp.discards.settlement import Discards
 from bruce_mp.input.fences import Attempts
 from bruce_mp.input.spill_feed import SpillFeed, SpillPump
 from bruce_mp.input.spills import Spills
 from bruce_mp.slab.layout import CHUNK_BYTES
 from bruce_mp.slab.spill import SpillDirectory
-from bruce_mp.telemetry.receipts import finish_stream_input
+from bruce_mp.telemetry.uncounted_appends import finish_stream_input
 
 if TYPE_CHECKING:
     from bruce_mp.config.inputs import Streams
+    from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.input.outcomes import Sections
     from bruce_mp.input.run_publisher import RunPublisher
     from bruce_mp.ipc.loop import Loop
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.tables import TopicTable
     from bruce_mp.slab.topic_shares import TopicShares
-    from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = ["Fencing"]
 

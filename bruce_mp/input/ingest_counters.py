@@ -14,8 +14,8 @@ from bruce_mp.telemetry.counters import Counter, discarded
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from bruce_mp.discards.reporter import DiscardReporter, PeerCredentials
     from bruce_mp.kernels import Ingested, NoRoom, RejectedMessage
-    from bruce_mp.telemetry.discards import DiscardReporter, Peer
 
 __all__ = [
     "RECOGNISED",
@@ -67,7 +67,7 @@ def report(
     rejection: RejectedMessage,
     buffer: memoryview,
     place: tuple[int, int],
-    peer: Peer | None = None,
+    peer: PeerCredentials | None = None,
 ) -> None:
     """Report the discard of an invalid message at `place`, an offset and a length."""
     at, length = place
@@ -75,11 +75,15 @@ def report(
     sample = bytes(buffer[at : at + (length if size is None else min(length, size))])
     version = rejection.version if rejection.failure is Failure.UNSUPPORTED_VERSION else None
     api_key = rejection.api_key if rejection.failure is Failure.UNSUPPORTED_API_KEY else None
-    reporter.note(DiscardReason(rejection.failure), sample=sample, version=version, api_key=api_key, peer=peer)
+    reporter.record(DiscardReason(rejection.failure), sample=sample, version=version, api_key=api_key, peer=peer)
 
 
 def report_refused(
-    reporter: DiscardReporter, reason: DiscardReason, peer: Peer | None, buffer: memoryview, place: tuple[int, int]
+    reporter: DiscardReporter,
+    reason: DiscardReason,
+    peer: PeerCredentials | None,
+    buffer: memoryview,
+    place: tuple[int, int],
 ) -> None:
     """Report the discard of a message because of its sender."""
     at, length = place
@@ -87,15 +91,15 @@ def report_refused(
         _report_over_quota(reporter, peer, bytes(buffer[at : at + length]))
         return
     size = reporter.sample_size
-    reporter.note(reason, sample=bytes(buffer[at : at + (length if size is None else min(length, size))]), peer=peer)
+    reporter.record(reason, sample=bytes(buffer[at : at + (length if size is None else min(length, size))]), peer=peer)
 
 
-def _report_over_quota(reporter: DiscardReporter, peer: Peer | None, data: bytes) -> None:
+def _report_over_quota(reporter: DiscardReporter, peer: PeerCredentials | None, data: bytes) -> None:
     """Report a message over its sender's quota, which may be valid otherwise."""
     message = parse_message(data)
     if not isinstance(message, Message):
         message = Message(b"", data, b"", 0, None)
-    reporter.note(DiscardReason.OVER_QUOTA, message.topic, message.timestamp_ms, peer=peer)
+    reporter.record(DiscardReason.OVER_QUOTA, message.topic, message.timestamp_ms, peer=peer)
     if reporter.keeps_copies:
         reporter.copy(DiscardReason.OVER_QUOTA, [_shortened(message, reporter.copy_size)])
 
@@ -104,7 +108,7 @@ def report_no_room(
     reporter: DiscardReporter, dropped: NoRoom, buffer: memoryview, place: tuple[int, int], reason: DiscardReason
 ) -> None:
     """Report the discard of a valid message for want of room."""
-    reporter.note(reason, topic=dropped.topic, timestamp=dropped.timestamp)
+    reporter.record(reason, topic=dropped.topic, timestamp=dropped.timestamp)
     if reporter.keeps_copies:
         at, length = place
         message = parse_message(buffer[at : at + length])

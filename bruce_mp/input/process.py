@@ -16,7 +16,7 @@ import os
 from socket import MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, SO_PASSCRED, SOL_SOCKET
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discarding import ProcessReporter
+from bruce_mp.discards.settlement import ProcessReporter
 from bruce_mp.input.backpressure import LONGEST_S, NOTHING, Allowance, Backpressure
 from bruce_mp.input.datagrams import DatagramAdmission
 from bruce_mp.input.linger import lingers_of
@@ -108,7 +108,7 @@ class _Input:
         """Apply a reloaded config.  Settings that need a restart keep their old values."""
         renew_logging(self._config.logging, config.logging, self._name)
         self._config = config
-        self._reporter.apply(config)
+        self._reporter.apply_config(config)
         self._lanes.apply_lingers(lingers_of(config))
         self._lanes.change_windows(windows_for_datagrams(config))
         self._shares.apply_config(config.alpha_for)

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.accounts import TCP_USER, allow_list_of, limits_of
+from bruce_mp.discards.reporter import PeerCredentials
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import landing
 from bruce_mp.slab.sender_usage import SenderSums, SenderTable
-from bruce_mp.telemetry.discards import Peer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -128,9 +128,9 @@ class AdmissionDecision:
     taken: Tally[int] = field(default_factory=Tally)
     """Numbers of admitted datagrams by user."""
 
-    def peer(self, slot: int) -> Peer | None:
+    def peer(self, slot: int) -> PeerCredentials | None:
         """Return the sender of a datagram."""
-        return None if self.senders is None else Peer(self.senders.pids[slot], self.senders.uids[slot])
+        return None if self.senders is None else PeerCredentials(self.senders.pids[slot], self.senders.uids[slot])
 
     def record(self, by: SenderQuotas, now_ms: int) -> None:
         """Count the batch, which is landed, for its users."""

@@ -11,12 +11,12 @@ from bruce_mp.telemetry.clock import steady_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.ipc.links import Links, LinkSender
     from bruce_mp.ipc.loop import Loop, Timer
     from bruce_mp.kernels import Lanes
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = ["RunPublisher"]
 

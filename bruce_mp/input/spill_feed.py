@@ -3,7 +3,7 @@
 The feed appends a slice of a file to the worker's ordinary lanes, as if its client had sent it now.  The order of the
 steps makes a death safe at any point.  First the row names the file, then the lanes hold the records.  Then one
 transaction counts them and stores the file's progress, and last the file's header stores the same.  A successor finds
-by the arrival numbers which messages of the slice are in lanes (`telemetry/receipts.py`).
+by the arrival numbers which messages of the slice are in lanes (`telemetry/uncounted_appends.py`).
 
 Released files take turns, a slice each.  A part of the slab stays free for clients that send at the same time.
 
@@ -33,6 +33,7 @@ from bruce_mp.telemetry.counters import Counter, discarded
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.input.outcomes import Sections
     from bruce_mp.input.spills import Released, Spills
     from bruce_mp.ipc.loop import Loop, Timer
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.spill import SpillFile
-    from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = ["SpillFeed", "SpillPump"]
 
@@ -282,7 +282,7 @@ class SpillFeed:
         )
         raises = {lay.SPILL_OUT: lost, lay.SPILL_RELEASED: delta(-lost), discarded(reason): lost}
         self._row.settle((), RunState.DISCARDED, reason, raises)
-        self._reporter.note(reason, count=lost)
+        self._reporter.record(reason, count=lost)
         self._discard(each, reason, lost)
         file.move_to(file.end, file.messages)
 

@@ -20,7 +20,7 @@ import time
 from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discarding import ProcessReporter
+from bruce_mp.discards.settlement import ProcessReporter
 from bruce_mp.input.barrier_watch import BarrierWatch
 from bruce_mp.input.barriers import Barriers
 from bruce_mp.input.clients import TCP, UNIX, StreamClientState
@@ -173,7 +173,7 @@ class _Worker:
         """Apply a reloaded config.  Settings that need a restart keep their old values."""
         renew_logging(self._config.logging, config.logging, self._name)
         self._config = config
-        self._reporter.apply(config)
+        self._reporter.apply_config(config)
         self._lanes.apply_lingers(lingers_of(config))
         self._lanes.change_windows(windows_for_streams(config))
         self._shares.apply_config(config.alpha_for)

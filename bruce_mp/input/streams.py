@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections import Counter as Tally
     from collections.abc import Callable, Collection
 
+    from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.fences import Attempts
     from bruce_mp.input.quotas import SenderQuotas
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = ["StreamAdmission"]
 
@@ -408,7 +408,7 @@ class StreamAdmission:
     def _discard_rest(self, client: StreamClientState, reason: DiscardReason, counter: Counter) -> None:
         sample = bytes(client.unprocessed[: self._reporter.sample_size])
         is_tcp = client.kind is TCP and reason is DiscardReason.UNCLEAN_DISCONNECT
-        self._reporter.note(reason, sample=sample, is_tcp=is_tcp, peer=client.peer)
+        self._reporter.record(reason, sample=sample, is_tcp=is_tcp, peer=client.peer)
         client.unprocessed = bytearray()
         client.section.received += 1
         client.section.discard(reason)

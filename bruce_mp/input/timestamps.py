@@ -9,20 +9,20 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.discards.reporter import command_of
 from bruce_mp.kernels import TimestampWindow
 from bruce_mp.slab.landing import NO_USER
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.discards import command_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bruce_mp.config.model import Config
     from bruce_mp.config.timestamps import TimestampPolicy, Timestamps
+    from bruce_mp.discards.reporter import PeerCredentials
     from bruce_mp.kernels import Lanes, ReplacedTimestamps, Windows
     from bruce_mp.slab.rows import ProcessRow
-    from bruce_mp.telemetry.discards import Peer
 
 __all__ = ["ClockWatch", "clock_step_ms", "warn_of_clock", "windows_for_datagrams", "windows_for_streams"]
 
@@ -60,7 +60,9 @@ def clock_step_ms() -> int:
     return wall_ms() - steady_ms()
 
 
-def warn_of_clock(found: ReplacedTimestamps, peer: Peer | None, *, stranger: str = "a sender of datagrams") -> None:
+def warn_of_clock(
+    found: ReplacedTimestamps, peer: PeerCredentials | None, *, stranger: str = "a sender of datagrams"
+) -> None:
     """Log that timestamps of a topic were replaced, with their sender as far as it is known."""
     topic = found.topic.decode("utf-8", "backslashreplace")
     _LOG.warning(
@@ -75,7 +77,7 @@ def warn_of_clock(found: ReplacedTimestamps, peer: Peer | None, *, stranger: str
 class _Sender(NamedTuple):
     """A sender in words, built only when a line is logged, because it reads a file of the process."""
 
-    peer: Peer | None
+    peer: PeerCredentials | None
     stranger: str
     """The words for a sender with an unknown process."""
 
@@ -100,7 +102,7 @@ class ClockWatch:
         """Return True if the next datagrams should be received with the credentials of their senders."""
         return now_ms < self._search_until_ms
 
-    def follow(self, peer_of: Callable[[int], Peer | None], now_ms: int) -> None:
+    def follow(self, peer_of: Callable[[int], PeerCredentials | None], now_ms: int) -> None:
         """Count the timestamps replaced since the last call; `peer_of` finds the sender of an arrival number."""
         for found in self._lanes.drain_replaced():
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)

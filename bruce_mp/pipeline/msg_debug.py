@@ -13,7 +13,7 @@ from bruce_mp.errors import SlabError
 from bruce_mp.ipc.control_messages import DebugTopics
 from bruce_mp.ipc.links import COPIES
 from bruce_mp.telemetry.clock import wall_ms
-from bruce_mp.telemetry.copies import Copies, Copy
+from bruce_mp.telemetry.message_copies import Copies, Copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.telemetry.copies import Target
+    from bruce_mp.telemetry.message_copies import Target
 
 __all__ = ["WireTap", "tap_for"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.telemetry.broker_status import MOST_LISTED, NO_LEADER, PausedScope, RouterStatus
 from bruce_mp.telemetry.events import encode_events
 from bruce_mp.telemetry.logs import NOTICE
-from bruce_mp.telemetry.standings import MOST_LISTED, NO_LEADER, PausedScope, RouterStanding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bruce_mp.router.cluster import Address
     from bruce_mp.router.core import Router
     from bruce_mp.router.metadata_fetch import FetchAttempt
-    from bruce_mp.telemetry.copies import ByteSender
+    from bruce_mp.telemetry.message_copies import ByteSender
 
 __all__ = ["PUBLISH_EVERY_S", "ClusterStatus"]
 
@@ -68,7 +68,7 @@ class ClusterStatus:
     def publish(self, router: Router, steady_ms: int, attempt: FetchAttempt) -> None:
         """Send a report to the status process; a lost report is replaced a second later."""
         paused = [*self._no_leader(router), *self._paused(router, steady_ms)]
-        standing = RouterStanding(
+        standing = RouterStatus(
             self._brokers,
             self._failing_since_ms,
             self._error,

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
-from bruce_mp.discarding import Discards
+from bruce_mp.discards.settlement import Discards
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.ipc.frames import FrameKind
 from bruce_mp.pipeline.corruption import quarantine
@@ -26,15 +26,16 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import sweep, sweep_filled
 from bruce_mp.slab.runs import name_of, read_run
-from bruce_mp.telemetry.copies import Target
+from bruce_mp.telemetry.broker_status import ALL_PARTITIONS
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.standings import ALL_PARTITIONS
+from bruce_mp.telemetry.message_copies import Target
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Sequence
 
     from bruce_mp.config.model import Config
+    from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.ipc.frames import Parcel
     from bruce_mp.kernels import RunHead
     from bruce_mp.pipeline.msg_debug import WireTap
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from bruce_mp.slab.recovery import Found
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Run, Segment
-    from bruce_mp.telemetry.discards import DiscardReporter
 
 __all__ = ["Router"]
 

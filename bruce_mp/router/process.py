@@ -7,7 +7,7 @@ import os
 import random
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discarding import ProcessReporter
+from bruce_mp.discards.settlement import ProcessReporter
 from bruce_mp.ipc.control_messages import (
     Broker,
     ConfigTaken,
@@ -138,7 +138,7 @@ class _RouterProcess:
         """Apply a reloaded config.  Settings that need a restart keep their old values."""
         before, self._config = self._config, config
         renew_logging(before.logging, config.logging, self._name)
-        self._reporter.apply(config)
+        self._reporter.apply_config(config)
         self._core.apply_config(config, steady_ms())
         self._retry.apply_config(*config.delivery.backoff)
         self._follow_brokers(before, config)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bruce_mp.config.sections import RateLimitConfig
-    from bruce_mp.discarding import Discards
+    from bruce_mp.discards.settlement import Discards
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Run, Segment
 

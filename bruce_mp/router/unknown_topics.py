@@ -25,7 +25,7 @@ from bruce_mp.telemetry.counters import Counter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from bruce_mp.discarding import Discards
+    from bruce_mp.discards.settlement import Discards
     from bruce_mp.router.metadata_refresh import RefreshSchedule
     from bruce_mp.slab.runs import Segment
 

@@ -13,7 +13,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.status.brokers import slots_of
 from bruce_mp.status.windows import HOUR_MS, MINUTE_MS, Window, delay_ms, minus, per_s
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.delays import BUCKETS
+from bruce_mp.telemetry.latency_histogram import BUCKETS
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab

@@ -14,8 +14,8 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.status.header import Page, header_lines, read_header
 from bruce_mp.status.text import stamp, topic_text
+from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, NO_LEADER
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.standings import ALL_PARTITIONS, NO_LEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.standings import Heard
     from bruce_mp.status.survey import Pile
-    from bruce_mp.telemetry.standings import BrokerStanding, PausedScope
+    from bruce_mp.telemetry.broker_status import BrokerStatus, PausedScope
 
 __all__ = ["BrokerLine", "BrokersPage", "Paused", "Trouble", "brokers_plain", "read_brokers", "slots_of"]
 
@@ -185,7 +185,7 @@ def _retries(slab: Slab, slot: int) -> int:
     return sum(slab.longs[start + counter] for counter in _RETRIES)
 
 
-def _with_standing(line: BrokerLine, said: BrokerStanding) -> BrokerLine:
+def _with_standing(line: BrokerLine, said: BrokerStatus) -> BrokerLine:
     return msgspec.structs.replace(
         line,
         connection=said.connection,

@@ -11,17 +11,17 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from bruce_mp.discards.file_line import NO_INFO, DiscardLine, LineEvent, format_line
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.status.rolling_file import FileTroubleError
-from bruce_mp.telemetry.copies import Target, decode_copies
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.discard_line import NO_INFO, DiscardLine, LineEvent, format_line
+from bruce_mp.telemetry.message_copies import Target, decode_copies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bruce_mp.status.rolling_file import RollingFile
-    from bruce_mp.telemetry.copies import Copy
+    from bruce_mp.telemetry.message_copies import Copy
 
 __all__ = ["CopyFile", "CopyWriter", "DiscardFile"]
 

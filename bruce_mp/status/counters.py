@@ -17,7 +17,7 @@ from bruce_mp.status.header import Page, header_lines, read_header
 from bruce_mp.status.old_names import DERIVED, NEVER
 from bruce_mp.status.rows import row_name
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.delays import BOUNDS_MS, bucket_name
+from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, bucket_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -20,19 +20,19 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.discards.file_line import format_debug_line
 from bruce_mp.ipc.control_messages import DebugTopics
 from bruce_mp.status.rolling_file import FileTroubleError, open_private
 from bruce_mp.status.text import topic_text
-from bruce_mp.telemetry.copies import Target
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.discard_line import format_debug_line
 from bruce_mp.telemetry.logs import NOTICE
+from bruce_mp.telemetry.message_copies import Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bruce_mp.config.sections import MsgDebug
-    from bruce_mp.telemetry.copies import Copy
+    from bruce_mp.telemetry.message_copies import Copy
 
 __all__ = ["MessageDebug"]
 

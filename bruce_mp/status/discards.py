@@ -17,7 +17,7 @@ from bruce_mp.status.text import base64_text, bracketed, stamp, topic_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from bruce_mp.telemetry.reports import DiscardReport
+    from bruce_mp.discards.reports import DiscardReport
 
 __all__ = ["DiscardsPage", "Report", "discards_plain", "show_report"]
 

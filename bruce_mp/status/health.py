@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT, EXPLAINED, were_discarded
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import Action, action_for
 from bruce_mp.slab.tables import TopicTable
@@ -22,8 +23,7 @@ from bruce_mp.status.rows import STALLED_MS, read_processes
 from bruce_mp.status.slab_use import largest_topics, read_slab_use
 from bruce_mp.status.text import stamp, topic_text
 from bruce_mp.telemetry.books import read_books
-from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT, EXPLAINED, were_discarded
-from bruce_mp.telemetry.standings import FAILED, NO_LEADER
+from bruce_mp.telemetry.broker_status import FAILED, NO_LEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bruce_mp.status.slab_use import SlabUse
     from bruce_mp.status.standings import Heard
     from bruce_mp.telemetry.books import Books
-    from bruce_mp.telemetry.standings import RouterStanding
+    from bruce_mp.telemetry.broker_status import RouterStatus
 
 __all__ = ["Evidence", "HealthPage", "gather", "judge"]
 
@@ -194,7 +194,7 @@ def _metadata(evidence: Evidence) -> Iterator[str]:
         yield f"The metadata is {age_ms // 1000} s old, more than two refresh intervals. {_asking(router)}"
 
 
-def _asking(router: RouterStanding | None) -> str:
+def _asking(router: RouterStatus | None) -> str:
     if router is None:
         return "The router has not reported yet which broker it asks."
     if not router.asking:

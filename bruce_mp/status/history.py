@@ -16,7 +16,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.status.windows import HOUR_MS, MINUTE_MS, Window, delay_ms, minus, per_s
 from bruce_mp.telemetry.books import total
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.delays import read_delays
+from bruce_mp.telemetry.latency_histogram import read_delays
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,9 +14,9 @@ from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE
 from bruce_mp.status.exposition import Family, Sample, bounded, histogram
 from bruce_mp.status.health import judge
 from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.broker_status import CONNECTED, FAILED
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.delays import BOUNDS_MS, read_delays
-from bruce_mp.telemetry.standings import CONNECTED, FAILED
+from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, read_delays
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

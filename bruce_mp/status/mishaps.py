@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from bruce_mp.discards.reasons import BY_FAULT, EXPLAINED
 from bruce_mp.errors import DiscardReason
-from bruce_mp.telemetry.reasons import BY_FAULT, EXPLAINED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -41,11 +41,11 @@ from bruce_mp.status.rolling_file import RollingFile
 from bruce_mp.status.server import HttpServer
 from bruce_mp.status.standings import Standings
 from bruce_mp.status.traffic import TrafficTable
+from bruce_mp.telemetry.broker_status import BrokerStatus, RouterStatus
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.events import CompressionEvent, Event, TrafficEvent, decode_events
 from bruce_mp.telemetry.logs import renew_logging
-from bruce_mp.telemetry.standings import BrokerStanding, RouterStanding
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
@@ -193,4 +193,4 @@ class _Status:
         self._reports.record([item for item in news if isinstance(item, Event)], now_ms)
         self._compression.record([item for item in news if isinstance(item, CompressionEvent)])
         self._memory.traffic.take([item for item in news if isinstance(item, TrafficEvent)], steady_ms())
-        self._standings.take([item for item in news if isinstance(item, BrokerStanding | RouterStanding)], now_ms)
+        self._standings.take([item for item in news if isinstance(item, BrokerStatus | RouterStatus)], now_ms)

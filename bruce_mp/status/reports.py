@@ -5,9 +5,9 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from bruce_mp.discards.reports import ReportBook
 from bruce_mp.status.discards import DiscardsPage, show_report
 from bruce_mp.status.header import read_header
-from bruce_mp.telemetry.reports import ReportBook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -5,12 +5,12 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.telemetry.standings import BrokerStanding, RouterStanding
+from bruce_mp.telemetry.broker_status import BrokerStatus, RouterStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bruce_mp.telemetry.standings import PartitionTrouble
+    from bruce_mp.telemetry.broker_status import PartitionError
 
 __all__ = ["Heard", "Standings"]
 
@@ -25,8 +25,8 @@ class Heard(NamedTuple):
     `reasons` holds the last error of each partition, and keeps it after the dispatcher hands the partition back.
     """
 
-    brokers: dict[int, BrokerStanding]
-    router: RouterStanding | None
+    brokers: dict[int, BrokerStatus]
+    router: RouterStatus | None
     reasons: dict[tuple[bytes, int], str]
 
 
@@ -35,21 +35,21 @@ class Standings:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._brokers: dict[int, tuple[int, BrokerStanding]] = {}
-        self._router: tuple[int, RouterStanding] | None = None
+        self._brokers: dict[int, tuple[int, BrokerStatus]] = {}
+        self._router: tuple[int, RouterStatus] | None = None
         self._reasons: dict[tuple[bytes, int], str] = {}
 
-    def take(self, standings: Iterable[BrokerStanding | RouterStanding], now_ms: int) -> None:
+    def take(self, standings: Iterable[BrokerStatus | RouterStatus], now_ms: int) -> None:
         """Store reports as of `now_ms`."""
         with self._lock:
             for standing in standings:
-                if isinstance(standing, RouterStanding):
+                if isinstance(standing, RouterStatus):
                     self._router = (now_ms, standing)
                 else:
                     self._brokers[standing.slot] = (now_ms, standing)
                     self._note_reasons(standing.troubles)
 
-    def _note_reasons(self, troubles: Iterable[PartitionTrouble]) -> None:
+    def _note_reasons(self, troubles: Iterable[PartitionError]) -> None:
         for trouble in troubles:
             self._reasons[trouble.topic, trouble.partition] = trouble.error
         while len(self._reasons) > MOST_REASONS:

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.status.windows import MINUTE_MS, delay_ms, per_s
-from bruce_mp.telemetry.delays import BUCKETS
+from bruce_mp.telemetry.latency_histogram import BUCKETS
 from bruce_mp.telemetry.traffic import MAX_TOPICS
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from bruce_mp.telemetry.delays import percentile
+from bruce_mp.telemetry.latency_histogram import percentile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

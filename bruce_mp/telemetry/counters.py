@@ -149,7 +149,7 @@ class Counter(IntEnum):
     MsgCopyLost = 360
     DiscardLogLine = 361
 
-    # dispatcher: time from receipt to acknowledgement of messages, see telemetry/delays.py
+    # dispatcher: time from receipt to acknowledgement of messages, see telemetry/latency_histogram.py
     AckDelayFirst = 368
     """AckDelayFirst + i counts the messages of bucket i."""
     AckDelayMs = 384

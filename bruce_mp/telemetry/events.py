@@ -12,15 +12,15 @@ from typing import Final
 import msgspec
 
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
-from bruce_mp.telemetry.standings import BrokerStanding, RouterStanding
+from bruce_mp.telemetry.broker_status import BrokerStatus, RouterStatus
 
 __all__ = [
     "CompressionEvent",
-    "CulpritEvent",
     "DiscardEvent",
     "DuplicateEvent",
     "Event",
     "News",
+    "SenderEvent",
     "TrafficEvent",
     "decode_events",
     "encode_events",
@@ -55,7 +55,7 @@ class DuplicateEvent(msgspec.Struct, frozen=True, tag=True):
     max_timestamp: int
 
 
-class CulpritEvent(msgspec.Struct, frozen=True, tag=True):
+class SenderEvent(msgspec.Struct, frozen=True, tag=True):
     """`count` messages of a local process that were discarded for a reason; `sample` is the start of the last one.
 
     `command` is the name of the process, or empty after its end.
@@ -108,9 +108,9 @@ class TrafficEvent(msgspec.Struct, frozen=True, tag=True):
     last_error: str
 
 
-Event = DiscardEvent | DuplicateEvent | CulpritEvent
+Event = DiscardEvent | DuplicateEvent | SenderEvent
 """Events that discard reports consist of."""
-News = Event | CompressionEvent | TrafficEvent | BrokerStanding | RouterStanding
+News = Event | CompressionEvent | TrafficEvent | BrokerStatus | RouterStatus
 _DECODER: Final[msgspec.msgpack.Decoder[list[News]]] = msgspec.msgpack.Decoder(list[News])
 
 

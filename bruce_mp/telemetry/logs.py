@@ -193,14 +193,14 @@ class RepeatFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._places: dict[tuple[str, int, object], _Place] = {}
+        self._places: dict[tuple[str, int, object], _LogSite] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True if the record is to be written."""
         key = (record.pathname, record.lineno, getattr(record, "about", None))
         place = self._places.get(key)
         if place is None:
-            self._remember(key, _Place(record.created))
+            self._remember(key, _LogSite(record.created))
             return True
         if 0 <= record.created - place.written < _REPEAT_S:
             place.held_back += 1
@@ -209,13 +209,13 @@ class RepeatFilter(logging.Filter):
         place.written, place.held_back = record.created, 0
         return True
 
-    def _remember(self, key: tuple[str, int, object], place: _Place) -> None:
+    def _remember(self, key: tuple[str, int, object], place: _LogSite) -> None:
         if len(self._places) >= _PLACES_MAX:
             del self._places[next(iter(self._places))]
         self._places[key] = place
 
 
-class _Place:
+class _LogSite:
     __slots__ = ("held_back", "written")
 
     def __init__(self, written: float) -> None:

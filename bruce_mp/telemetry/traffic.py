@@ -19,7 +19,7 @@ __all__ = ["MAX_TOPICS", "TrafficSums"]
 MAX_TOPICS: Final = 5000
 
 
-class _Sums:
+class _TrafficSum:
     __slots__ = ("delays", "errors", "last_error", "messages", "size")
 
     def __init__(self) -> None:
@@ -32,17 +32,17 @@ class TrafficSums:
     """Sums by topic since the last `clear`."""
 
     def __init__(self) -> None:
-        self._topics: dict[bytes, _Sums] = {}
+        self._topics: dict[bytes, _TrafficSum] = {}
 
     def __bool__(self) -> bool:
         return bool(self._topics)
 
-    def _of(self, topic: bytes) -> _Sums:
+    def _of(self, topic: bytes) -> _TrafficSum:
         sums = self._topics.get(topic)
         if sums is None:
             if len(self._topics) >= MAX_TOPICS:
                 topic = b""
-            sums = self._topics.setdefault(topic, _Sums())
+            sums = self._topics.setdefault(topic, _TrafficSum())
         return sums
 
     def delivered(self, topic: bytes, messages: int, size: int, delays: Mapping[int, int]) -> None:

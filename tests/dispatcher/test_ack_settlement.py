@@ -9,6 +9,7 @@ import pytest
 from bruce_mp import kernels
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka
+from bruce_mp.discards.reporter import DiscardReporter
 from bruce_mp.dispatcher import ack_settlement
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.ipc.frames import EVERYTHING, FrameKind, Parcel
@@ -22,8 +23,7 @@ from bruce_mp.slab.runs import segment_words
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.delays import read_delays
-from bruce_mp.telemetry.discards import DiscardReporter
+from bruce_mp.telemetry.latency_histogram import read_delays
 from support.crash_images import crash_images
 from support.put_records import put_records
 from support.slabs import DISPATCHER_ROW, new_slab

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from bruce_mp.dispatcher.connection_status import ConnectionStatus
 from bruce_mp.dispatcher.partition_errors import PartitionErrors
 from bruce_mp.ipc.control_messages import Broker
+from bruce_mp.telemetry.broker_status import MOST_LISTED, BrokerStatus, PartitionError
 from bruce_mp.telemetry.events import decode_events
-from bruce_mp.telemetry.standings import MOST_LISTED, BrokerStanding, PartitionTrouble
 
 if TYPE_CHECKING:
     import pytest
@@ -25,18 +25,18 @@ class Said:
         self.sent.append(data)
         return False
 
-    def last(self) -> BrokerStanding:
-        self.standing.publish(2, (PartitionTrouble(b"t", 1, "E", 5),))
+    def last(self) -> BrokerStatus:
+        self.standing.publish(2, (PartitionError(b"t", 1, "E", 5),))
         (event,) = decode_events(self.sent[-1])
-        assert isinstance(event, BrokerStanding)
+        assert isinstance(event, BrokerStatus)
         return event
 
 
 def test_the_life_of_a_connection(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     said = Said()
-    assert said.last() == BrokerStanding(
-        3, 7, "kafka7", 9092, "not connected", 1000, 2, "", 0, None, (PartitionTrouble(b"t", 1, "E", 5),)
+    assert said.last() == BrokerStatus(
+        3, 7, "kafka7", 9092, "not connected", 1000, 2, "", 0, None, (PartitionError(b"t", 1, "E", 5),)
     )
     steps = (
         (said.standing.connecting, "connecting"),
@@ -67,11 +67,11 @@ def test_troubles_last_until_a_good_answer() -> None:
     now[0] = 20
     troubles.record(b"t", 1, "A")
     troubles.record(b"t", 2, "A")
-    assert troubles.listed() == (PartitionTrouble(b"t", 1, "A", 10), PartitionTrouble(b"t", 2, "A", 20))
+    assert troubles.listed() == (PartitionError(b"t", 1, "A", 10), PartitionError(b"t", 2, "A", 20))
     now[0] = 30
     troubles.record(b"t", 1, "B")
     troubles.clear(b"t", 2)
-    assert troubles.listed() == (PartitionTrouble(b"t", 1, "B", 30),)
+    assert troubles.listed() == (PartitionError(b"t", 1, "B", 30),)
 
 
 def test_troubles_are_bounded() -> None:

@@ -9,6 +9,7 @@ import pytest
 from bruce_mp import kernels
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka
+from bruce_mp.discards.reporter import DiscardReporter
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.ipc.frames import FrameKind, Parcel
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck
@@ -19,7 +20,6 @@ from bruce_mp.slab.producer_id import store_producer
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.books import read_books
-from bruce_mp.telemetry.discards import DiscardReporter
 from support.put_records import put_records
 from support.slabs import DISPATCHER_ROW, new_slab
 

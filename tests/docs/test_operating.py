@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT
 from bruce_mp.errors import DiscardReason
 from bruce_mp.status import certificates, health
-from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT
 from support.doc_pages import ROOT
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import pytest
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Action, Fault
+from bruce_mp.discards.file_line import DiscardLine, LineEvent, parse_line
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.messages import encode_any_partition
-from bruce_mp.telemetry.discard_line import DiscardLine, LineEvent, parse_line
 from support.daemon import Daemon
 
 if TYPE_CHECKING:

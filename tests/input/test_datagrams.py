@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.config.accounts import AllowList, Limits
+from bruce_mp.discards.reporter import DiscardReporter, FileCopies
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.datagrams import DatagramAdmission
 from bruce_mp.input.quotas import SenderQuotas, SenderRules
@@ -26,10 +27,9 @@ from bruce_mp.slab.sender_usage import SenderSums, read_senders
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.books import read_books, total
 from bruce_mp.telemetry.clock import steady_ms
-from bruce_mp.telemetry.copies import Copies, decode_copies
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.discards import DiscardReporter, FileCopies
-from bruce_mp.telemetry.events import CulpritEvent, DiscardEvent, decode_events
+from bruce_mp.telemetry.events import DiscardEvent, SenderEvent, decode_events
+from bruce_mp.telemetry.message_copies import Copies, decode_copies
 from support.slabs import INPUT_ROW, contents, datagram, new_slab, put_in_landing_zone, put_senders
 from support.variants import VARIANTS, kernels
 
@@ -428,7 +428,7 @@ def test_the_report_names_who_sent_what_was_not_let_in_or_was_bad(slab: Slab) ->
     life = Life(slab, rules=ONLY_ALICE)
     receive_from(life, [BOB, ALICE, BOB], GOOD[0], bytes(7), GOOD[1])
     life.reporter.flush()
-    culprits = {event.reason.name: event for event in life.link.events if isinstance(event, CulpritEvent)}
+    culprits = {event.reason.name: event for event in life.link.events if isinstance(event, SenderEvent)}
     assert {name: (each.uid, each.pid, each.count) for name, each in culprits.items()} == {
         "SENDER_NOT_ALLOWED": (BOB, 1000 + BOB, 2),
         "MALFORMED": (ALICE, 1000 + ALICE, 1),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bruce_mp.discards.reporter import PeerCredentials
 from bruce_mp.kernels import TimestampWindow
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
@@ -16,7 +17,6 @@ from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.discards import Peer
 from support.crash_images import crash_images
 from support.examples import examples
 from support.slabs import SMALL, contents, datagram, new_slab
@@ -125,7 +125,7 @@ def test_a_warning_names_the_process_at_the_other_end(slab: Slab, caplog: pytest
     worker = StreamInput(slab, topics=TOPICS, windows=lambda _: CLAMP)
     worker.now_ms = 10**9
     good, wrong = worker.connect(), worker.connect()
-    good.peer, wrong.peer = Peer(4_000_001, 11), Peer(4_000_002, 22)
+    good.peer, wrong.peer = PeerCredentials(4_000_001, 11), PeerCredentials(4_000_002, 22)
     worker.feed((good, stamped(worker.now_ms)), (wrong, stamped(worker.now_ms + 1, 12345, 54321)))
     (line,) = [record.message for record in caplog.records]
     assert line.startswith("Timestamps of topic t1 from process 4000002 (gone) of user 22 are too far")

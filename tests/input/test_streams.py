@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.config.accounts import TCP_USER, Limits
+from bruce_mp.discards.reports import DiscardReport
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.clients import TCP, UNIX, StreamClientState, StreamKind
 from bruce_mp.input.quotas import SenderRules
@@ -22,7 +23,6 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.sender_usage import SenderSums, read_senders
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.reports import DiscardReport
 from support.crash_images import crash_images
 from support.examples import examples
 from support.slabs import SMALL, contents, datagram, new_slab

@@ -10,7 +10,7 @@ from bruce_mp.errors import SlabError
 from bruce_mp.kernels import WaitTimes, wait_times
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.recovery import SentBatch
-from bruce_mp.telemetry.delays import BOUNDS_MS
+from bruce_mp.telemetry.latency_histogram import BOUNDS_MS
 from support.filled_slab import NOW_MS, FilledSlab
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from bruce_mp.router.missing_topics import BELIEVED_AFTER_MS
 from bruce_mp.router.unknown_topics import YOUNG_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
+from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, NO_LEADER, PausedScope, RouterStatus
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.events import decode_events
-from bruce_mp.telemetry.standings import ALL_PARTITIONS, NO_LEADER, PausedScope, RouterStanding
 from support.flow import World
 from support.flow_parts import a_config
 from support.slabs import datagram, new_slab
@@ -153,12 +153,12 @@ def test_what_is_bound_to_a_partition_waits_for_its_leader(make: MakeWorld) -> N
     standing.publish(world.router, world.now_ms, FetchAttempt())
     standing.publish(world.router, world.now_ms, FetchAttempt())
     (last,) = decode_events(said[-1])
-    assert isinstance(last, RouterStanding)
+    assert isinstance(last, RouterStatus)
     assert last.paused == (PausedScope(None, b"t", 1, NO_LEADER, 77_000),)
     world.cluster.leaders[b"t", 1] = 1
     settle(world)
     standing.publish(world.router, world.now_ms, FetchAttempt())
-    assert decode_events(said[-1]) == [RouterStanding((), None, "", (), 0)]
+    assert decode_events(said[-1]) == [RouterStatus((), None, "", (), 0)]
 
 
 class Sender:

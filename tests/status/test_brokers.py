@@ -11,17 +11,17 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import split
-from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.standings import (
+from bruce_mp.telemetry.broker_status import (
     ALL_PARTITIONS,
     CONNECTED,
     FAILED,
     NO_LEADER,
-    BrokerStanding,
-    PartitionTrouble,
+    BrokerStatus,
+    PartitionError,
     PausedScope,
-    RouterStanding,
+    RouterStatus,
 )
+from bruce_mp.telemetry.counters import Counter
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
@@ -51,16 +51,16 @@ def give_slot(daemon: PagesOfNoDaemon, node: int, slot: int) -> None:
     daemon.slab.words[at >> 2] = node + 1
 
 
-def router(*paused: PausedScope, failing_since_ms: int | None = None) -> RouterStanding:
+def router(*paused: PausedScope, failing_since_ms: int | None = None) -> RouterStatus:
     brokers = ((1, "kafka1", 9092), (2, "kafka2", 9093))
-    return RouterStanding(brokers, failing_since_ms, "Refused." if failing_since_ms else "", paused, len(paused))
+    return RouterStatus(brokers, failing_since_ms, "Refused." if failing_since_ms else "", paused, len(paused))
 
 
-TROUBLE = PartitionTrouble(NASTY, 4, "NOT_ENOUGH_REPLICAS", NOW_MS - 9000)
+TROUBLE = PartitionError(NASTY, 4, "NOT_ENOUGH_REPLICAS", NOW_MS - 9000)
 
 
-def failed(slot: int = 3) -> BrokerStanding:
-    return BrokerStanding(
+def failed(slot: int = 3) -> BrokerStatus:
+    return BrokerStatus(
         slot, 1, "kafka1", 9092, FAILED, NOW_MS - 2000, 2, "It hung up.", NOW_MS - 2000, False, (TROUBLE,)
     )
 
@@ -188,7 +188,7 @@ def test_a_plain_page(daemon: PagesOfNoDaemon) -> None:
 
 def test_reasons_are_bounded(daemon: PagesOfNoDaemon) -> None:
     for number in range(1100):
-        trouble = PartitionTrouble(b"t", number, "E", NOW_MS)
-        said = BrokerStanding(0, 1, "h", 1, CONNECTED, NOW_MS, 0, "", 0, True, (trouble,))
+        trouble = PartitionError(b"t", number, "E", NOW_MS)
+        said = BrokerStatus(0, 1, "h", 1, CONNECTED, NOW_MS, 0, "", 0, True, (trouble,))
         daemon.standings.take([said], NOW_MS)
     assert len(daemon.standings.heard(NOW_MS).reasons) == 1000

@@ -10,7 +10,7 @@ import pytest
 from bruce_mp.config.security import Tls
 from bruce_mp.status.certificates import AUTHORITIES, OURS, SOON_S, CertificateLine, expired, look_at, worrying
 from bruce_mp.status.standings import Heard
-from bruce_mp.telemetry.standings import CONNECTED, BrokerStanding
+from bruce_mp.telemetry.broker_status import CONNECTED, BrokerStatus
 from support.certificates import Authority
 from support.filled_slab import NOW_MS
 from support.status_pages import PagesOfNoDaemon
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 DAY_S: Final = 86_400
 
 
-def broker(ends_s: float | None) -> BrokerStanding:
-    return BrokerStanding(
+def broker(ends_s: float | None) -> BrokerStatus:
+    return BrokerStatus(
         0, 1, "kafka1", 9093, CONNECTED, NOW_MS, 0, "", 0, exactly_once=True, certificate_ends_s=ends_s
     )  # fmt: skip
 

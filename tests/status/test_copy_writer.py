@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from bruce_mp.discards.file_line import DiscardLine, LineEvent, parse_line
 from bruce_mp.status.copy_writer import WAITING_BYTES, CopyWriter, DiscardFile
 from bruce_mp.status.rolling_file import FileTroubleError, RollingFile
-from bruce_mp.telemetry.copies import Copy, Target
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.discard_line import DiscardLine, LineEvent, parse_line
+from bruce_mp.telemetry.message_copies import Copy, Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

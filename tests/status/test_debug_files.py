@@ -11,8 +11,8 @@ from bruce_mp.config.sections import MsgDebug
 from bruce_mp.ipc.control_messages import DebugTopics
 from bruce_mp.status.debug_files import MessageDebug
 from bruce_mp.status.rolling_file import FileTroubleError
-from bruce_mp.telemetry.copies import Copy, Target
 from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.message_copies import Copy, Target
 from support.full_disk import files_end_at
 
 if TYPE_CHECKING:

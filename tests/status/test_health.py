@@ -9,21 +9,21 @@ import msgspec
 import pytest
 
 from bruce_mp import __version__
+from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT
-from bruce_mp.telemetry.standings import (
+from bruce_mp.telemetry.broker_status import (
     CONNECTED,
     CONNECTING,
     FAILED,
     NO_LEADER,
-    BrokerStanding,
+    BrokerStatus,
     PausedScope,
-    RouterStanding,
+    RouterStatus,
 )
+from bruce_mp.telemetry.counters import Counter, discarded
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
@@ -104,12 +104,12 @@ def test_books_that_do_not_balance_are_not_ready(daemon: PagesOfNoDaemon) -> Non
 
 
 # --- brokers ----------------------------------------------------------------------------------------------------------
-def router(failing_since_ms: int | None = None) -> RouterStanding:
-    return RouterStanding(((1, "kafka1", 9092),), failing_since_ms, "Connection refused.", (), 0)
+def router(failing_since_ms: int | None = None) -> RouterStatus:
+    return RouterStatus(((1, "kafka1", 9092),), failing_since_ms, "Connection refused.", (), 0)
 
 
-def broker(connection: str) -> BrokerStanding:
-    return BrokerStanding(0, 1, "kafka1", 9092, connection, NOW_MS, 0, "It hung up.", NOW_MS, None)
+def broker(connection: str) -> BrokerStatus:
+    return BrokerStatus(0, 1, "kafka1", 9092, connection, NOW_MS, 0, "It hung up.", NOW_MS, None)
 
 
 def well(daemon: PagesOfNoDaemon) -> PagesOfNoDaemon:
@@ -142,7 +142,7 @@ def test_one_broker_that_failed_is_a_warning(daemon: PagesOfNoDaemon) -> None:
 @pytest.mark.parametrize("seconds", [4, 5])
 def test_partitions_without_a_leader(daemon: PagesOfNoDaemon, seconds: int) -> None:
     scopes = [PausedScope(None, b"t-%d" % topic, 0, NO_LEADER, NOW_MS - 1000 * seconds) for topic in range(12)]
-    daemon.standings.take([RouterStanding((), None, "", tuple(scopes), 12)], NOW_MS)
+    daemon.standings.take([RouterStatus((), None, "", tuple(scopes), 12)], NOW_MS)
     page = well(daemon).json("/healthz")
     texts = [text for text in page["warnings"] if "no leader, of t-0, t-1, t-10" in text and "and 2 more" in text]
     assert (page["ready"], len(texts)) == (True, int(seconds >= 5))

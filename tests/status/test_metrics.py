@@ -18,10 +18,10 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status import metrics
 from bruce_mp.status.exposition import REST, Family, Sample, bounded, expose
+from bruce_mp.telemetry.broker_status import CONNECTED, BrokerStatus
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.delays import BOUNDS_MS, raises_of
 from bruce_mp.telemetry.events import CompressionEvent
-from bruce_mp.telemetry.standings import CONNECTED, BrokerStanding
+from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, raises_of
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def test_a_topic_with_the_name_of_the_rest_makes_no_second_series() -> None:
 
 def test_brokers_processes_and_codecs(daemon: PagesOfNoDaemon) -> None:
     daemon.begin(lay.ROW_ROUTER, silent_ms=2000)
-    daemon.standings.take([BrokerStanding(0, 7, "kafka7", 9092, CONNECTED, NOW_MS, 3, "", 0, True)], NOW_MS)
+    daemon.standings.take([BrokerStatus(0, 7, "kafka7", 9092, CONNECTED, NOW_MS, 3, "", 0, True)], NOW_MS)
     daemon.compression.record(
         [CompressionEvent(topic, "lz4", tried=1, plain_bytes=100, packed_bytes=40) for topic in (b"a", b"b")]
     )

@@ -12,9 +12,9 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status.app import SIGHT_LASTS_S
+from bruce_mp.telemetry.broker_status import CONNECTED, BrokerStatus, PausedScope, RouterStatus
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.events import CompressionEvent, DiscardEvent, TrafficEvent
-from bruce_mp.telemetry.standings import CONNECTED, BrokerStanding, PausedScope, RouterStanding
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def test_traffic_of_topics(daemon: PagesOfNoDaemon) -> None:
     daemon.memory.traffic.take([event], daemon.steady_ms)
     daemon.reports.record([DiscardEvent(DiscardReason.RATE_LIMIT, b"news", 6, 0, 0)], daemon.now_ms)
     paused = (PausedScope(3, b"news", 1, "waiting", NOW_MS), PausedScope(3, b"news", 2, "waiting", NOW_MS))
-    daemon.standings.take([RouterStanding((), None, "", paused, 2)], daemon.now_ms)
+    daemon.standings.take([RouterStatus((), None, "", paused, 2)], daemon.now_ms)
     page = ask(daemon)
     line = lines(page)["news"]
     assert line["delivered"] == pytest.approx(5, rel=0.1)
@@ -120,7 +120,7 @@ def test_traffic_of_topics(daemon: PagesOfNoDaemon) -> None:
 def test_a_broker_with_its_history(daemon: PagesOfNoDaemon) -> None:
     at = daemon.slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + 3) * lay.ROW_BYTES + lay.ROW_NODE
     daemon.slab.words[at >> 2] = 2
-    said = BrokerStanding(3, 1, "kafka1", 9092, CONNECTED, NOW_MS, 2, "", 0, True)
+    said = BrokerStatus(3, 1, "kafka1", 9092, CONNECTED, NOW_MS, 2, "", 0, True)
     daemon.standings.take([said], daemon.now_ms)
     daemon.memory.brokers.look(daemon.steady_ms)
     ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER + 3).land(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bruce_mp.discards.reporter import DiscardReporter
 from bruce_mp.errors import DiscardReason
 from bruce_mp.ipc.control_messages import Drain, Ready, RefreshMetadata, Stop
 from bruce_mp.ipc.links import REPORTS, Links
@@ -17,7 +18,6 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.discards import DiscardReporter
 from support.filled_slab import FilledSlab
 from support.processes import wait_until
 from support.status_process import StatusProcess
@@ -108,7 +108,7 @@ def test_discards_get_from_a_reporter_to_the_page(
     sender = links.sender(REPORTS)
     sender.send_bytes(b"no events")
     reporter = DiscardReporter(sender, prefix_size=4)
-    reporter.note(DiscardReason.MALFORMED, sample=b"rubbish", count=3)
+    reporter.record(DiscardReason.MALFORMED, sample=b"rubbish", count=3)
     reporter.flush()
 
     def report() -> Any:

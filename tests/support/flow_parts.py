@@ -53,13 +53,13 @@ class FakeReporter:
         self.pending = self.keeps_copies = False
         self.sample_size = 10
 
-    def note(self, reason: DiscardReason, *_: object, count: int = 1, **__: object) -> None:
+    def record(self, reason: DiscardReason, *_: object, count: int = 1, **__: object) -> None:
         self.discarded[reason] += count
 
     def show_long(self, _topic: bytes, _values: list[bytes]) -> None:
         pass
 
-    def note_duplicates(self, _topic: bytes, count: int, _least: int, _most: int) -> None:
+    def record_duplicates(self, _topic: bytes, count: int, _least: int, _most: int) -> None:
         self.duplicates += count
 
 

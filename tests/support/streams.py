@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discarding import Discards
+from bruce_mp.discards.reporter import DiscardReporter
+from bruce_mp.discards.settlement import Discards
 from bruce_mp.input.barriers import Barriers
 from bruce_mp.input.clients import UNIX, StreamClientState, StreamKind
 from bruce_mp.input.fences import Attempts
@@ -22,9 +23,8 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.slab.topic_shares import TopicShares
-from bruce_mp.telemetry.discards import DiscardReporter
 from bruce_mp.telemetry.events import DiscardEvent, decode_events
-from bruce_mp.telemetry.receipts import finish_stream_input
+from bruce_mp.telemetry.uncounted_appends import finish_stream_input
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

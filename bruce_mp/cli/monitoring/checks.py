@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum, unique
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from bruce_mp.telemetry.reasons import BY_CLIENTS, BY_FAULT
+from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -29,7 +29,7 @@ from bruce_mp.supervisor.slab.backlog import held_messages, plural
 from bruce_mp.supervisor.slab.locks import retry_lock
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.logs import NOTICE
-from bruce_mp.telemetry.receipts import finish_stream_input
+from bruce_mp.telemetry.uncounted_appends import finish_stream_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from bruce_mp.discards.file_line import DiscardLine, LineEvent, format_line
 from bruce_mp.spark.audit.run import Audit, Verdict, compare, land
 from bruce_mp.spark.ledger import Attempt, Sent, write_ledger
-from bruce_mp.telemetry.discard_line import DiscardLine, LineEvent, format_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pyspark.errors import PythonException
 
+from bruce_mp.discards.file_line import DiscardLine, LineEvent, format_line
 from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
 from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.pipelines.replay import Doubtful, DoubtfulError, Filter, Replayed, replay
-from bruce_mp.telemetry.discard_line import DiscardLine, LineEvent, format_line
 from support.stream_sink import StreamSink, all_delivered
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.delays import BUCKETS, raises_of, read_delays
+from bruce_mp.telemetry.latency_histogram import BUCKETS, raises_of, read_delays
 from support.filled_slab import FilledSlab
 
 if TYPE_CHECKING:

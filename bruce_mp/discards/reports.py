@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from bruce_mp.discards.reasons import BY_TOPIC, SAMPLED
 from bruce_mp.errors import DiscardReason
-from bruce_mp.telemetry.events import CulpritEvent, DuplicateEvent
-from bruce_mp.telemetry.reasons import BY_TOPIC, SAMPLED
-from bruce_mp.telemetry.spans import RECENT, Recent, Span, entry
+from bruce_mp.telemetry.bounded_samples import RECENT, CountedSpan, RecentSamples, entry
+from bruce_mp.telemetry.events import DuplicateEvent, SenderEvent
 
 if TYPE_CHECKING:
     from bruce_mp.telemetry.events import DiscardEvent, Event
@@ -25,7 +25,7 @@ __all__ = ["FINISHED_KEPT", "DiscardReport", "ReportBook"]
 FINISHED_KEPT: Final = 4
 
 
-class TopicDiscards(Span):
+class TopicDiscards(CountedSpan):
     """Discards of one topic; `reasons` counts them by reason."""
 
     __slots__ = ("reasons",)
@@ -49,25 +49,25 @@ class DiscardReport:
         self.start_time = start_time
         self.was_read = False
         self.counts = dict.fromkeys(DiscardReason, 0)
-        self.recent = {reason: Recent() for reason in (*SAMPLED, DiscardReason.BAD_TOPIC)}
+        self.recent = {reason: RecentSamples() for reason in (*SAMPLED, DiscardReason.BAD_TOPIC)}
         self.tcp_disconnects = 0
-        self.recent_tcp = Recent()
+        self.recent_tcp = RecentSamples()
         self.versions: dict[int, int] = {}
         self.api_keys: dict[int, int] = {}
         self.topics: dict[bytes, TopicDiscards] = {}
-        self.duplicates: dict[bytes, Span] = {}
-        self.culprits: dict[tuple[DiscardReason, int, int], CulpritEvent] = {}
+        self.duplicates: dict[bytes, CountedSpan] = {}
+        self.culprits: dict[tuple[DiscardReason, int, int], SenderEvent] = {}
 
     def add(self, event: Event) -> None:
         if isinstance(event, DuplicateEvent):
-            span = entry(self.duplicates, event.topic, b"", Span)
+            span = entry(self.duplicates, event.topic, b"", CountedSpan)
             span.add(event.count, event.min_timestamp, event.max_timestamp)
-        elif isinstance(event, CulpritEvent):
+        elif isinstance(event, SenderEvent):
             self._add_culprit(event)
         else:
             self._add_discard(event)
 
-    def _add_culprit(self, event: CulpritEvent) -> None:
+    def _add_culprit(self, event: SenderEvent) -> None:
         key = (event.reason, event.pid, event.uid)
         before = self.culprits.pop(key, None)
         if before is None and len(self.culprits) >= RECENT:
@@ -85,7 +85,7 @@ class DiscardReport:
         if event.api_key is not None:
             self.api_keys[event.api_key] = self.api_keys.get(event.api_key, 0) + event.count
         for sample in self._shown(event):
-            (self.recent_tcp if event.is_tcp else self.recent[event.reason]).see(sample)
+            (self.recent_tcp if event.is_tcp else self.recent[event.reason]).add(sample)
         if event.reason in BY_TOPIC:
             self._add_topic(event)
 

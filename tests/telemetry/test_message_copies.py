@@ -7,8 +7,8 @@ from collections import Counter as Tally
 import pytest
 
 from bruce_mp.errors import RemoteProtocolError
-from bruce_mp.telemetry.copies import FRAME_BYTES, WAITING_BYTES, Copies, Copy, Target, decode_copies
 from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.message_copies import FRAME_BYTES, WAITING_BYTES, Copies, Copy, Target, decode_copies
 
 
 class Link:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MAX_TOPICS", "RECENT", "Recent", "Span", "entry"]
+__all__ = ["MAX_TOPICS", "RECENT", "CountedSpan", "RecentSamples", "entry"]
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -21,7 +21,7 @@ RECENT: Final = 25
 """Limit of samples of one kind."""
 
 
-class Recent:
+class RecentSamples:
     """The last distinct entries, at most `limit`."""
 
     __slots__ = ("_entries", "_limit")
@@ -30,7 +30,7 @@ class Recent:
         self._entries: dict[bytes, None] = {}
         self._limit = limit
 
-    def see(self, entry: bytes) -> None:
+    def add(self, entry: bytes) -> None:
         """Add an entry as the newest."""
         self._entries.pop(entry, None)
         self._entries[entry] = None
@@ -46,7 +46,7 @@ class Recent:
         return tuple(reversed(self._entries))
 
 
-class Span:
+class CountedSpan:
     """Number of messages, and the range of their client timestamps in ms."""
 
     __slots__ = ("count", "max_timestamp", "min_timestamp")

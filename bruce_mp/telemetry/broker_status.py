@@ -17,10 +17,10 @@ __all__ = [
     "FAILED",
     "IDLE",
     "NO_LEADER",
-    "BrokerStanding",
-    "PartitionTrouble",
+    "BrokerStatus",
+    "PartitionError",
     "PausedScope",
-    "RouterStanding",
+    "RouterStatus",
 ]
 
 IDLE: Final = "not connected"
@@ -37,7 +37,7 @@ ALL_PARTITIONS: Final = -1
 MOST_LISTED: Final = 100
 
 
-class PartitionTrouble(msgspec.Struct, frozen=True):
+class PartitionError(msgspec.Struct, frozen=True):
     """A partition with a retriable error as its last response: the error's name and its first time."""
 
     topic: bytes
@@ -46,7 +46,7 @@ class PartitionTrouble(msgspec.Struct, frozen=True):
     since_ms: int
 
 
-class BrokerStanding(msgspec.Struct, frozen=True, tag=True):
+class BrokerStatus(msgspec.Struct, frozen=True, tag=True):
     """A dispatcher's report about its broker.
 
     `connection` is one of the constants above, since `since_ms`. `last_error` is empty without an error. `exactly_once`
@@ -65,7 +65,7 @@ class BrokerStanding(msgspec.Struct, frozen=True, tag=True):
     last_error: str
     last_error_ms: int
     exactly_once: bool | None
-    troubles: tuple[PartitionTrouble, ...] = ()
+    troubles: tuple[PartitionError, ...] = ()
     needs_operator: bool = False
     certificate_ends_s: float | None = None
 
@@ -83,7 +83,7 @@ class PausedScope(msgspec.Struct, frozen=True):
     since_ms: int
 
 
-class RouterStanding(msgspec.Struct, frozen=True, tag=True):
+class RouterStatus(msgspec.Struct, frozen=True, tag=True):
     """The router's report about the cluster.
 
     `brokers` lists (node, host, port) from the metadata. `failing_since_ms` is None if the last metadata fetch

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from bruce_mp.discards.reporter import DiscardReporter, FileCopies
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
 from bruce_mp.protocol.client.messages import Message
-from bruce_mp.telemetry.copies import Copies, Target, decode_copies
-from bruce_mp.telemetry.discards import DiscardReporter, FileCopies
+from bruce_mp.telemetry.bounded_samples import MAX_TOPICS, RECENT
 from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent, News, decode_events, encode_events
-from bruce_mp.telemetry.spans import MAX_TOPICS, RECENT
+from bruce_mp.telemetry.message_copies import Copies, Target, decode_copies
 
 NASTY = b'\xff\x00"\\\n\xe2\x82'
 
@@ -57,9 +57,9 @@ def test_discards_of_one_kind_become_one_event() -> None:
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=16)
     for timestamp in (30, 10, 20):
-        reporter.note(DiscardReason.NO_MEM, b"news", timestamp)
-    reporter.note(DiscardReason.NO_MEM, b"news", 5, count=100, max_timestamp=50)
-    reporter.note(DiscardReason.RATE_LIMIT, b"news", 7)
+        reporter.record(DiscardReason.NO_MEM, b"news", timestamp)
+    reporter.record(DiscardReason.NO_MEM, b"news", 5, count=100, max_timestamp=50)
+    reporter.record(DiscardReason.RATE_LIMIT, b"news", 7)
     reporter.flush()
     assert link.events() == [
         DiscardEvent(DiscardReason.NO_MEM, b"news", 103, 5, 50),
@@ -72,8 +72,8 @@ def test_versions_and_api_keys_are_told_apart() -> None:
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=16)
     for version in (1, 7, 1):
-        reporter.note(DiscardReason.UNSUPPORTED_VERSION, version=version)
-    reporter.note(DiscardReason.UNSUPPORTED_API_KEY, api_key=300)
+        reporter.record(DiscardReason.UNSUPPORTED_VERSION, version=version)
+    reporter.record(DiscardReason.UNSUPPORTED_API_KEY, api_key=300)
     reporter.flush()
     assert [(event.version, event.api_key, event.count) for event in link.discards()] == [
         (7, None, 1),
@@ -86,7 +86,7 @@ def test_nothing_is_sent_when_there_is_nothing() -> None:
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=16)
     reporter.flush()
-    reporter.note(DiscardReason.BUG)
+    reporter.record(DiscardReason.BUG)
     assert reporter.pending
     reporter.flush()
     reporter.flush()
@@ -98,11 +98,11 @@ def test_what_the_link_refuses_goes_with_the_next_flush() -> None:
     link = FakeLink()
     link.full = True
     reporter = DiscardReporter(link, prefix_size=16)
-    reporter.note(DiscardReason.BAD_TOPIC, b"a")
-    reporter.note_duplicates(b"a", 2, 1, 9)
+    reporter.record(DiscardReason.BAD_TOPIC, b"a")
+    reporter.record_duplicates(b"a", 2, 1, 9)
     reporter.flush()
-    reporter.note(DiscardReason.BAD_TOPIC, b"a")
-    reporter.note_duplicates(b"a", 1, 0, 3)
+    reporter.record(DiscardReason.BAD_TOPIC, b"a")
+    reporter.record_duplicates(b"a", 1, 0, 3)
     link.full = False
     reporter.flush()
     assert link.events() == [DiscardEvent(DiscardReason.BAD_TOPIC, b"a", 2, 0, 0), DuplicateEvent(b"a", 3, 0, 9)]
@@ -112,8 +112,8 @@ def test_samples_are_the_newest_distinct_prefixes() -> None:
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=4)
     for index in range(RECENT + 2):
-        reporter.note(DiscardReason.MALFORMED, sample=b"m%03d long" % index)
-    reporter.note(DiscardReason.MALFORMED, sample=b"m003 again")
+        reporter.record(DiscardReason.MALFORMED, sample=b"m%03d long" % index)
+    reporter.record(DiscardReason.MALFORMED, sample=b"m003 again")
     reporter.flush()
     assert link.discards()[0].samples == (b"m002", *(b"m%03d" % index for index in range(4, RECENT + 2)), b"m003")
 
@@ -122,7 +122,7 @@ def test_long_messages_are_shown_with_their_topics_once_for_all_topics() -> None
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=8)
     for topic in (b"news", b"old"):
-        reporter.note(DiscardReason.LONG_MSG, topic)
+        reporter.record(DiscardReason.LONG_MSG, topic)
         reporter.show_long(topic, [b"value"])
     reporter.flush()
     assert [event.samples for event in link.discards()] == [(b"news val", b"old valu"), ()]
@@ -131,7 +131,7 @@ def test_long_messages_are_shown_with_their_topics_once_for_all_topics() -> None
 def test_an_empty_datagram_is_a_sample_too() -> None:
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=8)
-    reporter.note(DiscardReason.MALFORMED)
+    reporter.record(DiscardReason.MALFORMED)
     reporter.flush()
     assert link.discards()[0].samples == (b"",)
 
@@ -140,9 +140,9 @@ def test_too_many_topics_share_one_sum() -> None:
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=8)
     for index in range(MAX_TOPICS + 10):
-        reporter.note(DiscardReason.BAD_TOPIC, b"made up %d" % index)
-        reporter.note_duplicates(b"made up %d" % index, 1, 0, 0)
-    reporter.note(DiscardReason.BAD_TOPIC, b"made up 0")
+        reporter.record(DiscardReason.BAD_TOPIC, b"made up %d" % index)
+        reporter.record_duplicates(b"made up %d" % index, 1, 0, 0)
+    reporter.record(DiscardReason.BAD_TOPIC, b"made up 0")
     reporter.flush()
     discards = {event.topic: event.count for event in link.discards()}
     assert len(discards) == MAX_TOPICS + 1
@@ -153,7 +153,7 @@ def test_too_many_topics_share_one_sum() -> None:
 def test_a_topic_longer_than_kafka_allows_is_cut() -> None:
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=8)
-    reporter.note(DiscardReason.BAD_TOPIC, b"x" * 32767)
+    reporter.record(DiscardReason.BAD_TOPIC, b"x" * 32767)
     reporter.flush()
     assert link.discards()[0].topic == b"x" * 249
 
@@ -170,12 +170,12 @@ def reporter_with_file(longest: int | None = None) -> tuple[DiscardReporter, Fak
 def test_what_was_not_understood_is_copied_as_it_came() -> None:
     reporter, link = reporter_with_file(longest=6)
     assert reporter.sample_size == 6
-    reporter.note(DiscardReason.MALFORMED, sample=b"garbage that is long")
-    reporter.note(DiscardReason.UNSUPPORTED_API_KEY, sample=b"k", api_key=300)
-    reporter.note(DiscardReason.UNSUPPORTED_VERSION, sample=b"v", version=-7)
-    reporter.note(DiscardReason.UNCLEAN_DISCONNECT, sample=b"u")
-    reporter.note(DiscardReason.UNCLEAN_DISCONNECT, sample=b"t", is_tcp=True)
-    reporter.note(DiscardReason.NO_MEM, b"news")
+    reporter.record(DiscardReason.MALFORMED, sample=b"garbage that is long")
+    reporter.record(DiscardReason.UNSUPPORTED_API_KEY, sample=b"k", api_key=300)
+    reporter.record(DiscardReason.UNSUPPORTED_VERSION, sample=b"v", version=-7)
+    reporter.record(DiscardReason.UNCLEAN_DISCONNECT, sample=b"u")
+    reporter.record(DiscardReason.UNCLEAN_DISCONNECT, sample=b"t", is_tcp=True)
+    reporter.record(DiscardReason.NO_MEM, b"news")
     assert reporter.pending
     reporter.flush()
     copies = decode_copies(link.messages[0])

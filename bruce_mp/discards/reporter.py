@@ -13,23 +13,23 @@ from collections import Counter as Tally
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from bruce_mp.discards.file_line import info_of
+from bruce_mp.discards.reasons import ABOUT_UNDERSTOOD, EXPLAINED, SAMPLED, were_discarded
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.layout import TOPIC_NAME_MAX
+from bruce_mp.telemetry.bounded_samples import MAX_TOPICS, RECENT, CountedSpan, RecentSamples, entry
 from bruce_mp.telemetry.clock import wall_ms
-from bruce_mp.telemetry.copies import Copy, Target
-from bruce_mp.telemetry.discard_line import info_of
-from bruce_mp.telemetry.events import CulpritEvent, DiscardEvent, DuplicateEvent, encode_events
-from bruce_mp.telemetry.reasons import ABOUT_UNDERSTOOD, EXPLAINED, SAMPLED, were_discarded
-from bruce_mp.telemetry.spans import MAX_TOPICS, RECENT, Recent, Span, entry
+from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent, SenderEvent, encode_events
+from bruce_mp.telemetry.message_copies import Copy, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from bruce_mp.protocol.client.messages import Message
-    from bruce_mp.telemetry.copies import ByteSender, Copies
     from bruce_mp.telemetry.events import Event
+    from bruce_mp.telemetry.message_copies import ByteSender, Copies
 
-__all__ = ["DiscardReporter", "FileCopies", "Peer", "command_of"]
+__all__ = ["DiscardReporter", "FileCopies", "PeerCredentials", "command_of"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _Kind = tuple[DiscardReason, bytes, int | None, int | None, bool]
 """Key of a sum: reason, topic, version, API key, and a flag for TCP."""
 
 
-class Peer(NamedTuple):
+class PeerCredentials(NamedTuple):
     """Sender on a UNIX socket, as the kernel reports it: process and user."""
 
     pid: int
@@ -65,14 +65,14 @@ class DiscardReporter:
         self, sender: ByteSender, prefix_size: int, *, is_logged: bool = False, file: FileCopies | None = None
     ) -> None:
         self._sender = sender
-        self.change(prefix_size, is_logged=is_logged, file=file)
-        self._discards: dict[_Kind, Span] = {}
-        self._samples: dict[tuple[DiscardReason, bool], Recent] = {}
-        self._duplicates: dict[bytes, Span] = {}
-        self._culprits: dict[tuple[DiscardReason, Peer], CulpritEvent] = {}
+        self.apply_limits(prefix_size, is_logged=is_logged, file=file)
+        self._discards: dict[_Kind, CountedSpan] = {}
+        self._samples: dict[tuple[DiscardReason, bool], RecentSamples] = {}
+        self._duplicates: dict[bytes, CountedSpan] = {}
+        self._culprits: dict[tuple[DiscardReason, PeerCredentials], SenderEvent] = {}
         self._unlogged: Tally[tuple[DiscardReason, bytes]] = Tally()
 
-    def change(self, prefix_size: int, *, is_logged: bool, file: FileCopies | None) -> None:
+    def apply_limits(self, prefix_size: int, *, is_logged: bool, file: FileCopies | None) -> None:
         """Apply changed settings; see the class for the arguments."""
         self._is_logged = is_logged
         self._prefix_size = prefix_size
@@ -99,7 +99,7 @@ class DiscardReporter:
         """Return the number of bytes that a copy keeps of a key and of a value; None means all."""
         return None if self._file is None else self._file.longest
 
-    def note(
+    def record(
         self,
         reason: DiscardReason,
         topic: bytes = b"",
@@ -111,7 +111,7 @@ class DiscardReporter:
         count: int = 1,
         max_timestamp: int | None = None,
         is_tcp: bool = False,
-        peer: Peer | None = None,
+        peer: PeerCredentials | None = None,
     ) -> None:
         """Record `count` discarded messages.
 
@@ -122,7 +122,7 @@ class DiscardReporter:
         if peer is not None:
             self._accuse(reason, peer, count, sample)
         kind = (reason, topic[:TOPIC_NAME_MAX], version, api_key, is_tcp)
-        total = entry(self._discards, kind, (reason, b"", None, None, is_tcp), Span)
+        total = entry(self._discards, kind, (reason, b"", None, None, is_tcp), CountedSpan)
         total.add(count, timestamp, timestamp if max_timestamp is None else max_timestamp)
         if self._is_logged and len(self._unlogged) < MAX_TOPICS:
             self._unlogged[reason, topic[:TOPIC_NAME_MAX]] += count
@@ -133,16 +133,16 @@ class DiscardReporter:
             now_ms = wall_ms()
             self._file.copies.add(Copy(Target.DISCARDS, now_ms, now_ms, info, b"", b"", sample[: self._file.longest]))
 
-    def _accuse(self, reason: DiscardReason, peer: Peer, count: int, sample: bytes) -> None:
+    def _accuse(self, reason: DiscardReason, peer: PeerCredentials, count: int, sample: bytes) -> None:
         """Record the sender of bad messages; the oldest entry makes room for a new one."""
         before = self._culprits.pop((reason, peer), None)
         if before is None and len(self._culprits) >= RECENT:
             del self._culprits[next(iter(self._culprits))]
         command, total = (command_of(peer.pid), 0) if before is None else (before.command, before.count)
-        self._culprits[reason, peer] = CulpritEvent(reason, *peer, command, total + count, sample[: self._prefix_size])
+        self._culprits[reason, peer] = SenderEvent(reason, *peer, command, total + count, sample[: self._prefix_size])
 
     def _show(self, reason: DiscardReason, sample: bytes, *, is_tcp: bool = False) -> None:
-        self._samples.setdefault((reason, is_tcp), Recent()).see(sample[: self._prefix_size])
+        self._samples.setdefault((reason, is_tcp), RecentSamples()).add(sample[: self._prefix_size])
 
     def show_long(self, topic: bytes, values: Iterable[bytes]) -> None:
         """Record the start of each oversized value, the oldest first."""
@@ -165,9 +165,9 @@ class DiscardReporter:
             fields = (each.timestamp_ms, info, each.topic, each.key, each.value, each.partition_key, each.headers)
             self._file.copies.add(Copy(Target.DISCARDS, now_ms, *fields))
 
-    def note_duplicates(self, topic: bytes, count: int, min_timestamp: int, max_timestamp: int) -> None:
+    def record_duplicates(self, topic: bytes, count: int, min_timestamp: int, max_timestamp: int) -> None:
         """Record messages that are sent again although the broker may have stored them; client timestamps are in ms."""
-        entry(self._duplicates, topic[:TOPIC_NAME_MAX], b"", Span).add(count, min_timestamp, max_timestamp)
+        entry(self._duplicates, topic[:TOPIC_NAME_MAX], b"", CountedSpan).add(count, min_timestamp, max_timestamp)
 
     def flush(self) -> None:
         """Log and send the sums. Processes call this a few times a second; it costs nothing without events."""
@@ -192,7 +192,7 @@ class DiscardReporter:
         """Yield the sums as events. The first event of a reason carries its samples."""
         samples = dict(self._samples)
         for (reason, topic, version, api_key, is_tcp), total in self._discards.items():
-            shown = samples.pop((reason, is_tcp), Recent()).oldest_first
+            shown = samples.pop((reason, is_tcp), RecentSamples()).oldest_first
             span = (total.count, total.min_timestamp, total.max_timestamp)
             yield DiscardEvent(reason, topic, *span, shown, version, api_key, is_tcp)
         for topic, span_ in self._duplicates.items():

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
+from bruce_mp.discards.reporter import DiscardReporter, FileCopies
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.ipc.links import COPIES, REPORTS
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
-from bruce_mp.telemetry.copies import Copies
+from bruce_mp.telemetry.bounded_samples import RECENT
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.discards import DiscardReporter, FileCopies
-from bruce_mp.telemetry.spans import RECENT
+from bruce_mp.telemetry.message_copies import Copies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,9 +40,9 @@ class ProcessReporter(DiscardReporter):
         self._links = links
         self._row = row
         self._copies: Copies | None = None
-        self.apply(config)
+        self.apply_config(config)
 
-    def apply(self, config: Config) -> None:
+    def apply_config(self, config: Config) -> None:
         """Apply a reloaded config."""
         file = None
         if config.discard_log.enable:
@@ -50,7 +50,7 @@ class ProcessReporter(DiscardReporter):
             file = FileCopies(self._copies, config.discard_log.max_msg_prefix_size)
         elif self._copies is not None:
             self._copies.flush()
-        self.change(config.http.bad_msg_prefix_size, is_logged=config.logging.log_discards, file=file)
+        self.apply_limits(config.http.bad_msg_prefix_size, is_logged=config.logging.log_discards, file=file)
 
 
 class Discards:
@@ -79,7 +79,7 @@ class Discards:
 
     def _report(self, segment: Segment, reason: DiscardReason, topic: bytes) -> None:
         span = self._span(segment)
-        self._reporter.note(reason, topic, span.earliest, count=segment.records, max_timestamp=span.latest)
+        self._reporter.record(reason, topic, span.earliest, count=segment.records, max_timestamp=span.latest)
         if reason is DiscardReason.LONG_MSG:
             shown = kernels.messages(self._slab, segment, topic, self._reporter.sample_size)
             self._reporter.show_long(topic, [message.value for message in shown[-RECENT:]])
@@ -99,11 +99,11 @@ class Discards:
         except SlabError:
             return []
 
-    def note_duplicates(self, segments: Iterable[Segment], topic: bytes) -> None:
+    def record_duplicates(self, segments: Iterable[Segment], topic: bytes) -> None:
         """Record possible duplicates: segments sent again that the broker may have kept."""
         for segment in segments:
             span = self._span(segment)
             self._row.add(Counter.PossibleDuplicateMsg, segment.records)
-            self._reporter.note_duplicates(topic, segment.records, span.earliest, span.latest)
+            self._reporter.record_duplicates(topic, segment.records, span.earliest, span.latest)
             if self._reporter.keeps_copies:
                 self._reporter.copy_duplicates(self._messages(segment, topic))
