@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.cli.pages import Pages, UnreadableError
 from bruce_mp.config.addresses import parse_listen
-from bruce_mp.status.rows import ProcessesPage
+from bruce_mp.status.pages.processes import ProcessesPage
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS
 from bruce_mp.telemetry.books import Books
 from scripts.demo_input import ROOT, DemoError

@@ -17,8 +17,8 @@ from bruce_mp.errors import ExitCode
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import keep_off
 from bruce_mp.slab.salvage import Salvage
-from bruce_mp.status.rows import row_name
-from bruce_mp.status.text import topic_text
+from bruce_mp.status.pages.processes import row_name
+from bruce_mp.status.pages.text import topic_text
 from bruce_mp.supervisor.slab.backlog import plural
 from bruce_mp.telemetry.books import STAGES, Books, balance_line, read_books
 from bruce_mp.telemetry.clock import wall_ms

@@ -13,18 +13,18 @@ import msgspec
 
 from bruce_mp.cli.pages import add_address, pages_of
 from bruce_mp.errors import ExitCode
-from bruce_mp.status.brokers import BrokersPage
-from bruce_mp.status.queues import QueuesPage
-from bruce_mp.status.rows import ProcessesPage
+from bruce_mp.status.pages.brokers import BrokersPage
+from bruce_mp.status.pages.processes import ProcessesPage
+from bruce_mp.status.pages.queues import QueuesPage
 from bruce_mp.telemetry.books import Books, balance_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from bruce_mp.cli.pages import Pages
-    from bruce_mp.status.brokers import BrokerLine
-    from bruce_mp.status.header import Page
-    from bruce_mp.status.rows import ProcessLine
+    from bruce_mp.status.pages.brokers import BrokerLine
+    from bruce_mp.status.pages.header import Page
+    from bruce_mp.status.pages.processes import ProcessLine
 
 __all__ = ["main"]
 

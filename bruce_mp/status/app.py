@@ -16,29 +16,29 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from bruce_mp.errors import SlabError
-from bruce_mp.status.brokers import brokers_plain, read_brokers
-from bruce_mp.status.certificates import CertificatesPage, certificates_plain, read_certificates
-from bruce_mp.status.compression import compression_plain
-from bruce_mp.status.counters import counters_plain, read_counters
-from bruce_mp.status.debug_pages import add_debug_pages
-from bruce_mp.status.discards import discards_plain
-from bruce_mp.status.exposition import CONTENT_TYPE, expose
-from bruce_mp.status.front_page import add_front_page
-from bruce_mp.status.guard import guard
-from bruce_mp.status.header import Page, read_header, read_server_info, server_info_plain
-from bruce_mp.status.health import gather, judge
-from bruce_mp.status.held import read_held
-from bruce_mp.status.metadata import metadata_plain, read_metadata
-from bruce_mp.status.metrics import read_metrics
-from bruce_mp.status.overview import Memory, read_sight, tailor
-from bruce_mp.status.queues import queues_plain, read_queues
-from bruce_mp.status.rolling_file import FileTroubleError
-from bruce_mp.status.rows import read_processes
-from bruce_mp.status.sampled import Sampled
-from bruce_mp.status.senders import read_senders_page, senders_plain
-from bruce_mp.status.survey import survey
-from bruce_mp.status.text import stamp
-from bruce_mp.status.topics import Choice
+from bruce_mp.status.cached import Cached
+from bruce_mp.status.pages.brokers import brokers_plain, read_brokers
+from bruce_mp.status.pages.certificates import CertificatesPage, certificates_plain, read_certificates
+from bruce_mp.status.pages.compression import compression_plain
+from bruce_mp.status.pages.counters import counters_plain, read_counters
+from bruce_mp.status.pages.debug_pages import add_debug_pages
+from bruce_mp.status.pages.discards import discards_plain
+from bruce_mp.status.pages.exposition import CONTENT_TYPE, expose
+from bruce_mp.status.pages.front_page import add_front_page
+from bruce_mp.status.pages.header import Page, read_header, read_server_info, server_info_plain
+from bruce_mp.status.pages.health import gather, judge
+from bruce_mp.status.pages.held import read_held
+from bruce_mp.status.pages.metadata import metadata_plain, read_metadata
+from bruce_mp.status.pages.metrics import read_metrics
+from bruce_mp.status.pages.overview import Memory, read_overview, tailor
+from bruce_mp.status.pages.processes import read_processes
+from bruce_mp.status.pages.queues import queues_plain, read_queues
+from bruce_mp.status.pages.senders import read_senders_page, senders_plain
+from bruce_mp.status.pages.text import stamp
+from bruce_mp.status.pages.topics import TopicSelection
+from bruce_mp.status.reports.rolling_file import FileTroubleError
+from bruce_mp.status.request_guard import guard
+from bruce_mp.status.slab_snapshot import read_held_groups
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
 
@@ -46,18 +46,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from bruce_mp.slab.file import Slab
-    from bruce_mp.status.brokers import BrokersPage
-    from bruce_mp.status.compression import CompressionTable
-    from bruce_mp.status.debug_files import MessageDebug
-    from bruce_mp.status.health import Evidence
-    from bruce_mp.status.held import HeldPage
-    from bruce_mp.status.in_force import PageSettings
-    from bruce_mp.status.overview import Sight
-    from bruce_mp.status.reloading import ReloadDesk
-    from bruce_mp.status.reports import Reports
-    from bruce_mp.status.standings import Standings
+    from bruce_mp.status.active_config import PageSettings
+    from bruce_mp.status.broker_status import BrokerStatusStore
+    from bruce_mp.status.pages.brokers import BrokersPage
+    from bruce_mp.status.pages.compression import CompressionTable
+    from bruce_mp.status.pages.health import Evidence
+    from bruce_mp.status.pages.held import HeldPage
+    from bruce_mp.status.pages.overview import OverviewSnapshot
+    from bruce_mp.status.pages.reloading import ReloadRequests
+    from bruce_mp.status.reports.debug_files import MessageDebug
+    from bruce_mp.status.reports.reports import Reports
 
-__all__ = ["Daemon", "create_app"]
+__all__ = ["DaemonView", "create_app"]
 
 SIGHT_LASTS_S: Final = 0.8
 """Shortest time between two readings for `/overview`, so the cost does not grow with the number of open pages."""
@@ -74,7 +74,7 @@ _HEADERS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Daemon:
+class DaemonView:
     """Data sources of the pages, and the actions that pages may request.
 
     All members are safe to call from several threads. `settings` returns the settings in force. `now_ms` is the wall
@@ -85,9 +85,9 @@ class Daemon:
     reports: Reports
     debug: MessageDebug
     compression: CompressionTable
-    standings: Standings
+    standings: BrokerStatusStore
     memory: Memory
-    reloads: ReloadDesk
+    reloads: ReloadRequests
     settings: Callable[[], PageSettings]
     count: Callable[[Counter], None]
     refresh_metadata: Callable[[], None]
@@ -97,15 +97,17 @@ class Daemon:
     def evidence(self) -> Evidence:
         """Collect the facts from which `/healthz` derives its verdict."""
         now_ms = self.now_ms()
-        return gather(self.slab, self.standings.heard(now_ms), self.memory.history, now_ms, self.settings())
+        return gather(self.slab, self.standings.latest(now_ms), self.memory.history, now_ms, self.settings())
 
     def certificates(self) -> CertificatesPage:
         now_ms = self.now_ms()
-        return read_certificates(self.slab, self.settings().tls, self.standings.heard(now_ms), now_ms)
+        return read_certificates(self.slab, self.settings().tls, self.standings.latest(now_ms), now_ms)
 
     def brokers(self) -> BrokersPage:
         now_ms = self.now_ms()
-        return read_brokers(self.slab, self.standings.heard(now_ms), survey(self.slab), now_ms, self.steady_ms())
+        return read_brokers(
+            self.slab, self.standings.latest(now_ms), read_held_groups(self.slab), now_ms, self.steady_ms()
+        )
 
     def guard(self) -> None:
         """Abort the current request unless the guard allows it to change state."""
@@ -126,18 +128,18 @@ class BooksPage(Page, frozen=True, kw_only=True):
     consistent: bool
 
 
-def create_app(daemon: Daemon) -> Flask:
+def create_app(daemon: DaemonView) -> Flask:
     """Build the application with all its routes and error handlers."""
     app = Flask(__name__, static_folder=None)
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
-    held, evidence = Sampled(daemon.held), Sampled(daemon.evidence)
+    held, evidence = Cached(daemon.held), Cached(daemon.evidence)
     for name, (read, plain) in _pages(daemon).items():
         _add_page(app, name, read, plain)
     app.add_url_rule("/healthz", "healthz", lambda: _healthz(daemon))
     app.add_url_rule("/metrics", "metrics", lambda: _metrics(daemon, evidence(), held()))
     _add_page(app, "held", held, None)
-    sight = Sampled(lambda: _look(daemon, evidence()), lambda: daemon.steady_ms() / 1000, least_s=SIGHT_LASTS_S)
-    _add_page(app, "overview", lambda: tailor(sight(), _choice()), None)
+    snapshot = Cached(lambda: _look(daemon, evidence()), lambda: daemon.steady_ms() / 1000, least_s=SIGHT_LASTS_S)
+    _add_page(app, "overview", lambda: tailor(snapshot(), _choice()), None)
     add_front_page(app)
     app.add_url_rule("/metadata_update", "metadata_update", lambda: _metadata_update(daemon), methods=["POST"])
     app.add_url_rule("/reload", "reload", lambda: _reload(daemon), methods=["POST"])
@@ -150,7 +152,7 @@ def create_app(daemon: Daemon) -> Flask:
     return app
 
 
-def _pages(daemon: Daemon) -> Mapping[str, tuple[Callable[[], Page], Callable[[Any], str] | None]]:
+def _pages(daemon: DaemonView) -> Mapping[str, tuple[Callable[[], Page], Callable[[Any], str] | None]]:
     """Return the read function of each page by name, with the function that renders its plain form or None."""
     slab, now_ms = daemon.slab, daemon.now_ms
     return {
@@ -188,31 +190,31 @@ def _text(text: str, status: int = 200) -> Response:
     return Response(text, status, mimetype="text/plain")
 
 
-def _read_books(daemon: Daemon) -> BooksPage:
+def _read_books(daemon: DaemonView) -> BooksPage:
     books = read_books(daemon.slab)
     return BooksPage(**read_header(daemon.slab, daemon.now_ms()), **msgspec.structs.asdict(books))
 
 
-def _healthz(daemon: Daemon) -> Response:
+def _healthz(daemon: DaemonView) -> Response:
     page = judge(daemon.evidence())
     well = page.live if _wants("probe", "live") else page.ready
     return _json(page, 200 if well else 503)
 
 
-def _metrics(daemon: Daemon, evidence: Evidence, held: HeldPage) -> Response:
+def _metrics(daemon: DaemonView, evidence: Evidence, held: HeldPage) -> Response:
     families = read_metrics(daemon.slab, evidence, daemon.compression.page(daemon.now_ms()), held)
     return Response(expose(families), content_type=CONTENT_TYPE)
 
 
-def _look(daemon: Daemon, evidence: Evidence) -> Sight:
+def _look(daemon: DaemonView, evidence: Evidence) -> OverviewSnapshot:
     now_ms, steady_ms = daemon.now_ms(), daemon.steady_ms()
     reports, packing = daemon.reports.peek(now_ms), daemon.compression.page(now_ms)
-    return read_sight(daemon.slab, daemon.memory, evidence, reports, packing, now_ms=now_ms, steady_now_ms=steady_ms)
+    return read_overview(daemon.slab, daemon.memory, evidence, reports, packing, now_ms=now_ms, steady_now_ms=steady_ms)
 
 
-def _choice() -> Choice:
-    asked, ours = request.args, Choice()
-    return Choice(
+def _choice() -> TopicSelection:
+    asked, ours = request.args, TopicSelection()
+    return TopicSelection(
         asked.get("topic", ours.text),
         asked.get("sort", ours.sort),
         asked.get("order") == "ascending",
@@ -220,16 +222,16 @@ def _choice() -> Choice:
     )
 
 
-def _metadata_update(daemon: Daemon) -> Response:
+def _metadata_update(daemon: DaemonView) -> Response:
     daemon.guard()
     daemon.refresh_metadata()
     return _text(f"Metadata update initiated at {stamp(daemon.now_ms() // 1000)}\n")
 
 
-def _reload(daemon: Daemon) -> Response:
+def _reload(daemon: DaemonView) -> Response:
     """Request a reload from the supervisor; `?check=1` requests a check of the file only."""
     daemon.guard()
-    outcome = daemon.reloads.ask(only_check=_wants("check", "1"))
+    outcome = daemon.reloads.request(only_check=_wants("check", "1"))
     if outcome is None:
         return _text("The supervisor has not reported the outcome yet; its log will show it.\n", 504)
     return _text(f"{outcome.text}\n", 200 if outcome.accepted else 409)
@@ -247,7 +249,7 @@ _EXPLAINED: Final = {
 }
 
 
-def _http_error(daemon: Daemon, error: HTTPException) -> Response:
+def _http_error(daemon: DaemonView, error: HTTPException) -> Response:
     code = error.code or 500
     if code >= _OUR_FAULT:
         daemon.count(Counter.MongooseStdException)

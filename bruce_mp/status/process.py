@@ -27,20 +27,20 @@ from bruce_mp.ipc.control_messages import (
 from bruce_mp.ipc.links import COPIES, REPORTS, Links
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.status.app import Daemon, create_app
-from bruce_mp.status.broker_history import BrokerHistory
-from bruce_mp.status.compression import CompressionTable
-from bruce_mp.status.copy_writer import CopyWriter, DiscardFile
-from bruce_mp.status.debug_files import MessageDebug
-from bruce_mp.status.history import History
-from bruce_mp.status.in_force import UNTOLD, PageSettings
-from bruce_mp.status.overview import Memory
-from bruce_mp.status.reloading import ReloadDesk
-from bruce_mp.status.reports import Reports
-from bruce_mp.status.rolling_file import RollingFile
+from bruce_mp.status.active_config import UNTOLD, PageSettings
+from bruce_mp.status.app import DaemonView, create_app
+from bruce_mp.status.broker_status import BrokerStatusStore
+from bruce_mp.status.history.broker_history import BrokerHistory
+from bruce_mp.status.history.history import History
+from bruce_mp.status.history.traffic import TrafficTable
+from bruce_mp.status.pages.compression import CompressionTable
+from bruce_mp.status.pages.overview import Memory
+from bruce_mp.status.pages.reloading import ReloadRequests
+from bruce_mp.status.reports.copy_writer import CopyWriter, DiscardFile
+from bruce_mp.status.reports.debug_files import MessageDebug
+from bruce_mp.status.reports.reports import Reports
+from bruce_mp.status.reports.rolling_file import RollingFile
 from bruce_mp.status.server import HttpServer
-from bruce_mp.status.standings import Standings
-from bruce_mp.status.traffic import TrafficTable
 from bruce_mp.telemetry.broker_status import BrokerStatus, RouterStatus
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
@@ -83,12 +83,12 @@ class _Status:
         self._debug = MessageDebug(start.config.msg_debug, self._tell, self._count, time.monotonic)
         self._copies = self._links.receiver(COPIES)
         self._writer = CopyWriter(self._discard_file(start.config.discard_log), self._debug, self._count)
-        self._standings = Standings()
+        self._standings = BrokerStatusStore()
         self._memory = Memory(History(slab, wall_ms()), BrokerHistory(slab), TrafficTable(steady_ms()))
         self._reports = Reports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
         self._compression = CompressionTable(slab)
         self._settings = PageSettings.of(start.config, UNTOLD)
-        self._reloads = ReloadDesk(self._tell)
+        self._reloads = ReloadRequests(self._tell)
         self._server = HttpServer(create_app(self._daemon(slab)), start.listener)
 
     def _discard_file(self, config: DiscardLog) -> DiscardFile | None:
@@ -97,18 +97,18 @@ class _Status:
         file = RollingFile(Path(config.path), config.max_file_size, config.max_archive_size, wall_ms)
         return DiscardFile(file, self._count)
 
-    def apply(self, config: Config) -> None:
+    def apply_config(self, config: Config) -> None:
         """Apply a reloaded config. Settings that need a restart keep their old values."""
         before, self._config = self._config, config
         renew_logging(before.logging, config.logging, self._name)
         self._settings = PageSettings.of(config, self._settings.in_force)
-        self._reports.change(config.http.discard_report_interval_s)
-        self._debug.change(config.msg_debug)
+        self._reports.apply_interval(config.http.discard_report_interval_s)
+        self._debug.apply_config(config.msg_debug)
         if config.discard_log != before.discard_log:
-            self._writer.change(self._discard_file(config.discard_log))
+            self._writer.replace_file(self._discard_file(config.discard_log))
 
-    def _daemon(self, slab: Slab) -> Daemon:
-        return Daemon(
+    def _daemon(self, slab: Slab) -> DaemonView:
+        return DaemonView(
             slab=slab,
             reports=self._reports,
             compression=self._compression,
@@ -150,9 +150,9 @@ class _Status:
         if not self._server.is_alive():
             raise BruceError("The HTTP server ended unexpectedly; the log above has its traceback.")
         self._reports.rotate(wall_ms())
-        self._memory.history.look(steady_ms())
-        self._memory.brokers.look(steady_ms())
-        self._debug.look_at_the_clock()
+        self._memory.history.sample(steady_ms())
+        self._memory.brokers.sample(steady_ms())
+        self._debug.check_deadline()
         self._loop.call_later(_TICK_S, self._tick)
 
     def _on_control(self) -> None:
@@ -162,7 +162,7 @@ class _Status:
         elif isinstance(word, DebugTopics):
             self._debug.adopt(word)
         elif isinstance(word, NewConfig):
-            self.apply(word.config)
+            self.apply_config(word.config)
             self._tell(ConfigTaken(word.number))
         elif isinstance(word, InForce):
             self._settings = PageSettings.of(self._config, word)
@@ -192,5 +192,5 @@ class _Status:
         now_ms = wall_ms()
         self._reports.record([item for item in news if isinstance(item, Event)], now_ms)
         self._compression.record([item for item in news if isinstance(item, CompressionEvent)])
-        self._memory.traffic.take([item for item in news if isinstance(item, TrafficEvent)], steady_ms())
-        self._standings.take([item for item in news if isinstance(item, BrokerStatus | RouterStatus)], now_ms)
+        self._memory.traffic.record([item for item in news if isinstance(item, TrafficEvent)], steady_ms())
+        self._standings.record([item for item in news if isinstance(item, BrokerStatus | RouterStatus)], now_ms)

@@ -23,7 +23,7 @@ from bench.tools import run_sender
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.file import Slab
-from bruce_mp.status.slab_use import read_slab_use
+from bruce_mp.status.pages.slab_use import read_slab_use
 from bruce_mp.supervisor.run_dir import TCP_ADDRESS
 from bruce_mp.telemetry.books import total
 from bruce_mp.telemetry.counters import Counter, discarded

@@ -12,7 +12,7 @@ import pytest
 from bruce_mp.cli import main
 from bruce_mp.cli.monitoring.checks import CHECKS
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.status.counters import read_counters
+from bruce_mp.status.pages.counters import read_counters
 from support.daemon import Daemon
 from support.filled_slab import NOW_MS, FilledSlab
 from support.json_pages import JsonPages

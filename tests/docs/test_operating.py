@@ -10,7 +10,7 @@ import pytest
 
 from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT
 from bruce_mp.errors import DiscardReason
-from bruce_mp.status import certificates, health
+from bruce_mp.status.pages import certificates, health
 from support.doc_pages import ROOT
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ ELSEWHERE: Final[dict[Key, str]] = {
     ("README.md", 'df.selectExpr("to_json(struct(*)) as val'): WITH_SPARK,
     ("docs/spark.md", 'df.selectExpr("to_json(struct(*)) as val'): WITH_SPARK,
     ("docs/status.md", "def topic_bytes(text: str) -> bytes:"): (
-        "tests/status/test_text.py::test_the_documents_give_this_inverse"
+        "tests/status/pages/test_text.py::test_the_documents_give_this_inverse"
     ),
 }
 INSTALLS: Final = "fetches libraries; scripts/demo and scripts/test install in the same way"

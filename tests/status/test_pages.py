@@ -20,7 +20,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import split
-from bruce_mp.status.queues import QUEUE_OF
+from bruce_mp.status.pages.queues import QUEUE_OF
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent
 from support.doc_pages import PAGES, ROOT

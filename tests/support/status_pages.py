@@ -10,17 +10,17 @@ from bruce_mp.config.sections import Http, MsgDebug
 from bruce_mp.config.security import Tls
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.status.app import Daemon, create_app
-from bruce_mp.status.broker_history import BrokerHistory
-from bruce_mp.status.compression import CompressionTable
-from bruce_mp.status.debug_files import MessageDebug
-from bruce_mp.status.history import History
-from bruce_mp.status.in_force import PageSettings
-from bruce_mp.status.overview import Memory
-from bruce_mp.status.reloading import ReloadDesk
-from bruce_mp.status.reports import Reports
-from bruce_mp.status.standings import Standings
-from bruce_mp.status.traffic import TrafficTable
+from bruce_mp.status.active_config import PageSettings
+from bruce_mp.status.app import DaemonView, create_app
+from bruce_mp.status.broker_status import BrokerStatusStore
+from bruce_mp.status.history.broker_history import BrokerHistory
+from bruce_mp.status.history.history import History
+from bruce_mp.status.history.traffic import TrafficTable
+from bruce_mp.status.pages.compression import CompressionTable
+from bruce_mp.status.pages.overview import Memory
+from bruce_mp.status.pages.reloading import ReloadRequests
+from bruce_mp.status.reports.debug_files import MessageDebug
+from bruce_mp.status.reports.reports import Reports
 from support.filled_slab import NOW_MS, FilledSlab
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ class PagesOfNoDaemon:
     def __init__(self, path: Path, tls: Tls = NO_TLS) -> None:
         self.settings = PageSettings(tls, METADATA_MAX_AGE_MS, Http())
         self.reload_requests: list[ReloadRequest] = []
-        self.reloads = ReloadDesk(self.reload_requests.append)
+        self.reloads = ReloadRequests(self.reload_requests.append)
         self.filled = FilledSlab(path, known=(b"news", b"clicks"))
         self.slab = self.filled.slab
         self.now_ms = self.steady_ms = NOW_MS
         self.counted: list[Counter] = []
         self.unread: list[int] = []
         self.refreshes = 0
-        self.standings = Standings()
+        self.standings = BrokerStatusStore()
         self.memory = Memory(History(self.slab, NOW_MS), BrokerHistory(self.slab), TrafficTable(NOW_MS))
         self.announced: list[DebugTopics] = []
         self.begin(lay.ROW_SUPERVISOR)
@@ -59,8 +59,8 @@ class PagesOfNoDaemon:
         self.compression = CompressionTable(self.slab)
         self.client: FlaskClient = create_app(self._daemon()).test_client()
 
-    def _daemon(self) -> Daemon:
-        return Daemon(
+    def _daemon(self) -> DaemonView:
+        return DaemonView(
             slab=self.slab,
             reports=self.reports,
             debug=self.debug,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from bruce_mp.status.held import HeldPage
-from bruce_mp.status.metadata import MetadataPage
-from bruce_mp.status.rows import ProcessesPage
+from bruce_mp.status.pages.held import HeldPage
+from bruce_mp.status.pages.metadata import MetadataPage
+from bruce_mp.status.pages.processes import ProcessesPage
 from bruce_mp.telemetry.books import Books, balance_line
 
 if TYPE_CHECKING:

@@ -1,0 +1,64 @@
+"""Last reports of dispatchers and router about brokers: the loop stores them, and HTTP threads read them."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.telemetry.broker_status import BrokerStatus, RouterStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.telemetry.broker_status import PartitionError
+
+__all__ = ["BrokerStatusStore", "ClusterReport"]
+
+STALE_MS: Final = 10_000
+"""Age at which a report is ignored. Its sender reports once a second, so it is dead or stopped."""
+MOST_REASONS: Final = 1000
+
+
+class ClusterReport(NamedTuple):
+    """Current reports: `brokers` by dispatcher slot, `router` or None without a recent report.
+
+    `reasons` holds the last error of each partition, and keeps it after the dispatcher hands the partition back.
+    """
+
+    brokers: dict[int, BrokerStatus]
+    router: RouterStatus | None
+    reasons: dict[tuple[bytes, int], str]
+
+
+class BrokerStatusStore:
+    """Last report of each dispatcher slot and of the router. `now_ms` is the wall clock."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._brokers: dict[int, tuple[int, BrokerStatus]] = {}
+        self._router: tuple[int, RouterStatus] | None = None
+        self._reasons: dict[tuple[bytes, int], str] = {}
+
+    def record(self, standings: Iterable[BrokerStatus | RouterStatus], now_ms: int) -> None:
+        """Store reports as of `now_ms`."""
+        with self._lock:
+            for standing in standings:
+                if isinstance(standing, RouterStatus):
+                    self._router = (now_ms, standing)
+                else:
+                    self._brokers[standing.slot] = (now_ms, standing)
+                    self._note_reasons(standing.troubles)
+
+    def _note_reasons(self, troubles: Iterable[PartitionError]) -> None:
+        for trouble in troubles:
+            self._reasons[trouble.topic, trouble.partition] = trouble.error
+        while len(self._reasons) > MOST_REASONS:
+            del self._reasons[next(iter(self._reasons))]
+
+    def latest(self, now_ms: int) -> ClusterReport:
+        """Return the reports that are younger than `STALE_MS`."""
+        with self._lock:
+            brokers = {slot: said for slot, (at_ms, said) in self._brokers.items() if now_ms - at_ms < STALE_MS}
+            router = self._router
+            fresh = router is not None and now_ms - router[0] < STALE_MS
+            return ClusterReport(brokers, router[1] if router is not None and fresh else None, dict(self._reasons))

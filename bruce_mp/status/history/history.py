@@ -1,0 +1,183 @@
+"""History of the daemon's counters: a sample per second for a minute, and one per 10 s for an hour.
+
+The main thread samples; the HTTP threads read. The memory is bounded, and the history ends with the process. The
+history reads counters only, because counting held messages in the slab is too expensive for each second. Here, and only
+here, held messages are a difference: received minus delivered minus discarded.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, delay_ms, minus, per_s
+from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.telemetry.latency_histogram import read_delays
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["History", "Interval", "Latency", "Series"]
+
+_REASONS: Final = tuple(DiscardReason)
+
+
+class _HistoryReading(NamedTuple):
+    """Counter sample taken at `at_ms`: `discarded` by reason, `delays` by latency bucket."""
+
+    at_ms: int
+    delivered: int
+    discarded: tuple[int, ...]
+    delays: tuple[int, ...]
+    received: int
+    copies_lost: int
+
+    @property
+    def held(self) -> int:
+        return max(0, self.received - self.delivered - sum(self.discarded))
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Latency percentiles in ms, from receipt to acknowledgement, over `messages` messages."""
+
+    messages: int
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+
+
+class Interval(NamedTuple):
+    """Activity within an interval of `ms`: rates per second, discards by reason, and latency."""
+
+    ms: int
+    received: float
+    delivered: float
+    discarded: float
+    reasons: dict[DiscardReason, int]
+    latency: Latency
+
+
+class Series(msgspec.Struct, frozen=True):
+    """Columns of equal length, the oldest sample first.
+
+    A row covers the interval that ended `age_s` ago and began at the previous sample. Rates are messages per second;
+    `held` is the value at the end of the interval. `p50_ms` and `p99_ms` are None for an interval without deliveries.
+    """
+
+    step_s: int
+    span_s: int
+    age_s: list[float]
+    received: list[float]
+    delivered: list[float]
+    discarded: list[float]
+    held: list[int]
+    p50_ms: list[float | None]
+    p99_ms: list[float | None]
+
+
+class History:
+    """Counter samples of the last minute and hour.
+
+    `wall_now_ms` is the wall-clock time at construction. All other times are in ms on a monotonic clock.
+    """
+
+    def __init__(self, slab: Slab, wall_now_ms: int) -> None:
+        self._slab = slab
+        self._lock = Lock()
+        self._minute: Window[_HistoryReading] = Window(1000, MINUTE_MS)
+        self._hour: Window[_HistoryReading] = Window(10_000, HOUR_MS)
+        self.since = wall_now_ms // 1000
+        """Start of the history, in seconds since the epoch."""
+
+    def sample(self, now_ms: int) -> None:
+        """Sample the counters."""
+        reading = self._read(now_ms)
+        with self._lock:
+            self._minute.add(reading)
+            self._hour.add(reading)
+
+    def _read(self, now_ms: int) -> _HistoryReading:
+        """Read all counters, MsgReceived last: no message may appear settled before it appears received."""
+        return _HistoryReading(
+            now_ms,
+            total(self._slab, Counter.MsgDelivered),
+            self._discarded(),
+            tuple(read_delays(self._slab)[0]),
+            total(self._slab, Counter.MsgReceived),
+            total(self._slab, Counter.MsgCopyLost),
+        )
+
+    def _discarded(self) -> tuple[int, ...]:
+        return tuple(total(self._slab, discarded(reason)) for reason in _REASONS)
+
+    def lost_lately(self) -> dict[DiscardReason, int]:
+        """Return the discards of the last minute by reason, without reasons that did not occur."""
+        now = self._discarded()
+        with self._lock:
+            before = self._minute.first
+        return _by_reason(minus(now, before.discarded if before else now))
+
+    def copies_lost_lately(self) -> int:
+        """Return the number of copies that the last hour's writes lost. Their files stay incomplete."""
+        now = total(self._slab, Counter.MsgCopyLost)
+        with self._lock:
+            before = self._hour.first
+        return now - before.copies_lost if before else 0
+
+    def last_seconds(self, now_ms: int, seconds: int) -> Interval:
+        """Summarize the last `seconds` seconds, at most a minute."""
+        now = self._read(now_ms)
+        with self._lock:
+            befores = [before for before, _ in self._minute.pairs() if now_ms - before.at_ms <= 1000 * seconds]
+            before = befores[0] if befores else self._minute.first
+        return _since(before or now, now)
+
+    def last_hour(self, now_ms: int) -> Interval:
+        now = self._read(now_ms)
+        with self._lock:
+            before = self._hour.first
+        return _since(before or now, now)
+
+    def series(self, now_ms: int) -> dict[str, Series]:
+        """Return the columns for `minute` and `hour`."""
+        with self._lock:
+            return {name: _series(window, now_ms) for name, window in (("minute", self._minute), ("hour", self._hour))}
+
+
+def _by_reason(counts: Iterable[int]) -> dict[DiscardReason, int]:
+    return {reason: count for reason, count in zip(_REASONS, counts, strict=True) if count > 0}
+
+
+def _since(before: _HistoryReading, now: _HistoryReading) -> Interval:
+    ms = now.at_ms - before.at_ms
+    reasons = _by_reason(minus(now.discarded, before.discarded))
+    delays = minus(now.delays, before.delays)
+    return Interval(
+        ms,
+        per_s(now.received - before.received, ms),
+        per_s(now.delivered - before.delivered, ms),
+        per_s(sum(reasons.values()), ms),
+        reasons,
+        Latency(sum(delays), *(delay_ms(delays, share) for share in (0.5, 0.9, 0.99))),
+    )
+
+
+def _series(window: Window[_HistoryReading], now_ms: int) -> Series:
+    spells = [(now, _since(before, now)) for before, now in window.pairs()]
+    return Series(
+        step_s=window.step_ms // 1000,
+        span_s=window.span_ms // 1000,
+        age_s=[round((now_ms - now.at_ms) / 1000, 1) for now, _ in spells],
+        received=[spell.received for _, spell in spells],
+        delivered=[spell.delivered for _, spell in spells],
+        discarded=[spell.discarded for _, spell in spells],
+        held=[now.held for now, _ in spells],
+        p50_ms=[spell.latency.p50_ms for _, spell in spells],
+        p99_ms=[spell.latency.p99_ms for _, spell in spells],
+    )

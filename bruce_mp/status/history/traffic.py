@@ -1,0 +1,126 @@
+"""Traffic of each topic over the last minute: messages, bytes, latencies and errors, as dispatchers report them.
+
+The loop stores events, and HTTP threads read the sums. The minute is divided into slots of 10 s. The memory is bounded:
+the table drops idle topics, and beyond `MAX_TOPICS` the empty topic name collects the rest.
+"""
+
+from __future__ import annotations
+
+from array import array
+from threading import Lock
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.status.history.windows import MINUTE_MS, delay_ms, per_s
+from bruce_mp.telemetry.latency_histogram import BUCKETS
+from bruce_mp.telemetry.traffic import MAX_TOPICS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.telemetry.events import TrafficEvent
+
+__all__ = ["TopicTraffic", "TrafficTable"]
+
+SLOT_MS: Final = 10_000
+_SLOTS: Final = MINUTE_MS // SLOT_MS
+_DELAYS: Final = 3
+"""Index of the latency buckets in a slot's sums, after messages, bytes and errors."""
+_NOTHING: Final = array("q", bytes(8 * (_DELAYS + BUCKETS)))
+
+
+class TopicTraffic(NamedTuple):
+    """Traffic of a topic in the last minute.
+
+    Messages and bytes are acknowledged ones per second; latencies are in ms; `errors` counts error responses.
+    `last_error` names the last error at any time since the topic entered the table, at `last_error_ms` on the table's
+    clock. Without an error they are empty and 0.
+    """
+
+    delivered: float = 0.0
+    size: float = 0.0
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    errors: int = 0
+    last_error: str = ""
+    last_error_ms: int = 0
+
+
+class _TopicWindow:
+    __slots__ = ("last_error", "last_error_ms", "slots")
+
+    def __init__(self) -> None:
+        self.slots: list[tuple[int, array[int]]] = []
+        self.last_error = ""
+        self.last_error_ms = 0
+
+    def add(self, event: TrafficEvent, now_ms: int) -> None:
+        slot = now_ms // SLOT_MS
+        if not self.slots or self.slots[-1][0] != slot:
+            self.expire(now_ms)  # also for topics that no client reads
+            self.slots.append((slot, _NOTHING[:]))
+        sums = self.slots[-1][1]
+        for index, amount in enumerate((event.messages, event.size, event.errors)):
+            sums[index] += amount
+        for bucket, messages in event.delays.items():
+            sums[_DELAYS + bucket] += messages
+        if event.last_error:
+            self.last_error, self.last_error_ms = event.last_error, now_ms
+
+    def expire(self, now_ms: int) -> None:
+        while self.slots and now_ms // SLOT_MS - self.slots[0][0] > _SLOTS:
+            del self.slots[0]
+
+    def show(self, now_ms: int, since_ms: int) -> TopicTraffic:
+        """Sum the slots. The rate's interval starts at `since_ms` or at the oldest slot, whichever is later."""
+        messages, size, errors, *delays = map(sum, zip(_NOTHING, *(sums for _, sums in self.slots), strict=True))
+        ms = now_ms - max(since_ms, (now_ms // SLOT_MS - _SLOTS) * SLOT_MS)
+        return TopicTraffic(
+            per_s(messages, ms),
+            per_s(size, ms),
+            delay_ms(delays, 0.5),
+            delay_ms(delays, 0.99),
+            errors,
+            self.last_error,
+            self.last_error_ms,
+        )
+
+
+class TrafficTable:
+    """Sums by topic. Times are in ms on a monotonic clock; the table starts at `now_ms`."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._lock = Lock()
+        self._topics: dict[bytes, _TopicWindow] = {}
+        self._since_ms = now_ms
+        self._tidied_ms = now_ms
+
+    def record(self, events: Iterable[TrafficEvent], now_ms: int) -> None:
+        """Add the events that a dispatcher reported."""
+        with self._lock:
+            for event in events:
+                self._of(event.topic, now_ms).add(event, now_ms)
+
+    def _of(self, name: bytes, now_ms: int) -> _TopicWindow:
+        topic = self._topics.get(name)
+        if topic is None:
+            self._make_room(now_ms)
+            if len(self._topics) >= MAX_TOPICS:
+                name = b""
+            topic = self._topics.setdefault(name, _TopicWindow())
+        return topic
+
+    def _make_room(self, now_ms: int) -> None:
+        """Remove idle topics if the table is full, at most once per slot."""
+        if len(self._topics) < MAX_TOPICS or now_ms - self._tidied_ms < SLOT_MS:
+            return
+        self._tidied_ms = now_ms
+        for topic in self._topics.values():
+            topic.expire(now_ms)
+        self._topics = {name: topic for name, topic in self._topics.items() if topic.slots}
+
+    def by_topic(self, now_ms: int) -> dict[bytes, TopicTraffic]:
+        """Return the traffic of each topic; the empty name sums the topics beyond the bound."""
+        with self._lock:
+            for topic in self._topics.values():
+                topic.expire(now_ms)
+            return {name: topic.show(now_ms, self._since_ms) for name, topic in self._topics.items()}

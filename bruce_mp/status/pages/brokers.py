@@ -1,0 +1,255 @@
+"""The page `/brokers`: each broker, its connection, its queued messages, and the paused scopes with reason and start.
+
+The message counts come from the slab, by dispatcher slot. All other fields come from the reports that dispatchers and
+the router send once a second.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import RunState
+from bruce_mp.status.pages.header import Page, header_lines, read_header
+from bruce_mp.status.pages.text import stamp, topic_text
+from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, NO_LEADER
+from bruce_mp.telemetry.counters import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.status.broker_status import ClusterReport
+    from bruce_mp.status.slab_snapshot import HeldGroup
+    from bruce_mp.telemetry.broker_status import BrokerStatus, PausedScope
+
+__all__ = ["BrokerLine", "BrokersPage", "Paused", "Trouble", "brokers_plain", "read_brokers", "slots_of"]
+
+_WITH_DISPATCHERS: Final = frozenset(
+    {
+        RunState.ASSIGNED,
+        RunState.ASSIGNED_SENT,
+        RunState.QUEUED,
+        RunState.RETURNED,
+        RunState.RETURNED_SENT,
+        RunState.IN_FLIGHT,
+    }
+)
+_RETRIES: Final = (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck)
+_DELIVERY: Final = {None: "not known yet", True: "exactly once", False: "at least once"}
+UNKNOWN: Final = "unknown"
+_NO_LEADER: Final = "the cluster names none: see to the brokers that have its replicas"
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """A partition with a retriable error as its last response; `since` is in seconds."""
+
+    topic: str
+    partition: int
+    error: str
+    since: int
+
+
+class BrokerLine(msgspec.Struct, frozen=True):
+    """A broker from the metadata, or one for which a dispatcher still holds messages.
+
+    `in_flight` messages are sent and await a response; `queued` messages are not sent yet. `oldest_ms` is the age of
+    the oldest message of both groups, or None. A broker that leads no partition has no dispatcher: `dispatcher` is None
+    and `connection` is unknown.
+    """
+
+    node: int
+    address: str
+    dispatcher: str | None = None
+    connection: str = UNKNOWN
+    connection_since: int | None = None
+    delivery: str = _DELIVERY[None]
+    requests_in_flight: int = 0
+    in_flight: int = 0
+    queued: int = 0
+    oldest_ms: int | None = None
+    retries: int = 0
+    last_error: str = ""
+    last_error_at: int | None = None
+    troubles: list[Trouble] = []
+
+
+class Paused(msgspec.Struct, frozen=True):
+    """A paused scope: its state, the start of the pause in seconds, and the reason.
+
+    `scope` is `broker NODE`, `partition TOPIC-NUMBER` or `topic TOPIC`.
+    """
+
+    scope: str
+    state: str
+    since: int
+    reason: str
+
+
+class BrokersPage(Page, frozen=True, kw_only=True):
+    """JSON of `/brokers`.
+
+    `metadata_failing_since` (s) is None while brokers answer metadata requests. `paused` is bounded; `paused_count`
+    counts all paused scopes.
+    """
+
+    metadata_failing_since: int | None
+    metadata_error: str
+    brokers: list[BrokerLine]
+    paused: list[Paused]
+    paused_count: int
+
+
+class _BrokerHeld:
+    """Message counts of one dispatcher slot."""
+
+    __slots__ = ("in_flight", "oldest_ms", "queued")
+
+    def __init__(self) -> None:
+        self.in_flight = self.queued = 0
+        self.oldest_ms: int | None = None
+
+    def add(self, group: HeldGroup) -> None:
+        if group.state is RunState.IN_FLIGHT:
+            self.in_flight += group.messages
+        else:
+            self.queued += group.messages
+        self.oldest_ms = group.arrived_ms if self.oldest_ms is None else min(self.oldest_ms, group.arrived_ms)
+
+
+def read_brokers(
+    slab: Slab, heard: ClusterReport, groups: Iterable[HeldGroup], now_ms: int, steady_now_ms: int
+) -> BrokersPage:
+    """Build the page from a slab snapshot.
+
+    `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock that message ages refer to.
+    """
+    held = _count_held(groups)
+    slots = dict(slots_of(slab))
+    known = dict(_known(heard))
+    lines = [BrokerLine(node, address) for node, address in known.items() if node not in slots]
+    for node, slot in slots.items():
+        line = _line(slab, node, known.get(node, ""), slot, held=held.get(slot, _BrokerHeld()), now_ms=steady_now_ms)
+        said = heard.brokers.get(slot)
+        lines.append(line if said is None or said.node != node else _with_standing(line, said))
+    router = heard.router
+    return BrokersPage(
+        **read_header(slab, now_ms),
+        metadata_failing_since=_seconds(router.failing_since_ms) if router else None,
+        metadata_error=router.error if router else "",
+        brokers=sorted(lines, key=lambda line: line.node),
+        paused=[_paused(scope, heard, slots) for scope in router.paused] if router else [],
+        paused_count=router.paused_count if router else 0,
+    )
+
+
+def _known(heard: ClusterReport) -> Iterator[tuple[int, str]]:
+    """Yield (node, address) for each broker that a dispatcher or the router reported."""
+    for said in heard.brokers.values():
+        yield said.node, f"{said.host}:{said.port}"
+    if heard.router is not None:
+        for node, host, port in heard.router.brokers:
+            yield node, f"{host}:{port}"
+
+
+def slots_of(slab: Slab) -> Iterator[tuple[int, int]]:
+    """Yield (node, slot) for each broker that has a dispatcher slot."""
+    for slot in range(lay.DISPATCHER_SLOTS):
+        at = slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + slot) * lay.ROW_BYTES + lay.ROW_NODE
+        if slab.words[at >> 2]:
+            yield slab.words[at >> 2] - 1, slot
+
+
+def _count_held(groups: Iterable[HeldGroup]) -> dict[int, _BrokerHeld]:
+    held: dict[int, _BrokerHeld] = {}
+    for group in groups:
+        if group.state in _WITH_DISPATCHERS:
+            held.setdefault(group.holder, _BrokerHeld()).add(group)
+    return held
+
+
+def _line(slab: Slab, node: int, address: str, slot: int, *, held: _BrokerHeld, now_ms: int) -> BrokerLine:
+    return BrokerLine(
+        node,
+        address,
+        dispatcher=f"dispatcher-{slot}",
+        in_flight=held.in_flight,
+        queued=held.queued,
+        oldest_ms=None if held.oldest_ms is None else max(0, now_ms - held.oldest_ms),
+        retries=_retries(slab, slot),
+    )
+
+
+def _retries(slab: Slab, slot: int) -> int:
+    start = (slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + slot) * lay.ROW_BYTES + lay.ROW_COUNTERS) >> 3
+    return sum(slab.longs[start + counter] for counter in _RETRIES)
+
+
+def _with_standing(line: BrokerLine, said: BrokerStatus) -> BrokerLine:
+    return msgspec.structs.replace(
+        line,
+        connection=said.connection,
+        connection_since=_seconds(said.since_ms),
+        delivery=_DELIVERY[said.exactly_once],
+        requests_in_flight=said.requests_in_flight,
+        last_error=said.last_error,
+        last_error_at=_seconds(said.last_error_ms) if said.last_error_ms else None,
+        troubles=[
+            Trouble(topic_text(each.topic), each.partition, each.error, each.since_ms // 1000) for each in said.troubles
+        ],
+    )
+
+
+def _seconds(ms: int | None) -> int | None:
+    return None if ms is None else ms // 1000
+
+
+def _paused(scope: PausedScope, heard: ClusterReport, slots: dict[int, int]) -> Paused:
+    since = scope.since_ms // 1000
+    if scope.topic and scope.state == NO_LEADER:
+        return Paused(_place(scope), scope.state, since, _NO_LEADER)
+    if scope.topic:
+        reason = heard.reasons.get((scope.topic, scope.partition), "its leader moved, or its broker is paused")
+        return Paused(_place(scope), scope.state, since, reason)
+    node = next((node for node, slot in slots.items() if slot == scope.slot), -1)
+    said = heard.brokers.get(scope.slot) if scope.slot is not None else None
+    return Paused(f"broker {node}", scope.state, since, (said and said.last_error) or UNKNOWN)
+
+
+def _place(scope: PausedScope) -> str:
+    topic = topic_text(scope.topic)
+    return f"topic {topic}" if scope.partition == ALL_PARTITIONS else f"partition {topic}-{scope.partition}"
+
+
+# --- plain ------------------------------------------------------------------------------------------------------------
+
+
+def brokers_plain(page: BrokersPage) -> str:
+    """Render one block for each broker, then one line for each paused scope."""
+    lines = header_lines(page)
+    if page.metadata_failing_since is not None:
+        lines += [f"no broker gives metadata since: {stamp(page.metadata_failing_since)}: {page.metadata_error}", ""]
+    for broker in page.brokers:
+        lines += [*_broker_lines(broker), ""]
+    lines.append(f"paused: {page.paused_count}")
+    lines += [f"    {each.scope}: {each.state} since {stamp(each.since)}: {each.reason}" for each in page.paused]
+    return "\n".join([*lines, ""])
+
+
+def _broker_lines(line: BrokerLine) -> Iterable[str]:
+    yield f"broker {line.node} at {line.address or 'an address that is not known any more'}"
+    yield f"    dispatcher: {line.dispatcher or 'none: it leads no partition'}"
+    since = "" if line.connection_since is None else f" since {stamp(line.connection_since)}"
+    yield f"    connection: {line.connection}{since}"
+    yield f"    delivery: {line.delivery}"
+    yield f"    requests in flight: {line.requests_in_flight}"
+    yield f"    in flight: {line.in_flight}"
+    yield f"    queued: {line.queued}"
+    yield f"    oldest message ms: {'-' if line.oldest_ms is None else line.oldest_ms}"
+    yield f"    retries: {line.retries}"
+    if line.last_error_at is not None:
+        yield f"    last error: {stamp(line.last_error_at)}: {line.last_error}"
+    for each in line.troubles:
+        yield f"    trouble: partition {each.topic}-{each.partition}: {each.error} since {stamp(each.since)}"

@@ -1,0 +1,131 @@
+"""Expiry dates of TLS certificates: the daemon's own, the certificate authorities', and the brokers'.
+
+Each request reads the files of [kafka.tls], so a renewed file shows at once. Dispatchers report the certificates that
+brokers presented.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.protocol.kafka.x509 import certificates_in
+from bruce_mp.status.pages.header import Page, header_lines, read_header
+from bruce_mp.status.pages.text import stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bruce_mp.config.security import Tls
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.status.broker_status import ClusterReport
+
+__all__ = [
+    "CertificateLine",
+    "CertificatesPage",
+    "certificates_plain",
+    "expired",
+    "look_at",
+    "read_certificates",
+    "worrying",
+]
+
+_LARGEST: Final = 1024 * 1024
+OURS: Final = "our own"
+AUTHORITIES: Final = "authorities"
+SOON_S: Final = 14 * 86_400
+"""A certificate that expires within this time causes a warning."""
+_RENEW: Final = "Renew it; no restart is needed."
+
+
+class CertificateLine(msgspec.Struct, frozen=True):
+    """A certificate: its role, its source, and its expiry in seconds since the epoch.
+
+    `expires` is None for an unreadable certificate; `trouble` then gives the reason.
+    """
+
+    whose: str
+    source: str
+    expires: int | None
+    trouble: str = ""
+
+
+class CertificatesPage(Page, frozen=True, kw_only=True):
+    """JSON of `/certificates`; the list is empty without TLS."""
+
+    certificates: list[CertificateLine]
+
+
+def look_at(tls: Tls, heard: ClusterReport) -> list[CertificateLine]:
+    """List all certificates. A file of authorities counts with the earliest expiry in it."""
+    if not tls.enable:
+        return []
+    return [*_files(tls), *_brokers(heard)]
+
+
+def _files(tls: Tls) -> Iterator[CertificateLine]:
+    if tls.certificate_file is not None:
+        yield _line(OURS, tls.certificate_file)
+    if tls.ca_file is not None:
+        yield _line(AUTHORITIES, tls.ca_file)
+
+
+def _line(whose: str, file: str) -> CertificateLine:
+    try:
+        with Path(file).open("rb") as opened:
+            ends = [ends_s for _, ends_s in certificates_in(opened.read(_LARGEST))]
+    except OSError as error:
+        return CertificateLine(whose, file, None, f"it cannot be read: {error.strerror}")
+    except RemoteProtocolError as error:
+        return CertificateLine(whose, file, None, str(error))
+    if not ends:
+        return CertificateLine(whose, file, None, "the file has no certificate in PEM form")
+    return CertificateLine(whose, file, int(min(ends)))
+
+
+def _brokers(heard: ClusterReport) -> Iterator[CertificateLine]:
+    for said in sorted(heard.brokers.values(), key=lambda said: said.node):
+        if said.certificate_ends_s is not None:
+            place = f"{said.host}:{said.port}"
+            yield CertificateLine(f"broker {said.node}", place, int(said.certificate_ends_s))
+
+
+def expired(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:
+    """Yield a sentence for each expired certificate that makes new connections fail."""
+    for line in lines:
+        # An expired authority does not break connections: the file may hold others that sign the brokers' certificates.
+        if line.expires is not None and line.expires <= now_s and line.whose != AUTHORITIES:
+            yield f"{_named(line)} has expired: new connections with it fail. {_RENEW}"
+
+
+def worrying(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:
+    """Yield a sentence for each certificate that expires soon or cannot be read."""
+    for line in lines:
+        if line.expires is None:
+            yield f"{_named(line)}: {line.trouble}."
+        elif now_s < line.expires <= now_s + SOON_S:
+            days = (line.expires - now_s) / 86_400
+            yield f"{_named(line)} expires in {days:.1f} days. {_RENEW}"
+        elif line.expires <= now_s and line.whose == AUTHORITIES:
+            yield f"{_named(line)} has expired, at least one of them. {_RENEW}"
+
+
+def _named(line: CertificateLine) -> str:
+    return f"The certificate of {line.source} ({line.whose})"
+
+
+def read_certificates(slab: Slab, tls: Tls, heard: ClusterReport, now_ms: int) -> CertificatesPage:
+    return CertificatesPage(**read_header(slab, now_ms), certificates=look_at(tls, heard))
+
+
+def certificates_plain(page: CertificatesPage) -> str:
+    return "\n".join([*header_lines(page), "", *_plain_lines(page.certificates), ""])
+
+
+def _plain_lines(lines: Iterable[CertificateLine]) -> Iterator[str]:
+    for line in lines:
+        when = line.trouble if line.expires is None else stamp(line.expires)
+        yield f"{line.whose} [{line.source}]: {when}"

@@ -1,0 +1,90 @@
+"""The page `/compression`: gain and cost of compression, by topic, since the start of the status process."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bruce_mp.status.pages.header import Page, header_lines, read_header
+from bruce_mp.status.pages.text import bracketed, topic_text
+from bruce_mp.telemetry.compression import CompressionSums
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.telemetry.events import CompressionEvent
+
+__all__ = ["CompressionPage", "CompressionTable", "TopicCompression", "compression_plain"]
+
+
+class TopicCompression(msgspec.Struct, frozen=True):
+    """Batches of a topic and codec.
+
+    Dispatchers compressed `tried` batches and sent `kept` of them compressed; the others did not shrink enough. They
+    did not try `skipped` batches, because earlier batches of the topic did not shrink enough. Bytes and time refer to
+    the tried batches: `plain_bytes` became `packed_bytes` (`percent` of them) in `cpu_ms` of dispatcher CPU time. The
+    line with an empty topic sums the topics beyond the bound.
+    """
+
+    topic: str
+    codec: str
+    tried: int
+    kept: int
+    skipped: int
+    plain_bytes: int
+    packed_bytes: int
+    percent: float
+    cpu_ms: float
+
+
+class CompressionPage(Page, frozen=True, kw_only=True):
+    """JSON of `/compression`."""
+
+    topics: list[TopicCompression]
+
+
+class CompressionTable:
+    """Compression sums of all dispatchers, guarded by a lock."""
+
+    def __init__(self, slab: Slab) -> None:
+        self._slab = slab
+        self._sums = CompressionSums()
+        self._lock = Lock()
+
+    def record(self, events: Iterable[CompressionEvent]) -> None:
+        """Add the events that a dispatcher reported."""
+        with self._lock:
+            self._sums.add_all(events)
+
+    def page(self, now_ms: int) -> CompressionPage:
+        with self._lock:
+            rows = self._sums.rows()
+        return CompressionPage(**read_header(self._slab, now_ms), topics=[_show(row) for row in rows])
+
+
+def _show(row: CompressionEvent) -> TopicCompression:
+    return TopicCompression(
+        topic_text(row.topic),
+        row.codec,
+        row.tried,
+        row.kept,
+        row.skipped,
+        row.plain_bytes,
+        row.packed_bytes,
+        round(100 * row.packed_bytes / row.plain_bytes, 1) if row.plain_bytes else 100.0,
+        row.micros / 1000,
+    )
+
+
+def compression_plain(page: CompressionPage) -> str:
+    """Render one line for each topic and codec."""
+    return "\n".join([*header_lines(page), *map(_line, page.topics), ""])
+
+
+def _line(row: TopicCompression) -> str:
+    batches = f"tried: {row.tried:10}  kept: {row.kept:10}  skipped: {row.skipped:10}"
+    gain = f"bytes: {row.plain_bytes:14} -> {row.packed_bytes:14} ({row.percent:5.1f} %)  cpu ms: {row.cpu_ms:12.1f}"
+    return f"{batches}  {gain}  codec: {row.codec:6}  topic: {bracketed(row.topic)}"

@@ -1,0 +1,127 @@
+"""The page `/counters`: every counter of the daemon, summed over its processes.
+
+The page lists zero counters too. Its names stay the same within a version, because monitors compare two readings name
+by name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE
+from bruce_mp.slab import layout as lay
+from bruce_mp.status.pages.header import Page, header_lines, read_header
+from bruce_mp.status.pages.legacy_counters import DERIVED, NEVER
+from bruce_mp.status.pages.processes import row_name
+from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, bucket_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["CounterLine", "CountersPage", "counters_plain", "read_counters"]
+
+_OLD_NAMES: Final = {
+    -1: "AckErrorUnknown",
+    0: "AckOk",
+    6: "AckErrorNotLeaderForPartition",
+    14: "AckErrorGroupLoadInProgress",
+    15: "AckErrorGroupCoordinatorNotAvailable",
+    16: "AckErrorNotCoordinatorForGroup",
+}
+"""Counter names that are older than Kafka's own name for the error code."""
+_ACK_ANY_OTHER: Final = Counter.AckErrorFirst + 136
+
+_LOCATIONS: Final = (
+    (0, "[books]"),
+    (64, "[input]"),
+    (96, "[router]"),
+    (124, "[input]"),
+    (160, "[dispatcher]"),
+    (352, "[supervisor, status]"),
+    (368, "[dispatcher]"),
+)
+"""First counter of each part of the daemon, with the location that the page shows."""
+_OLD: Final = "[old names]"
+_NO_COUNTERS: Final = frozenset({Counter.AckErrorFirst, Counter.AckDelayFirst, Counter.StreamConnections})
+"""Base numbers of counter ranges, and a gauge: monitors report a counter that decreases as an error."""
+
+
+class CounterLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A counter. `processes` holds its value by process, if the request asks for it."""
+
+    location: str
+    name: str
+    value: int
+    processes: dict[str, int] = {}
+
+
+class CountersPage(Page, frozen=True, kw_only=True):
+    """JSON of `/counters`."""
+
+    counters: list[CounterLine]
+
+
+class _Listed(NamedTuple):
+    number: int
+    name: str
+
+
+def _camel(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def _listed() -> Iterator[_Listed]:
+    for counter in Counter:
+        if counter not in _NO_COUNTERS:
+            yield _Listed(counter, counter.name)
+    for index in range(len(BOUNDS_MS) + 1):
+        yield _Listed(Counter.AckDelayFirst + index, bucket_name(index))
+    for reason in DiscardReason:
+        yield _Listed(discarded(reason), "MsgDiscarded" + _camel(reason.name))
+    for code, row in ERROR_TABLE.items():
+        yield _Listed(Counter.AckErrorFirst + 1 + code, _OLD_NAMES.get(code) or "AckError" + _camel(row.name))
+    yield _Listed(_ACK_ANY_OTHER, "AckErrorUndocumented")
+
+
+_COUNTERS: Final = tuple(sorted(_listed()))
+_INPUTS: Final = range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_DISPATCHER)
+_IN_ORDER: Final = (*(row for row in range(lay.ROW_COUNT) if row not in _INPUTS), *_INPUTS)
+"""Read order: inputs last, so no message appears settled before it appears received."""
+
+
+def read_counters(slab: Slab, now_ms: int, *, by_process: bool = False) -> CountersPage:
+    """Build the page; `by_process` adds the value of each process."""
+    rows = {row: _row_counters(slab, row) for row in _IN_ORDER}
+    lines = [_line(_location(number), name, (number,), rows, by_process=by_process) for number, name in _COUNTERS]
+    lines += [_line(_OLD, name, numbers, rows, by_process=by_process) for name, numbers in DERIVED.items()]
+    lines += [CounterLine(_OLD, name, 0) for name in NEVER]
+    return CountersPage(**read_header(slab, now_ms), counters=lines)
+
+
+def _row_counters(slab: Slab, row: int) -> list[int]:
+    start = (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COUNTERS) >> 3
+    return slab.longs[start : start + lay.ROW_COUNTER_CAPACITY].tolist()
+
+
+def _location(number: int) -> str:
+    return [text for first, text in _LOCATIONS if number >= first][-1]
+
+
+def _line(
+    location: str, name: str, numbers: tuple[int, ...], rows: Mapping[int, list[int]], *, by_process: bool
+) -> CounterLine:
+    sums = {row: sum(counters[number] for number in numbers) for row, counters in rows.items()}
+    parts = {row_name(row): value for row, value in sums.items() if value} if by_process else {}
+    return CounterLine(location, name, sum(sums.values()), parts)
+
+
+def counters_plain(page: CountersPage) -> str:
+    """Render one line for each counter."""
+    lines = [f"{line.location}.{line.name}={line.value}" for line in page.counters]
+    return "\n".join([*header_lines(page), *lines, ""])

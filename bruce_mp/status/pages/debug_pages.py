@@ -1,0 +1,70 @@
+"""The pages `/msg_debug/...`, which select the topics that the daemon copies for debugging.
+
+Clients should send POST, because these pages change state. GET works as well, for scripts written for Dory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from flask import Response
+
+from bruce_mp.status.pages.text import topic_bytes, topic_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask import Flask
+
+    from bruce_mp.status.reports.debug_files import MessageDebug
+
+__all__ = ["add_debug_pages"]
+
+_BOTH: Final = ["GET", "POST"]
+_DISABLED: Final = (
+    "Message debugging is switched off: set msg_debug.enable = true and msg_debug.path, and reload the configuration.\n"
+)
+
+
+def add_debug_pages(app: Flask, debug: MessageDebug, guard: Callable[[], None]) -> None:
+    """Add the pages to an application. `guard` aborts a request that may not change state."""
+
+    def add(path: str, act: Callable[..., str], methods: list[str]) -> None:
+        def answer(topic: str | None = None) -> Response:
+            if methods is _BOTH:
+                guard()
+            if not debug.enabled:
+                return Response(_DISABLED, 409, mimetype="text/plain")
+            return Response(act() if topic is None else act(topic), mimetype="text/plain")
+
+        app.add_url_rule(f"/msg_debug/{path}", f"msg_debug_{path}", answer, methods=methods)
+
+    def add_topic(topic: str) -> str:
+        name = topic_bytes(topic)
+        return _told("Enabled" if debug.add(name) else "Failed to enable", name)
+
+    def del_topic(topic: str) -> str:
+        name = topic_bytes(topic)
+        return _told("Disabled" if debug.remove(name) else "Failed to disable", name)
+
+    add("get_topics", debug.describe, ["GET"])
+    add("add_topic/<path:topic>", add_topic, _BOTH)
+    add("del_topic/<path:topic>", del_topic, _BOTH)
+    for path, act, text in (
+        ("add_all_topics", debug.choose_all, "All message debug topics enabled\n"),
+        ("del_all_topics", debug.choose_none, "All message debug topics disabled\n"),
+        ("truncate_files", debug.truncate, "Message debug files truncated\n"),
+    ):
+        add(path, _saying(act, text), _BOTH)
+
+
+def _told(what: str, topic: bytes) -> str:
+    return f"{what} debug topic [{topic_text(topic)}]\n"
+
+
+def _saying(act: Callable[[], None], text: str) -> Callable[[], str]:
+    def acted() -> str:
+        act()
+        return text
+
+    return acted

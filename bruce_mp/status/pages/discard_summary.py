@@ -1,0 +1,121 @@
+"""Discards as the dashboard shows them: counts by reason, topics, and samples."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bruce_mp.discards.reasons import BY_FAULT, EXPLAINED
+from bruce_mp.errors import DiscardReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from bruce_mp.status.pages.discards import Culprit, Report
+    from bruce_mp.telemetry.books import Books
+
+__all__ = ["DiscardSummary", "read_discard_summary"]
+
+MOST_TOPICS: Final = 20
+MOST_SAMPLES: Final = 5
+"""Limit for each kind of sample."""
+
+
+class ReasonLine(msgspec.Struct, frozen=True):
+    """Messages discarded for a reason: in the life of the slab, in the last minute and in the last hour.
+
+    `meaning` completes a sentence about the messages. `is_fault` marks a fault of the daemon or the cluster, which
+    `/healthz` reports as a problem.
+    """
+
+    reason: str
+    total: int
+    minute: int
+    hour: int
+    is_fault: bool
+    meaning: str
+
+
+class TopicDiscardLine(msgspec.Struct, frozen=True):
+    """Discarded messages of a topic. The line with an empty topic sums the topics beyond the bound."""
+
+    topic: str
+    count: int
+    reasons: dict[str, int]
+
+
+class SampleLine(msgspec.Struct, frozen=True):
+    """Sample of a discarded message: its first bytes in base64, or the name of an unknown topic."""
+
+    reason: str
+    data: str | None = None
+    topic: str | None = None
+
+
+class DiscardSummary(msgspec.Struct, frozen=True):
+    """Discards in the life of the slab by reason, and details of the report periods since `since` (s).
+
+    `topics` holds the topics with the most discards, of `topic_count` in all. `samples` holds the newest of each kind.
+    """
+
+    since: int
+    reasons: list[ReasonLine]
+    topics: list[TopicDiscardLine]
+    topic_count: int
+    samples: list[SampleLine]
+    culprits: list[Culprit]
+
+
+_BYTES: Final[Mapping[DiscardReason, tuple[Callable[[Report], list[str]], ...]]] = {
+    DiscardReason.MALFORMED: (lambda report: report.recent_malformed,),
+    DiscardReason.UNCLEAN_DISCONNECT: (
+        lambda report: report.unix_stream_unclean_disconnect,
+        lambda report: report.tcp_unclean_disconnect,
+    ),
+    DiscardReason.LONG_MSG: (lambda report: report.recent_too_long_msg,),
+}
+"""Report fields that hold the samples of a reason."""
+
+
+def read_discard_summary(
+    books: Books, minute: Mapping[DiscardReason, int], hour: Mapping[DiscardReason, int], reports: list[Report]
+) -> DiscardSummary:
+    """Summarize the discards for the dashboard. `reports` begins with the unfinished one."""
+    topics = _topics(reports)
+    return DiscardSummary(
+        since=reports[-1].start_time,
+        reasons=[
+            ReasonLine(name, total, minute.get(reason, 0), hour.get(reason, 0), reason in BY_FAULT, EXPLAINED[reason])
+            for name, total in sorted(books.discarded.items(), key=lambda item: -item[1])
+            if (reason := DiscardReason[name])
+        ],
+        topics=topics[:MOST_TOPICS],
+        topic_count=len(topics),
+        samples=_samples(reports),
+        culprits=[culprit for report in reports for culprit in report.culprits][:MOST_SAMPLES],
+    )
+
+
+def _topics(reports: Iterable[Report]) -> list[TopicDiscardLine]:
+    found: dict[str, Tally[str]] = {}
+    for report in reports:
+        for item in report.discard_topic:
+            found.setdefault(item.topic, Tally()).update(item.reasons)
+    lines = [TopicDiscardLine(topic, reasons.total(), dict(reasons)) for topic, reasons in found.items()]
+    return sorted(lines, key=lambda line: (-line.count, line.topic))
+
+
+def _samples(reports: Iterable[Report]) -> list[SampleLine]:
+    reports = list(reports)
+    lines = []
+    for reason, lists in _BYTES.items():
+        found = _newest(data for report in reports for read in lists for data in read(report))
+        lines += [SampleLine(reason.name, data=data) for data in found]
+    names = _newest(topic for report in reports for topic in report.recent_bad_topic)
+    return lines + [SampleLine(DiscardReason.BAD_TOPIC.name, topic=topic) for topic in names]
+
+
+def _newest(items: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(items))[:MOST_SAMPLES]

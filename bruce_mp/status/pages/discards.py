@@ -1,0 +1,221 @@
+"""The page `/discards`: counts and samples of the messages discarded in this period and in finished periods.
+
+Fields and lines have Dory's names; `finished_reports`, `unsupported_msg_api_key`, `culprits` and the `reasons` of a
+topic are additions. All lists begin with the newest entry.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.status.pages.header import Page, header_lines
+from bruce_mp.status.pages.text import base64_text, bracketed, stamp, topic_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bruce_mp.discards.reports import DiscardReport
+
+__all__ = ["DiscardsPage", "Report", "discards_plain", "show_report"]
+
+
+class ApiKeyCount(msgspec.Struct, frozen=True):
+    """Messages with an unsupported API key."""
+
+    api_key: int
+    count: int
+
+
+class VersionCount(msgspec.Struct, frozen=True):
+    """Messages with an unsupported version."""
+
+    version: int
+    count: int
+
+
+class TopicCount(msgspec.Struct, frozen=True):
+    topic: str
+    count: int
+
+
+class DuplicateTopic(msgspec.Struct, frozen=True):
+    """Messages of a topic, with the range of their client timestamps in ms."""
+
+    topic: str
+    min_timestamp: int
+    max_timestamp: int
+    count: int
+
+
+class DiscardTopic(DuplicateTopic, frozen=True, kw_only=True):
+    """Discarded messages of a topic; `reasons` splits `count` by reason."""
+
+    reasons: dict[str, int]
+
+
+class Culprit(msgspec.Struct, frozen=True):
+    """Local process that sent malformed or refused messages.
+
+    `count` is the number of its messages that were discarded for `reason`; `msg` is the start of the last one in
+    base64.
+    """
+
+    reason: str
+    pid: int
+    uid: int
+    command: str
+    count: int
+    msg: str
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Discard report of one period. Samples are in base64, `start_time` in seconds since the epoch."""
+
+    id: int
+    start_time: int
+    malformed_msg_count: int
+    unix_stream_unclean_disconnect_count: int
+    tcp_unclean_disconnect_count: int
+    unsupported_api_key_msg_count: int
+    unsupported_version_msg_count: int
+    bad_topic_msg_count: int
+    recent_malformed: list[str]
+    unix_stream_unclean_disconnect: list[str]
+    tcp_unclean_disconnect: list[str]
+    unsupported_msg_version: list[VersionCount]
+    unsupported_msg_api_key: list[ApiKeyCount]
+    recent_bad_topic: list[str]
+    recent_too_long_msg: list[str]
+    rate_limit_discard: list[TopicCount]
+    discard_topic: list[DiscardTopic]
+    possible_duplicate_topic: list[DuplicateTopic]
+    culprits: list[Culprit]
+
+
+class DiscardsPage(Page, frozen=True, kw_only=True, omit_defaults=True):
+    """JSON of `/discards`. `interval` is in seconds; `finished_report` is absent during the first period."""
+
+    interval: int
+    unfinished_report: Report
+    finished_report: Report | None = None
+    finished_reports: list[Report]
+
+
+def show_report(report: DiscardReport) -> Report:
+    """Convert a report to the form of the page."""
+    counts, recent = report.counts, report.recent
+    rate_limited = {
+        topic: discards.reasons[DiscardReason.RATE_LIMIT]
+        for topic, discards in report.topics.items()
+        if DiscardReason.RATE_LIMIT in discards.reasons
+    }
+    return Report(
+        id=report.id,
+        start_time=report.start_time,
+        malformed_msg_count=counts[DiscardReason.MALFORMED],
+        unix_stream_unclean_disconnect_count=counts[DiscardReason.UNCLEAN_DISCONNECT],
+        tcp_unclean_disconnect_count=report.tcp_disconnects,
+        unsupported_api_key_msg_count=counts[DiscardReason.UNSUPPORTED_API_KEY],
+        unsupported_version_msg_count=counts[DiscardReason.UNSUPPORTED_VERSION],
+        bad_topic_msg_count=counts[DiscardReason.BAD_TOPIC],
+        recent_malformed=_base64(recent[DiscardReason.MALFORMED].newest_first),
+        unix_stream_unclean_disconnect=_base64(recent[DiscardReason.UNCLEAN_DISCONNECT].newest_first),
+        tcp_unclean_disconnect=_base64(report.recent_tcp.newest_first),
+        unsupported_msg_version=[VersionCount(*item) for item in sorted(report.versions.items())],
+        unsupported_msg_api_key=[ApiKeyCount(*item) for item in sorted(report.api_keys.items())],
+        recent_bad_topic=[topic_text(name) for name in recent[DiscardReason.BAD_TOPIC].newest_first],
+        recent_too_long_msg=_base64(recent[DiscardReason.LONG_MSG].newest_first),
+        rate_limit_discard=[TopicCount(topic_text(topic), count) for topic, count in sorted(rate_limited.items())],
+        discard_topic=_discard_topics(report),
+        possible_duplicate_topic=_duplicate_topics(report),
+        culprits=_culprits(report),
+    )
+
+
+def _base64(samples: Iterable[bytes]) -> list[str]:
+    return [base64_text(sample) for sample in samples]
+
+
+def _discard_topics(report: DiscardReport) -> list[DiscardTopic]:
+    return [
+        DiscardTopic(
+            topic_text(topic),
+            discards.min_timestamp,
+            discards.max_timestamp,
+            discards.count,
+            reasons={reason.name: count for reason, count in discards.reasons.items()},
+        )
+        for topic, discards in sorted(report.topics.items())
+    ]
+
+
+def _duplicate_topics(report: DiscardReport) -> list[DuplicateTopic]:
+    return [
+        DuplicateTopic(topic_text(topic), span.min_timestamp, span.max_timestamp, span.count)
+        for topic, span in sorted(report.duplicates.items())
+    ]
+
+
+def _culprits(report: DiscardReport) -> list[Culprit]:
+    return [
+        Culprit(each.reason.name, each.pid, each.uid, each.command, each.count, base64_text(each.sample))
+        for each in reversed(report.culprits.values())
+    ]
+
+
+# --- plain ------------------------------------------------------------------------------------------------------------
+
+
+def discards_plain(page: DiscardsPage) -> str:
+    lines = [*header_lines(page), f"report interval in seconds: {page.interval}", ""]
+    lines += ["current (unfinished) reporting period:", *_report_lines(page.unfinished_report)]
+    if page.finished_report is not None:
+        lines += ["", "latest finished reporting period:", *_report_lines(page.finished_report)]
+    return "\n".join([*lines, ""])
+
+
+def _report_lines(report: Report) -> Iterator[str]:
+    yield f"    report ID: {report.id}"
+    yield f"    start time: {stamp(report.start_time)}"
+    yield f"    malformed msg count: {report.malformed_msg_count}"
+    yield f"    UNIX stream unclean disconnect count: {report.unix_stream_unclean_disconnect_count}"
+    yield f"    TCP unclean disconnect count: {report.tcp_unclean_disconnect_count}"
+    yield f"    unsupported API key msg count: {report.unsupported_api_key_msg_count}"
+    yield f"    unsupported version msg count: {report.unsupported_version_msg_count}"
+    yield f"    bad topic msg count: {report.bad_topic_msg_count}"
+    for group in _groups(report):
+        if group:
+            yield ""
+            yield from (f"    {line}" for line in group)
+
+
+def _groups(report: Report) -> tuple[list[str], ...]:
+    return (
+        [f"recent malformed msg: {bracketed(text)}" for text in report.recent_malformed],
+        [f"recent UNIX stream unclean disconnect msg: {bracketed(t)}" for t in report.unix_stream_unclean_disconnect],
+        [f"recent TCP unclean disconnect msg: {bracketed(text)}" for text in report.tcp_unclean_disconnect],
+        [f"unsupported msg version: {item.version} count: {item.count}" for item in report.unsupported_msg_version],
+        [f"unsupported msg API key: {item.api_key} count: {item.count}" for item in report.unsupported_msg_api_key],
+        [f"recent bad topic: {bracketed(name)}" for name in report.recent_bad_topic],
+        [f"recent too long msg: {bracketed(text)}" for text in report.recent_too_long_msg],
+        [f"rate limit discard topic: {bracketed(item.topic)} count {item.count}" for item in report.rate_limit_discard],
+        [f"discard topic: {_topic_line(item)}{_reasons(item)}" for item in report.discard_topic],
+        [f"possible duplicate topic: {_topic_line(item)}" for item in report.possible_duplicate_topic],
+        [_culprit_line(item) for item in report.culprits],
+    )
+
+
+def _culprit_line(item: Culprit) -> str:
+    who = f"process {item.pid} {bracketed(item.command)} of user {item.uid}"
+    return f"sent by {who}: {item.reason} count {item.count} msg {bracketed(item.msg)}"
+
+
+def _topic_line(item: DuplicateTopic) -> str:
+    return f"{bracketed(item.topic)} begin [{item.min_timestamp}] end [{item.max_timestamp}] count {item.count}"
+
+
+def _reasons(item: DiscardTopic) -> str:
+    return "".join(f" {reason} {count}" for reason, count in item.reasons.items())

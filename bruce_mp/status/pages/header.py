@@ -1,0 +1,96 @@
+"""The fields that every page begins with: version, process id, start of the daemon, and time of the reading."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from bruce_mp import __version__
+from bruce_mp.slab import layout as lay
+from bruce_mp.status.pages.text import stamp
+
+if TYPE_CHECKING:
+    from bruce_mp.ipc.control_messages import InForce
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["Page", "ServerInfoPage", "header_lines", "read_header", "read_server_info", "server_info_plain"]
+
+DELIVERIES: Final = ("not known yet", "exactly once", "at least once")
+"""Delivery guarantee by the value of `layout.SUPER_IDEMPOTENCE`. Exactly once requires brokers that detect duplicates.
+"""
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """First four fields of every page.
+
+    `pid` and `since` (the start) are the supervisor's. Both change at a restart of the daemon, but not when the
+    supervisor restarts one of its processes. Times are in seconds since the epoch.
+    """
+
+    pid: int
+    version: str
+    since: int
+    now: int
+
+
+class ServerInfoPage(Page, frozen=True, kw_only=True):
+    """JSON of `/server_info`.
+
+    `delivery` is the guarantee that the brokers support. `config_since` is the time of the last successful load of
+    `config_file`; `config_refused` is the reason why the last reload was refused, or empty.
+    """
+
+    delivery: str
+    config_file: str
+    config_since: int
+    config_reloads: int
+    config_refused: str
+
+
+def read_server_info(slab: Slab, in_force: InForce, now_ms: int) -> ServerInfoPage:
+    return ServerInfoPage(
+        **read_header(slab, now_ms),
+        delivery=DELIVERIES[slab.words[lay.SUPER_IDEMPOTENCE >> 2]],
+        config_file=in_force.path,
+        config_since=in_force.since_ms // 1000,
+        config_reloads=in_force.reloads,
+        config_refused=in_force.refused,
+    )
+
+
+def server_info_plain(page: ServerInfoPage) -> str:
+    refused = [f"config_refused: {page.config_refused}"] if page.config_refused else []
+    return "\n".join(
+        [
+            *header_lines(page)[:-1],
+            f"delivery: {page.delivery}",
+            f"config_file: {page.config_file}",
+            f"config_since: {stamp(page.config_since)}",
+            f"config_reloads: {page.config_reloads}",
+            *refused,
+            "",
+        ]
+    )
+
+
+def read_header(slab: Slab, now_ms: int) -> dict[str, Any]:
+    """Return the fields of `Page`."""
+    row = slab.geometry.rows_at + lay.ROW_SUPERVISOR * lay.ROW_BYTES
+    return {
+        "pid": slab.words[(row + lay.ROW_PID) >> 2],
+        "version": __version__,
+        "since": slab.signed(row + lay.ROW_STARTED_MS) // 1000,
+        "now": now_ms // 1000,
+    }
+
+
+def header_lines(page: Page) -> list[str]:
+    """Return the first lines of every plain page, with a blank line at the end."""
+    return [
+        f"pid: {page.pid}",
+        f"version: {page.version}",
+        f"since: {stamp(page.since)}",
+        f"now: {stamp(page.now)}",
+        "",
+    ]

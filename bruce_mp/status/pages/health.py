@@ -1,0 +1,346 @@
+"""The page `/healthz`: one verdict for a load balancer or service manager, with its reasons.
+
+*Live* means that all processes that should run do their work. Otherwise the supervisor is restarting a process or is
+itself faulty. *Ready* also requires that messages reach Kafka: brokers respond and accept all topics, the slab has
+room, no fault of the daemon or the cluster causes discards, and the books balance.
+
+Each check is a generator of sentences over the evidence; `PROBLEMS` and `WARNINGS` list the checks. A sentence names
+the fault and the remedy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT, EXPLAINED, were_discarded
+from bruce_mp.errors import DiscardReason
+from bruce_mp.protocol.kafka.error_actions import Action, action_for
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.status.pages.certificates import expired, look_at, worrying
+from bruce_mp.status.pages.header import Page
+from bruce_mp.status.pages.metadata import read_metadata
+from bruce_mp.status.pages.processes import STALLED_MS, read_processes
+from bruce_mp.status.pages.slab_use import largest_topics, read_slab_use
+from bruce_mp.status.pages.text import stamp, topic_text
+from bruce_mp.telemetry.books import read_books
+from bruce_mp.telemetry.broker_status import FAILED, NO_LEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from bruce_mp.ipc.control_messages import InForce
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.status.active_config import PageSettings
+    from bruce_mp.status.broker_status import ClusterReport
+    from bruce_mp.status.history.history import History
+    from bruce_mp.status.pages.certificates import CertificateLine
+    from bruce_mp.status.pages.metadata import MetadataPage
+    from bruce_mp.status.pages.processes import ProcessesPage
+    from bruce_mp.status.pages.slab_use import SlabUse
+    from bruce_mp.telemetry.books import Books
+    from bruce_mp.telemetry.broker_status import RouterStatus
+
+__all__ = ["Evidence", "HealthPage", "gather", "judge"]
+
+FULL: Final = 0.9
+FILLING: Final = 0.75
+"""Slab use above which the input pauses between batches."""
+MOST_NAMED: Final = 10
+ELECTION_MS: Final = 5000
+
+
+class HealthPage(Page, frozen=True, kw_only=True):
+    """JSON of `/healthz`.
+
+    `problems` and `warnings` are sentences; warnings leave the daemon ready. `metadata_age_ms` is None before the first
+    fetch. `balanced` is None if no consistent reading of the books succeeded. `slab_in_use` is a ratio from 0 to 1.
+    """
+
+    live: bool
+    ready: bool
+    problems: list[str]
+    warnings: list[str]
+    processes: dict[str, str]
+    metadata_age_ms: int | None
+    balanced: bool | None
+    slab_in_use: float
+
+
+class Evidence(NamedTuple):
+    """Facts from which the verdict follows.
+
+    `losses` counts the discards of the last minute, `copies_lost` the lost copies of the last hour. `refusals` maps a
+    topic to the error code of the brokers.
+    """
+
+    processes: ProcessesPage
+    metadata: MetadataPage
+    metadata_max_age_ms: int | None
+    books: Books
+    heard: ClusterReport
+    refusals: Mapping[bytes, int]
+    slab_use: SlabUse
+    losses: Mapping[DiscardReason, int]
+    copies_lost: int
+    certificates: Sequence[CertificateLine]
+    in_force: InForce
+    over_share: Mapping[bytes, float]
+    """The topics that hold most of the slab, and their parts of it; none if no topic is refused for its share."""
+
+    @property
+    def slab_in_use(self) -> float:
+        """Return the ratio of the slab that holds unsettled messages."""
+        return self.slab_use.share
+
+    @property
+    def metadata_age_ms(self) -> int | None:
+        """Return the age of the metadata, or None before the first fetch."""
+        return max(0, self.metadata.now - self.metadata.last_updated) if self.metadata.last_updated else None
+
+
+def gather(slab: Slab, heard: ClusterReport, history: History, now_ms: int, settings: PageSettings) -> Evidence:
+    losses = history.lost_lately()
+    return Evidence(
+        processes=read_processes(slab, now_ms),
+        metadata=read_metadata(slab, now_ms),
+        metadata_max_age_ms=settings.metadata_max_age_ms,
+        books=read_books(slab),
+        heard=heard,
+        refusals=TopicTable(slab).refusals(),
+        slab_use=read_slab_use(slab),
+        losses=losses,
+        copies_lost=history.copies_lost_lately(),
+        certificates=look_at(settings.tls, heard),
+        in_force=settings.in_force,
+        over_share=largest_topics(slab) if losses.get(DiscardReason.TOPIC_OVER_SHARE) else {},
+    )
+
+
+def judge(evidence: Evidence) -> HealthPage:
+    """Run all checks over the evidence."""
+    processes, books = evidence.processes, evidence.books
+    dead = list(_processes(evidence))
+    problems = [*dead, *(text for check in PROBLEMS for text in check(evidence))]
+    return HealthPage(
+        pid=processes.pid,
+        version=processes.version,
+        since=processes.since,
+        now=processes.now,
+        live=not dead,
+        ready=not problems,
+        problems=problems,
+        warnings=[text for check in WARNINGS for text in check(evidence)],
+        processes={line.name: line.state for line in processes.processes},
+        metadata_age_ms=evidence.metadata_age_ms,
+        balanced=books.balanced if books.consistent else None,
+        slab_in_use=evidence.slab_in_use,
+    )
+
+
+def _processes(evidence: Evidence) -> Iterator[str]:
+    for line in evidence.processes.processes:
+        who = f"The process {line.name} (pid {line.pid})"
+        if line.state == "dead":
+            yield f"{who} is dead; the supervisor starts it again, and its log says why it ended."
+        elif line.state == "stalled":
+            silent_s, limit_s = line.heartbeat_age_ms // 1000, STALLED_MS // 1000
+            yield (
+                f"{who} gave no sign of life for {silent_s} s, which is more than {limit_s}; if it is not stopped, end "
+                "it with SIGKILL: the supervisor starts a successor, which continues with the messages that it held."
+            )
+
+
+# --- problems ---------------------------------------------------------------------------------------------------------
+
+
+def _brokers_silent(evidence: Evidence) -> Iterator[str]:
+    router = evidence.heard.router
+    if router is not None and router.failing_since_ms is not None:
+        silent_s = max(0, evidence.metadata.now - router.failing_since_ms) // 1000
+        if router.needs_operator:
+            yield f"No broker can be used for {silent_s} s: {router.error} Messages wait in the slab."
+            return
+        yield (
+            f"No broker can be reached for {silent_s} s: {router.error} Messages wait in the slab. See to the brokers "
+            "and the network, and that kafka.bootstrap_servers is right."
+        )
+
+
+def _locked_out(evidence: Evidence) -> Iterator[str]:
+    """Report failures that need an operator; other failures are warnings while another broker works."""
+    for said in evidence.heard.brokers.values():
+        if said.needs_operator:
+            yield f"{said.last_error} The messages of the partitions of broker {said.node} wait; see /brokers."
+
+
+def _producer_refused(evidence: Evidence) -> Iterator[str]:
+    router = evidence.heard.router
+    if router is not None and router.producer_error:
+        yield (
+            f"The brokers refuse us a producer id, {action_for(router.producer_error).name} ({router.producer_error}): "
+            "messages are delivered at least once. Allow our user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 "
+            "and later WRITE on a topic; then refresh the metadata."
+        )
+
+
+def _metadata(evidence: Evidence) -> Iterator[str]:
+    age_ms, max_age_ms = evidence.metadata_age_ms, evidence.metadata_max_age_ms
+    router = evidence.heard.router
+    if router is not None and router.failing_since_ms is not None:
+        return  # `_brokers_silent` reports the reason
+    if age_ms is None:
+        yield f"No metadata has been fetched from Kafka yet. {_asking(router)}"
+    elif max_age_ms is not None and age_ms > max_age_ms:
+        yield f"The metadata is {age_ms // 1000} s old, more than two refresh intervals. {_asking(router)}"
+
+
+def _asking(router: RouterStatus | None) -> str:
+    if router is None:
+        return "The router has not reported yet which broker it asks."
+    if not router.asking:
+        return "No broker is asked at the moment; the router is about to ask one."
+    before = f" Before that: {router.asked_in_vain}" if router.asked_in_vain else ""
+    return f"{router.asking} is asked now; if it does not answer, the next one is.{before}"
+
+
+def _hidden_topics(evidence: Evidence) -> Iterator[str]:
+    hidden = evidence.heard.router.forbidden if evidence.heard.router is not None else ()
+    for topic in hidden[:MOST_NAMED]:
+        yield (
+            f"The brokers hide topic {topic_text(topic)} from our user, TOPIC_AUTHORIZATION_FAILED (29), if it "
+            "exists. Its messages wait in the slab: grant our user WRITE on it, or correct the topic in the sender."
+        )
+
+
+_THEY_WAIT: Final = "Its messages wait in the slab, and are tried again; they go as soon as the brokers allow it."
+_DISCARDED: Final = "Its messages are discarded until they take one; see to the brokers' set-up."
+
+
+def _refused_topics(evidence: Evidence) -> Iterator[str]:
+    for topic, code in sorted(evidence.refusals.items())[:MOST_NAMED]:
+        row = action_for(code)
+        waits = row.action is Action.AWAIT_PERMISSION
+        yield (
+            f"The brokers refuse topic {topic_text(topic)}: {row.name} ({code}): {row.reason}. "
+            f"{_THEY_WAIT if waits else _DISCARDED}"
+        )
+    if len(evidence.refusals) > MOST_NAMED:
+        yield f"The brokers refuse {len(evidence.refusals)} topics in all; the log names them."
+
+
+def _full(evidence: Evidence) -> Iterator[str]:
+    if evidence.slab_in_use >= FULL:
+        yield (
+            f"The slab is {evidence.slab_in_use:.0%} full; with no room left new messages are discarded, or their "
+            "senders blocked. See /brokers and /queues for the waiting messages, or raise slab.size."
+        )
+
+
+def _over_share(evidence: Evidence) -> Iterator[str]:
+    for topic, share in evidence.over_share.items():
+        yield (
+            f"Topic {topic_text(topic)} holds {share:.0%} of the slab, and more of it is discarded so that other "
+            "topics have room: see /brokers for what it waits for, or change topic_share.alpha."
+        )
+
+
+def _losses(evidence: Evidence) -> Iterator[str]:
+    yield from _lost(evidence, BY_FAULT)
+
+
+def _lost(evidence: Evidence, reasons: frozenset[DiscardReason]) -> Iterator[str]:
+    for reason, count in evidence.losses.items():
+        if reason in reasons:
+            yield f"{were_discarded(count)} within the last minute, {reason.name}: {EXPLAINED[reason]}."
+
+
+def _expired(evidence: Evidence) -> Iterator[str]:
+    yield from expired(evidence.certificates, evidence.metadata.now / 1000)
+
+
+def _books(evidence: Evidence) -> Iterator[str]:
+    if evidence.books.consistent and not evidence.books.balanced:
+        yield "The books do not balance: messages were lost or counted twice. Please report it, with /books/json."
+
+
+PROBLEMS: Final = (
+    _brokers_silent,
+    _locked_out,
+    _producer_refused,
+    _metadata,
+    _refused_topics,
+    _hidden_topics,
+    _full,
+    _over_share,
+    _losses,
+    _expired,
+    _books,
+)
+
+
+# --- warnings ---------------------------------------------------------------------------------------------------------
+
+
+def _failed_brokers(evidence: Evidence) -> Iterator[str]:
+    for said in evidence.heard.brokers.values():
+        if said.connection == FAILED and not said.needs_operator:
+            yield (
+                f"Broker {said.node} at {said.host}:{said.port} has failed: {said.last_error} The messages of its "
+                "partitions wait until it is back or others lead them; see /brokers."
+            )
+
+
+def _leaderless(evidence: Evidence) -> Iterator[str]:
+    """Warn about partitions without a leader, except during an election, which takes a few seconds."""
+    router, now_ms = evidence.heard.router, evidence.metadata.now
+    paused = router.paused if router is not None else ()
+    stuck = [scope for scope in paused if scope.state == NO_LEADER and now_ms - scope.since_ms >= ELECTION_MS]
+    if stuck:
+        topics = sorted({topic_text(scope.topic) for scope in stuck})
+        more = "" if len(topics) <= MOST_NAMED else f" and {len(topics) - MOST_NAMED} more"
+        yield (
+            f"Messages wait for partitions that have no leader, of {', '.join(topics[:MOST_NAMED])}{more}: see to the "
+            "brokers that have their replicas. They go as soon as there are leaders; see /brokers."
+        )
+
+
+def _filling(evidence: Evidence) -> Iterator[str]:
+    if FILLING <= evidence.slab_in_use < FULL:
+        yield f"The slab is {evidence.slab_in_use:.0%} full, and senders are slowed down; see /brokers."
+
+
+def _client_mistakes(evidence: Evidence) -> Iterator[str]:
+    yield from _lost(evidence, BY_CLIENTS)
+
+
+def _incomplete_copies(evidence: Evidence) -> Iterator[str]:
+    if count := evidence.copies_lost:
+        copies = "copy of a message was" if count == 1 else "copies of messages were"
+        yield (
+            f"{count} {copies} not written within the last hour: the discard file, or one of message debugging, is "
+            "incomplete. The log says why, usually a full disk or a missing permission. Delivery does not depend on it."
+        )
+
+
+def _certificates(evidence: Evidence) -> Iterator[str]:
+    yield from worrying(evidence.certificates, evidence.metadata.now / 1000)
+
+
+def _refused_reload(evidence: Evidence) -> Iterator[str]:
+    known = evidence.in_force
+    if known.refused:
+        yield (
+            f"The reload at {stamp(known.refused_ms // 1000)} was refused: {known.refused} The old configuration stays "
+            f"in force. Correct {known.path} and reload it; restart the daemon only if the reason says so."
+        )
+
+
+WARNINGS: Final = (
+    _failed_brokers,
+    _leaderless,
+    _filling,
+    _incomplete_copies,
+    _certificates,
+    _refused_reload,
+    _client_mistakes,
+)

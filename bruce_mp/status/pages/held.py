@@ -1,0 +1,63 @@
+"""The page `/held`: messages that the daemon holds, by topic and age, and the slab use.
+
+`/metrics` and `bruce monitor` share one reading of the slab's runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bruce_mp.status.pages.header import Page, read_header
+from bruce_mp.status.pages.slab_use import read_slab_use
+from bruce_mp.status.pages.text import topic_text
+from bruce_mp.status.slab_snapshot import read_held_groups
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["HeldPage", "HeldTopic", "read_held"]
+
+
+class HeldTopic(msgspec.Struct, frozen=True):
+    """Messages of a topic that are neither delivered nor discarded; `oldest_ms` is the age of the oldest."""
+
+    topic: str
+    messages: int
+    oldest_ms: int
+
+
+class HeldPage(Page, frozen=True, kw_only=True):
+    """JSON of `/held`.
+
+    `topics` begins with the topic that holds most messages. `oldest_ms` is the greatest age, or 0 if no message is
+    held. `slab_in_use` is a ratio from 0 to 1.
+    """
+
+    topics: list[HeldTopic]
+    messages: int
+    oldest_ms: int
+    slab_in_use: float
+
+
+def read_held(slab: Slab, now_ms: int, steady_now_ms: int) -> HeldPage:
+    """Build the page from a slab snapshot.
+
+    `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock that message ages refer to.
+    """
+    found: dict[bytes, tuple[int, int]] = {}
+    for group in read_held_groups(slab):
+        before, oldest_ms = found.get(group.topic, (0, group.arrived_ms))
+        found[group.topic] = (before + group.messages, min(oldest_ms, group.arrived_ms))
+    topics = [
+        HeldTopic(topic_text(topic), messages, max(0, steady_now_ms - arrived_ms))
+        for topic, (messages, arrived_ms) in found.items()
+    ]
+    return HeldPage(
+        **read_header(slab, now_ms),
+        topics=sorted(topics, key=lambda held: (-held.messages, held.topic)),
+        messages=sum(held.messages for held in topics),
+        oldest_ms=max((held.oldest_ms for held in topics), default=0),
+        slab_in_use=read_slab_use(slab).share,
+    )

@@ -1,0 +1,53 @@
+"""The page `/metadata_fetch_time`: times of the last metadata fetch and of the last metadata change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.status.pages.header import Page, read_header
+from bruce_mp.status.pages.text import stamp
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["MetadataPage", "metadata_plain", "read_metadata"]
+
+
+class MetadataPage(Page, frozen=True, kw_only=True):
+    """JSON of `/metadata_fetch_time`; on this page, `now` is in ms.
+
+    `last_updated` is the time of the last successful fetch, `last_modified` that of the last fetch with a change. Both
+    are in ms since the epoch; 0 means never.
+    """
+
+    last_updated: int
+    last_modified: int
+
+
+def read_metadata(slab: Slab, now_ms: int) -> MetadataPage:
+    return MetadataPage(
+        **{**read_header(slab, now_ms), "now": now_ms},
+        last_updated=slab.signed(lay.SUPER_METADATA_UPDATED_MS),
+        last_modified=slab.signed(lay.SUPER_METADATA_MODIFIED_MS),
+    )
+
+
+def metadata_plain(page: MetadataPage) -> str:
+    return "\n".join(
+        [
+            f"pid: {page.pid}",
+            f"version: {page.version}",
+            f"since: {stamp(page.since)}",
+            *(_line(name, ms) for name, ms in _times(page).items()),
+            "",
+        ]
+    )
+
+
+def _times(page: MetadataPage) -> dict[str, int]:
+    return {"now": page.now, "last_updated": page.last_updated, "last_modified": page.last_modified}
+
+
+def _line(name: str, ms: int) -> str:
+    return f"{name}: {ms} {stamp(ms // 1000).partition(' ')[2]}" if ms else f"{name}: 0 never"

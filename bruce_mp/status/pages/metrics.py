@@ -1,0 +1,206 @@
+"""The page `/metrics` for Prometheus.
+
+All values come from the slab and from the last reports of dispatchers and router; this module counts nothing.
+MOST_TOPICS bounds the series by topic, and the tables of the slab bound all others. Counters survive restarts of single
+processes, and restarts of the daemon that adopt the slab.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE
+from bruce_mp.status.pages.exposition import Family, Sample, bounded, histogram
+from bruce_mp.status.pages.health import judge
+from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.broker_status import CONNECTED, FAILED
+from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, read_delays
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.status.broker_status import ClusterReport
+    from bruce_mp.status.pages.compression import CompressionPage
+    from bruce_mp.status.pages.exposition import Kind
+    from bruce_mp.status.pages.health import Evidence
+    from bruce_mp.status.pages.held import HeldPage
+    from bruce_mp.status.pages.processes import ProcessLine
+    from bruce_mp.telemetry.books import Books
+
+__all__ = ["MOST_TOPICS", "read_metrics"]
+
+MOST_TOPICS: Final = 100
+
+SIMPLE: Final[Mapping[str, tuple[Counter, str]]] = {
+    "bruce_pauses_total": (Counter.PauseStarted, "Pauses of a partition or of a broker's dispatcher."),
+    "bruce_metadata_fetches_total": (Counter.GetMetadataSuccess, "Successful metadata fetches."),
+    "bruce_produce_requests_total": (Counter.SendProduceRequestOk, "Produce requests sent."),
+    "bruce_record_batches_total": (Counter.SerializeMsgSet, "Record batches built."),
+    "bruce_process_restarts_total": (Counter.ProcessRestarted, "Restarts of daemon processes that died."),
+    "bruce_http_requests_total": (Counter.MongooseHttpRequest, "HTTP requests to the status pages."),
+    "bruce_unread_discard_reports_total": (Counter.NoDiscardQuery, "Discard report periods that no client read."),
+    "bruce_copies_lost_total": (Counter.MsgCopyLost, "Copies of messages that were not written to a file."),
+}
+"""Families with one counter."""
+
+LABELLED: Final[Mapping[str, tuple[str, str, Mapping[str, Counter]]]] = {
+    "bruce_input_messages_total": (
+        "input",
+        "Messages that an input accepted, by input.",
+        {
+            "unix_datagram": Counter.UnixDgInputAgentForwardMsg,
+            "unix_stream": Counter.UnixStreamInputForwardMsg,
+            "tcp": Counter.TcpInputForwardMsg,
+        },
+    ),
+    "bruce_broker_failures_total": (
+        "kind",
+        "Failures of broker connections, by kind.",
+        {
+            "connect": Counter.ConnectorConnectFail,
+            "closed": Counter.ConnectorSocketBrokerClose,
+            "error": Counter.ConnectorSocketError,
+            "timeout": Counter.ConnectorSocketTimeout,
+            "bad_response": Counter.BadProduceResponse,
+            "metadata": Counter.ConnectFailOnTryGetMetadata,
+            "bad_metadata": Counter.BadMetadataResponse,
+        },
+    ),
+    "bruce_replaced_timestamps_total": (
+        "because",
+        "Messages with the time of their arrival in place of the client's timestamp.",
+        {
+            "outside_window": Counter.InputAgentReplaceTimestamp,
+            "refused_by_broker": Counter.ConnectorReplaceTimestamp,
+        },
+    ),
+    "bruce_batch_compression_total": (
+        "outcome",
+        "Record batches, by result of compression.",
+        {
+            "compressed": Counter.MsgSetCompressionYes,
+            "off": Counter.MsgSetCompressionNo,
+            "not_worth_it": Counter.MsgSetNotCompressible,
+            "failed": Counter.MsgSetCompressionError,
+        },
+    ),
+}
+"""Families with one counter for each value of a label."""
+
+
+def read_metrics(slab: Slab, evidence: Evidence, compression: CompressionPage, held: HeldPage) -> Iterator[Family]:
+    """Yield all metric families."""
+    yield from _daemon(evidence)
+    yield from _books(slab, evidence.books)
+    yield from _held(held)
+    yield _delays(slab)
+    yield from _processes(evidence.processes.processes)
+    yield from _brokers(evidence.heard)
+    yield _answers(slab)
+    yield from _compression(compression)
+    for name, (counter, meaning) in SIMPLE.items():
+        yield Family(name, "counter", meaning, [Sample(total(slab, counter))])
+    for name, (label, meaning, parts) in LABELLED.items():
+        samples = [Sample(total(slab, counter), {label: value}) for value, counter in parts.items()]
+        yield Family(name, "counter", meaning, samples)
+
+
+def _gauge(name: str, meaning: str, value: float) -> Family:
+    return Family(name, "gauge", meaning, [Sample(value)])
+
+
+def _daemon(evidence: Evidence) -> Iterator[Family]:
+    health = judge(evidence)
+    updated_s = evidence.metadata.last_updated / 1000
+    yield Family("bruce_build_info", "gauge", "Always 1; the version.", [Sample(1, {"version": health.version})])
+    yield _gauge("bruce_start_time_seconds", "Start of the daemon, in seconds since the epoch.", health.since)
+    yield _gauge("bruce_live", "1 if all processes do their work, as /healthz?probe=live says.", int(health.live))
+    yield _gauge("bruce_ready", "1 if messages reach Kafka, as /healthz says.", int(health.ready))
+    yield _gauge("bruce_problems", "Problems on /healthz.", len(health.problems))
+    yield _gauge("bruce_warnings", "Warnings on /healthz.", len(health.warnings))
+    yield _gauge("bruce_metadata_updated_timestamp_seconds", "Last successful metadata fetch; 0 = never.", updated_s)
+
+
+def _books(slab: Slab, books: Books) -> Iterator[Family]:
+    """Read the counters now. The held counts and the balance are as old as `books`."""
+    balanced = books.balanced or not books.consistent
+    reasons = {reason.name: total(slab, discarded(reason)) for reason in DiscardReason}
+    yield _counter("bruce_messages_received_total", "Messages received.", total(slab, Counter.MsgReceived))
+    yield _counter(
+        "bruce_messages_delivered_total", "Messages that Kafka acknowledged.", total(slab, Counter.MsgDelivered)
+    )
+    yield _labelled("bruce_messages_discarded_total", "counter", "Messages discarded, by reason.", "reason", reasons)
+    twice = total(slab, Counter.PossibleDuplicateMsg)
+    yield _counter("bruce_possible_duplicates_total", "Messages that Kafka may have more than once.", twice)
+    yield _labelled("bruce_messages_held", "gauge", "Messages held, by stage.", "stage", books.held)
+    yield _gauge("bruce_books_balanced", "0 if received is not delivered + discarded + held.", int(balanced))
+
+
+def _counter(name: str, meaning: str, value: float) -> Family:
+    return Family(name, "counter", meaning, [Sample(value)])
+
+
+def _labelled(name: str, kind: Kind, meaning: str, label: str, values: Mapping[str, float]) -> Family:
+    return Family(name, kind, meaning, [Sample(value, {label: text}) for text, value in values.items()])
+
+
+def _held(page: HeldPage) -> Iterator[Family]:
+    messages = bounded(((held.topic, held.messages) for held in page.topics), MOST_TOPICS, together="sum")
+    ages = bounded(((held.topic, held.oldest_ms / 1000) for held in page.topics), MOST_TOPICS, together="max")
+    yield Family("bruce_topic_messages_held", "gauge", "Messages held, for the topics with the most.", messages)
+    yield Family("bruce_topic_oldest_held_seconds", "gauge", "Age of the topic's oldest held message.", ages)
+    yield _gauge("bruce_oldest_held_seconds", "Age of the oldest held message; 0 without any.", page.oldest_ms / 1000)
+    yield _gauge("bruce_slab_in_use_ratio", "Ratio of the slab that cannot be reclaimed.", page.slab_in_use)
+
+
+def _delays(slab: Slab) -> Family:
+    buckets, sum_ms = read_delays(slab)
+    meaning = "Time from receipt to acknowledgement of messages."
+    return histogram("bruce_ack_delay_seconds", meaning, (ms / 1000 for ms in BOUNDS_MS), buckets, sum_ms / 1000)
+
+
+def _processes(lines: Iterable[ProcessLine]) -> Iterator[Family]:
+    wanted = [line for line in lines if line.state != "stopped"]
+    up = {line.name: int(line.state == "running") for line in wanted}
+    silent = {line.name: line.heartbeat_age_ms / 1000 for line in wanted}
+    memory = {line.name: line.pss for line in wanted if line.pss is not None}
+    cpu = {line.name: line.cpu_seconds for line in wanted if line.cpu_seconds is not None}
+    yield _labelled("bruce_process_up", "gauge", "1 if the process is alive and not stalled.", "process", up)
+    yield _labelled("bruce_process_silent_seconds", "gauge", "Time since the last heartbeat.", "process", silent)
+    yield _labelled(
+        "bruce_process_memory_bytes", "gauge", "Memory, with the share of shared memory (PSS).", "process", memory
+    )
+    yield _labelled("bruce_process_cpu_seconds_total", "counter", "CPU time of the process.", "process", cpu)
+
+
+def _brokers(heard: ClusterReport) -> Iterator[Family]:
+    said = {str(standing.node): standing for standing in heard.brokers.values()}
+    connected = {node: int(standing.connection == CONNECTED) for node, standing in said.items()}
+    failed = {node: int(bool(standing.troubles) or standing.connection == FAILED) for node, standing in said.items()}
+    flying = {node: standing.requests_in_flight for node, standing in said.items()}
+    paused = heard.router.paused_count if heard.router is not None else 0
+    yield _labelled("bruce_broker_connected", "gauge", "1 if the broker is connected.", "broker", connected)
+    yield _labelled(
+        "bruce_broker_in_trouble", "gauge", "1 if the broker failed, or refuses a partition.", "broker", failed
+    )
+    yield _labelled("bruce_broker_requests_in_flight", "gauge", "Requests that await a response.", "broker", flying)
+    yield _gauge("bruce_paused", "Paused partitions and dispatchers.", paused)
+
+
+def _answers(slab: Slab) -> Family:
+    values = {row.name: total(slab, Counter.AckErrorFirst + 1 + code) for code, row in ERROR_TABLE.items()}
+    seen = {name: value for name, value in values.items() if value}
+    return _labelled("bruce_kafka_answers_total", "counter", "Responses for a partition, by error.", "error", seen)
+
+
+def _compression(page: CompressionPage) -> Iterator[Family]:
+    plain: dict[str, float] = {}
+    packed: dict[str, float] = {}
+    for row in page.topics:
+        plain[row.codec] = plain.get(row.codec, 0) + row.plain_bytes
+        packed[row.codec] = packed.get(row.codec, 0) + row.packed_bytes
+    yield _labelled("bruce_compression_in_bytes_total", "counter", "Bytes before compression.", "codec", plain)
+    yield _labelled("bruce_compression_out_bytes_total", "counter", "Bytes after compression.", "codec", packed)

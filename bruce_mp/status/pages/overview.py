@@ -1,0 +1,207 @@
+"""The page `/overview`: all data of the dashboard in one response of bounded size.
+
+All clients share each slow reading (`cached.py`); `tailor` completes it with the topics that a request selects.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bruce_mp.status.pages.brokers import BrokerLine, Paused, read_brokers, slots_of
+from bruce_mp.status.pages.compression_summary import CompressionSummary, read_compression_summary
+from bruce_mp.status.pages.discard_summary import DiscardSummary, read_discard_summary
+from bruce_mp.status.pages.header import Page
+from bruce_mp.status.pages.health import judge
+from bruce_mp.status.pages.topics import TopicLine, TopicsPart, choose_topics, read_topics
+from bruce_mp.status.slab_snapshot import read_held_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.status.history.broker_history import BrokerHistory
+    from bruce_mp.status.history.history import History, Latency, Series
+    from bruce_mp.status.history.traffic import TrafficTable
+    from bruce_mp.status.pages.brokers import BrokersPage
+    from bruce_mp.status.pages.compression import CompressionPage
+    from bruce_mp.status.pages.discards import Report
+    from bruce_mp.status.pages.health import Evidence
+    from bruce_mp.status.pages.processes import ProcessLine
+    from bruce_mp.status.pages.slab_use import SlabUse
+    from bruce_mp.status.pages.topics import TopicSelection
+    from bruce_mp.telemetry.books import Books
+
+__all__ = ["Memory", "OverviewPage", "OverviewSnapshot", "read_overview", "tailor"]
+
+_NOW_S: Final = 5
+"""Interval over which current rates are measured."""
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """Histories that the status process keeps."""
+
+    history: History
+    brokers: BrokerHistory
+    traffic: TrafficTable
+
+
+class HealthPart(msgspec.Struct, frozen=True):
+    """Health as on `/healthz`."""
+
+    live: bool
+    ready: bool
+    problems: list[str]
+    warnings: list[str]
+
+
+class FlowPart(msgspec.Struct, frozen=True):
+    """Messages per second over the last `seconds`; `size` is bytes acknowledged per second over the last minute."""
+
+    seconds: float
+    received: float
+    delivered: float
+    discarded: float
+    size: float
+
+
+class BooksPart(msgspec.Struct, frozen=True):
+    """Books as on `/books`; `balanced` is None if no consistent reading succeeded."""
+
+    received: int
+    delivered: int
+    discarded: int
+    held: dict[str, int]
+    possible_duplicates: int
+    balanced: bool | None
+
+
+class BrokerPart(BrokerLine, frozen=True, kw_only=True):
+    """Broker as on `/brokers`, with its traffic.
+
+    Rates are per second, latencies of the last minute, errors of the last minute and hour. `trend` holds one rate for
+    each minute of the last hour, the oldest first.
+    """
+
+    delivered: float
+    p50_ms: float | None
+    p99_ms: float | None
+    errors_minute: int
+    errors_hour: int
+    trend: list[float]
+
+
+class OverviewPage(Page, frozen=True, kw_only=True):
+    """JSON of `/overview`.
+
+    `host` is this machine's name. `sampled_since` (s) is the start of the status process, which limits the data of the
+    last minute and hour. `oldest_ms` is the age of the oldest held message, or None.
+    """
+
+    host: str
+    sampled_since: int
+    health: HealthPart
+    flow: FlowPart
+    books: BooksPart
+    oldest_ms: int | None
+    slab: SlabUse
+    latency: dict[str, Latency]
+    history: dict[str, Series]
+    metadata_failing_since: int | None
+    metadata_error: str
+    brokers: list[BrokerPart]
+    paused: list[Paused]
+    paused_count: int
+    topics: TopicsPart
+    discards: DiscardSummary
+    compression: CompressionSummary
+    processes: list[ProcessLine]
+
+
+class OverviewSnapshot(msgspec.Struct, frozen=True):
+    """A reading before a request's choice of topics applies."""
+
+    page: OverviewPage
+    topics: list[TopicLine]
+
+
+def read_overview(
+    slab: Slab,
+    memory: Memory,
+    evidence: Evidence,
+    reports: list[Report],
+    packing: CompressionPage,
+    *,
+    now_ms: int,
+    steady_now_ms: int,
+) -> OverviewSnapshot:
+    """Read all parts of the page except the choice of topics."""
+    groups = read_held_groups(slab)
+    heard = evidence.heard
+    brokers = read_brokers(slab, heard, groups, now_ms, steady_now_ms)
+    traffic = memory.traffic.by_topic(steady_now_ms)
+    history = memory.history
+    now, hour = history.last_seconds(steady_now_ms, _NOW_S), history.last_hour(steady_now_ms)
+    minute = history.last_seconds(steady_now_ms, 60)
+    health = judge(evidence)
+    arrived = [group.arrived_ms for group in groups]
+    page = OverviewPage(
+        pid=health.pid,
+        version=health.version,
+        since=health.since,
+        now=health.now,
+        host=platform.node(),
+        sampled_since=history.since,
+        health=HealthPart(health.live, health.ready, health.problems, health.warnings),
+        flow=FlowPart(
+            round(now.ms / 1000, 1),
+            now.received,
+            now.delivered,
+            now.discarded,
+            round(sum(topic.size for topic in traffic.values()), 1),
+        ),
+        books=_books(evidence.books),
+        oldest_ms=max(0, steady_now_ms - min(arrived)) if arrived else None,
+        slab=evidence.slab_use,
+        latency={"minute": minute.latency, "hour": hour.latency},
+        history=history.series(steady_now_ms),
+        metadata_failing_since=brokers.metadata_failing_since,
+        metadata_error=brokers.metadata_error,
+        brokers=_brokers(slab, brokers, memory.brokers, steady_now_ms),
+        paused=brokers.paused,
+        paused_count=brokers.paused_count,
+        topics=TopicsPart([], 0, 0),
+        discards=read_discard_summary(evidence.books, minute.reasons, hour.reasons, reports),
+        compression=read_compression_summary(packing),
+        processes=evidence.processes.processes,
+    )
+    return OverviewSnapshot(
+        page, read_topics(slab, groups, traffic, heard, reports, now_ms=now_ms, steady_now_ms=steady_now_ms)
+    )
+
+
+def _books(books: Books) -> BooksPart:
+    return BooksPart(
+        books.received,
+        books.delivered,
+        sum(books.discarded.values()),
+        books.held,
+        books.possible_duplicates,
+        books.balanced if books.consistent else None,
+    )
+
+
+def _brokers(slab: Slab, page: BrokersPage, history: BrokerHistory, now_ms: int) -> list[BrokerPart]:
+    slots: Mapping[int, int] = dict(slots_of(slab))
+    parts = []
+    for line in page.brokers:
+        traffic = history.traffic(slots.get(line.node, -1), now_ms)
+        parts.append(BrokerPart(**msgspec.structs.asdict(line), **traffic._asdict()))
+    return parts
+
+
+def tailor(snapshot: OverviewSnapshot, choice: TopicSelection) -> OverviewPage:
+    """Complete a reading with the topics that a request selects."""
+    return msgspec.structs.replace(snapshot.page, topics=choose_topics(snapshot.topics, choice))

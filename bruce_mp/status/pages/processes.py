@@ -1,0 +1,108 @@
+"""Processes of the daemon, from their rows in the slab and from the kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import psutil
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.status.pages.header import Page, read_header
+from bruce_mp.telemetry.counters import Counter
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["STALLED_MS", "ProcessLine", "ProcessesPage", "read_processes", "row_name"]
+
+STALLED_MS: Final = 15_000
+"""Heartbeat age above which a process counts as stalled. Heartbeats are sent once a second."""
+
+_FIRST_STREAM_INPUT: Final = lay.ROW_FIRST_INPUT + 1
+_SINGLE: Final = {
+    lay.ROW_SUPERVISOR: "supervisor",
+    lay.ROW_ROUTER: "router",
+    lay.ROW_STATUS: "status",
+    lay.ROW_FIRST_INPUT: "input",
+}
+
+
+def row_name(row: int) -> str:
+    """Return the name of a row's process, as `ps` shows it."""
+    if row in _SINGLE:
+        return _SINGLE[row]
+    if row < lay.ROW_FIRST_DISPATCHER:
+        return f"input-{row - lay.ROW_FIRST_INPUT}"
+    return f"dispatcher-{row - lay.ROW_FIRST_DISPATCHER}"
+
+
+class ProcessLine(msgspec.Struct, frozen=True):
+    """A process that was started at least once.
+
+    `state` is `running`, `stalled` (alive with an old heartbeat), `dead` (it should run), or `stopped` (on purpose).
+    Memory is in bytes, None if the kernel does not report it: `pss` is private memory plus the share of shared memory,
+    `uss` is the memory that ending the process would free. Only stream workers report open `connections`.
+    """
+
+    name: str
+    pid: int
+    state: str
+    incarnation: int
+    restarts: int
+    heartbeat_age_ms: int
+    pss: int | None = None
+    uss: int | None = None
+    cpu_seconds: float | None = None
+    connections: int | None = None
+
+
+class ProcessesPage(Page, frozen=True, kw_only=True):
+    """JSON of `/processes`."""
+
+    processes: list[ProcessLine]
+
+
+def read_processes(slab: Slab, now_ms: int) -> ProcessesPage:
+    lines = [_read_row(slab, row, now_ms) for row in range(lay.ROW_COUNT)]
+    return ProcessesPage(**read_header(slab, now_ms), processes=[line for line in lines if line.incarnation])
+
+
+def _read_row(slab: Slab, row: int, now_ms: int) -> ProcessLine:
+    at = slab.geometry.rows_at + row * lay.ROW_BYTES
+    pid, incarnation = slab.words[(at + lay.ROW_PID) >> 2], slab.words[(at + lay.ROW_INCARNATION) >> 2]
+    last_sign = max(slab.signed(at + lay.ROW_HEARTBEAT_MS), slab.signed(at + lay.ROW_STARTED_MS))
+    age_ms = max(0, now_ms - last_sign)
+    process = _living(pid)
+    line = ProcessLine(row_name(row), pid, _state(pid, process, age_ms), incarnation, incarnation - 1, age_ms)
+    if _FIRST_STREAM_INPUT <= row < lay.ROW_FIRST_DISPATCHER and process is not None:
+        connections = slab.longs[((at + lay.ROW_COUNTERS) >> 3) + Counter.StreamConnections]
+        line = msgspec.structs.replace(line, connections=connections)
+    return line if process is None else _with_usage(line, process)
+
+
+def _living(pid: int) -> psutil.Process | None:
+    if not pid:
+        return None
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process
+    except psutil.Error:
+        return None
+
+
+def _state(pid: int, process: psutil.Process | None, age_ms: int) -> str:
+    if not pid:
+        return "stopped"
+    if process is None:
+        return "dead"
+    return "stalled" if age_ms > STALLED_MS else "running"
+
+
+def _with_usage(line: ProcessLine, process: psutil.Process) -> ProcessLine:
+    try:
+        memory, times = process.memory_full_info(), process.cpu_times()
+    except psutil.Error:
+        return line
+    used = round(times.user + times.system, 3)
+    return msgspec.structs.replace(line, pss=memory.pss, uss=memory.uss, cpu_seconds=used)

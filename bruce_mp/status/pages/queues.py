@@ -1,0 +1,94 @@
+"""The page `/queues`: held messages by topic and stage."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bruce_mp.slab.layout import RunState
+from bruce_mp.status.pages.header import Page, header_lines, read_header
+from bruce_mp.status.pages.text import topic_text
+from bruce_mp.status.slab_snapshot import read_held_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.status.slab_snapshot import HeldGroup
+
+__all__ = ["QUEUE_OF", "QueuesPage", "TopicQueues", "queues_plain", "read_queues"]
+
+QUEUE_OF: Final[Mapping[int, str]] = {
+    RunState.OPEN: "new",
+    RunState.FILLED: "new",
+    RunState.ROUTED: "batch",
+    RunState.ROUTED_SENT: "send_wait",
+    RunState.ASSIGNED: "send_wait",
+    RunState.ASSIGNED_SENT: "send_wait",
+    RunState.QUEUED: "send_wait",
+    RunState.RETURNED: "send_wait",
+    RunState.RETURNED_SENT: "send_wait",
+    RunState.IN_FLIGHT: "ack_wait",
+}
+"""Queue of each state that a held record can have; settled records are in no queue."""
+
+
+class TopicQueues(msgspec.Struct, frozen=True):
+    """Messages of a topic after the router claimed them.
+
+    `batch` counts messages in the router, `send_wait` messages to be sent, `ack_wait` sent messages without a response.
+    """
+
+    topic: str
+    batch: int = 0
+    send_wait: int = 0
+    ack_wait: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.batch + self.send_wait + self.ack_wait
+
+
+class QueuesPage(Page, frozen=True, kw_only=True):
+    """JSON of `/queues`. `new` counts the messages that the router has not claimed yet."""
+
+    sending: list[TopicQueues]
+    new: int
+
+
+def read_queues(slab: Slab, now_ms: int) -> QueuesPage:
+    groups = read_held_groups(slab)
+    by_topic = _by_topic(groups)
+    new = sum(group.messages for group in groups if QUEUE_OF[group.state] == "new")
+    sending = [queues for _, queues in sorted(by_topic.items()) if queues.total]
+    return QueuesPage(**read_header(slab, now_ms), sending=sending, new=new)
+
+
+def _by_topic(groups: Iterable[HeldGroup]) -> dict[bytes, TopicQueues]:
+    by_topic: dict[bytes, Tally[str]] = {}
+    for group in groups:
+        by_topic.setdefault(group.topic, Tally())[QUEUE_OF[group.state]] += group.messages
+    return {
+        topic: TopicQueues(topic_text(topic), queues["batch"], queues["send_wait"], queues["ack_wait"])
+        for topic, queues in by_topic.items()
+    }
+
+
+def queues_plain(page: QueuesPage) -> str:
+    """Render one line for each topic, then the sums."""
+    lines = [f"{_numbers(item)}  topic: [{item.topic}]" for item in page.sending]
+    totals = {
+        "new": page.new,
+        "batch": sum(item.batch for item in page.sending),
+        "send_wait": sum(item.send_wait for item in page.sending),
+        "ack_wait": sum(item.ack_wait for item in page.sending),
+    }
+    totals["total"] = sum(totals.values())
+    sums = [f"{name}: {number}" for name, number in totals.items()]
+    return "\n".join([*header_lines(page), *lines, *([""] if lines else []), *sums, ""])
+
+
+def _numbers(item: TopicQueues) -> str:
+    return f"batch: {item.batch:10}  send_wait: {item.send_wait:10}  ack_wait: {item.ack_wait:10}"

@@ -1,0 +1,97 @@
+"""Slab use: the chunks that hold unsettled messages, by size class.
+
+A place is a chunk, or a span of neighbouring chunks for a large message or a busy lane.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import is_settled, used_heads
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.slab.topic_shares import TopicKey, topic_of_chunk
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["SizeClass", "SlabUse", "largest_topics", "read_slab_use"]
+
+MOST_LARGEST: Final = 3
+LEAST_PART: Final = 0.01
+
+
+class SizeClass(msgspec.Struct, frozen=True):
+    """Places of at most `bytes` and more than half of it.
+
+    `places` is their number. `in_use` bytes hold unsettled messages; `settled` bytes can be reclaimed.
+    """
+
+    bytes: int
+    places: int
+    in_use: int
+    settled: int
+
+
+class SlabUse(msgspec.Struct, frozen=True):
+    """Slab use in bytes. Space that is neither in use nor settled is free. `classes` begin with the smallest.
+
+    `chunk` is the size of the smallest place. A message that does not fit into it with its header has a separate place.
+    """
+
+    size: int
+    chunk: int
+    in_use: int
+    settled: int
+    classes: list[SizeClass]
+
+    @property
+    def share(self) -> float:
+        """Return the ratio of the slab that cannot be reclaimed, from 0 to 1."""
+        return round(self.in_use / self.size, 4)
+
+
+class _SizeSums:
+    __slots__ = ("in_use", "places", "settled")
+
+    def __init__(self) -> None:
+        self.places = self.in_use = self.settled = 0
+
+    def add(self, size: int, *, is_settled: bool) -> None:
+        self.places += 1
+        if is_settled:
+            self.settled += size
+        else:
+            self.in_use += size
+
+
+def read_slab_use(slab: Slab) -> SlabUse:
+    sums: dict[int, _SizeSums] = {}
+    for chunk, _, span, _ in used_heads(slab):
+        largest = lay.CHUNK_BYTES << (span - 1).bit_length()
+        sums.setdefault(largest, _SizeSums()).add(span * lay.CHUNK_BYTES, is_settled=is_settled(slab, chunk))
+    return SlabUse(
+        size=slab.geometry.chunks * lay.CHUNK_BYTES,
+        chunk=lay.CHUNK_BYTES,
+        in_use=sum(each.in_use for each in sums.values()),
+        settled=sum(each.settled for each in sums.values()),
+        classes=[SizeClass(size, it.places, it.in_use, it.settled) for size, it in sorted(sums.items())],
+    )
+
+
+def largest_topics(slab: Slab) -> dict[bytes, float]:
+    """Return the topics that hold most of the slab, with their parts of it, the largest first."""
+    held = Tally[TopicKey]()
+    for chunk, _, span, _ in used_heads(slab):
+        topic = topic_of_chunk(slab, chunk)
+        if topic is not None and not is_settled(slab, chunk):
+            held[topic] += span
+    table, chunks = TopicTable(slab), slab.geometry.chunks
+    return {
+        topic if isinstance(topic, bytes) else table.name_of(topic): count / chunks
+        for topic, count in held.most_common(MOST_LARGEST)
+        if count >= LEAST_PART * chunks and (isinstance(topic, bytes) or table.has(topic))
+    }

@@ -1,0 +1,187 @@
+"""Topics as the dashboard lists them: traffic and held messages, a bounded number per response."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.status.history.traffic import TopicTraffic
+from bruce_mp.status.pages.text import topic_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.status.broker_status import ClusterReport
+    from bruce_mp.status.pages.discards import Report
+    from bruce_mp.status.slab_snapshot import HeldGroup
+
+__all__ = ["SORTS", "TopicLine", "TopicSelection", "TopicsPart", "choose_topics", "read_topics"]
+
+MOST_SHOWN: Final = 500
+
+
+class TopicLine(msgspec.Struct, frozen=True):
+    """A topic. `partitions` is 0 until the router knows it.
+
+    Values of the last minute: messages (`delivered`) and bytes (`size`) acknowledged per second, `errors` in responses,
+    and percentiles of the latency from receipt to acknowledgement. `waiting` and `in_flight` messages are held;
+    `oldest_ms` is the age of the oldest. `paused` counts paused partitions. `discarded` covers this report period and
+    the previous one.
+    """
+
+    topic: str
+    partitions: int
+    delivered: float
+    size: float
+    p50_ms: float | None
+    p99_ms: float | None
+    waiting: int
+    in_flight: int
+    oldest_ms: int | None
+    paused: int
+    errors: int
+    last_error: str
+    last_error_at: int | None
+    discarded: int
+
+
+class TopicsPart(msgspec.Struct, frozen=True):
+    """Selected topics; `matching` topics pass the filter, of `total`."""
+
+    shown: list[TopicLine]
+    matching: int
+    total: int
+
+
+class TopicSelection(NamedTuple):
+    """Filter and order of the topics that a request selects.
+
+    A topic matches if its name contains `text`, ignoring case. `sort` is a key of `SORTS`; at most `limit` topics are
+    shown.
+    """
+
+    text: str = ""
+    sort: str = "delivered"
+    ascending: bool = False
+    limit: int = 50
+
+
+SORTS: Final[Mapping[str, Callable[[TopicLine], Any]]] = {
+    "topic": lambda line: line.topic,
+    "partitions": lambda line: line.partitions,
+    "delivered": lambda line: line.delivered,
+    "size": lambda line: line.size,
+    "p50_ms": lambda line: line.p50_ms or 0,
+    "p99_ms": lambda line: line.p99_ms or 0,
+    "waiting": lambda line: line.waiting,
+    "in_flight": lambda line: line.in_flight,
+    "oldest_ms": lambda line: line.oldest_ms or 0,
+    "paused": lambda line: line.paused,
+    "errors": lambda line: line.errors,
+    "discarded": lambda line: line.discarded,
+}
+
+
+def choose_topics(lines: Iterable[TopicLine], choice: TopicSelection) -> TopicsPart:
+    """Select and sort topics. Ties are ordered by waiting messages, then by name."""
+    lines = list(lines)
+    wanted = choice.text.casefold()
+    found = [line for line in lines if wanted in line.topic.casefold()]
+    found.sort(key=lambda line: (-line.delivered, -line.waiting, line.topic))
+    if choice.sort in SORTS:
+        found.sort(key=SORTS[choice.sort], reverse=not choice.ascending)
+    return TopicsPart(found[: max(0, min(choice.limit, MOST_SHOWN))], len(found), len(lines))
+
+
+def read_topics(
+    slab: Slab,
+    groups: Iterable[HeldGroup],
+    traffic: Mapping[bytes, TopicTraffic],
+    heard: ClusterReport,
+    reports: Iterable[Report],
+    *,
+    now_ms: int,
+    steady_now_ms: int,
+) -> list[TopicLine]:
+    """List every topic that the router knows, or that has traffic or held messages."""
+    held = _held(groups)
+    known = TopicTable(slab).known()
+    paused, discarded = _paused(heard), _discarded(reports)
+    return [
+        _line(
+            topic_text(name),
+            known.get(name, 0),
+            traffic.get(name, TopicTraffic()),
+            held.get(name, _TopicHeld()),
+            paused=paused[name],
+            discarded=discarded[topic_text(name)],
+            clocks=(now_ms, steady_now_ms),
+        )
+        for name in {**known, **traffic, **held}
+    ]
+
+
+class _TopicHeld:
+    __slots__ = ("arrived_ms", "in_flight", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting = self.in_flight = 0
+        self.arrived_ms: int | None = None
+
+
+def _held(groups: Iterable[HeldGroup]) -> dict[bytes, _TopicHeld]:
+    found: dict[bytes, _TopicHeld] = {}
+    for group in groups:
+        held = found.setdefault(group.topic, _TopicHeld())
+        if group.state is RunState.IN_FLIGHT:
+            held.in_flight += group.messages
+        else:
+            held.waiting += group.messages
+        held.arrived_ms = group.arrived_ms if held.arrived_ms is None else min(held.arrived_ms, group.arrived_ms)
+    return found
+
+
+def _paused(heard: ClusterReport) -> Tally[bytes]:
+    return Tally(scope.topic for scope in heard.router.paused) if heard.router is not None else Tally()
+
+
+def _discarded(reports: Iterable[Report]) -> Tally[str]:
+    counts: Tally[str] = Tally()
+    for report in reports:
+        for item in report.discard_topic:
+            counts[item.topic] += item.count
+    return counts
+
+
+def _line(
+    topic: str,
+    partitions: int,
+    traffic: TopicTraffic,
+    held: _TopicHeld,
+    *,
+    paused: int,
+    discarded: int,
+    clocks: tuple[int, int],
+) -> TopicLine:
+    wall_ms, steady_ms = clocks
+    return TopicLine(
+        topic,
+        partitions,
+        traffic.delivered,
+        traffic.size,
+        traffic.p50_ms,
+        traffic.p99_ms,
+        waiting=held.waiting,
+        in_flight=held.in_flight,
+        oldest_ms=None if held.arrived_ms is None else max(0, steady_ms - held.arrived_ms),
+        paused=paused,
+        errors=traffic.errors,
+        last_error=traffic.last_error,
+        last_error_at=(traffic.last_error_ms + wall_ms - steady_ms) // 1000 if traffic.last_error else None,
+        discarded=discarded,
+    )

@@ -1,0 +1,167 @@
+"""Writer thread for copies of messages. It is the only writer of these files, and delivery never waits for it.
+
+The writer drops and counts copies that arrive faster than the disk accepts them, and copies that it cannot write. It
+retries a file after an error, so lines appear again when the disk has room.
+"""
+
+from __future__ import annotations
+
+import logging
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from bruce_mp.discards.file_line import NO_INFO, DiscardLine, LineEvent, format_line
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.status.reports.rolling_file import FileTroubleError
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.message_copies import Target, decode_copies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bruce_mp.status.reports.rolling_file import RollingFile
+    from bruce_mp.telemetry.message_copies import Copy
+
+__all__ = ["CopyFile", "CopyWriter", "DiscardFile"]
+
+_LOG: Final = logging.getLogger(__name__)
+WAITING_BYTES: Final = 16 << 20
+_STOP_S: Final = 2.0
+
+
+class CopyFile(Protocol):
+    """File that takes copies for some targets. Only the writer thread may call `write`."""
+
+    def write(self, copies: Sequence[Copy]) -> None:
+        """Write the copies and count the lines. Raise FileTroubleError if some were not written."""
+
+
+class DiscardFile:
+    """The discard file, with one line for each copy."""
+
+    def __init__(self, file: RollingFile, count: Callable[[Counter, int], None]) -> None:
+        self._file = file
+        self._count = count
+
+    def prepare(self) -> None:
+        """Open the file now, so that errors show at the start. Raise FileTroubleError."""
+        self._file.prepare()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def write(self, copies: Sequence[Copy]) -> None:
+        written = 0
+        try:
+            for copy in copies:
+                self._file.write([format_line(_discard_line(copy))])
+                written += 1
+        finally:
+            self._count(Counter.DiscardLogLine, written)
+            self._count(Counter.MsgCopyLost, len(copies) - written)
+
+
+def _discard_line(copy: Copy) -> DiscardLine:
+    return DiscardLine(
+        copy.now_ms,
+        copy.timestamp_ms,
+        LineEvent.DISCARD if copy.info else LineEvent.DUPLICATE,
+        copy.info or NO_INFO,
+        copy.topic,
+        copy.key,
+        copy.value,
+        copy.partition_key,
+        copy.headers,
+    )
+
+
+class _Exchange(NamedTuple):
+    """Queue entry that replaces the discard file for all later copies."""
+
+    discards: DiscardFile | None
+
+
+class CopyWriter:
+    """Queue and thread that write copies to `discards` (None disables it) and to `debug`.
+
+    `count(counter, amount)` adds to a counter of the status process.
+    """
+
+    def __init__(self, discards: DiscardFile | None, debug: CopyFile, count: Callable[[Counter, int], None]) -> None:
+        self._discards = discards
+        self._debug = debug
+        self._count = count
+        self._queue: SimpleQueue[bytes | _Exchange | None] = SimpleQueue()
+        self._waiting = 0
+        self._lock = Lock()
+        self._thread = Thread(target=self._run, name="copies", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def replace_file(self, discards: DiscardFile | None) -> None:
+        """Write copies that are offered later to another file, or to none."""
+        self._queue.put(_Exchange(discards))
+
+    def stop(self) -> None:
+        """Write the queued copies, waiting at most 2 s, and end the thread."""
+        self._queue.put(None)
+        self._thread.join(_STOP_S)
+
+    def offer(self, data: bytes) -> None:
+        """Queue copies in the encoding of `telemetry.copies`. Drop and count them if too many bytes are queued."""
+        with self._lock:
+            has_room = not self._waiting or self._waiting + len(data) <= WAITING_BYTES
+            self._waiting += len(data) if has_room else 0
+        if has_room:
+            self._queue.put(data)
+        else:
+            _LOG.warning("Copies of messages come faster than the disk takes them; some are not written.")
+            self._count(Counter.MsgCopyLost, len(_decoded(data)))
+
+    def _run(self) -> None:
+        self._prepare()
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, _Exchange):
+                self._exchange(item.discards)
+                continue
+            self._write(_decoded(item))
+            with self._lock:
+                self._waiting -= len(item)
+
+    def _prepare(self) -> None:
+        if self._discards is not None:
+            self._try(self._discards.prepare)
+
+    def _exchange(self, discards: DiscardFile | None) -> None:
+        if self._discards is not None:
+            self._discards.close()
+        self._discards = discards
+        self._prepare()
+
+    def _write(self, copies: list[Copy]) -> None:
+        of_discards = [copy for copy in copies if copy.target is Target.DISCARDS]
+        if of_discards and self._discards is not None:
+            discards = self._discards
+            self._try(lambda: discards.write(of_discards))
+        others = [copy for copy in copies if copy.target is not Target.DISCARDS]
+        if others:
+            self._try(lambda: self._debug.write(others))
+
+    def _try(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except FileTroubleError as error:
+            _LOG.error(
+                "%s Messages are delivered as ever; their copies are not written, and MsgCopyLost counts them.",
+                error, extra={"about": str(error)},
+            )  # fmt: skip
+
+
+def _decoded(data: bytes) -> list[Copy]:
+    try:
+        return decode_copies(data)
+    except RemoteProtocolError as error:
+        _LOG.error("%s  They are left out.", error)
+        return []

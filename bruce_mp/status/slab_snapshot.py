@@ -1,0 +1,69 @@
+"""Snapshot of the slab for all pages about held messages: counts by topic, state and holder.
+
+Processes change the slab while the snapshot reads it, so its sums are approximate on a busy daemon. `/books` reports
+consistency for itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from bruce_mp.slab.chunk_readers import read_each
+from bruce_mp.slab.chunks import is_settled
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.runs import name_of, records_of, runs_of
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.books import STAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["HeldGroup", "read_held_groups"]
+
+
+class HeldGroup(NamedTuple):
+    """Messages of a topic in one state with one holder; `arrived_ms` is the oldest arrival on the monotonic clock."""
+
+    topic: bytes
+    state: RunState
+    holder: int
+    messages: int
+    arrived_ms: int
+
+
+def read_held_groups(slab: Slab) -> list[HeldGroup]:
+    """Count all held messages by topic, state and holder."""
+    found: dict[tuple[bytes | int, int], tuple[int, int]] = {}
+    for topic, word, messages, arrived_ms in read_each(slab, lambda chunk: _held_in(slab, chunk)):
+        before, oldest_ms = found.get((topic, word), (0, arrived_ms))
+        found[topic, word] = (before + messages, min(oldest_ms, arrived_ms))
+    table = TopicTable(slab)
+    return [
+        HeldGroup(_name(table, topic), RunState(word & 0xFF), word >> 8, messages, oldest_ms)
+        for (topic, word), (messages, oldest_ms) in found.items()
+    ]
+
+
+def _name(table: TopicTable, topic: bytes | int) -> bytes:
+    if isinstance(topic, bytes):
+        return topic
+    try:
+        return table.name_of(topic)
+    except KeyError:  # the topic was removed, and the router is about to discard the messages
+        return b"(gone)"
+
+
+def _held_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, int, int, int]]:
+    """Yield topic, state word, count and arrival time of each run, or of each message of a split run."""
+    if is_settled(slab, chunk):
+        return
+    for offset, run in runs_of(slab, chunk):
+        topic = run.topic or name_of(slab, chunk, offset, run)
+        if run.state in STAGES and run.records:
+            yield topic, run.word, run.records, run.arrived_ms
+        elif run.state is RunState.SPLIT:
+            for _, record in records_of(slab, chunk, offset, run):
+                if record.word & 0xFF in STAGES:
+                    yield topic, record.word, 1, run.arrived_ms

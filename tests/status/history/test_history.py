@@ -1,0 +1,209 @@
+"""Histories of the status process: the flow of a minute and an hour, by broker and by topic."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.rows import ProcessRow
+from bruce_mp.status.history import traffic
+from bruce_mp.status.history.broker_history import BrokerHistory, BrokerTraffic
+from bruce_mp.status.history.history import History
+from bruce_mp.status.history.traffic import TopicTraffic, TrafficTable
+from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.telemetry.events import TrafficEvent
+from support.filled_slab import NOW_MS, FilledSlab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[FilledSlab]:
+    slab = FilledSlab(tmp_path / "slab")
+    yield slab
+    slab.close()
+
+
+# --- flow -------------------------------------------------------------------------------------------------------------
+class Flow:
+    """A daemon with the same traffic every second."""
+
+    def __init__(self, filled: FilledSlab) -> None:
+        self.filled = filled
+        self.history = History(filled.slab, NOW_MS)
+        self.now_ms = NOW_MS
+        self.history.sample(NOW_MS)
+
+    def run(self, seconds: int, received: int = 0, delivered: int = 0, bucket: int = 0, lost: int = 0) -> None:
+        for _ in range(seconds):
+            self.now_ms += 1000
+            raises = {
+                Counter.MsgReceived: received,
+                Counter.MsgDelivered: delivered,
+                discarded(DiscardReason.BUG): lost,
+            }
+            self.filled.input.land(0, {**raises, Counter.AckDelayFirst + bucket: delivered})
+            self.history.sample(self.now_ms)
+
+
+def test_a_minute_by_seconds_and_an_hour_by_ten(filled: FilledSlab) -> None:
+    flow = Flow(filled)
+    flow.run(20, received=100, delivered=90, lost=1, bucket=3)
+    flow.run(10, received=10, delivered=20, bucket=4)
+    minute, hour = (flow.history.series(flow.now_ms)[name] for name in ("minute", "hour"))
+    assert (minute.step_s, minute.span_s, hour.step_s, hour.span_s) == (1, 60, 10, 3600)
+    assert minute.age_s == [float(age) for age in range(29, -1, -1)]
+    assert minute.received == [100.0] * 20 + [10.0] * 10
+    assert minute.delivered == [90.0] * 20 + [20.0] * 10
+    assert minute.discarded == [1.0] * 20 + [0.0] * 10
+    assert minute.held[:2] == [9, 18]
+    assert minute.held[-1] == 20 * 9 - 10 * 10
+    assert minute.p50_ms[0] == pytest.approx(17.5)
+    assert minute.p99_ms[-1] == pytest.approx(49.75)
+    assert (hour.age_s, hour.received) == ([20.0, 10.0, 0.0], [100.0, 100.0, 10.0])
+
+
+def test_memory_is_bounded(filled: FilledSlab) -> None:
+    flow = Flow(filled)
+    flow.run(4000, received=1)
+    series = flow.history.series(flow.now_ms)
+    assert len(series["minute"].age_s) == 60
+    assert len(series["hour"].age_s) == 360
+    assert series["hour"].age_s[0] == 3590.0
+
+
+@pytest.mark.parametrize("step_ms", [993, 1003])
+def test_a_little_early_or_late_is_no_gap(filled: FilledSlab, step_ms: int) -> None:
+    flow = Flow(filled)
+    for _ in range(100):
+        flow.now_ms += step_ms
+        flow.history.sample(flow.now_ms)
+    series = flow.history.series(flow.now_ms)
+    assert len(series["minute"].age_s) >= 59
+    assert 9 <= len(series["hour"].age_s) <= 10
+
+
+def test_a_time_without_readings_makes_one_long_step(filled: FilledSlab) -> None:
+    flow = Flow(filled)
+    flow.now_ms += 29_000
+    flow.run(1, received=300)
+    assert flow.history.series(flow.now_ms)["minute"].received == [10.0]
+
+
+def test_nothing_delivered_has_no_delay(filled: FilledSlab) -> None:
+    flow = Flow(filled)
+    flow.run(2, received=1)
+    assert flow.history.series(flow.now_ms)["minute"].p99_ms == [None, None]
+    assert flow.history.last_hour(flow.now_ms).latency.p50_ms is None
+
+
+def test_what_was_just_now(filled: FilledSlab) -> None:
+    flow = Flow(filled)
+    flow.run(50, received=100, delivered=100)
+    flow.run(5, received=20, delivered=10, lost=2)
+    now = flow.history.last_seconds(flow.now_ms, 5)
+    assert (now.ms, now.received, now.delivered, now.discarded) == (5000, 20.0, 10.0, 2.0)
+    assert now.reasons == {DiscardReason.BUG: 10}
+    assert flow.history.last_seconds(flow.now_ms, 60).latency.messages == 5050
+
+
+def test_before_anything_was_read(filled: FilledSlab) -> None:
+    history = History(filled.slab, NOW_MS)
+    assert history.last_seconds(NOW_MS, 5).received == 0
+    assert history.last_hour(NOW_MS).ms == 0
+    assert history.series(NOW_MS)["hour"].age_s == []
+    assert history.since == NOW_MS // 1000
+
+
+# --- by broker --------------------------------------------------------------------------------------------------------
+def give_slot(filled: FilledSlab, node: int, slot: int = 2) -> ProcessRow:
+    row = lay.ROW_FIRST_DISPATCHER + slot
+    filled.slab.words[(filled.slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_NODE) >> 2] = node + 1
+    return ProcessRow(filled.slab, row)
+
+
+def test_a_broker_over_a_minute_and_an_hour(filled: FilledSlab) -> None:
+    row, history = give_slot(filled, 7), BrokerHistory(filled.slab)
+    now_ms = NOW_MS
+    history.sample(now_ms)
+    for _ in range(300):
+        now_ms += 1000
+        row.land(0, {Counter.MsgDelivered: 5, Counter.AckDelayFirst + 1: 5})
+        history.sample(now_ms)
+    row.add(Counter.AckErrorFirst + 1 + 6, 3)
+    row.add(Counter.AckErrorFirst + 1, 50)  # no error
+    said = history.traffic(2, now_ms)
+    assert (said.delivered, said.errors_minute, said.errors_hour) == (5.0, 3, 3)
+    assert said.trend == (5.0,) * 5
+    assert said.p50_ms == pytest.approx(3.0)
+    now_ms += 1000
+    for _ in range(80):
+        now_ms += 1000
+        history.sample(now_ms)
+    said = history.traffic(2, now_ms)
+    assert (said.delivered, said.p99_ms, said.errors_minute, said.errors_hour) == (0.0, None, 0, 3)
+
+
+def test_another_broker_in_a_slot_begins_anew(filled: FilledSlab) -> None:
+    row, history = give_slot(filled, 7), BrokerHistory(filled.slab)
+    history.sample(NOW_MS)
+    row.land(0, {Counter.MsgDelivered: 500})
+    give_slot(filled, 8)
+    history.sample(NOW_MS + 20_000)
+    assert history.traffic(2, NOW_MS + 30_000).delivered == 0
+    assert history.traffic(3, NOW_MS) == BrokerTraffic()
+
+
+# --- by topic ---------------------------------------------------------------------------------------------------------
+def event(topic: bytes, messages: int, bucket: int = 0, errors: int = 0) -> TrafficEvent:
+    error = "REQUEST_TIMED_OUT" if errors else ""
+    return TrafficEvent(topic, messages, 10 * messages, {bucket: messages}, errors, error)
+
+
+def test_a_topic_over_a_minute() -> None:
+    table = TrafficTable(NOW_MS)
+    for second in range(1, 31):
+        table.record([event(b"news", 100), event(b"news", 20, bucket=2, errors=1)], NOW_MS + 1000 * second)
+    said = table.by_topic(NOW_MS + 30_000)[b"news"]
+    assert (said.delivered, said.size, said.errors) == (120.0, 1200.0, 30)
+    assert (said.last_error, said.last_error_ms) == ("REQUEST_TIMED_OUT", NOW_MS + 30_000)
+    assert said.p50_ms == pytest.approx(0.6)
+    assert said.p99_ms == pytest.approx(9.7)
+    later = table.by_topic(NOW_MS + 120_000)[b"news"]
+    assert later == TopicTraffic(last_error="REQUEST_TIMED_OUT", last_error_ms=NOW_MS + 30_000)
+
+
+def test_what_nobody_looks_at_is_forgotten_all_the_same() -> None:
+    table = TrafficTable(NOW_MS)
+    tracemalloc.start()
+    try:
+        for slot in range(5000):
+            table.record([event(b"news", 1)], NOW_MS + 10_000 * slot)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size < 100_000
+
+
+def test_rates_of_a_steady_flow_are_steady() -> None:
+    table = TrafficTable(NOW_MS)
+    rates = set()
+    for second in range(1, 200):
+        table.record([event(b"news", 7)], NOW_MS + 1000 * second - 1)
+        rates.add(round(table.by_topic(NOW_MS + 1000 * second)[b"news"].delivered, 1))
+    assert rates == {7.0}
+
+
+def test_too_many_topics_go_without_a_name_until_others_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "MAX_TOPICS", 2)
+    table = TrafficTable(NOW_MS)
+    table.record([event(b"a", 1), event(b"b", 1), event(b"c", 1)], NOW_MS + 1)
+    assert set(table.by_topic(NOW_MS + 1)) == {b"a", b"b", b""}
+    table.record([event(b"d", 1)], NOW_MS + 100_000)
+    assert set(table.by_topic(NOW_MS + 100_000)) == {b"d"}

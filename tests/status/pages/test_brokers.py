@@ -1,0 +1,194 @@
+"""The page `/brokers`."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from bruce_mp import __version__, kernels
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.rows import ProcessRow
+from bruce_mp.slab.runs import split
+from bruce_mp.telemetry.broker_status import (
+    ALL_PARTITIONS,
+    CONNECTED,
+    FAILED,
+    NO_LEADER,
+    BrokerStatus,
+    PartitionError,
+    PausedScope,
+    RouterStatus,
+)
+from bruce_mp.telemetry.counters import Counter
+from support.filled_slab import NOW_MS
+
+if TYPE_CHECKING:
+    from support.status_pages import PagesOfNoDaemon
+
+S = NOW_MS // 1000
+HEADER = {"pid": os.getpid(), "version": __version__, "since": S - 100, "now": S}
+NASTY = b'\xff"\n'
+NOBODY: dict[str, object] = {
+    "dispatcher": None,
+    "connection": "unknown",
+    "connection_since": None,
+    "delivery": "not known yet",
+    "requests_in_flight": 0,
+    "in_flight": 0,
+    "queued": 0,
+    "oldest_ms": None,
+    "retries": 0,
+    "last_error": "",
+    "last_error_at": None,
+    "troubles": [],
+}
+
+
+def give_slot(daemon: PagesOfNoDaemon, node: int, slot: int) -> None:
+    at = daemon.slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + slot) * lay.ROW_BYTES + lay.ROW_NODE
+    daemon.slab.words[at >> 2] = node + 1
+
+
+def router(*paused: PausedScope, failing_since_ms: int | None = None) -> RouterStatus:
+    brokers = ((1, "kafka1", 9092), (2, "kafka2", 9093))
+    return RouterStatus(brokers, failing_since_ms, "Refused." if failing_since_ms else "", paused, len(paused))
+
+
+TROUBLE = PartitionError(NASTY, 4, "NOT_ENOUGH_REPLICAS", NOW_MS - 9000)
+
+
+def failed(slot: int = 3) -> BrokerStatus:
+    return BrokerStatus(
+        slot, 1, "kafka1", 9092, FAILED, NOW_MS - 2000, 2, "It hung up.", NOW_MS - 2000, False, (TROUBLE,)
+    )
+
+
+def test_before_anything_is_known(daemon: PagesOfNoDaemon) -> None:
+    assert daemon.json("/brokers/json") == HEADER | {
+        "metadata_failing_since": None,
+        "metadata_error": "",
+        "brokers": [],
+        "paused": [],
+        "paused_count": 0,
+    }
+
+
+def test_a_broker_that_leads_nothing_is_listed(daemon: PagesOfNoDaemon) -> None:
+    daemon.standings.record([router()], NOW_MS)
+    assert daemon.json("/brokers/json")["brokers"] == [
+        {"node": 1, "address": "kafka1:9092"} | NOBODY,
+        {"node": 2, "address": "kafka2:9093"} | NOBODY,
+    ]
+
+
+def test_a_broker_with_a_dispatcher(daemon: PagesOfNoDaemon) -> None:
+    give_slot(daemon, 1, 3)
+    for counter in (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck):
+        ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER + 3).add(counter, 4)
+    for count, state in ((2, RunState.QUEUED), (3, RunState.IN_FLIGHT), (5, RunState.ASSIGNED), (7, RunState.ROUTED)):
+        segments = daemon.filled.receive(b"news", count, state)
+        kernels.set_state(daemon.slab, segments, state_word(state, 3))
+    daemon.standings.record([router(), failed()], NOW_MS)
+    daemon.steady_ms += 1500
+    assert daemon.json("/brokers/json")["brokers"][0] == {
+        "node": 1,
+        "address": "kafka1:9092",
+        "dispatcher": "dispatcher-3",
+        "connection": "failed",
+        "connection_since": S - 2,
+        "delivery": "at least once",
+        "requests_in_flight": 2,
+        "in_flight": 3,
+        "queued": 7,
+        "oldest_ms": 1500,
+        "retries": 8,
+        "last_error": "It hung up.",
+        "last_error_at": S - 2,
+        "troubles": [{"topic": '\\xff"\\x0a', "partition": 4, "error": "NOT_ENOUGH_REPLICAS", "since": S - 9}],
+    }
+
+
+def test_each_record_of_a_split_run_counts_for_its_dispatcher(daemon: PagesOfNoDaemon) -> None:
+    give_slot(daemon, 1, 3)
+    (segment,) = daemon.filled.receive(b"news", 4, RunState.QUEUED)
+    split(daemon.slab, segment.chunk, segment.run)
+    at = (daemon.slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_WORD) >> 2
+    daemon.slab.words[at] = state_word(RunState.IN_FLIGHT, 3)
+    (line,) = daemon.json("/brokers/json")["brokers"]
+    assert (line["in_flight"], line["queued"]) == (1, 0)
+
+
+def test_a_dispatcher_that_serves_another_broker_now_says_nothing_of_the_first(daemon: PagesOfNoDaemon) -> None:
+    give_slot(daemon, 2, 3)
+    daemon.standings.record([failed()], NOW_MS)
+    lines = {line["node"]: line for line in daemon.json("/brokers/json")["brokers"]}
+    assert (lines[1]["dispatcher"], lines[2]["connection"]) == (None, "unknown")
+
+
+def test_pauses_have_reasons(daemon: PagesOfNoDaemon) -> None:
+    give_slot(daemon, 1, 3)
+    since = NOW_MS - 4000
+    paused = (
+        PausedScope(3, b"", -1, "waiting", since),
+        PausedScope(None, NASTY, 4, "handing back", since),
+        PausedScope(None, b"news", 0, "waiting", since),
+        PausedScope(None, b"news", 1, NO_LEADER, since),
+        PausedScope(None, NASTY, ALL_PARTITIONS, NO_LEADER, since),
+    )
+    daemon.standings.record([failed()], NOW_MS)
+    daemon.standings.record([router(*paused, failing_since_ms=NOW_MS - 3000)], NOW_MS)
+    page = daemon.json("/brokers/json")
+    assert (page["metadata_failing_since"], page["metadata_error"], page["paused_count"]) == (S - 3, "Refused.", 5)
+    assert [(each["scope"], each["state"], each["since"], each["reason"]) for each in page["paused"]] == [
+        ("broker 1", "waiting", S - 4, "It hung up."),
+        ('partition \\xff"\\x0a-4', "handing back", S - 4, "NOT_ENOUGH_REPLICAS"),
+        ("partition news-0", "waiting", S - 4, "its leader moved, or its broker is paused"),
+        ("partition news-1", "no leader", S - 4, "the cluster names none: see to the brokers that have its replicas"),
+        ('topic \\xff"\\x0a', "no leader", S - 4, "the cluster names none: see to the brokers that have its replicas"),
+    ]
+
+
+def test_a_plain_page(daemon: PagesOfNoDaemon) -> None:
+    give_slot(daemon, 1, 3)
+    paused = PausedScope(3, b"", -1, "waiting", NOW_MS - 4000)
+    daemon.standings.record([failed(), router(paused, failing_since_ms=NOW_MS - 3000)], NOW_MS)
+    text = daemon.text("/brokers/plain")
+    at = f"{S - 2} {time.ctime(S - 2)}"
+    assert text.splitlines()[5:] == [
+        f"no broker gives metadata since: {S - 3} {time.ctime(S - 3)}: Refused.",
+        "",
+        "broker 1 at kafka1:9092",
+        "    dispatcher: dispatcher-3",
+        f"    connection: failed since {at}",
+        "    delivery: at least once",
+        "    requests in flight: 2",
+        "    in flight: 0",
+        "    queued: 0",
+        "    oldest message ms: -",
+        "    retries: 0",
+        f"    last error: {at}: It hung up.",
+        f'    trouble: partition \\xff"\\x0a-4: NOT_ENOUGH_REPLICAS since {S - 9} {time.ctime(S - 9)}',
+        "",
+        "broker 2 at kafka2:9093",
+        "    dispatcher: none: it leads no partition",
+        "    connection: unknown",
+        "    delivery: not known yet",
+        "    requests in flight: 0",
+        "    in flight: 0",
+        "    queued: 0",
+        "    oldest message ms: -",
+        "    retries: 0",
+        "",
+        "paused: 1",
+        f"    broker 1: waiting since {S - 4} {time.ctime(S - 4)}: It hung up.",
+    ]
+
+
+def test_reasons_are_bounded(daemon: PagesOfNoDaemon) -> None:
+    for number in range(1100):
+        trouble = PartitionError(b"t", number, "E", NOW_MS)
+        said = BrokerStatus(0, 1, "h", 1, CONNECTED, NOW_MS, 0, "", 0, True, (trouble,))
+        daemon.standings.record([said], NOW_MS)
+    assert len(daemon.standings.latest(NOW_MS).reasons) == 1000

@@ -1,0 +1,263 @@
+"""The page `/healthz`: each fault yields a sentence with its remedy."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from bruce_mp import __version__
+from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT
+from bruce_mp.errors import DiscardReason
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.rows import ProcessRow
+from bruce_mp.telemetry.broker_status import (
+    CONNECTED,
+    CONNECTING,
+    FAILED,
+    NO_LEADER,
+    BrokerStatus,
+    PausedScope,
+    RouterStatus,
+)
+from bruce_mp.telemetry.counters import Counter, discarded
+from support.filled_slab import NOW_MS
+
+if TYPE_CHECKING:
+    from support.status_pages import PagesOfNoDaemon
+
+HEADER = {"pid": os.getpid(), "version": __version__, "since": NOW_MS // 1000 - 100, "now": NOW_MS // 1000}
+
+
+def test_a_healthy_daemon(daemon: PagesOfNoDaemon) -> None:
+    daemon.fetch_metadata(NOW_MS - 1000, NOW_MS - 1000)
+    assert daemon.json("/healthz") == HEADER | {
+        "live": True,
+        "ready": True,
+        "problems": [],
+        "warnings": [],
+        "processes": {"supervisor": "running"},
+        "metadata_age_ms": 1000,
+        "balanced": True,
+        "slab_in_use": 0.0,
+    }
+
+
+def test_without_metadata_it_is_live_and_not_ready(daemon: PagesOfNoDaemon) -> None:
+    page = daemon.json("/healthz", 503)
+    assert (page["live"], page["ready"], page["metadata_age_ms"]) == (True, False, None)
+    assert len(page["problems"]) == 1
+    assert daemon.json("/healthz?probe=live") == page
+
+
+ASKED = "kafka2:9092 is asked now; if it does not answer, the next one is."
+
+
+@pytest.mark.parametrize(
+    ("asking", "in_vain", "said"),
+    [
+        ("", "", "No broker is asked at the moment; the router is about to ask one."),
+        ("kafka2:9092", "", ASKED),
+        ("kafka2:9092", "Broker kafka1:9092 is silent.", f"{ASKED} Before that: Broker kafka1:9092 is silent."),
+    ],
+)
+def test_who_is_asked_for_metadata_is_said(daemon: PagesOfNoDaemon, asking: str, in_vain: str, said: str) -> None:
+    assert only_problem(daemon).endswith("yet. The router has not reported yet which broker it asks.")
+    standing = msgspec.structs.replace(router(), asking=asking, asked_in_vain=in_vain)
+    daemon.standings.record([standing], NOW_MS)
+    assert only_problem(daemon) == f"No metadata has been fetched from Kafka yet. {said}"
+    daemon.fetch_metadata(NOW_MS - 60_001, NOW_MS - 90_000)
+    assert only_problem(daemon) == f"The metadata is 60 s old, more than two refresh intervals. {said}"
+    daemon.standings.record([router(NOW_MS - 7000)], NOW_MS)
+    assert only_problem(daemon).startswith("No broker can be reached for 7 s: Connection refused.")
+
+
+def test_old_metadata_is_not_ready(daemon: PagesOfNoDaemon) -> None:
+    daemon.fetch_metadata(NOW_MS - 60_001, NOW_MS - 90_000)
+    assert "60 s old" in daemon.json("/healthz", 503)["problems"][0]
+
+
+def test_a_process_that_does_not_answer_is_not_live(daemon: PagesOfNoDaemon) -> None:
+    daemon.fetch_metadata(NOW_MS, NOW_MS)
+    daemon.begin(lay.ROW_ROUTER, silent_ms=20_000)
+    page = daemon.json("/healthz?probe=live", 503)
+    assert (page["live"], page["ready"], page["processes"]["router"]) == (False, False, "stalled")
+    assert "The process router" in page["problems"][0]
+
+
+def test_a_process_that_was_stopped_on_purpose_is_no_problem(daemon: PagesOfNoDaemon) -> None:
+    daemon.fetch_metadata(NOW_MS, NOW_MS)
+    daemon.begin(lay.ROW_FIRST_DISPATCHER, pid=0)
+    assert daemon.json("/healthz")["processes"]["dispatcher-0"] == "stopped"
+
+
+def test_books_that_do_not_balance_are_not_ready(daemon: PagesOfNoDaemon) -> None:
+    daemon.fetch_metadata(NOW_MS, NOW_MS)
+    ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER).settle([], RunState.DELIVERED, 0, {Counter.MsgDelivered: 1})
+    page = daemon.json("/healthz", 503)
+    assert (page["balanced"], page["live"]) == (False, True)
+    daemon.filled.input.open_books()
+    assert daemon.json("/healthz")["balanced"] is None
+
+
+# --- brokers ----------------------------------------------------------------------------------------------------------
+def router(failing_since_ms: int | None = None) -> RouterStatus:
+    return RouterStatus(((1, "kafka1", 9092),), failing_since_ms, "Connection refused.", (), 0)
+
+
+def broker(connection: str) -> BrokerStatus:
+    return BrokerStatus(0, 1, "kafka1", 9092, connection, NOW_MS, 0, "It hung up.", NOW_MS, None)
+
+
+def well(daemon: PagesOfNoDaemon) -> PagesOfNoDaemon:
+    daemon.fetch_metadata(NOW_MS, NOW_MS)
+    return daemon
+
+
+def only_problem(daemon: PagesOfNoDaemon) -> str:
+    page = daemon.json("/healthz", 503)
+    assert (page["live"], page["ready"]) == (True, False)
+    (problem,) = page["problems"]
+    return str(problem)
+
+
+def test_brokers_that_cannot_be_reached(daemon: PagesOfNoDaemon) -> None:
+    well(daemon).standings.record([router(NOW_MS - 7000)], NOW_MS)
+    assert only_problem(daemon).startswith("No broker can be reached for 7 s: Connection refused. Messages wait")
+    daemon.standings.record([router()], NOW_MS)
+    assert daemon.json("/healthz")["problems"] == []
+
+
+def test_one_broker_that_failed_is_a_warning(daemon: PagesOfNoDaemon) -> None:
+    well(daemon).standings.record([broker(FAILED)], NOW_MS)
+    (warning,) = daemon.json("/healthz")["warnings"]
+    assert warning.startswith("Broker 1 at kafka1:9092 has failed: It hung up.")
+    daemon.standings.record([broker(CONNECTED)], NOW_MS)
+    assert daemon.json("/healthz")["warnings"] == []
+
+
+@pytest.mark.parametrize("seconds", [4, 5])
+def test_partitions_without_a_leader(daemon: PagesOfNoDaemon, seconds: int) -> None:
+    scopes = [PausedScope(None, b"t-%d" % topic, 0, NO_LEADER, NOW_MS - 1000 * seconds) for topic in range(12)]
+    daemon.standings.record([RouterStatus((), None, "", tuple(scopes), 12)], NOW_MS)
+    page = well(daemon).json("/healthz")
+    texts = [text for text in page["warnings"] if "no leader, of t-0, t-1, t-10" in text and "and 2 more" in text]
+    assert (page["ready"], len(texts)) == (True, int(seconds >= 5))
+
+
+def test_a_broker_that_somebody_has_to_see_to_is_a_problem(daemon: PagesOfNoDaemon) -> None:
+    """Also while other brokers work, and while the next connection is in progress."""
+    locked_out = msgspec.structs.replace(broker(CONNECTING), needs_operator=True, last_error="It refuses the login.")
+    well(daemon).standings.record([router(), locked_out], NOW_MS)
+    assert (
+        only_problem(daemon) == "It refuses the login. The messages of the partitions of broker 1 wait; see /brokers."
+    )
+    assert daemon.json("/healthz", 503)["warnings"] == []
+
+
+def test_all_brokers_refuse_us(daemon: PagesOfNoDaemon) -> None:
+    refusing = msgspec.structs.replace(router(NOW_MS - 7000), needs_operator=True, error="Wrong password. Mend it.")
+    well(daemon).standings.record([refusing], NOW_MS)
+    assert only_problem(daemon) == "No broker can be used for 7 s: Wrong password. Mend it. Messages wait in the slab."
+
+
+def test_a_producer_id_that_we_are_refused(daemon: PagesOfNoDaemon) -> None:
+    well(daemon).standings.record([msgspec.structs.replace(router(), producer_error=31)], NOW_MS)
+    assert only_problem(daemon).startswith("The brokers refuse us a producer id, CLUSTER_AUTHORIZATION_FAILED (31)")
+
+
+def test_what_was_said_long_ago_says_nothing(daemon: PagesOfNoDaemon) -> None:
+    well(daemon).standings.record([router(NOW_MS - 7000), broker(FAILED)], NOW_MS - 10_000)
+    page = daemon.json("/healthz")
+    assert page["problems"] == page["warnings"] == []
+
+
+def test_a_topic_that_is_refused(daemon: PagesOfNoDaemon) -> None:
+    topics = well(daemon).filled.topics
+    topics.note_refusal(topics.id_of(b"clicks"), 29)
+    assert only_problem(daemon).startswith(
+        "The brokers refuse topic clicks: TOPIC_AUTHORIZATION_FAILED (29): our user may not"
+    )
+    topics.note_refusal(topics.id_of(b"clicks"), 0)
+    assert daemon.json("/healthz")["ready"]
+
+
+def test_many_topics_that_are_refused_are_not_all_named(daemon: PagesOfNoDaemon) -> None:
+    for number in range(20):
+        daemon.filled.topics.note_refusal(daemon.filled.topics.add(b"topic %d" % number, 1), 29)
+    problems = well(daemon).json("/healthz", 503)["problems"]
+    assert len(problems) == 11
+    assert problems[-1].startswith("The brokers refuse 20 topics in all")
+
+
+# --- the slab ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("chunks", "problems", "warnings"),
+    [(23, [], []), (24, [], ["75%"]), (28, [], ["88%"]), (29, ["91%"], []), (32, ["100%"], [])],
+)
+def test_a_slab_that_fills_up(daemon: PagesOfNoDaemon, chunks: int, problems: list[str], warnings: list[str]) -> None:
+    well(daemon)
+    for _ in range(chunks):
+        daemon.filled.receive(b"news", 1, RunState.QUEUED)  # each run is closed, and so has its own chunk
+    page = daemon.json("/healthz", 503 if problems else 200)
+    assert page["slab_in_use"] == round(chunks / 32, 4)
+    assert shares(page["problems"]) == problems
+    assert shares(page["warnings"]) == warnings
+
+
+def shares(texts: list[str]) -> list[str]:
+    return [text.split()[3] for text in texts if text.startswith("The slab is ")]
+
+
+def test_what_is_settled_takes_no_room(daemon: PagesOfNoDaemon) -> None:
+    for _ in range(32):
+        daemon.filled.receive(b"news", 1, RunState.DISCARDED)
+    daemon.filled.input.land(0, {discarded(DiscardReason.BUG): 32})
+    assert well(daemon).json("/healthz")["slab_in_use"] == 0
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+def discard(daemon: PagesOfNoDaemon, reason: DiscardReason, count: int) -> dict[str, Any]:
+    daemon.memory.history.sample(daemon.now_ms)
+    daemon.filled.input.land(0, {discarded(reason): count, Counter.MsgReceived: count})
+    page: dict[str, Any] = daemon.client.get("/healthz").get_json()
+    return page
+
+
+@pytest.mark.parametrize("reason", DiscardReason)
+def test_messages_that_are_lost(daemon: PagesOfNoDaemon, reason: DiscardReason) -> None:
+    page = discard(well(daemon), reason, 3)
+    text = f"3 messages were discarded within the last minute, {reason.name}: "
+    assert [each.startswith(text) for each in page["problems"]] == [True] * (reason in BY_FAULT)
+    assert [each.startswith(text) for each in page["warnings"]] == [True] * (reason in BY_CLIENTS)
+    assert page["ready"] == (reason not in BY_FAULT)
+
+
+def test_losses_are_forgotten_after_a_minute(daemon: PagesOfNoDaemon) -> None:
+    discard(well(daemon), DiscardReason.NO_MEM, 3)
+    for second in range(1, 62):
+        daemon.memory.history.sample(NOW_MS + 1000 * second)
+        assert daemon.json("/healthz", 503 if second <= 60 else 200)["ready"] == (second > 60)
+
+
+@pytest.mark.parametrize(("lost", "words"), [(1, "1 copy of a message was"), (3, "3 copies of messages were")])
+def test_copies_that_could_not_be_written_are_a_warning_for_an_hour(
+    daemon: PagesOfNoDaemon, lost: int, words: str
+) -> None:
+    daemon.filled.input.add(Counter.MsgCopyLost, 7)  # before status started
+    daemon.memory.history.sample(NOW_MS)
+    assert well(daemon).json("/healthz")["warnings"] == []
+    daemon.filled.input.add(Counter.MsgCopyLost, lost)
+    (warning,) = daemon.json("/healthz")["warnings"]
+    assert warning.startswith(f"{words} not written within the last hour: the discard file")
+    for second in (10, 3600, 3610):
+        daemon.memory.history.sample(NOW_MS + 1000 * second)
+        assert daemon.json("/healthz")["warnings"] == [warning] * (second <= 3600)
+
+
+def test_losses_from_before_status_started_are_not_new(daemon: PagesOfNoDaemon) -> None:
+    daemon.filled.input.land(0, {discarded(DiscardReason.NO_MEM): 3, Counter.MsgReceived: 3})
+    assert well(daemon).json("/healthz")["ready"]

@@ -1,0 +1,193 @@
+"""`/metrics`, read by the parser of Prometheus's own client library."""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.rows import ProcessRow
+from bruce_mp.status.pages import metrics
+from bruce_mp.status.pages.exposition import REST, Family, Sample, bounded, expose
+from bruce_mp.telemetry.broker_status import CONNECTED, BrokerStatus
+from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.telemetry.events import CompressionEvent
+from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, raises_of
+from support.filled_slab import NOW_MS
+
+if TYPE_CHECKING:
+    from support.status_pages import PagesOfNoDaemon
+
+DEPLOY: Final = Path(__file__).parents[3] / "deploy"
+DOCS: Final = Path(__file__).parents[3] / "docs"
+Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def read(daemon: PagesOfNoDaemon) -> str:
+    response = daemon.client.get("/metrics")
+    assert response.status_code == 200
+    assert response.content_type == "text/plain; version=0.0.4; charset=utf-8"
+    return response.get_data(as_text=True)
+
+
+def parsed(text: str) -> Found:
+    found: Found = {}
+    for family in text_string_to_metric_families(text):
+        assert family.type in {"counter", "gauge", "histogram"}, family.name
+        assert family.documentation.endswith("."), family.name
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in found, "a series stands there twice"
+            found[key] = sample.value
+    return found
+
+
+def value(found: Found, name: str, **labels: str) -> float:
+    return found[name, frozenset(labels.items())]
+
+
+def names(text: str) -> set[str]:
+    """Return every name that a query may use."""
+    found = set(re.findall(r"^# TYPE (\w+) (?:counter|gauge)$", text, re.MULTILINE))
+    for name in re.findall(r"^# TYPE (\w+) histogram$", text, re.MULTILINE):
+        found |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
+    return found
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_books(daemon: PagesOfNoDaemon) -> None:
+    daemon.filled.receive(b"news", 5)
+    daemon.filled.receive(b"clicks", 2, RunState.DELIVERED)
+    row = ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER)
+    row.add(Counter.MsgDelivered, 2)
+    found = parsed(read(daemon))
+    assert value(found, "bruce_messages_received_total") == 7
+    assert value(found, "bruce_messages_delivered_total") == 2
+    assert value(found, "bruce_messages_held", stage="router") == 5
+    assert value(found, "bruce_messages_discarded_total", reason="BAD_TOPIC") == 0
+    assert value(found, "bruce_books_balanced") == 1
+    row.add(discarded(DiscardReason.BUG))
+    found = parsed(read(daemon))
+    assert value(found, "bruce_messages_discarded_total", reason="BUG") == 1
+    assert value(found, "bruce_books_balanced") == 0
+
+
+def test_the_time_to_the_ack_is_a_histogram(daemon: PagesOfNoDaemon) -> None:
+    row = ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER)
+    for messages, delay_ms in ((3, 4), (2, 30), (1, 10**6)):
+        for counter, amount in raises_of({bisect_left(BOUNDS_MS, delay_ms): messages}, messages * delay_ms).items():
+            row.add(counter, amount)
+    found = parsed(read(daemon))
+    bounds = ("0.001", "0.005", "0.05", "300.0", "+Inf")
+    assert [value(found, "bruce_ack_delay_seconds_bucket", le=bound) for bound in bounds] == [0, 3, 5, 5, 6]
+    assert value(found, "bruce_ack_delay_seconds_count") == 6
+    assert value(found, "bruce_ack_delay_seconds_sum") == pytest.approx(1000.072)
+
+
+def test_topics_have_series_and_an_age(daemon: PagesOfNoDaemon) -> None:
+    daemon.filled.receive(b"news", 5)
+    daemon.filled.receive(b'un"known\n', 2)
+    daemon.steady_ms += 1500
+    daemon.now_ms -= 3_600_000  # an administrator sets the clock back
+    found = parsed(read(daemon))
+    assert value(found, "bruce_topic_messages_held", topic="news") == 5
+    assert value(found, "bruce_topic_messages_held", topic=r'un"known\x0a') == 2
+    assert value(found, "bruce_topic_messages_held", topic=REST) == 0
+    assert value(found, "bruce_topic_oldest_held_seconds", topic="news") == 1.5
+    assert value(found, "bruce_oldest_held_seconds") == 1.5
+    assert value(found, "bruce_slab_in_use_ratio") > 0
+
+
+def test_too_many_topics_share_a_series(daemon: PagesOfNoDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "MOST_TOPICS", 3)
+    for number in range(8):
+        daemon.filled.receive(b"t%d" % number, 1 if number else 9)
+    found = parsed(read(daemon))
+    series = [labels for name, labels in found if name == "bruce_topic_messages_held"]
+    assert len(series) == 4
+    assert value(found, "bruce_topic_messages_held", topic="t0") == 9
+    assert value(found, "bruce_topic_messages_held", topic=REST) == 5
+
+
+def test_a_topic_with_the_name_of_the_rest_makes_no_second_series() -> None:
+    assert bounded([(REST, 2), ("a", 1)], 1, together="sum") == [Sample(1, {"topic": "a"}), Sample(2, {"topic": REST})]
+    assert bounded([("a", 1), ("b", 2), ("c", 3)], 1, together="max")[-1] == Sample(3, {"topic": REST})
+
+
+def test_brokers_processes_and_codecs(daemon: PagesOfNoDaemon) -> None:
+    daemon.begin(lay.ROW_ROUTER, silent_ms=2000)
+    daemon.standings.record([BrokerStatus(0, 7, "kafka7", 9092, CONNECTED, NOW_MS, 3, "", 0, True)], NOW_MS)
+    daemon.compression.record(
+        [CompressionEvent(topic, "lz4", tried=1, plain_bytes=100, packed_bytes=40) for topic in (b"a", b"b")]
+    )
+    ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER).add(Counter.AckErrorFirst + 1 + 6, 4)
+    found = parsed(read(daemon))
+    assert value(found, "bruce_broker_requests_in_flight", broker="7") == 3
+    assert value(found, "bruce_broker_connected", broker="7") == 1
+    assert value(found, "bruce_process_up", process="router") == 1
+    assert value(found, "bruce_process_silent_seconds", process="router") == 2
+    assert value(found, "bruce_compression_in_bytes_total", codec="lz4") == 200
+    assert value(found, "bruce_compression_out_bytes_total", codec="lz4") == 80
+    assert value(found, "bruce_kafka_answers_total", error="NOT_LEADER_OR_FOLLOWER") == 4
+
+
+def test_names_follow_the_conventions(daemon: PagesOfNoDaemon) -> None:
+    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", read(daemon), re.MULTILINE))
+    assert len(types) > 30
+    for name, kind in types.items():
+        assert re.fullmatch(r"bruce(_[a-z]+)+", name), name
+        assert name.endswith("_total") == (kind == "counter"), name
+
+
+def test_what_clients_chose_cannot_forge_a_sample() -> None:
+    family = Family("a_total", "counter", 'Says "a\\b".\n', [Sample(1, {"topic": 'x"} 1\na_total 2\\'})])
+    (read_back,) = text_string_to_metric_families(expose([family]))
+    assert [(sample.value, sample.labels) for sample in read_back.samples] == [(1, {"topic": 'x"} 1\na_total 2\\'})]
+
+
+# --- dashboard and alert rules ----------------------------------------------------------------------------------------
+
+
+@cache
+def expressions() -> dict[str, str]:
+    """Yield every query of the dashboard and of the alert rules, with its place."""
+    dashboard: dict[str, Any] = json.loads((DEPLOY / "grafana" / "bruce.json").read_text())
+    found = {
+        f"panel {panel['title']} {target['refId']}": target["expr"]
+        for panel in dashboard["panels"]
+        for target in panel.get("targets", [])
+    }
+    return found | {f"alert {name}": expression for name, expression in alerts().items()}
+
+
+def alerts() -> dict[str, str]:
+    text = (DEPLOY / "prometheus" / "bruce.rules.yml").read_text()
+    return dict(re.findall(r"- alert: (\w+)\n\s+expr: (.+)\n", text))
+
+
+def test_every_metric_that_the_dashboard_and_the_alerts_name_exists(daemon: PagesOfNoDaemon) -> None:
+    known = names(read(daemon))
+    used = {where: set(re.findall(r"\bbruce_\w+", expression)) for where, expression in expressions().items()}
+    assert len(used) > 15
+    assert {where: found - known for where, found in used.items() if found - known} == {}
+    assert [where for where, found in used.items() if not found and "up{" not in expressions()[where]] == []
+
+
+def test_every_alert_and_every_metric_is_explained_in_the_documents(daemon: PagesOfNoDaemon) -> None:
+    guide = (DOCS / "operating.md").read_text()
+    assert len(alerts()) >= 8
+    assert [name for name in alerts() if f"### {name}\n" not in guide] == []
+    page = (DOCS / "metrics.md").read_text()
+    described = dict(re.findall(r"^\| `(bruce_\w+)`.*?\| (\w+) \|", page, re.MULTILINE))
+    assert described == dict(re.findall(r"^# TYPE (\w+) (\w+)$", read(daemon), re.MULTILINE))

@@ -1,0 +1,74 @@
+"""The page `/reload`, and the configuration in force on other pages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.ipc.control_messages import InForce, ReloadOutcome, ReloadRequest
+from bruce_mp.status.pages.reloading import ReloadRequests
+from support.status_pages import STARTED_MS
+
+if TYPE_CHECKING:
+    from support.status_pages import PagesOfNoDaemon
+
+
+@pytest.mark.parametrize(
+    ("path", "only_check", "accepted", "status"),
+    [("/reload", False, True, 200), ("/reload", False, False, 409), ("/reload?check=1", True, True, 200)],
+)
+def test_the_supervisor_is_asked_and_its_words_are_the_answer(
+    daemon: PagesOfNoDaemon, path: str, only_check: bool, accepted: bool, status: int
+) -> None:
+    def supervisor(request: ReloadRequest) -> None:
+        daemon.reload_requests.append(request)
+        daemon.reloads.answer(ReloadOutcome(request.number - 1, accepted=not accepted, text="Somebody else's."))
+        daemon.reloads.answer(ReloadOutcome(request.number, accepted=accepted, text="It is so."))
+
+    daemon.reloads._tell = supervisor
+    response = daemon.client.post(path)
+    assert (response.status_code, response.get_data(as_text=True)) == (status, "It is so.\n")
+    assert [request.only_check for request in daemon.reload_requests] == [only_check]
+
+
+def test_a_supervisor_that_does_not_answer_is_not_waited_for_for_ever() -> None:
+    desk = ReloadRequests(lambda _: None)
+    assert desk.request(only_check=False, patience_s=0.01) is None
+    assert not desk._waiting
+
+
+def test_get_and_pages_of_other_sites_reload_nothing(daemon: PagesOfNoDaemon) -> None:
+    assert daemon.client.get("/reload").status_code == 405
+    assert daemon.client.post("/reload", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    assert daemon.reload_requests == []
+
+
+def test_server_info_tells_of_the_configuration_in_force(daemon: PagesOfNoDaemon) -> None:
+    known = InForce("/etc/bruce.toml", STARTED_MS, 3, "slab.size.", STARTED_MS)
+    daemon.settings = replace(daemon.settings, in_force=known)
+    page = daemon.json("/server_info/json")
+    assert {key: value for key, value in page.items() if key.startswith("config")} == {
+        "config_file": "/etc/bruce.toml",
+        "config_since": STARTED_MS // 1000,
+        "config_reloads": 3,
+        "config_refused": "slab.size.",
+    }
+    lines = daemon.text("/server_info/plain").splitlines()
+    assert "config_file: /etc/bruce.toml" in lines
+    assert "config_refused: slab.size." in lines
+
+
+def test_a_refused_reload_is_a_warning_until_one_is_applied(daemon: PagesOfNoDaemon) -> None:
+    def warnings() -> list[str]:
+        found: list[str] = daemon.client.get("/healthz").get_json()["warnings"]
+        return [text for text in found if "reload" in text]
+
+    assert warnings() == []
+    refused = InForce("/etc/bruce.toml", STARTED_MS, 3, "slab.size is another.", STARTED_MS)
+    daemon.settings = replace(daemon.settings, in_force=refused)
+    (text,) = warnings()
+    assert "was refused: slab.size is another. The old configuration stays in force. Correct /etc/bruce.toml" in text
+    daemon.settings = replace(daemon.settings, in_force=InForce("/etc/bruce.toml", STARTED_MS, 4))
+    assert warnings() == []

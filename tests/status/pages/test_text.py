@@ -1,0 +1,60 @@
+"""Bytes as text."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.status.pages.text import bracketed, topic_text
+
+
+def topic_bytes(text: str) -> bytes:
+    """The inverse, as docs/status.md defines it."""
+    return re.sub(
+        rb"\\(?:x([0-9a-f]{2})|\\)",
+        lambda match: bytes.fromhex(match[1].decode()) if match[1] else b"\\",
+        text.encode(),
+    )
+
+
+def test_the_documents_give_this_inverse() -> None:
+    shown = inspect.getsource(topic_bytes).replace('    """The inverse, as docs/status.md defines it."""\n', "")
+    assert f"```python\n{shown}```" in (Path(__file__).parents[3] / "docs" / "status.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("topic", "text"),
+    [
+        (b"clicks.eu-1_x", "clicks.eu-1_x"),
+        ("größe".encode(), "größe"),
+        (b'say "hi" <b>', 'say "hi" <b>'),
+        (b"\xff\xfe", r"\xff\xfe"),
+        (b"a\\b", r"a\\b"),
+        (b"\\xff", r"\\xff"),
+        (b"line\nline\x00\x7f", r"line\x0aline\x00\x7f"),
+        (b"\xe2\x82", r"\xe2\x82"),
+        (b"", ""),
+    ],
+)
+def test_a_topic_as_text(topic: bytes, text: str) -> None:
+    assert topic_text(topic) == text
+
+
+@given(
+    st.binary(max_size=60)
+    | st.text(max_size=20).map(str.encode)
+    | st.lists(st.sampled_from([b"\\", b"x", b"f", b"0", b"\xff"])).map(b"".join)
+)
+def test_a_topic_can_be_had_back(topic: bytes) -> None:
+    text = topic_text(topic)
+    assert topic_bytes(text) == topic
+    assert not re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", text)
+
+
+def test_brackets_say_where_the_text_ends() -> None:
+    assert bracketed("a]b") == "3[a]b]"

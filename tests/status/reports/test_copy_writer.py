@@ -1,0 +1,130 @@
+"""The thread that writes copies to files."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from threading import Event
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bruce_mp.discards.file_line import DiscardLine, LineEvent, parse_line
+from bruce_mp.status.reports.copy_writer import WAITING_BYTES, CopyWriter, DiscardFile
+from bruce_mp.status.reports.rolling_file import FileTroubleError, RollingFile
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.message_copies import Copy, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pytest
+
+
+class Debug:
+    """A copy file that stores copies after the test releases it."""
+
+    def __init__(self) -> None:
+        self.may = Event()
+        self.copies: list[Copy] = []
+
+    def write(self, copies: Sequence[Copy]) -> None:
+        assert self.may.wait(20)
+        if not copies[0].key:
+            raise FileTroubleError("/debug cannot be written: it is Sunday.")
+        self.copies += copies
+
+
+class Made:
+    def __init__(self, path: Path | None) -> None:
+        self.counted: Tally[Counter] = Tally()
+        self.debug = Debug()
+        discards = DiscardFile(RollingFile(path, 10_000, 10_000, lambda: 1), self._count) if path else None
+        self.writer = CopyWriter(discards, self.debug, self._count)
+
+    def _count(self, counter: Counter, amount: int = 1) -> None:
+        self.counted[counter] += amount
+
+    def offer(self, *copies: Copy) -> None:
+        self.writer.offer(msgspec.msgpack.encode(copies))
+
+    def write_all(self) -> None:
+        self.debug.may.set()
+        self.writer.start()
+        self.writer.stop()
+
+
+def copy_of(target: Target, info: str = "", value: bytes = b"v", key: bytes = b"k") -> Copy:
+    return Copy(target, 10, 20, info, b"t\xff\n", key, value, 7)
+
+
+def test_each_copy_goes_to_its_file(tmp_path: Path) -> None:
+    made = Made(tmp_path / "log")
+    made.offer(copy_of(Target.DISCARDS, "NO_MEM"), copy_of(Target.MSG_SEND), copy_of(Target.DISCARDS))
+    made.write_all()
+    lines = [parse_line(line) for line in (tmp_path / "log").read_bytes().splitlines()]
+    rest = (b"t\xff\n", b"k", b"v", 7)
+    assert lines == [
+        DiscardLine(10, 20, LineEvent.DISCARD, "NO_MEM", *rest),
+        DiscardLine(10, 20, LineEvent.DUPLICATE, "NONE", *rest),
+    ]
+    assert made.debug.copies == [copy_of(Target.MSG_SEND)]
+    assert +made.counted == {Counter.DiscardLogLine: 2}
+
+
+def test_trouble_is_told_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "log").mkdir()
+    made = Made(tmp_path / "log")
+    made.offer(*[copy_of(Target.DISCARDS)] * 3)
+    made.offer(copy_of(Target.MSG_SEND, key=b""))
+    made.offer(copy_of(Target.MSG_SEND))
+    made.write_all()
+    assert +made.counted == {Counter.MsgCopyLost: 3}
+    assert "Is a directory" in caplog.text
+    assert "it is Sunday" in caplog.text
+    assert len(made.debug.copies) == 1
+
+
+def test_a_file_that_can_be_written_again_is(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    made = Made(tmp_path / "log")
+    made.writer.start()
+    made.debug.may.set()
+    made.offer(copy_of(Target.DISCARDS))
+    made.offer(copy_of(Target.MSG_SEND))
+    while not made.debug.copies:
+        pass
+    (tmp_path / "log").rmdir()
+    made.offer(copy_of(Target.DISCARDS))
+    made.writer.stop()
+    assert len((tmp_path / "log").read_bytes().splitlines()) == 1
+    assert +made.counted == {Counter.MsgCopyLost: 1, Counter.DiscardLogLine: 1}
+
+
+def test_without_a_discard_file_there_is_none(tmp_path: Path) -> None:
+    made = Made(None)
+    made.offer(copy_of(Target.DISCARDS))
+    made.write_all()
+    assert not list(tmp_path.iterdir())
+
+
+def test_bytes_that_are_no_copies_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = Made(tmp_path / "log")
+    made.writer.offer(b"\xc1")
+    made.offer(copy_of(Target.DISCARDS))
+    made.write_all()
+    assert "cannot be read" in caplog.text
+    assert made.counted[Counter.DiscardLogLine] == 1
+
+
+def test_a_slow_disk_fills_no_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = Made(tmp_path / "log")
+    made.writer.start()
+    large = copy_of(Target.MSG_SEND, value=bytes(WAITING_BYTES // 2))
+    for _ in range(4):
+        made.offer(large)
+    assert made.counted[Counter.MsgCopyLost] == 3
+    assert "faster than the disk" in caplog.text
+    made.debug.may.set()
+    made.writer.stop()
+    assert made.debug.copies == [large]

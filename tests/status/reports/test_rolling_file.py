@@ -1,0 +1,137 @@
+"""The rotated file: sizes, names, modes, and disk errors."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.status.reports.rolling_file import FileTroubleError, RollingFile
+from support.full_disk import files_end_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW_MS = 1_800_000_000_000
+LINE = b"0123456\n"
+
+
+def made(path: Path, max_size: int = 20, max_archive: int = 1000) -> RollingFile:
+    return RollingFile(path, max_size, max_archive, lambda: NOW_MS)
+
+
+def rolled(path: Path) -> list[str]:
+    return sorted(each.name for each in path.parent.iterdir() if each != path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "of" / "ours" / "discard.log"
+
+
+def test_the_directory_is_made_with_its_parents(path: Path) -> None:
+    made(path).write([LINE])
+    assert path.read_bytes() == LINE
+
+
+def test_a_line_that_would_not_fit_goes_into_a_new_file(path: Path) -> None:
+    file = made(path)
+    file.write([LINE] * 5)
+    assert path.read_bytes() == LINE
+    assert rolled(path) == [f"discard.log.{NOW_MS}", f"discard.log.{NOW_MS + 1}"]
+    assert {each.read_bytes() for each in path.parent.iterdir() if each != path} == {LINE * 2}
+
+
+def test_a_line_larger_than_a_file_has_one_to_itself(path: Path) -> None:
+    made(path).write([LINE, b"x" * 50 + b"\n", LINE])
+    assert path.read_bytes() == LINE
+    assert len(rolled(path)) == 2
+
+
+def test_a_full_file_is_rolled_at_the_start(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(21))
+    made(path).prepare()
+    assert path.stat().st_size == 0
+    assert rolled(path) == [f"discard.log.{NOW_MS}"]
+
+
+def test_one_that_has_room_goes_on(path: Path) -> None:
+    made(path).write([LINE])
+    made(path).write([LINE])
+    assert path.read_bytes() == LINE * 2
+
+
+def test_the_oldest_go_when_the_archive_is_full(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    for number, size in ((5, 10), (40, 10), (300, 10)):
+        path.with_name(f"discard.log.{number}").write_bytes(bytes(size))
+    for name in ("discard.log.notes", "discard.log.bak.7", "other.log.1"):
+        path.with_name(name).write_bytes(bytes(1000))
+    made(path, max_archive=25).prepare()
+    assert rolled(path) == [
+        "discard.log.300",
+        "discard.log.40",
+        "discard.log.bak.7",
+        "discard.log.notes",
+        "other.log.1",
+    ]
+
+
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_nobody_else_reads_it(path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        made(path).write([LINE] * 3)
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+    assert modes == {0o660 & ~umask}
+    assert not path.parent.stat().st_mode & 0o007
+
+
+def test_one_that_is_open_to_all_is_closed_to_them(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.touch()
+    path.chmod(0o666)
+    made(path).write([LINE])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+
+
+def test_what_is_no_file_is_refused(path: Path) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(FileTroubleError, match=r"cannot be opened: Is a directory\. .* set another path"):
+        made(path).write([LINE])
+
+
+def test_a_fifo_is_refused_without_waiting_for_a_reader(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    with pytest.raises(FileTroubleError, match="cannot be opened"):
+        made(path).write([LINE])
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(FileTroubleError, match="not a regular file"):
+        made(path).write([LINE])
+    os.close(reader)
+
+
+def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileTroubleError, match="cannot be opened"):
+        made(path).write([LINE])
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_full_disk_leaves_whole_lines(path: Path) -> None:
+    file = made(path, max_size=1000)
+    with files_end_at(2 * len(LINE) + 3):
+        with pytest.raises(FileTroubleError, match="cannot be written"):
+            file.write([LINE] * 3)
+        assert path.read_bytes() == LINE * 2
+        with pytest.raises(FileTroubleError, match="cannot be written"):
+            file.write([LINE])
+    file.write([LINE])
+    assert path.read_bytes() == LINE * 3
