@@ -70,7 +70,7 @@ class Landing(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Chunks(msgspec.Struct, frozen=True):
+class ChunkUsage(msgspec.Struct, frozen=True):
     """Number of chunks by state of their headers."""
 
     bytes_each: int
@@ -96,7 +96,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     idempotence: str
     processes: list[ProcessFound]
     books: Books
-    chunks: Chunks
+    chunks: ChunkUsage
     topics: list[TopicHeld]
     landing: Landing
     damage: list[str]
@@ -151,7 +151,7 @@ def _read(salvage: Salvage) -> Inspection:
         idempotence=IDEMPOTENCE.get(slab.words[lay.SUPER_IDEMPOTENCE >> 2], "damaged"),
         processes=list(_processes(slab)),
         books=read_books(slab),
-        chunks=Chunks(lay.CHUNK_BYTES, *salvage.chunks()),
+        chunks=ChunkUsage(lay.CHUNK_BYTES, *salvage.chunks()),
         topics=_topics(salvage),
         landing=_landing(salvage),
         damage=[],

@@ -11,7 +11,7 @@ with StreamClient("/run/bruce.stream", linger=0.01) as client:
 
 from bruce_mp.client.base import Client, Stats
 from bruce_mp.client.datagram import DatagramClient
-from bruce_mp.client.failures import (
+from bruce_mp.client.errors import (
     AttemptLostError,
     ClientClosedError,
     DaemonUnreachableError,
@@ -20,7 +20,7 @@ from bruce_mp.client.failures import (
     SendError,
     SendTimeoutError,
 )
-from bruce_mp.client.flushing import FlushError, Outcome
+from bruce_mp.client.flush import FlushError, Outcome
 from bruce_mp.client.stream import StreamClient, TcpClient
 
 __all__ = [

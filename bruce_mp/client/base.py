@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 from weakref import WeakSet
 
-from bruce_mp.client.failures import MessageTooLargeError, SendError
+from bruce_mp.client.errors import MessageTooLargeError, SendError
 from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
 
 if TYPE_CHECKING:

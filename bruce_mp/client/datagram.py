@@ -14,7 +14,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.client.base import Client, check_path, new_socket
-from bruce_mp.client.failures import MessageTooLargeError, SendError, SendTimeoutError, explain
+from bruce_mp.client.errors import MessageTooLargeError, SendError, SendTimeoutError, explain
 
 if TYPE_CHECKING:
     import os

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from bruce_mp.client.datagram import DatagramClient
-from bruce_mp.client.failures import SendError
+from bruce_mp.client.errors import SendError
 
 if TYPE_CHECKING:
     import os

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp import __version__
 from bruce_mp.client.datagram import MAX_DATAGRAM, DatagramClient
-from bruce_mp.client.failures import MessageTooLargeError
+from bruce_mp.client.errors import MessageTooLargeError
 from bruce_mp.client.stream import MAX_STREAM_MESSAGE, StreamClient, TcpClient
 from bruce_mp.errors import BruceError, ExitCode, LocalProtocolError
 from bruce_mp.protocol.client.messages import MAX_MESSAGE, MAX_TOPIC, encode_any_partition, encode_partition_key

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.client.base import Client, check_path
 from bruce_mp.client.deadline import Deadline
-from bruce_mp.client.failures import (
+from bruce_mp.client.errors import (
     AttemptLostError,
     ClientClosedError,
     MessageRefusedError,
     SendError,
     SendTimeoutError,
 )
-from bruce_mp.client.flushing import FlushError, Ledger, Question, read_answer
-from bruce_mp.client.link import BrokenError, Link
-from bruce_mp.client.outgoing import Outgoing
+from bruce_mp.client.flush import FlushError, FlushLedger, FlushRequest, read_answer
+from bruce_mp.client.reconnecting_link import BrokenError, Link
+from bruce_mp.client.send_buffer import Outgoing
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bruce_mp.client.base import Buffer, Errors
-    from bruce_mp.client.flushing import LevelName, Mark, Outcome
-    from bruce_mp.client.link import Address
+    from bruce_mp.client.flush import FlushMark, LevelName, Outcome
+    from bruce_mp.client.reconnecting_link import Address
 
 __all__ = ["MAX_STREAM_MESSAGE", "StreamClient", "TcpClient"]
 
@@ -100,14 +100,14 @@ class _Connected(Client):
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._outgoing = Outgoing()
-        self._ledger = Ledger()
+        self._ledger = FlushLedger()
         self._breaks = 0
         self._attempt = _Fence.NONE
         self._link = Link(self._place, self._address, self._send_buffer)
 
     def _renew(self) -> None:
         super()._renew()
-        self._link.forget()
+        self._link.abandon_after_fork()
         self._begin()
 
     # --- connecting --------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class _Connected(Client):
         done = self._outgoing.wrote(size)
         if done.bytes:
             self._breaks = 0
-            self._link.went_well()
+            self._link.reset_backoff()
             self._ledger.wrote(done.messages)
             self._count_sent(done.messages, done.bytes)
 
@@ -292,13 +292,13 @@ class _Connected(Client):
         deadline = Deadline(timeout)
         try:
             with self._locked(self._flush_lock, deadline):
-                return self._flush(Question(level, deadline), deadline)
+                return self._flush(FlushRequest(level, deadline), deadline)
         except FlushError as error:
             raise FlushError(f"{self._place}: flush: {error}", error.outcome) from error.__cause__
         except SendError as error:
             raise FlushError(f"flush: {error}") from error
 
-    def _flush(self, question: Question, deadline: Deadline) -> Outcome:
+    def _flush(self, question: FlushRequest, deadline: Deadline) -> Outcome:
         with self._locked(self._lock, deadline):
             mark = self._ask(question, deadline)
             connection, answers = self._link.begin_reading()
@@ -315,7 +315,7 @@ class _Connected(Client):
         with self._lock:
             return self._ledger.settle(mark, answer)
 
-    def _ask(self, question: Question, deadline: Deadline) -> Mark:
+    def _ask(self, question: FlushRequest, deadline: Deadline) -> FlushMark:
         self._check_open()
         self._outgoing.append(question.encode(), counts=False)
         try:

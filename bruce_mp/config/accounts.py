@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.access import Quota
     from bruce_mp.config.inputs import Input, UnixDatagram, UnixStream
 
-__all__ = ["TCP_USER", "AllowList", "Limits", "allow_list_of", "check_accounts", "gid_of", "limits_of", "uid_of"]
+__all__ = ["TCP_USER", "AllowList", "QuotaLimits", "allow_list_of", "check_accounts", "gid_of", "limits_of", "uid_of"]
 
 TCP_USER: Final = -1
 """Stands for all TCP connections together, because their users are unknown."""
@@ -36,7 +36,7 @@ class AllowList(NamedTuple):
         return uid in self.uids or not self.gids.isdisjoint(gids)
 
 
-class Limits(NamedTuple):
+class QuotaLimits(NamedTuple):
     """The most messages of a user in an interval; None for no limit."""
 
     interval_ms: int
@@ -85,10 +85,10 @@ def _known(names: Iterable[str], look_up: Callable[[str], int]) -> Iterator[int]
             yield look_up(name)
 
 
-def limits_of(config: Quota) -> Limits | None:
+def limits_of(config: Quota) -> QuotaLimits | None:
     """Return the quotas, or None if no user has one."""
     users = {uid: most or None for name, most in config.users.items() for uid in _known((name,), uid_of)}
-    limits = Limits(config.interval_ms, config.max_messages or None, config.tcp_max_messages or None, users)
+    limits = QuotaLimits(config.interval_ms, config.max_messages or None, config.tcp_max_messages or None, users)
     return limits if limits.usual or limits.tcp or any(users.values()) else None
 
 

@@ -52,7 +52,7 @@ _MODE: Final = re.compile("0[0-7]{1,3}")
 
 
 @unique
-class Kind(Enum):
+class SettingKind(Enum):
     PLAIN = auto()
     SIZE = auto()
     MODE = auto()
@@ -123,26 +123,28 @@ def _check_command(raw: object) -> object:
 
 
 KINDS: Final = {
-    Kind.PLAIN: KindRow(lambda raw: raw, show, ""),
-    Kind.SIZE: KindRow(parse_size, _show_size, "a size{range}"),
-    Kind.MODE: KindRow(_parse_mode, lambda mode: f'"{mode:04o}"', 'an octal mode as a string, for example "0222"'),
-    Kind.PATH: KindRow(lambda raw: check_path(raw, PATH_MAX), show, "an absolute path"),
-    Kind.SOCKET_PATH: KindRow(
+    SettingKind.PLAIN: KindRow(lambda raw: raw, show, ""),
+    SettingKind.SIZE: KindRow(parse_size, _show_size, "a size{range}"),
+    SettingKind.MODE: KindRow(
+        _parse_mode, lambda mode: f'"{mode:04o}"', 'an octal mode as a string, for example "0222"'
+    ),
+    SettingKind.PATH: KindRow(lambda raw: check_path(raw, PATH_MAX), show, "an absolute path"),
+    SettingKind.SOCKET_PATH: KindRow(
         lambda raw: check_path(raw, SOCKET_PATH_MAX),
         show,
         f"an absolute path of at most {SOCKET_PATH_MAX} bytes, the kernel's limit for a socket",
     ),
-    Kind.RUN_DIR: KindRow(
+    SettingKind.RUN_DIR: KindRow(
         lambda raw: check_path(raw, RUN_DIR_MAX),
         show,
         f"an absolute path of at most {RUN_DIR_MAX} bytes, so that the names of the sockets in it fit",
     ),
-    Kind.LISTEN: KindRow(_check_listen, show, '"host:port" or "unix:/path"'),
-    Kind.SERVERS: KindRow(_check_servers, show, 'a list of at least one "host:port"'),
-    Kind.COMMAND: KindRow(
+    SettingKind.LISTEN: KindRow(_check_listen, show, '"host:port" or "unix:/path"'),
+    SettingKind.SERVERS: KindRow(_check_servers, show, 'a list of at least one "host:port"'),
+    SettingKind.COMMAND: KindRow(
         _check_command, _show_command, "a list of strings, the absolute path of a program and its arguments"
     ),
-    Kind.ACCOUNTS: KindRow(_parse_accounts, show, "a list of names or numbers"),
+    SettingKind.ACCOUNTS: KindRow(_parse_accounts, show, "a list of names or numbers"),
 }
 
 
@@ -176,7 +178,7 @@ class Leaf:
     @property
     def kind(self) -> KindRow:
         """Return the row that reads and shows values of this setting."""
-        return KINDS[(self.meta.extra or {}).get("kind", Kind.PLAIN)]
+        return KINDS[(self.meta.extra or {}).get("kind", SettingKind.PLAIN)]
 
     @property
     def meaning(self) -> str:
@@ -198,7 +200,7 @@ class Leaf:
         return f" from {self._bound(self.meta.ge)} to {self._bound(self.meta.le)}"
 
     def _bound(self, value: float) -> str:
-        return format_size(int(value)) if self.kind is KINDS[Kind.SIZE] else str(value)
+        return format_size(int(value)) if self.kind is KINDS[SettingKind.SIZE] else str(value)
 
     def _allowed_plain(self) -> str:
         if get_origin(self.type) is Literal:
@@ -228,7 +230,7 @@ def leaf_of(annotation: Any) -> Leaf:
 
 def size(meaning: str, low: int = 0, high: int = GIB) -> Meta:
     """Describe a number of bytes from `low` to `high`: an integer or a string with k, m or g."""
-    return Meta(description=meaning, ge=low, le=high, extra={"kind": Kind.SIZE})
+    return Meta(description=meaning, ge=low, le=high, extra={"kind": SettingKind.SIZE})
 
 
 def count(meaning: str, low: int, high: int) -> Meta:
@@ -258,29 +260,29 @@ def pattern(meaning: str, regex: str, example: str) -> Meta:
 
 def mode(meaning: str) -> Meta:
     """Describe permission bits, written as an octal string."""
-    return Meta(description=meaning, extra={"kind": Kind.MODE})
+    return Meta(description=meaning, extra={"kind": SettingKind.MODE})
 
 
-def path(meaning: str, kind: Kind = Kind.PATH) -> Meta:
+def path(meaning: str, kind: SettingKind = SettingKind.PATH) -> Meta:
     """Describe an absolute path; `kind` limits its length."""
     return Meta(description=meaning, extra={"kind": kind})
 
 
 def listen(meaning: str) -> Meta:
     """Describe an address to listen on."""
-    return Meta(description=meaning, extra={"kind": Kind.LISTEN})
+    return Meta(description=meaning, extra={"kind": SettingKind.LISTEN})
 
 
 def servers(meaning: str) -> Meta:
     """Describe a list of at least one `host:port`."""
-    return Meta(description=meaning, min_length=1, extra={"kind": Kind.SERVERS})
+    return Meta(description=meaning, min_length=1, extra={"kind": SettingKind.SERVERS})
 
 
 def command(meaning: str) -> Meta:
     """Describe a program with its arguments."""
-    return Meta(description=meaning, min_length=1, extra={"kind": Kind.COMMAND})
+    return Meta(description=meaning, min_length=1, extra={"kind": SettingKind.COMMAND})
 
 
 def accounts(meaning: str) -> Meta:
     """Describe users or groups by name or number."""
-    return Meta(description=meaning, extra={"kind": Kind.ACCOUNTS})
+    return Meta(description=meaning, extra={"kind": SettingKind.ACCOUNTS})

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from bruce_mp.config import fields
 from bruce_mp.config.access import AllowGroups, AllowUsers, Group, Mode, Quota, User
-from bruce_mp.config.fields import LIVE, Kind, restart
+from bruce_mp.config.fields import LIVE, SettingKind, restart
 from bruce_mp.config.section import BOUND, MADE_WITH_SLAB, Section
 from bruce_mp.config.sizes import GIB, KIB, MIB
 from bruce_mp.config.timestamps import InputTimestamps
@@ -22,7 +22,7 @@ class UnixDatagram(Section, frozen=True):
     """The datagram socket: one message, one `sendto()`."""
 
     enable: Annotated[bool, fields.switch("Receive on this socket."), BOUND] = True
-    path: Annotated[str, fields.path("The socket's place in the file system.", Kind.SOCKET_PATH), BOUND] = (
+    path: Annotated[str, fields.path("The socket's place in the file system.", SettingKind.SOCKET_PATH), BOUND] = (
         "/run/bruce.dgram"
     )
     when_full: Annotated[
@@ -45,7 +45,7 @@ class UnixStream(Section, frozen=True):
     """The UNIX stream socket: messages back to back, with back-pressure."""
 
     enable: Annotated[bool, fields.switch("Accept connections on this socket."), BOUND] = False
-    path: Annotated[str, fields.path("The socket's place in the file system.", Kind.SOCKET_PATH), BOUND] = (
+    path: Annotated[str, fields.path("The socket's place in the file system.", SettingKind.SOCKET_PATH), BOUND] = (
         "/run/bruce.stream"
     )
     mode: Mode = None

@@ -8,7 +8,7 @@ from bruce_mp.config.sections import (
     Batching,
     Compression,
     CompressionConfig,
-    Daemon,
+    DaemonSection,
     Delivery,
     DiscardLog,
     Http,
@@ -17,7 +17,7 @@ from bruce_mp.config.sections import (
     MsgDebug,
     RateLimit,
     RateLimitConfig,
-    Slab,
+    SlabSection,
     TopicShare,
 )
 from bruce_mp.config.timestamps import TimestampPolicy, Timestamps
@@ -29,8 +29,8 @@ class Config(Section, frozen=True):
 
     kafka: Kafka
     input: Input = Input()
-    slab: Slab = Slab()
-    daemon: Daemon = Daemon()
+    slab: SlabSection = SlabSection()
+    daemon: DaemonSection = DaemonSection()
     timestamps: Timestamps = Timestamps()
     delivery: Delivery = Delivery()
     batching: Batching = Batching()

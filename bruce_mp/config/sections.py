@@ -20,7 +20,7 @@ from msgspec import field
 from bruce_mp.config import fields
 from bruce_mp.config.access import Group, User
 from bruce_mp.config.addresses import HostPort, UnixPath, parse_host_port, parse_listen
-from bruce_mp.config.fields import LIVE, Kind, restart
+from bruce_mp.config.fields import LIVE, SettingKind, restart
 from bruce_mp.config.limits import DAY_MS, INT32_MAX
 from bruce_mp.config.section import BOUND, MADE_WITH_SLAB, Section
 from bruce_mp.config.security import VARIABLE, Sasl, Tls
@@ -88,7 +88,7 @@ class Kafka(Section, frozen=True):
         return tuple(parse_host_port(server) for server in self.bootstrap_servers)
 
 
-class Slab(Section, frozen=True):
+class SlabSection(Section, frozen=True):
     """The buffer: one memory-mapped file that holds every message until Kafka has it."""
 
     path: (
@@ -114,7 +114,7 @@ class Slab(Section, frozen=True):
     ] = 128 * MIB
 
 
-class Daemon(Section, frozen=True):
+class DaemonSection(Section, frozen=True):
     """The daemon itself."""
 
     run_dir: Annotated[
@@ -122,7 +122,7 @@ class Daemon(Section, frozen=True):
         fields.path(
             "Directory of the sockets between the daemon's processes, created with mode 0700. Each daemon on a "
             "host needs its own.",
-            Kind.RUN_DIR,
+            SettingKind.RUN_DIR,
         ),
         restart("the daemon locks it, and its processes meet in it"),
     ] = "/run/bruce"

@@ -26,7 +26,7 @@ from bruce_mp.devbroker.codes import Code, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["HEADER", "BatchHead", "Limits", "check_records", "read_batch", "rebase", "records_of"]
+__all__ = ["HEADER", "BatchHead", "LogLimits", "check_records", "read_batch", "rebase", "records_of"]
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
 LENGTH_OVERHEAD: Final = 12  # base offset and length, which the length field excludes
@@ -78,17 +78,17 @@ class BatchHead(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MASK
 
 
-class Limits(NamedTuple):
+class LogLimits(NamedTuple):
     """Limits for checks; `strict` also parses every record."""
 
     message_max_bytes: int = 1_048_588
     strict: bool = False
 
 
-class Check(NamedTuple):
+class BatchCheck(NamedTuple):
     """Check of a batch with a readable header: condition, error code, and text."""
 
-    wrong: Callable[[BatchHead, bytes, int, Limits], bool]
+    wrong: Callable[[BatchHead, bytes, int, LogLimits], bool]
     code: Code
     text: str
 
@@ -98,35 +98,43 @@ def crc_differs(head: BatchHead, raw: bytes) -> bool:
 
 
 CHECKS: Final = (
-    Check(lambda h, *_: h.magic != MAGIC_V2, Code.INVALID_RECORD, "Produce takes only record batches of magic 2."),
-    Check(lambda h, *_: h.size < HEADER.size, Code.CORRUPT_MESSAGE, "The record batch is shorter than its header."),
-    Check(lambda h, raw, *_: h.size > len(raw), Code.INVALID_RECORD, "The record batch is cut off."),
-    Check(lambda h, raw, *_: h.size < len(raw), Code.INVALID_RECORD, "There must be one record batch per partition."),
-    Check(
+    BatchCheck(lambda h, *_: h.magic != MAGIC_V2, Code.INVALID_RECORD, "Produce takes only record batches of magic 2."),
+    BatchCheck(
+        lambda h, *_: h.size < HEADER.size, Code.CORRUPT_MESSAGE, "The record batch is shorter than its header."
+    ),
+    BatchCheck(lambda h, raw, *_: h.size > len(raw), Code.INVALID_RECORD, "The record batch is cut off."),
+    BatchCheck(
+        lambda h, raw, *_: h.size < len(raw), Code.INVALID_RECORD, "There must be one record batch per partition."
+    ),
+    BatchCheck(
         lambda h, _, version, __: h.codec == ZSTD and version < ZSTD_SINCE_PRODUCE,
         Code.UNSUPPORTED_COMPRESSION_TYPE,
         "Zstandard needs Produce version 7.",
     ),
-    Check(lambda h, *_: h.codec > ZSTD, Code.UNSUPPORTED_COMPRESSION_TYPE, "The compression type is not known."),
-    Check(lambda h, *_: h.base_offset != 0, Code.INVALID_RECORD, "The base offset of a produced batch must be 0."),
-    Check(
+    BatchCheck(lambda h, *_: h.codec > ZSTD, Code.UNSUPPORTED_COMPRESSION_TYPE, "The compression type is not known."),
+    BatchCheck(lambda h, *_: h.base_offset != 0, Code.INVALID_RECORD, "The base offset of a produced batch must be 0."),
+    BatchCheck(
         lambda h, _, __, limits: h.size > limits.message_max_bytes,
         Code.MESSAGE_TOO_LARGE,
         "The record batch is larger than message.max.bytes.",
     ),
-    Check(lambda h, raw, *_: crc_differs(h, raw), Code.CORRUPT_MESSAGE, "The CRC-32C of the batch does not match."),
-    Check(
+    BatchCheck(
+        lambda h, raw, *_: crc_differs(h, raw), Code.CORRUPT_MESSAGE, "The CRC-32C of the batch does not match."
+    ),
+    BatchCheck(
         lambda h, *_: h.records <= 0 or h.last_offset_delta != h.records - 1,
         Code.INVALID_RECORD,
         "The last offset delta does not match the number of records.",
     ),
-    Check(lambda h, *_: bool(h.attributes & CONTROL), Code.INVALID_RECORD, "Clients must not write control batches."),
-    Check(
+    BatchCheck(
+        lambda h, *_: bool(h.attributes & CONTROL), Code.INVALID_RECORD, "Clients must not write control batches."
+    ),
+    BatchCheck(
         lambda h, *_: h.producer_id >= 0 and h.base_sequence < 0,
         Code.INVALID_RECORD,
         "A batch with a producer id needs a sequence number.",
     ),
-    Check(
+    BatchCheck(
         lambda h, *_: bool(h.attributes & TRANSACTIONAL),
         Code.INVALID_TXN_STATE,
         "This broker has no transactions.",
@@ -134,7 +142,7 @@ CHECKS: Final = (
 )
 
 
-def read_batch(raw: bytes | None, version: int, limits: Limits) -> BatchHead:
+def read_batch(raw: bytes | None, version: int, limits: LogLimits) -> BatchHead:
     """Return the header of the one record batch in `raw`, the records field of a Produce request of `version`.
 
     Raises:

@@ -15,7 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid4
 
-from bruce_mp.devbroker.batch import Limits
+from bruce_mp.devbroker.batch import LogLimits
 from bruce_mp.devbroker.codes import Code, RefusedError
 from bruce_mp.devbroker.log import PartitionLog
 from bruce_mp.devbroker.retention import Retention
@@ -23,7 +23,7 @@ from bruce_mp.devbroker.retention import Retention
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["NO_LEADER", "Cluster", "Node", "Partition", "PartitionView", "Topic", "TopicView", "View"]
+__all__ = ["NO_LEADER", "Cluster", "HostedTopic", "Node", "Partition", "PartitionView", "TopicSnapshot", "View"]
 
 NO_LEADER: Final = -1
 ANY_EPOCH: Final = -1
@@ -46,7 +46,7 @@ class PartitionView(NamedTuple):
     epoch: int
 
 
-class TopicView(NamedTuple):
+class TopicSnapshot(NamedTuple):
     """Metadata of a topic; partitions by number."""
 
     name: str
@@ -58,7 +58,7 @@ class View(NamedTuple):
     """Metadata of the cluster at one moment."""
 
     nodes: tuple[Node, ...]
-    topics: Mapping[str, TopicView]
+    topics: Mapping[str, TopicSnapshot]
 
     def alive(self, broker: int) -> bool:
         return any(node.id == broker for node in self.nodes)
@@ -74,7 +74,7 @@ class Partition:
 
 
 @dataclass(slots=True)
-class Topic:
+class HostedTopic:
     """A topic: its name, Kafka's id, and its partitions by number."""
 
     name: str
@@ -85,13 +85,13 @@ class Topic:
 class Cluster:
     """State of the embedded brokers. Broker ids are 1 to `brokers`; a broker is down until `set_up`."""
 
-    def __init__(self, brokers: int, *, max_bytes: int, auto_create: int = 0, limits: Limits | None = None) -> None:
+    def __init__(self, brokers: int, *, max_bytes: int, auto_create: int = 0, limits: LogLimits | None = None) -> None:
         self.ids = range(1, brokers + 1)
         self.id = "bruce-dev-broker"
         self.auto_create = auto_create
-        self.limits = limits or Limits()
+        self.limits = limits or LogLimits()
         self.retention = Retention(max_bytes)
-        self.topics: dict[str, Topic] = {}
+        self.topics: dict[str, HostedTopic] = {}
         self._nodes: dict[int, Node] = {}
         self._producer_ids = count(FIRST_PRODUCER_ID)
         self._next_leader = 0
@@ -101,7 +101,7 @@ class Cluster:
 
     # --- topics
 
-    def add_topic(self, name: str, partitions: int) -> Topic:
+    def add_topic(self, name: str, partitions: int) -> HostedTopic:
         """Create a topic; leaders are assigned round-robin over the brokers, across topics.
 
         Raises:
@@ -114,7 +114,7 @@ class Cluster:
             raise RefusedError(
                 Code.INVALID_PARTITIONS, f"Topic {name!r} needs at least one partition, not {partitions}."
             )
-        topic = Topic(name, uuid4())
+        topic = HostedTopic(name, uuid4())
         topic.partitions = [Partition(PartitionLog(self.retention), self._take_leader()) for _ in range(partitions)]
         self.topics[name] = topic
         self._changed()
@@ -145,7 +145,7 @@ class Cluster:
         del self.topics[name]
         self._changed()
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str) -> HostedTopic:
         """Return a topic. Raise RefusedError (3) for an unknown name."""
         try:
             return self.topics[name]
@@ -227,11 +227,11 @@ class Cluster:
         self._frozen_answers -= 1
         return self._frozen
 
-    def _view_of(self, topic: Topic) -> TopicView:
+    def _view_of(self, topic: HostedTopic) -> TopicSnapshot:
         partitions = (
             PartitionView(p.leader if p.leader in self._nodes else NO_LEADER, p.epoch) for p in topic.partitions
         )
-        return TopicView(topic.name, topic.id, tuple(partitions))
+        return TopicSnapshot(topic.name, topic.id, tuple(partitions))
 
     def _changed(self) -> None:
         self._view = None

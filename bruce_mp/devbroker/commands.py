@@ -25,14 +25,14 @@ __all__ = [
     "AddPartitions",
     "AddTopic",
     "Answer",
-    "Appended",
+    "AppendedBatch",
     "AppendedSince",
     "Batches",
+    "BrokerCommand",
     "BrokerDown",
     "BrokerUp",
     "Chunk",
     "ClearFaults",
-    "Command",
     "DeleteTopic",
     "DoubleBatch",
     "DropBatch",
@@ -51,7 +51,7 @@ def tag_of(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).removeprefix("_")
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do", tag=tag_of):
+class BrokerCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do", tag=tag_of):
     """Base of all commands."""
 
     async def run(self, server: DevServer) -> Any:
@@ -75,26 +75,26 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     batches: bytes
 
 
-class Appended(msgspec.Struct, frozen=True, array_like=True):
+class AppendedBatch(msgspec.Struct, frozen=True, array_like=True):
     """A stored batch with the time of its append, in ns of the host's monotonic clock."""
 
     appended_ns: int
     batch: bytes
 
 
-class Inject(Command, frozen=True):
+class Inject(BrokerCommand, frozen=True):
     fault: Fault
 
     async def run(self, server: DevServer) -> None:
         server.faults.inject(self.fault)
 
 
-class ClearFaults(Command, frozen=True):
+class ClearFaults(BrokerCommand, frozen=True):
     async def run(self, server: DevServer) -> None:
         server.faults.clear()
 
 
-class MoveLeader(Command, frozen=True):
+class MoveLeader(BrokerCommand, frozen=True):
     """Make `broker` the leader of a partition; the next `stale` Metadata responses still name the old leader."""
 
     topic: str
@@ -107,7 +107,7 @@ class MoveLeader(Command, frozen=True):
         server.cluster.move_leader(self.topic, self.partition, self.broker)
 
 
-class BrokerDown(Command, frozen=True):
+class BrokerDown(BrokerCommand, frozen=True):
     """Close a broker.
 
     With `elect`, other brokers lead its partitions. The next `stale` Metadata responses still list it.
@@ -122,7 +122,7 @@ class BrokerDown(Command, frozen=True):
         await server.broker_down(self.broker, elect=self.elect)
 
 
-class BrokerUp(Command, frozen=True):
+class BrokerUp(BrokerCommand, frozen=True):
     """Reopen a broker on its old port, or on `port` (0: any). Return the port."""
 
     broker: int
@@ -132,7 +132,7 @@ class BrokerUp(Command, frozen=True):
         return await server.broker_up(self.broker, self.port)
 
 
-class AddTopic(Command, frozen=True):
+class AddTopic(BrokerCommand, frozen=True):
     topic: str
     partitions: int
 
@@ -140,7 +140,7 @@ class AddTopic(Command, frozen=True):
         server.cluster.add_topic(self.topic, self.partitions)
 
 
-class AddPartitions(Command, frozen=True):
+class AddPartitions(BrokerCommand, frozen=True):
     """Increase a topic's number of partitions."""
 
     topic: str
@@ -150,7 +150,7 @@ class AddPartitions(Command, frozen=True):
         server.cluster.add_partitions(self.topic, self.partitions)
 
 
-class DeleteTopic(Command, frozen=True):
+class DeleteTopic(BrokerCommand, frozen=True):
     """Remove a topic and its records."""
 
     topic: str
@@ -159,7 +159,7 @@ class DeleteTopic(Command, frozen=True):
         server.cluster.delete_topic(self.topic)
 
 
-class OnPartition(Command, frozen=True):
+class OnPartition(BrokerCommand, frozen=True):
     """Base of the commands on one partition at one offset."""
 
     topic: str
@@ -202,18 +202,18 @@ class Batches(OnPartition, frozen=True):
         return Chunk(start=log.start, end=log.end, batches=batches)
 
 
-class AppendedSince(Command, frozen=True):
-    """List all batches appended at that moment or later. Return a list of `Appended`."""
+class AppendedSince(BrokerCommand, frozen=True):
+    """List all batches appended at that moment or later. Return a list of `AppendedBatch`."""
 
     moment_ns: int
 
-    async def run(self, server: DevServer) -> list[Appended]:
+    async def run(self, server: DevServer) -> list[AppendedBatch]:
         partitions = (part for topic in server.cluster.topics.values() for part in topic.partitions)
         found = (batch for partition in partitions for batch in partition.log.appended_since(self.moment_ns))
-        return [Appended(batch.appended_ns, batch.raw) for batch in found]
+        return [AppendedBatch(batch.appended_ns, batch.raw) for batch in found]
 
 
-class PartitionCount(Command, frozen=True):
+class PartitionCount(BrokerCommand, frozen=True):
     """Return the number of partitions of a topic."""
 
     topic: str
@@ -222,14 +222,14 @@ class PartitionCount(Command, frozen=True):
         return len(server.cluster.topic(self.topic).partitions)
 
 
-class GetStatistics(Command, frozen=True):
+class GetStatistics(BrokerCommand, frozen=True):
     """Return `Statistics`."""
 
     async def run(self, server: DevServer) -> Statistics:
         return server.statistics
 
 
-class WaitUntil(Command, frozen=True):
+class WaitUntil(BrokerCommand, frozen=True):
     """Wait until all of these counters are reached, or for `seconds`. Return `Statistics` in both cases."""
 
     records: int = 0

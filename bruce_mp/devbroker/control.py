@@ -151,7 +151,7 @@ class DevBroker:
 
     def appended_since(self, moment_ns: int) -> list[tuple[int, list[StoredRecord]]]:
         """Return the records of each batch appended since that moment, with its time in ns of `time.monotonic_ns()`."""
-        found = self._ask(commands.AppendedSince(moment_ns=moment_ns), list[commands.Appended])
+        found = self._ask(commands.AppendedSince(moment_ns=moment_ns), list[commands.AppendedBatch])
         return [(some.appended_ns, list(decode_batches(some.batch))) for some in found]
 
     def statistics(self) -> Statistics:
@@ -212,10 +212,10 @@ class DevBroker:
             yield from found
             offset = found[-1].offset + 1
 
-    def _do(self, command: commands.Command) -> None:
+    def _do(self, command: commands.BrokerCommand) -> None:
         self._ask(command, type(None))
 
-    def _ask(self, command: commands.Command, kind: type[Result]) -> Result:
+    def _ask(self, command: commands.BrokerCommand, kind: type[Result]) -> Result:
         self._socket.sendall(msgspec.json.encode(command) + b"\n")
         line = self._lines.readline()
         if not line:

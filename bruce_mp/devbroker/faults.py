@@ -17,7 +17,7 @@ from bruce_mp.devbroker.codes import ApiKey
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-__all__ = ["EFFECTS", "NO_FAULTS", "Action", "Effect", "Fault", "FaultBook", "Struck", "Target"]
+__all__ = ["EFFECTS", "NO_FAULTS", "Effect", "Fault", "FaultAction", "FaultBook", "Struck", "Target"]
 
 Target = tuple[str, int]
 """(topic, partition) of a request; partition -1 if the request names only the topic."""
@@ -28,7 +28,7 @@ GARBAGE_FRAME: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\
 
 
 @unique
-class Action(StrEnum):
+class FaultAction(StrEnum):
     """Effect of a fault."""
 
     ERROR = "error"
@@ -64,7 +64,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     The fault strikes the matches nth, nth + every, nth + 2 every and so on.
     """
 
-    action: Action
+    action: FaultAction
     api: ApiKey | None = ApiKey.PRODUCE
     broker: int | None = None
     topic: str | None = None
@@ -125,17 +125,17 @@ class Effect(NamedTuple):
 
 
 EFFECTS: Final = {
-    Action.ERROR: Effect(),
-    Action.ERROR_APPENDED: Effect(),
-    Action.ACK_LOST: Effect(mangle=nothing, closes=True),
-    Action.CLOSE: Effect(handled=False, mangle=nothing, closes=True),
-    Action.HALF_FRAME: Effect(mangle=half, closes=True),
-    Action.WRONG_CORRELATION: Effect(mangle=other_correlation),
-    Action.GARBAGE_BODY: Effect(mangle=noise_body),
-    Action.GARBAGE_FRAME: Effect(mangle=no_frame),
-    Action.DELAY: Effect(),
-    Action.SILENCE: Effect(),
-    Action.THROTTLE: Effect(),
+    FaultAction.ERROR: Effect(),
+    FaultAction.ERROR_APPENDED: Effect(),
+    FaultAction.ACK_LOST: Effect(mangle=nothing, closes=True),
+    FaultAction.CLOSE: Effect(handled=False, mangle=nothing, closes=True),
+    FaultAction.HALF_FRAME: Effect(mangle=half, closes=True),
+    FaultAction.WRONG_CORRELATION: Effect(mangle=other_correlation),
+    FaultAction.GARBAGE_BODY: Effect(mangle=noise_body),
+    FaultAction.GARBAGE_FRAME: Effect(mangle=no_frame),
+    FaultAction.DELAY: Effect(),
+    FaultAction.SILENCE: Effect(),
+    FaultAction.THROTTLE: Effect(),
 }
 
 
@@ -158,10 +158,10 @@ class Struck(NamedTuple):
             frame = EFFECTS[fault.action].mangle(frame)
         return frame
 
-    def milliseconds(self, action: Action) -> int:
+    def milliseconds(self, action: FaultAction) -> int:
         return sum(fault.ms for fault in self.faults if fault.action is action)
 
-    def error(self, action: Action, topic: str | None = None, partition: int | None = None) -> int:
+    def error(self, action: FaultAction, topic: str | None = None, partition: int | None = None) -> int:
         """Return the code that a fault of `action` sets for this part of the request, or 0."""
         wanted = (f.code for f in self.faults if f.action is action and f.meets(topic, partition))
         return next(wanted, 0)

@@ -15,7 +15,7 @@ import sys
 from asyncio import StreamReader, StreamWriter
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.devbroker.batch import Limits
+from bruce_mp.devbroker.batch import LogLimits
 from bruce_mp.devbroker.cluster import Cluster
 from bruce_mp.devbroker.codes import RefusedError
 from bruce_mp.devbroker.commands import carry_out
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
 
 def make_server(options: argparse.Namespace) -> DevServer:
     """Create the server with its topics. Raise RefusedError for an invalid topic."""
-    limits = Limits(options.message_max_bytes, options.strict)
+    limits = LogLimits(options.message_max_bytes, options.strict)
     cluster = Cluster(options.brokers, max_bytes=options.max_bytes, auto_create=options.auto_create, limits=limits)
     for name, partitions in options.topic:
         cluster.add_topic(name, partitions)

@@ -18,12 +18,12 @@ from typing import Final, NamedTuple
 from bruce_mp.devbroker.batch import SEQUENCE_MASK, BatchHead
 from bruce_mp.devbroker.codes import Code, RefusedError
 
-__all__ = ["REMEMBERED", "Appended", "ProducerStates"]
+__all__ = ["REMEMBERED", "AppendedSequence", "ProducerStates"]
 
 REMEMBERED: Final = 5  # Kafka's number, which limits an idempotent producer to five requests in flight
 
 
-class Appended(NamedTuple):
+class AppendedSequence(NamedTuple):
     """An appended batch."""
 
     first_sequence: int
@@ -32,23 +32,23 @@ class Appended(NamedTuple):
     max_timestamp: int
 
 
-class Producer:
+class ProducerEntry:
     """Last batches of one producer in one partition; never empty in the table."""
 
     __slots__ = ("epoch", "recent")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.recent: deque[Appended] = deque(maxlen=REMEMBERED)
+        self.recent: deque[AppendedSequence] = deque(maxlen=REMEMBERED)
 
 
 class ProducerStates:
     """State of all producers of one partition. Batches without a producer id are not checked."""
 
     def __init__(self) -> None:
-        self._producers: dict[int, Producer] = {}
+        self._producers: dict[int, ProducerEntry] = {}
 
-    def original_of(self, head: BatchHead) -> Appended | None:
+    def original_of(self, head: BatchHead) -> AppendedSequence | None:
         """Return the remembered batch that `head` repeats, or None."""
         producer = self._producers.get(head.producer_id)
         if producer is None or producer.epoch != head.producer_epoch:
@@ -79,11 +79,13 @@ class ProducerStates:
             return
         producer = self._producers.get(head.producer_id)
         if producer is None or producer.epoch != head.producer_epoch:
-            producer = self._producers[head.producer_id] = Producer(head.producer_epoch)
-        producer.recent.append(Appended(head.base_sequence, head.last_sequence, base_offset, head.max_timestamp))
+            producer = self._producers[head.producer_id] = ProducerEntry(head.producer_epoch)
+        producer.recent.append(
+            AppendedSequence(head.base_sequence, head.last_sequence, base_offset, head.max_timestamp)
+        )
 
     @staticmethod
-    def _expected(producer: Producer, epoch: int) -> int:
+    def _expected(producer: ProducerEntry, epoch: int) -> int:
         if epoch != producer.epoch:
             return 0
         return (producer.recent[-1].last_sequence + 1) & SEQUENCE_MASK

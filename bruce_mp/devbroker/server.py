@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bruce_mp.devbroker.apis import APIS, Context, api_versions
 from bruce_mp.devbroker.codes import ApiKey
-from bruce_mp.devbroker.faults import Action, FaultBook, Struck
+from bruce_mp.devbroker.faults import FaultAction, FaultBook, Struck
 from bruce_mp.devbroker.statistics import Statistics
 from bruce_mp.devbroker.wire import FRAME_LENGTH, Incoming, decode, encode, frame_length
 from bruce_mp.errors import RemoteProtocolError
@@ -221,14 +221,14 @@ class Listener:
         """Return the response bytes, possibly none, after the delays and silences of faults."""
         server = self._server
         server.count_request(incoming, struck)
-        self._hush(struck.milliseconds(Action.SILENCE))
+        self._hush(struck.milliseconds(FaultAction.SILENCE))
         await self._silence()
         response = await self._respond(incoming, struck) if struck.handled else None
         if struck.faults or incoming.api.key is not ApiKey.FETCH:
             server.pulse.beat()
         if response is None:
             return b""
-        frame = encode(response, incoming.correlation_id, struck.milliseconds(Action.THROTTLE))
+        frame = encode(response, incoming.correlation_id, struck.milliseconds(FaultAction.THROTTLE))
         await asyncio.sleep(self._delay(incoming, struck) / 1000)
         await self._silence()
         return struck.mangle(frame)
@@ -249,7 +249,7 @@ class Listener:
 
     def _delay(self, incoming: Incoming, struck: Struck) -> int:
         own = self._server.ack_delay_ms if incoming.api.key is ApiKey.PRODUCE else 0
-        return own + struck.milliseconds(Action.DELAY)
+        return own + struck.milliseconds(FaultAction.DELAY)
 
     def _hush(self, milliseconds: int) -> None:
         now = asyncio.get_running_loop().time()

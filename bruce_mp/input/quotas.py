@@ -24,7 +24,7 @@ from bruce_mp.slab.sender_usage import SenderSums, SenderTable
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from bruce_mp.config.accounts import AllowList, Limits
+    from bruce_mp.config.accounts import AllowList, QuotaLimits
     from bruce_mp.config.inputs import Input
     from bruce_mp.slab.file import Slab
 
@@ -46,7 +46,7 @@ class SenderRules(NamedTuple):
 
     section: str
     allowed: AllowList | None
-    limits: Limits | None
+    limits: QuotaLimits | None
 
     @property
     def any(self) -> bool:

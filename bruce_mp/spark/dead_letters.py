@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from bruce_mp.spark.ledger import Attempt
+    from bruce_mp.spark.ledger import TaskAttempt
 
 __all__ = ["DeadLetters"]
 
@@ -21,7 +21,7 @@ __all__ = ["DeadLetters"]
 class DeadLetters:
     """The dead letters of one attempt below `uri`; without a URI, none can be written."""
 
-    def __init__(self, uri: str | None, attempt: Attempt) -> None:
+    def __init__(self, uri: str | None, attempt: TaskAttempt) -> None:
         self._uri = uri
         self._attempt = attempt
         self._writer: pq.ParquetWriter | None = None

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from bruce_mp.spark.ledger import MINUTE_MS
 
-__all__ = ["LONGEST_HEADERS", "STAMP_KEY", "Encoder", "Rows", "lengths"]
+__all__ = ["LONGEST_HEADERS", "STAMP_KEY", "MessageEncoder", "Rows", "lengths"]
 
 STAMP_KEY: Final = b"bruce.stamp"
 LONGEST_HEADERS: Final = 65_535
@@ -82,7 +82,7 @@ class Rows:
 
 
 @dataclass
-class _Pieces:
+class _MessagePieces:
     """The pieces of a message in order; neighbouring fixed fields become one piece."""
 
     rows: int
@@ -142,7 +142,7 @@ def _eight_digits(numbers: Ints) -> list[Field]:
 
 
 @dataclass(frozen=True)
-class Encoder:
+class MessageEncoder:
     """An encoder for the batches of one task.
 
     `topic` applies to rows without a topic; `writer` is the writer in the stamp, or None for no stamp.
@@ -172,7 +172,7 @@ class Encoder:
         """Encode `rows`, which must all be valid; `sequence` is the number of the first row in the stamp."""
         if not rows.count:
             return memoryview(b"")
-        pieces = _Pieces(rows.count)
+        pieces = _MessagePieces(rows.count)
         self._start(pieces, rows)
         self._name(pieces, rows.topic)
         pieces.fixed((">i8", _milliseconds(rows.timestamp, now_ms)))
@@ -182,7 +182,7 @@ class Encoder:
             self._headers(pieces, rows, sequence, now_ms)
         return pieces.join()
 
-    def _start(self, pieces: _Pieces, rows: Rows) -> None:
+    def _start(self, pieces: _MessagePieces, rows: Rows) -> None:
         """Append Size, ApiKey, ApiVersion, Flags and PartitionKey, which only some rows may have."""
         version = (">i2", int(self._has_headers(rows.headers)))
         flags = (">i2", 0)
@@ -198,7 +198,7 @@ class Encoder:
         else:
             pieces.column(pc.if_else(pa.array(keyed), packed(rows.count, with_key), packed(rows.count, without)))
 
-    def _name(self, pieces: _Pieces, topic: pa.Array | None) -> None:
+    def _name(self, pieces: _MessagePieces, topic: pa.Array | None) -> None:
         if topic is None:
             name = self.topic or b""
             pieces.fixed((">i2", len(name)), _blob(name))
@@ -210,7 +210,7 @@ class Encoder:
         """Return the size of the record headers of each row, or one size for all rows, in bytes."""
         return self._stamp_size + (0 if rows.headers is None else lengths(rows.headers))
 
-    def _headers(self, pieces: _Pieces, rows: Rows, sequence: int, now_ms: int) -> None:
+    def _headers(self, pieces: _MessagePieces, rows: Rows, sequence: int, now_ms: int) -> None:
         pieces.fixed((">i4", self.headers_sizes(rows)))
         if rows.headers is not None:
             pieces.column(rows.headers)
@@ -237,7 +237,7 @@ class Encoder:
         return 0 if self.writer is None else 2 + len(STAMP_KEY) + 4 + _STAMP_BYTES + len(self.writer)
 
 
-def _sized(pieces: _Pieces, column: pa.Array | None) -> None:
+def _sized(pieces: _MessagePieces, column: pa.Array | None) -> None:
     """Append a length and the bytes; a null is written as empty, because the daemon treats both alike."""
     if column is None:
         pieces.fixed((">i4", 0))
@@ -255,7 +255,7 @@ def _encoded_headers(column: pa.Array) -> pa.Array:
     """Encode each row's headers as int16 key size, key, int32 value size (-1: null), value, one behind the other."""
     flat = pc.list_flatten(column)
     key, value = _binary(pc.struct_field(flat, "key")), _binary(pc.struct_field(flat, "value"))
-    pieces = _Pieces(len(flat))
+    pieces = _MessagePieces(len(flat))
     pieces.fixed((">i2", lengths(key)))
     pieces.column(key)
     pieces.fixed((">i4", np.where(_valid(value), lengths(value), -1)))

@@ -17,13 +17,13 @@ from bruce_mp.spark.storage import open_directory
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["MINUTE_MS", "Attempt", "Sent", "write_ledger"]
+__all__ = ["MINUTE_MS", "Sent", "TaskAttempt", "write_ledger"]
 
 MINUTE_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class TaskAttempt:
     """The identity of a task attempt: `query` is the id of the streaming query or batch job; `batch` is -1 for batch
     jobs.
     """
@@ -47,7 +47,7 @@ class Sent:
     the daemon's answer for the whole attempt, None without a barrier.
     """
 
-    attempt: Attempt
+    attempt: TaskAttempt
     host: str
     rows: Mapping[tuple[str, int], int]
     acks: str

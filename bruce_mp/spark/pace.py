@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import Final
 
-__all__ = ["Pace"]
+__all__ = ["TaskRate"]
 
 _BURSTS_PER_SECOND: Final = 10
 _NO_LIMIT: Final = 2**31
 
 
-class Pace:
+class TaskRate:
     """A limit on records per second: `wait(n)` returns when n more may be sent, at once without a rate.
 
     No burst follows other work of the task: each wait counts from the last one.

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 
 from bruce_mp.spark.columns import check_columns
 from bruce_mp.spark.errors import OptionError
-from bruce_mp.spark.ledger import Attempt, Sent, write_ledger
+from bruce_mp.spark.ledger import Sent, TaskAttempt, write_ledger
 from bruce_mp.spark.options import SinkOptions, parse_options
 
 if TYPE_CHECKING:
@@ -107,13 +107,13 @@ def _run(options: SinkOptions, batches: Iterator[RecordBatch], job: str | None) 
     return Commit(run_task(options, _attempt(job), until_the_end(batches)))
 
 
-def _attempt(job: str | None) -> Attempt:
+def _attempt(job: str | None) -> TaskAttempt:
     context = TaskContext.get()
     if context is None:
         raise OptionError("The data source 'bruce' can be written only by Spark's tasks.")
     query = job or context.getLocalProperty(_QUERY) or "unknown"
     batch = NO_BATCH if job else int(context.getLocalProperty(_BATCH) or NO_BATCH)
-    return Attempt(query, batch, context.partitionId(), context.attemptNumber())
+    return TaskAttempt(query, batch, context.partitionId(), context.attemptNumber())
 
 
 def _enter(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], name: str) -> None:

@@ -18,11 +18,11 @@ from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, Level
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.spark.channel import Channel
 from bruce_mp.spark.dead_letters import DeadLetters
-from bruce_mp.spark.encode import LONGEST_HEADERS, Encoder, Rows, lengths
+from bruce_mp.spark.encode import LONGEST_HEADERS, MessageEncoder, Rows, lengths
 from bruce_mp.spark.errors import RowError, TaskError
-from bruce_mp.spark.ledger import MINUTE_MS, Attempt, Sent
+from bruce_mp.spark.ledger import MINUTE_MS, Sent, TaskAttempt
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
-from bruce_mp.spark.pace import Pace
+from bruce_mp.spark.pace import TaskRate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,7 +35,7 @@ _LEVELS: Final = {Acks.RECEIVED: Level.RECEIVED, Acks.DELIVERED: Level.DELIVERED
 _TOPIC_MAX: Final = 249
 
 
-def run_task(options: SinkOptions, attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> Sent:
+def run_task(options: SinkOptions, attempt: TaskAttempt, batches: Iterable[pa.RecordBatch]) -> Sent:
     """Send all rows of a task, and wait for the acknowledgement that `options.acks` names.
 
     Raise `RowError` for a row that cannot be a message if there is no dead-letter path.  Raise `TaskError` when the
@@ -57,12 +57,12 @@ def run_task(options: SinkOptions, attempt: Attempt, batches: Iterable[pa.Record
 class _Task:
     """The state of a running task: encoder, pace and counts of sent rows."""
 
-    def __init__(self, options: SinkOptions, attempt: Attempt) -> None:
+    def __init__(self, options: SinkOptions, attempt: TaskAttempt) -> None:
         self._options = options
         self._attempt = attempt
         topic = None if options.topic is None else options.topic.encode()
-        self._encoder = Encoder(topic, attempt.writer.encode() if options.stamp else None)
-        self._pace = Pace(options.max_records_per_second)
+        self._encoder = MessageEncoder(topic, attempt.writer.encode() if options.stamp else None)
+        self._pace = TaskRate(options.max_records_per_second)
         self._has_begun = False
         self._sent = 0
         self._rows: Counter[tuple[str, int]] = Counter()

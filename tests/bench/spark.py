@@ -23,7 +23,7 @@ import psutil
 from bench.machine import OthersLoad
 from bruce_mp.spark.audit.messages import READER, read_topics
 from bruce_mp.spark.audit.run import Audit, compare, land
-from bruce_mp.spark.ledger import Attempt, Sent, write_ledger
+from bruce_mp.spark.ledger import Sent, TaskAttempt, write_ledger
 from bruce_mp.spark.session import start_session
 from support import processes
 from support.daemon import Daemon
@@ -175,7 +175,7 @@ def put_stamped(bench: Bench, records: int, ledger: str) -> None:
     sink = frame.write.format("kafka").option("topic", AUDITED).option("includeHeaders", "true").mode("append")
     sink.option("kafka.bootstrap.servers", bench.kafka.bootstrap).options(**TUNED).save()
     counts = {(AUDITED, now - now % 60_000): records // PARTS}
-    rows = [Sent(Attempt(WRITER, -1, part, 0), "host", counts, "delivered", stamped=True) for part in range(PARTS)]
+    rows = [Sent(TaskAttempt(WRITER, -1, part, 0), "host", counts, "delivered", stamped=True) for part in range(PARTS)]
     write_ledger(ledger, rows)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.config.access import Quota
-from bruce_mp.config.accounts import TCP_USER, AllowList, Limits, allow_list_of, check_accounts, limits_of
+from bruce_mp.config.accounts import TCP_USER, AllowList, QuotaLimits, allow_list_of, check_accounts, limits_of
 from bruce_mp.config.inputs import Input, UnixDatagram, UnixStream
 from bruce_mp.errors import StartError
 
@@ -57,7 +57,7 @@ def test_limits() -> None:
     assert limits_of(Quota()) is None
     assert limits_of(Quota(max_messages=0, users={ROOT: 0})) is None
     limits = limits_of(Quota(interval_ms=50, max_messages=10, tcp_max_messages=7, users={ROOT: 0, "5": 3, "gone": 1}))
-    assert limits == Limits(50, 10, 7, {0: None, 5: 3})
+    assert limits == QuotaLimits(50, 10, 7, {0: None, 5: 3})
     assert [limits.of(user) for user in (0, 5, 6, TCP_USER)] == [None, 3, 10, 7]
 
 

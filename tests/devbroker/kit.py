@@ -11,7 +11,7 @@ from kafka.protocol.producer import ProduceRequest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from bruce_mp.devbroker.apis import APIS, Context
-from bruce_mp.devbroker.batch import HEADER, BatchHead, Limits
+from bruce_mp.devbroker.batch import HEADER, BatchHead, LogLimits
 from bruce_mp.devbroker.cluster import Cluster
 from bruce_mp.devbroker.faults import NO_FAULTS, Struck
 from bruce_mp.devbroker.statistics import Statistics
@@ -67,7 +67,7 @@ class Desk:
     """Brokers without sockets: requests and responses are encoded and decoded, as on a connection."""
 
     def __init__(
-        self, *, brokers: int = 1, auto_create: int = 0, limits: Limits | None = None, max_bytes: int = 1 << 24
+        self, *, brokers: int = 1, auto_create: int = 0, limits: LogLimits | None = None, max_bytes: int = 1 << 24
     ) -> None:
         self.cluster = Cluster(brokers, max_bytes=max_bytes, auto_create=auto_create, limits=limits)
         for broker in self.cluster.ids:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import google_crc32c
 import pytest
 
-from bruce_mp.devbroker.batch import HEADER, BatchHead, Limits, read_batch, rebase, records_of
+from bruce_mp.devbroker.batch import HEADER, BatchHead, LogLimits, read_batch, rebase, records_of
 from bruce_mp.devbroker.codes import Code, RefusedError
 from devbroker.kit import head_of, make_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LIMITS = Limits(message_max_bytes=2000, strict=False)
+LIMITS = LogLimits(message_max_bytes=2000, strict=False)
 
 
 def rewritten(**fields: int) -> bytes:
@@ -65,9 +65,9 @@ def test_wrong_batches_are_refused(name: str) -> None:
 
 def test_the_limit_counts_the_whole_batch() -> None:
     raw = make_batch(3)
-    assert read_batch(raw, 9, Limits(message_max_bytes=len(raw))).records == 3
+    assert read_batch(raw, 9, LogLimits(message_max_bytes=len(raw))).records == 3
     with pytest.raises(RefusedError):
-        read_batch(raw, 9, Limits(message_max_bytes=len(raw) - 1))
+        read_batch(raw, 9, LogLimits(message_max_bytes=len(raw) - 1))
 
 
 def test_zstd_needs_version_7() -> None:
@@ -81,7 +81,7 @@ def test_zstd_needs_version_7() -> None:
 @pytest.mark.parametrize("codec", range(5))
 def test_every_codec_is_read_strictly_and_decoded(codec: int) -> None:
     raw = make_batch(50, codec=codec)
-    assert read_batch(raw, 9, Limits(strict=True)).records == 50
+    assert read_batch(raw, 9, LogLimits(strict=True)).records == 50
     assert [(r.offset, r.key, r.value) for r in records_of(raw)] == [(i, b"key%d" % i, b"value") for i in range(50)]
 
 
@@ -89,14 +89,14 @@ def test_only_strict_looks_at_the_records() -> None:
     raw = rewritten(records=4, last_offset_delta=3)
     assert read_batch(raw, 9, LIMITS).records == 4
     with pytest.raises(RefusedError) as refusal:
-        read_batch(raw, 9, Limits(strict=True))
+        read_batch(raw, 9, LogLimits(strict=True))
     assert refusal.value.code == Code.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_strict_refuses_a_body_that_is_not_of_its_codec(codec: int) -> None:
     with pytest.raises(RefusedError):
-        read_batch(rewritten(attributes=codec), 9, Limits(strict=True))
+        read_batch(rewritten(attributes=codec), 9, LogLimits(strict=True))
 
 
 def test_rebase_keeps_the_checksum() -> None:

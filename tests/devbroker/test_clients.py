@@ -14,7 +14,7 @@ from kafka.admin import KafkaAdminClient, NewPartitions, NewTopic
 from kafka.errors import InvalidPartitionsError, UnknownTopicOrPartitionError
 
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.devbroker.faults import Action, Fault
+from bruce_mp.devbroker.faults import Fault, FaultAction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,9 +110,9 @@ def test_librdkafka_writes_with_every_codec(broker: DevBroker, codec: str) -> No
 
 def test_an_idempotent_producer_survives_lost_acks_and_errors_without_duplicates(broker: DevBroker) -> None:
     before = broker.statistics()
-    broker.inject(Fault(action=Action.ACK_LOST, topic="hits", nth=2, every=5, times=3))
-    broker.inject(Fault(action=Action.ERROR_APPENDED, code=7, topic="hits", nth=3, every=4, times=3))
-    broker.inject(Fault(action=Action.ERROR, code=19, topic="hits", nth=4, every=4, times=3))
+    broker.inject(Fault(action=FaultAction.ACK_LOST, topic="hits", nth=2, every=5, times=3))
+    broker.inject(Fault(action=FaultAction.ERROR_APPENDED, code=7, topic="hits", nth=3, every=4, times=3))
+    broker.inject(Fault(action=FaultAction.ERROR, code=19, topic="hits", nth=4, every=4, times=3))
     values = numbered(3000)
     assert send_with_librdkafka(broker, values, retry_backoff_ms=10, batch_num_messages=50) == []
     assert values_of(broker) == Counter(values)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from bruce_mp.devbroker.codes import ApiKey
-from bruce_mp.devbroker.faults import EFFECTS, NO_FAULTS, Action, Fault, FaultBook
+from bruce_mp.devbroker.faults import EFFECTS, NO_FAULTS, Fault, FaultAction, FaultBook
 
 FRAME = b"\0\0\0\x0c" + b"\0\0\0\x07" + b"answer.."
 HITS = [("hits", 0)]
@@ -34,7 +34,7 @@ def strikes(fault: Fault, requests: int, **where: Any) -> list[int]:
     ],
 )
 def test_when(when: dict[str, Any], expected: list[int]) -> None:
-    assert strikes(Fault(action=Action.CLOSE, **when), 10) == expected
+    assert strikes(Fault(action=FaultAction.CLOSE, **when), 10) == expected
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_when(when: dict[str, Any], expected: list[int]) -> None:
     ],
 )
 def test_match(match: dict[str, Any], where: dict[str, Any], meets: bool) -> None:
-    assert bool(strikes(Fault(action=Action.CLOSE, **match), 1, **where)) is meets
+    assert bool(strikes(Fault(action=FaultAction.CLOSE, **match), 1, **where)) is meets
 
 
 def test_only_matches_count() -> None:
     book = FaultBook()
-    book.inject(Fault(action=Action.CLOSE, topic="hits", nth=2))
+    book.inject(Fault(action=FaultAction.CLOSE, topic="hits", nth=2))
     requests = [[("other", 0)], [("hits", 0)], [("other", 0)], [("hits", 1)]]
     struck = [bool(book.strike(ApiKey.PRODUCE, 1, partial(iter, targets)).faults) for targets in requests]
     assert struck == [False, False, False, True]
@@ -66,24 +66,24 @@ def test_only_matches_count() -> None:
 
 def test_an_error_is_for_the_matching_partitions_only() -> None:
     book = FaultBook()
-    book.inject(Fault(action=Action.ERROR, code=6, topic="hits", partition=1))
-    book.inject(Fault(action=Action.ERROR_APPENDED, code=7))
+    book.inject(Fault(action=FaultAction.ERROR, code=6, topic="hits", partition=1))
+    book.inject(Fault(action=FaultAction.ERROR_APPENDED, code=7))
     struck = book.strike(ApiKey.PRODUCE, 1, lambda: [("hits", 0), ("hits", 1)])
-    assert [struck.error(Action.ERROR, "hits", partition) for partition in (0, 1)] == [0, 6]
-    assert [struck.error(Action.ERROR_APPENDED, "hits", partition) for partition in (0, 1)] == [7, 7]
+    assert [struck.error(FaultAction.ERROR, "hits", partition) for partition in (0, 1)] == [0, 6]
+    assert [struck.error(FaultAction.ERROR_APPENDED, "hits", partition) for partition in (0, 1)] == [7, 7]
 
 
 @pytest.mark.parametrize(
     ("action", "sent"),
     [
-        (Action.ERROR, FRAME),
-        (Action.ACK_LOST, b""),
-        (Action.HALF_FRAME, FRAME[:8]),
-        (Action.WRONG_CORRELATION, b"\0\0\0\x0c\x40\0\0\x07answer.."),
-        (Action.GARBAGE_BODY, FRAME[:8] + b"\xff" * 8),
+        (FaultAction.ERROR, FRAME),
+        (FaultAction.ACK_LOST, b""),
+        (FaultAction.HALF_FRAME, FRAME[:8]),
+        (FaultAction.WRONG_CORRELATION, b"\0\0\0\x0c\x40\0\0\x07answer.."),
+        (FaultAction.GARBAGE_BODY, FRAME[:8] + b"\xff" * 8),
     ],
 )
-def test_bytes_of_the_answer(action: Action, sent: bytes) -> None:
+def test_bytes_of_the_answer(action: FaultAction, sent: bytes) -> None:
     book = FaultBook()
     book.inject(Fault(action=action))
     assert book.strike(ApiKey.PRODUCE, 1, lambda: HITS).mangle(FRAME) == sent
@@ -91,23 +91,23 @@ def test_bytes_of_the_answer(action: Action, sent: bytes) -> None:
 
 def test_faults_add_up() -> None:
     book = FaultBook()
-    book.inject(Fault(action=Action.DELAY, ms=20))
-    book.inject(Fault(action=Action.DELAY, ms=30))
-    book.inject(Fault(action=Action.ACK_LOST))
+    book.inject(Fault(action=FaultAction.DELAY, ms=20))
+    book.inject(Fault(action=FaultAction.DELAY, ms=30))
+    book.inject(Fault(action=FaultAction.ACK_LOST))
     struck = book.strike(ApiKey.PRODUCE, 1, lambda: HITS)
-    assert (struck.milliseconds(Action.DELAY), struck.handled, struck.closes) == (50, True, True)
+    assert (struck.milliseconds(FaultAction.DELAY), struck.handled, struck.closes) == (50, True, True)
     assert book.strike(ApiKey.PRODUCE, 1, lambda: HITS) == NO_FAULTS
 
 
 def test_clearing_disarms() -> None:
     book = FaultBook()
-    book.inject(Fault(action=Action.CLOSE, times=None))
+    book.inject(Fault(action=FaultAction.CLOSE, times=None))
     book.clear()
     assert book.strike(ApiKey.PRODUCE, 1, lambda: HITS) == NO_FAULTS
 
 
 def test_every_action_has_an_effect() -> None:
-    assert set(EFFECTS) == set(Action)
+    assert set(EFFECTS) == set(FaultAction)
 
 
 @pytest.mark.parametrize("wrong", [b'{"action":"close","nth":0}', b'{"action":"no"}', b'{"action":"close","odd":1}'])

@@ -18,7 +18,7 @@ from kafka.protocol.metadata import (
 
 from bruce_mp.devbroker.apis import APIS
 from bruce_mp.devbroker.codes import Code
-from bruce_mp.devbroker.faults import Action, Fault, Struck
+from bruce_mp.devbroker.faults import Fault, FaultAction, Struck
 from devbroker.kit import Desk
 
 Wanted = MetadataRequest.MetadataRequestTopic
@@ -94,7 +94,7 @@ def test_a_leader_that_is_down(desk: Desk) -> None:
 
 def test_a_scripted_error_is_for_its_topic(desk: Desk) -> None:
     desk.cluster.add_topic("other", 1)
-    struck = Struck((Fault(action=Action.ERROR, code=29, topic="hits"),))
+    struck = Struck((Fault(action=FaultAction.ERROR, code=29, topic="hits"),))
     assert codes(ask(desk, ["hits", "other"], struck=struck)) == {"hits": 29, "other": 0}
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceResponse
 
-from bruce_mp.devbroker.batch import Limits
+from bruce_mp.devbroker.batch import LogLimits
 from bruce_mp.devbroker.codes import Code
-from bruce_mp.devbroker.faults import Action, Fault, Struck
+from bruce_mp.devbroker.faults import Fault, FaultAction, Struck
 from bruce_mp.errors import RemoteProtocolError
 from devbroker.kit import Desk, make_batch, produce
 
@@ -53,7 +53,7 @@ def test_the_new_leader_is_named(desk: Desk) -> None:
 
 
 def test_refused_batches_are_not_appended() -> None:
-    desk = Desk(limits=Limits(message_max_bytes=200))
+    desk = Desk(limits=LogLimits(message_max_bytes=200))
     desk.cluster.add_topic("hits", 1)
     corrupt = make_batch()[:-1] + b"\xff"
     codes = [send(desk, batch).error_code for batch in (corrupt, make_batch(1, value=b"x" * 200), None)]
@@ -98,8 +98,8 @@ def test_other_acks_are_refused(desk: Desk) -> None:
 
 
 def test_scripted_errors_with_and_without_appending(desk: Desk) -> None:
-    error = Struck((Fault(action=Action.ERROR, code=19, partition=0),))
-    appended = Struck((Fault(action=Action.ERROR_APPENDED, code=20),))
+    error = Struck((Fault(action=FaultAction.ERROR, code=19, partition=0),))
+    appended = Struck((Fault(action=FaultAction.ERROR_APPENDED, code=20),))
     assert send(desk, make_batch(), struck=error).error_code == 19
     assert desk.statistics.records == 0
     answer = send(desk, make_batch(), struck=appended)
@@ -109,12 +109,12 @@ def test_scripted_errors_with_and_without_appending(desk: Desk) -> None:
 
 
 def test_a_scripted_6_for_a_partition_that_does_not_exist(desk: Desk) -> None:
-    error = Struck((Fault(action=Action.ERROR, code=6),))
+    error = Struck((Fault(action=FaultAction.ERROR, code=6),))
     assert send(desk, make_batch(), partition=9, struck=error, version=10).current_leader.leader_id == -1
 
 
 def test_a_scripted_6_names_the_leader_although_it_was_appended(desk: Desk) -> None:
-    error = Struck((Fault(action=Action.ERROR_APPENDED, code=6),))
+    error = Struck((Fault(action=FaultAction.ERROR_APPENDED, code=6),))
     answer = send(desk, make_batch(), struck=error, version=10)
     assert answer.current_leader.leader_id == desk.cluster.partition("hits", 0).leader
     assert desk.statistics.records == 1

@@ -14,7 +14,7 @@ from kafka.protocol.producer import ProduceResponse
 
 from bruce_mp.devbroker.codes import ApiKey
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.devbroker.faults import GARBAGE_FRAME, Action, Fault
+from bruce_mp.devbroker.faults import GARBAGE_FRAME, Fault, FaultAction
 from devbroker.kit import RawClient, frame_of, make_batch, produce
 
 if TYPE_CHECKING:
@@ -63,24 +63,24 @@ def closed_after(client: RawClient, sent: bytes) -> bool:
 
 
 def test_an_error_without_appending(broker: DevBroker, client: RawClient) -> None:
-    broker.inject(Fault(action=Action.ERROR, code=19))
+    broker.inject(Fault(action=FaultAction.ERROR, code=19))
     assert (ask(client).error_code, stored(broker)) == (19, 0)
     assert (ask(client).error_code, stored(broker)) == (0, 2)
 
 
 def test_an_error_although_appended(broker: DevBroker, client: RawClient) -> None:
-    broker.inject(Fault(action=Action.ERROR_APPENDED, code=7))
+    broker.inject(Fault(action=FaultAction.ERROR_APPENDED, code=7))
     assert (ask(client).error_code, stored(broker)) == (7, 2)
 
 
 def test_a_lost_ack(broker: DevBroker, client: RawClient) -> None:
-    broker.inject(Fault(action=Action.ACK_LOST))
+    broker.inject(Fault(action=FaultAction.ACK_LOST))
     assert closed_after(client, b"")
     assert stored(broker) == 2
 
 
 def test_a_close(broker: DevBroker, client: RawClient) -> None:
-    broker.inject(Fault(action=Action.CLOSE))
+    broker.inject(Fault(action=FaultAction.CLOSE))
     assert closed_after(client, b"")
     assert stored(broker) == 0
 
@@ -88,7 +88,7 @@ def test_a_close(broker: DevBroker, client: RawClient) -> None:
 def test_half_a_frame(broker: DevBroker, client: RawClient) -> None:
     client.send(produce([("hits", 0, make_batch(2))], version=VERSION))
     whole = client.frame()
-    broker.inject(Fault(action=Action.HALF_FRAME))
+    broker.inject(Fault(action=FaultAction.HALF_FRAME))
     client.send(produce([("hits", 0, make_batch(2))], version=VERSION))
     half = client.rest()
     assert len(half) == len(whole) // 2
@@ -97,14 +97,14 @@ def test_half_a_frame(broker: DevBroker, client: RawClient) -> None:
 
 
 def test_a_wrong_correlation_id(broker: DevBroker, client: RawClient) -> None:
-    broker.inject(Fault(action=Action.WRONG_CORRELATION))
+    broker.inject(Fault(action=FaultAction.WRONG_CORRELATION))
     client.send(produce([("hits", 0, make_batch(2))], version=VERSION), 7)
     assert client.receive(ProduceResponse, VERSION).header.correlation_id == 0x40000007
     assert ask(client).error_code == 0
 
 
 def test_a_garbage_body(broker: DevBroker, client: RawClient) -> None:
-    broker.inject(Fault(action=Action.GARBAGE_BODY))
+    broker.inject(Fault(action=FaultAction.GARBAGE_BODY))
     client.send(produce([("hits", 0, make_batch(2))], version=VERSION), 7)
     frame = client.frame()
     assert struct.unpack_from(">i", frame, 4) == (7,)
@@ -112,14 +112,14 @@ def test_a_garbage_body(broker: DevBroker, client: RawClient) -> None:
 
 
 def test_a_garbage_frame(broker: DevBroker, client: RawClient) -> None:
-    broker.inject(Fault(action=Action.GARBAGE_FRAME))
+    broker.inject(Fault(action=FaultAction.GARBAGE_FRAME))
     client.send(produce([("hits", 0, make_batch(2))], version=VERSION))
     assert client.exactly(len(GARBAGE_FRAME)) == GARBAGE_FRAME
 
 
 def test_a_delay_appends_at_once_and_answers_later(broker: DevBroker, client: RawClient) -> None:
-    broker.inject(Fault(action=Action.DELAY, ms=60_000, nth=2))
-    broker.inject(Fault(action=Action.DELAY, ms=200, nth=1))
+    broker.inject(Fault(action=FaultAction.DELAY, ms=60_000, nth=2))
+    broker.inject(Fault(action=FaultAction.DELAY, ms=200, nth=1))
     started = time.monotonic()
     assert ask(client).error_code == 0
     assert time.monotonic() - started >= 0.2
@@ -130,14 +130,14 @@ def test_a_delay_appends_at_once_and_answers_later(broker: DevBroker, client: Ra
 
 
 def test_silence_ends_and_the_request_is_carried_out(broker: DevBroker, client: RawClient) -> None:
-    broker.inject(Fault(action=Action.SILENCE, ms=200))
+    broker.inject(Fault(action=FaultAction.SILENCE, ms=200))
     started = time.monotonic()
     assert (ask(client).error_code, stored(broker)) == (0, 2)
     assert time.monotonic() - started >= 0.2
 
 
 def test_silence_stops_the_whole_broker_but_no_other(broker: DevBroker, client: RawClient) -> None:
-    broker.inject(Fault(action=Action.SILENCE, ms=60_000))
+    broker.inject(Fault(action=FaultAction.SILENCE, ms=60_000))
     faults = broker.statistics().faults.get("silence", 0)
     client.send(produce([("hits", 0, make_batch(2))], version=VERSION))
     broker.wait_until(faults={"silence": faults + 1})
@@ -156,13 +156,13 @@ def test_silence_stops_the_whole_broker_but_no_other(broker: DevBroker, client: 
 
 
 def test_a_throttle_time(broker: DevBroker, client: RawClient) -> None:
-    broker.inject(Fault(action=Action.THROTTLE, ms=123))
+    broker.inject(Fault(action=FaultAction.THROTTLE, ms=123))
     client.send(produce([("hits", 0, make_batch(2))], version=VERSION))
     assert client.receive(ProduceResponse, VERSION).throttle_time_ms == 123
 
 
 def test_a_fault_on_another_api_and_broker(broker: DevBroker) -> None:
-    broker.inject(Fault(action=Action.CLOSE, api=ApiKey.METADATA, broker=2))
+    broker.inject(Fault(action=FaultAction.CLOSE, api=ApiKey.METADATA, broker=2))
     first, second = broker.bootstrap.split(",")
     with RawClient(first) as one, RawClient(second) as two:
         for each in (one, two):
@@ -279,7 +279,7 @@ def test_a_broker_comes_back_on_another_port(broker: DevBroker, client: RawClien
 
 
 def test_a_broker_dies_in_the_middle_of_a_delay(broker: DevBroker, client: RawClient) -> None:
-    broker.inject(Fault(action=Action.DELAY, ms=60_000))
+    broker.inject(Fault(action=FaultAction.DELAY, ms=60_000))
     before = broker.statistics().records
     client.send(produce([("hits", 0, make_batch(2))], version=VERSION))
     broker.wait_until(records=before + 2)

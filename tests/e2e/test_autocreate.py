@@ -9,7 +9,7 @@ import pytest
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.codes import ApiKey
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.devbroker.faults import Action, Fault
+from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.telemetry.counters import Counter
 from support.daemon import Daemon
 from support.traffic import Load, Seen, assert_all_there, start_senders
@@ -53,7 +53,9 @@ def test_new_topics_get_every_message(tmp_path: Path, broker: DevBroker, sizes: 
 
 
 def test_a_topic_that_is_refused_costs_one_request_and_stops_nobody(tmp_path: Path, broker: DevBroker) -> None:
-    refuse = Fault(action=Action.ERROR, api=ApiKey.CREATE_TOPICS, topic="forbidden", code=POLICY_VIOLATION, times=None)
+    refuse = Fault(
+        action=FaultAction.ERROR, api=ApiKey.CREATE_TOPICS, topic="forbidden", code=POLICY_VIOLATION, times=None
+    )
     broker.inject(refuse)
     with Daemon(tmp_path, broker.bootstrap, SETTINGS) as daemon, DatagramClient(daemon.socket_path) as client:
         for number in range(200):

@@ -14,7 +14,7 @@ import pytest
 
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.devbroker.faults import Action, Fault
+from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.discards.file_line import DiscardLine, LineEvent, parse_line
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.messages import encode_any_partition
@@ -89,7 +89,7 @@ class Case(NamedTuple):
 
 def _refuse(topic: str, code: int) -> Callable[[Bench], None]:
     def provoke(bench: Bench) -> None:
-        bench.broker.inject(Fault(action=Action.ERROR, code=code, topic=topic, times=None))
+        bench.broker.inject(Fault(action=FaultAction.ERROR, code=code, topic=topic, times=None))
         bench.send(topic, partition_key=2**32 - 1)
 
     return provoke
@@ -151,7 +151,7 @@ def test_a_discard_is_counted_reported_and_kept(bench: Bench, reason: DiscardRea
 
 def test_possible_duplicates_are_in_the_file_too(bench: Bench) -> None:
     before = len(bench.lines())
-    bench.broker.inject(Fault(action=Action.ERROR, code=59, topic="doubtful", times=1))
+    bench.broker.inject(Fault(action=FaultAction.ERROR, code=59, topic="doubtful", times=1))
     bench.send("doubtful", count=1)
     (line,) = bench.wait_lines(before + 1)[before:]
     assert (line.event, line.info, line.topic, line.value) == (LineEvent.DUPLICATE, "NONE", b"doubtful", b"value")
@@ -162,7 +162,7 @@ def test_possible_duplicates_are_in_the_file_too(bench: Bench) -> None:
 def test_a_full_slab(tmp_path: Path) -> None:
     """Every sent message is delivered or in the file, from which it could be sent again."""
     with DevBroker(topics={"good": 1}) as broker:
-        broker.inject(Fault(action=Action.ERROR, code=7, topic="good", times=None))
+        broker.inject(Fault(action=FaultAction.ERROR, code=7, topic="good", times=None))
         bench = Bench(tmp_path, broker, {"slab.size": "8m", "topic_share.alpha": 0})
         count, value = 3000, bytes(6000)
         with bench.daemon as daemon:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pytest
 
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.devbroker.faults import Action as FaultAction
-from bruce_mp.devbroker.faults import Fault
+from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow
 from bruce_mp.slab.file import Slab

@@ -16,7 +16,7 @@ import pytest
 
 from bruce_mp.devbroker.codes import ApiKey
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.devbroker.faults import Action, Fault
+from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
@@ -159,17 +159,17 @@ def stage(shared: Stage) -> Iterator[Stage]:
 
 # --- connections ------------------------------------------------------------------------------------------------------
 BROKEN: Final = (
-    Action.ACK_LOST,
-    Action.CLOSE,
-    Action.HALF_FRAME,
-    Action.WRONG_CORRELATION,
-    Action.GARBAGE_BODY,
-    Action.GARBAGE_FRAME,
+    FaultAction.ACK_LOST,
+    FaultAction.CLOSE,
+    FaultAction.HALF_FRAME,
+    FaultAction.WRONG_CORRELATION,
+    FaultAction.GARBAGE_BODY,
+    FaultAction.GARBAGE_FRAME,
 )
 
 
 @pytest.mark.parametrize("action", BROKEN)
-def test_a_broken_connection_loses_and_doubles_nothing(stage: Stage, action: Action) -> None:
+def test_a_broken_connection_loses_and_doubles_nothing(stage: Stage, action: FaultAction) -> None:
     load = stage.load()
     stage.broker.inject(Fault(action=action, topic=load.topics[0], nth=2, every=2, times=4))
     stage.delivered(load)
@@ -180,7 +180,7 @@ def test_a_broken_connection_loses_and_doubles_nothing(stage: Stage, action: Act
 @pytest.mark.parametrize("victim", ["router", "dispatcher"])
 def test_a_death_while_answers_are_lost(stage: Stage, victim: str) -> None:
     load = stage.load(messages=6000)
-    stage.broker.inject(Fault(action=Action.ACK_LOST, topic=load.topics[0], nth=2, every=3, times=12))
+    stage.broker.inject(Fault(action=FaultAction.ACK_LOST, topic=load.topics[0], nth=2, every=3, times=12))
     sender = stage.send(load)
     stage.daemon.wait_for(lambda: stage.grown(Counter.MsgDelivered) > 0, "traffic", 20)
     stage.daemon.kill("router" if victim == "router" else stage.name_of_dispatcher())
@@ -189,7 +189,7 @@ def test_a_death_while_answers_are_lost(stage: Stage, victim: str) -> None:
 
 def test_everything_is_killed_while_answers_are_lost(stage: Stage) -> None:
     load = stage.load(messages=3000)
-    stage.broker.inject(Fault(action=Action.ACK_LOST, topic=load.topics[0], nth=3, every=2, times=5))
+    stage.broker.inject(Fault(action=FaultAction.ACK_LOST, topic=load.topics[0], nth=3, every=2, times=5))
     sender = stage.send(load)
     sender.join()
     stage.daemon.wait_for(lambda: stage.grown(Counter.MsgReceived) == load.total, "all to be received", 30)
@@ -211,9 +211,9 @@ def test_a_closed_idle_connection_is_opened_again_without_a_pause(stage: Stage) 
 
 
 # --- error codes ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("action", [Action.ERROR, Action.ERROR_APPENDED])
+@pytest.mark.parametrize("action", [FaultAction.ERROR, FaultAction.ERROR_APPENDED])
 @pytest.mark.parametrize("code", [19, 20, 2, -1])
-def test_sends_again_what_the_table_says(stage: Stage, code: int, action: Action) -> None:
+def test_sends_again_what_the_table_says(stage: Stage, code: int, action: FaultAction) -> None:
     load = stage.load()
     stage.broker.inject(Fault(action=action, code=code, topic=load.topics[0], times=3))
     stage.delivered(load)
@@ -225,11 +225,11 @@ def test_sends_again_what_the_table_says(stage: Stage, code: int, action: Action
 @pytest.mark.parametrize(
     ("code", "action"),
     [
-        *((code, Action.ERROR) for code in (3, 5, 6, 7, 56)),
-        *((code, Action.ERROR_APPENDED) for code in (7, 13, 56)),
+        *((code, FaultAction.ERROR) for code in (3, 5, 6, 7, 56)),
+        *((code, FaultAction.ERROR_APPENDED) for code in (7, 13, 56)),
     ],
 )
-def test_reroutes_what_the_table_says(stage: Stage, code: int, action: Action) -> None:
+def test_reroutes_what_the_table_says(stage: Stage, code: int, action: FaultAction) -> None:
     load = stage.load()
     stage.broker.inject(Fault(action=action, code=code, topic=load.topics[0], times=3))
     stage.delivered(load)
@@ -241,7 +241,7 @@ def test_reroutes_what_the_table_says(stage: Stage, code: int, action: Action) -
 @pytest.mark.parametrize("code", [45, 47, 59])
 def test_takes_the_next_epoch_when_the_table_says_so(stage: Stage, code: int) -> None:
     load = stage.load()
-    stage.broker.inject(Fault(action=Action.ERROR, code=code, topic=load.topics[0], nth=2, times=1))
+    stage.broker.inject(Fault(action=FaultAction.ERROR, code=code, topic=load.topics[0], nth=2, times=1))
     stage.delivered(load)
     assert stage.answered(code) >= 1
     assert 1 in stage.epochs(load)
@@ -252,8 +252,8 @@ def test_takes_the_next_epoch_when_the_table_says_so(stage: Stage, code: int) ->
 def test_discards_what_the_table_says_and_only_that(stage: Stage, code: int) -> None:
     """The error hits the middle of a pipeline: the gap of the discarded batch is closed without duplicates."""
     load = stage.load(messages=2000)
-    stage.broker.inject(Fault(action=Action.DELAY, ms=50, topic=load.topics[0], times=None))
-    stage.broker.inject(Fault(action=Action.ERROR, code=code, topic=load.topics[0], nth=3, every=4, times=2))
+    stage.broker.inject(Fault(action=FaultAction.DELAY, ms=50, topic=load.topics[0], times=None))
+    stage.broker.inject(Fault(action=FaultAction.ERROR, code=code, topic=load.topics[0], nth=3, every=4, times=2))
     sender = stage.send(load)
     sender.join()
     stage.daemon.wait_for(lambda: stage.answered(code) == 2, "two answers", 30)
@@ -265,7 +265,7 @@ def test_discards_what_the_table_says_and_only_that(stage: Stage, code: int) -> 
 @pytest.mark.parametrize("code", [10, 87])
 def test_halves_a_batch_when_the_table_says_so(stage: Stage, code: int) -> None:
     load = stage.load()
-    stage.broker.inject(Fault(action=Action.ERROR, code=code, topic=load.topics[0], times=1))
+    stage.broker.inject(Fault(action=FaultAction.ERROR, code=code, topic=load.topics[0], times=1))
     stage.delivered(load)
     assert stage.answered(code) == 1
 
@@ -291,7 +291,7 @@ def test_a_silent_broker_is_noticed_and_the_others_go_on(tmp_path: Path) -> None
         load = stage.load(messages=3000)
         stage.delivered(load)
         silent = stage.load(messages=3000)
-        broker.inject(Fault(action=Action.SILENCE, broker=1, ms=10_000, topic=silent.topics[0]))
+        broker.inject(Fault(action=FaultAction.SILENCE, broker=1, ms=10_000, topic=silent.topics[0]))
         sender = stage.send(silent)
         broker.wait_until(faults={"silence": 1})
         noticed = time.monotonic() + 9
@@ -364,7 +364,7 @@ def test_an_old_leader_that_is_silent_is_waited_for_only_so_long(tmp_path: Path)
         load = stage.load()
         stage.delivered(load)
         load = stage.load()
-        broker.inject(Fault(action=Action.SILENCE, broker=1, ms=15_000, topic=load.topics[0]))
+        broker.inject(Fault(action=FaultAction.SILENCE, broker=1, ms=15_000, topic=load.topics[0]))
         sender = stage.send(load)
         broker.wait_until(faults={"silence": 1})
         for partition in range(PARTITIONS):
@@ -402,7 +402,7 @@ def cpu_of(process: psutil.Process) -> float:
 
 def test_a_topic_that_is_deleted_with_messages_queued(stage: Stage) -> None:
     load = stage.load()
-    stage.broker.inject(Fault(action=Action.ERROR, code=19, topic=load.topics[0], times=None))
+    stage.broker.inject(Fault(action=FaultAction.ERROR, code=19, topic=load.topics[0], times=None))
     stage.send(load).join()
     stage.broker.wait_until(errors={19: 1})
     stage.broker.delete_topic(load.topics[0])
@@ -416,7 +416,7 @@ def test_a_topic_that_is_deleted_with_messages_queued(stage: Stage) -> None:
 def test_a_producer_id_that_is_not_given_at_once(tmp_path: Path, code: int, outcome: int) -> None:
     with DevBroker(brokers=1) as broker:
         times = 4 if outcome == IDEMPOTENT else None
-        broker.inject(Fault(action=Action.ERROR, api=ApiKey.INIT_PRODUCER_ID, code=code, times=times))
+        broker.inject(Fault(action=FaultAction.ERROR, api=ApiKey.INIT_PRODUCER_ID, code=code, times=times))
         with a_stage(tmp_path, broker) as stage:
             load = stage.load()
             stage.delivered(load)
@@ -429,7 +429,7 @@ def test_with_acks_of_the_leader_alone_nothing_is_lost_and_doubt_is_counted(tmp_
         load = stage.load()
         stage.delivered(load)
         load = stage.load()
-        broker.inject(Fault(action=Action.ACK_LOST, topic=load.topics[0], times=1))
+        broker.inject(Fault(action=FaultAction.ACK_LOST, topic=load.topics[0], times=1))
         stage.send(load).join()
         stage.daemon.wait_settled(stage.before(Counter.MsgReceived) + load.total)
         read = [seen.value for seen in stage.read_back(load)[load.topics[0]]]

@@ -10,7 +10,7 @@ import pytest
 
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.devbroker.faults import Action, Fault
+from bruce_mp.devbroker.faults import Fault, FaultAction
 from support.daemon import Daemon
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_brokers_that_go_and_come_back(tmp_path: Path) -> None:
 
 def test_a_topic_that_is_refused_and_taken_again(tmp_path: Path) -> None:
     with DevBroker(topics={"news": 1, "secret": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
-        broker.inject(Fault(action=Action.ERROR, code=42, topic="secret", times=None))
+        broker.inject(Fault(action=FaultAction.ERROR, code=42, topic="secret", times=None))
         send(daemon, "secret")
         daemon.wait_for(lambda: "refuse topic secret: INVALID_REQUEST" in problems(daemon), "red", 20)
         assert "1 message was discarded within the last minute, KAFKA_ERROR_ACK" in problems(daemon)
@@ -86,7 +86,7 @@ def test_a_topic_that_is_refused_and_taken_again(tmp_path: Path) -> None:
 
 def test_a_topic_that_we_may_not_write_waits_for_the_permission(tmp_path: Path) -> None:
     with DevBroker(topics={"news": 1, "secret": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
-        broker.inject(Fault(action=Action.ERROR, code=29, topic="secret", times=None))
+        broker.inject(Fault(action=FaultAction.ERROR, code=29, topic="secret", times=None))
         send(daemon, "secret", 3)
         daemon.wait_for(lambda: "refuse topic secret: TOPIC_AUTHORIZATION_FAILED" in problems(daemon), "red", 20)
         assert "Its messages wait in the slab" in problems(daemon)
@@ -100,7 +100,7 @@ def test_a_topic_that_we_may_not_write_waits_for_the_permission(tmp_path: Path) 
 
 def test_a_partition_that_is_tried_again_is_named(tmp_path: Path) -> None:
     with DevBroker(topics={"news": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
-        broker.inject(Fault(action=Action.ERROR, code=19, topic="news", times=None))
+        broker.inject(Fault(action=FaultAction.ERROR, code=19, topic="news", times=None))
         send(daemon, "news", 3)
         daemon.wait_for(lambda: any(line["troubles"] for line in brokers(daemon).values()), "the trouble", 20)
         (line,) = brokers(daemon).values()

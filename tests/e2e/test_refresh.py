@@ -9,7 +9,7 @@ import pytest
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.codes import ApiKey
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.devbroker.faults import Action, Fault
+from bruce_mp.devbroker.faults import Fault, FaultAction
 from support.daemon import Daemon
 from support.traffic import Load, Seen, assert_all_there, start_senders
 
@@ -87,10 +87,10 @@ def test_without_comparing_each_refresh_has_everything_sent_out_anew(tmp_path: P
 
 @pytest.mark.parametrize(
     ("action", "counter"),
-    [(Action.GARBAGE_BODY, "BadMetadataResponse"), (Action.CLOSE, "ConnectFailOnTryGetMetadata")],
+    [(FaultAction.GARBAGE_BODY, "BadMetadataResponse"), (FaultAction.CLOSE, "ConnectFailOnTryGetMetadata")],
 )
 def test_a_broker_that_fails_to_answer_is_counted_and_the_next_one_asked(
-    tmp_path: Path, action: Action, counter: str
+    tmp_path: Path, action: FaultAction, counter: str
 ) -> None:
     with DevBroker(brokers=2, topics={"clicks": 2}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         daemon.wait_for(lambda: counters(daemon)["GetMetadataSuccess"] > 0, "metadata", 20)

@@ -13,7 +13,7 @@ import pytest
 from bruce_mp.client.datagram import DatagramClient
 from bruce_mp.client.stream import StreamClient
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.devbroker.faults import Action, Fault
+from bruce_mp.devbroker.faults import Fault, FaultAction
 from support.daemon import Daemon
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def refuse(broker: DevBroker, topics: list[str], how: int) -> None:
         broker.broker_down(STUCK_BROKER)
         return
     for topic in topics:
-        broker.inject(Fault(action=Action.ERROR, code=how, topic=topic, times=None))
+        broker.inject(Fault(action=FaultAction.ERROR, code=how, topic=topic, times=None))
 
 
 class StuckSender(threading.Thread):

@@ -15,9 +15,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bruce_mp.client import Client, DatagramClient, StreamClient, TcpClient
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.devbroker.faults import Action, Fault
+from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.slab.file import Slab
-from bruce_mp.spark.ledger import Attempt
+from bruce_mp.spark.ledger import TaskAttempt
 from bruce_mp.spark.options import SinkOptions
 from bruce_mp.spark.task import run_task
 from bruce_mp.telemetry.books import total
@@ -210,14 +210,14 @@ def test_rows_that_spark_backfills_keep_their_old_timestamps(tmp_path: Path, bro
     rows = pa.record_batch({"value": pa.array([b"%d" % each for each in old_ms]), "timestamp": times})
     with daemon_in(tmp_path, broker, **DEFAULT) as daemon:
         options = SinkOptions(str(daemon.directory / "in.stream"), TOPIC, fence=fence)
-        assert run_task(options, Attempt("backfill", -1, 0, 0), [rows]).delivered == len(old_ms)
+        assert run_task(options, TaskAttempt("backfill", -1, 0, 0), [rows]).delivered == len(old_ms)
         assert in_broker(broker) == {b"%d" % each: each for each in old_ms}
         assert counted(daemon, Counter.InputAgentReplaceTimestamp) == 0
 
 
 @pytest.mark.parametrize(("refusals", "delivered"), [(1, 1), (2, 0)])
 def test_error_32_is_answered_by_one_more_try(tmp_path: Path, broker: DevBroker, refusals: int, delivered: int) -> None:
-    broker.inject(Fault(action=Action.ERROR, code=32, topic=TOPIC, times=refusals))
+    broker.inject(Fault(action=FaultAction.ERROR, code=32, topic=TOPIC, times=refusals))
     with daemon_in(tmp_path, broker) as daemon:
         began_ms = now_ms()
         with DatagramClient(daemon.socket_path, timeout=30) as client:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.config.accounts import AllowList, Limits
+from bruce_mp.config.accounts import AllowList, QuotaLimits
 from bruce_mp.discards.reporter import DiscardReporter, FileCopies
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.datagrams import DatagramAdmission
@@ -386,7 +386,7 @@ SENT_BY: Final = [ALICE, BOB, ALICE, CAROL, ALICE, BOB, ALICE]
 """The senders of the messages in RECEIVED."""
 
 
-def rules_of(allowed: AllowList | None = None, limits: Limits | None = None) -> SenderRules:
+def rules_of(allowed: AllowList | None = None, limits: QuotaLimits | None = None) -> SenderRules:
     return SenderRules("input.unix_datagram", allowed, limits)
 
 
@@ -437,7 +437,7 @@ def test_the_report_names_who_sent_what_was_not_let_in_or_was_bad(slab: Slab) ->
 
 
 def test_the_first_messages_of_an_interval_are_within_the_quota(slab: Slab) -> None:
-    life = Life(slab, rules=rules_of(limits=Limits(1000, 3, None, {BOB: 1, CAROL: None})))
+    life = Life(slab, rules=rules_of(limits=QuotaLimits(1000, 3, None, {BOB: 1, CAROL: None})))
     everybody = [ALICE, BOB, CAROL] * 5
     receive_from(life, everybody, *(datagram(b"t1", b"%d" % number) for number in range(15)))
     assert sorted(map(int, values(slab))) == sorted([0, 3, 6, 1, 2, 5, 8, 11, 14])
@@ -452,7 +452,7 @@ def test_the_first_messages_of_an_interval_are_within_the_quota(slab: Slab) -> N
 
 
 def test_what_is_beyond_a_quota_is_reported_by_topic_and_copied(slab: Slab) -> None:
-    life = Life(slab, copy_size=100, rules=rules_of(limits=Limits(1000, 1, None, {})))
+    life = Life(slab, copy_size=100, rules=rules_of(limits=QuotaLimits(1000, 1, None, {})))
     receive_from(life, [ALICE] * 4, GOOD[0], datagram(b"t1", b"v", b"k", 7, 33), bytes(7), datagram(b"u", b"w"))
     reasons = [(event.reason.name, event.topic, event.count) for event in life.events()]
     assert reasons == [("OVER_QUOTA", b"t1", 1), ("OVER_QUOTA", b"", 1), ("OVER_QUOTA", b"u", 1)]
@@ -503,7 +503,7 @@ def test_a_successor_judges_what_it_finds_by_the_same_senders(
 def test_what_was_copied_before_a_crash_is_in_whatever_the_quota_says(
     slab: Slab, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    rules = rules_of(limits=Limits(1000, 4, None, {}))
+    rules = rules_of(limits=QuotaLimits(1000, 4, None, {}))
     with kernels("pure"), monkeypatch.context() as patch:
         life = Life(slab, rules=rules)
         die_on_call(patch, PureLanes, "_append", number)

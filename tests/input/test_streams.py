@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.config.accounts import TCP_USER, Limits
+from bruce_mp.config.accounts import TCP_USER, QuotaLimits
 from bruce_mp.discards.reports import DiscardReport
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.clients import TCP, UNIX, StreamClientState, StreamKind
@@ -249,7 +249,7 @@ ALICE, BOB = 1, 2
 
 
 def quota(most: int, interval_ms: int = 100, tcp: int | None = None) -> SenderRules:
-    return SenderRules("input.unix_stream", None, Limits(interval_ms, most, tcp, {BOB: None}))
+    return SenderRules("input.unix_stream", None, QuotaLimits(interval_ms, most, tcp, {BOB: None}))
 
 
 def three(who: int) -> bytes:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.config.accounts import Limits
+from bruce_mp.config.accounts import QuotaLimits
 from bruce_mp.input.quotas import SenderRules
 from bruce_mp.kernels import ChunkPool, TimestampWindow, set_state
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
@@ -105,7 +105,7 @@ def test_messages_of_other_topics_go_past_what_waits_but_no_barrier_does() -> No
 
 def test_what_waits_counts_once_in_the_quota() -> None:
     with new_slab(GEOMETRY) as slab:
-        rules = SenderRules("input.unix_stream", None, Limits(10**9, 10**6, None, {}))
+        rules = SenderRules("input.unix_stream", None, QuotaLimits(10**9, 10**6, None, {}))
         worker, client = stuck_worker(slab, rules=rules)
         for _ in range(3):
             worker.feed((client, b""))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
-from bruce_mp.spark.encode import STAMP_KEY, Encoder
+from bruce_mp.spark.encode import STAMP_KEY, MessageEncoder
 
 NOW: Final = 1_700_000_000_123
 ROW: Final = st.fixed_dictionaries(
@@ -56,7 +56,7 @@ def by_hand(row: dict[str, Any], columns: set[str]) -> bytes:
 @given(rows=st.lists(ROW, max_size=20), columns=st.sets(st.sampled_from(sorted(TYPES))), cut=st.integers(0, 20))
 def test_version_0_is_what_the_readable_encoder_writes(rows: list[dict[str, Any]], columns: set[str], cut: int) -> None:
     columns |= {"value"}
-    encoder = Encoder(b"fallback", None)
+    encoder = MessageEncoder(b"fallback", None)
     encoded = encoder.rows(batch_of(rows, columns))
     start = min(cut, len(rows))
     expected = [by_hand(row, columns) for row in rows]
@@ -86,7 +86,7 @@ def headers_of(message: bytes) -> list[tuple[bytes, bytes | None]]:
 
 @pytest.mark.parametrize("first_number", [0, 41, 9_999, 99_999_999, 1_234_567_899_999_999])
 def test_the_stamp_numbers_the_messages_and_names_their_writer(first_number: int) -> None:
-    encoder = Encoder(b"t", b"query/3/1/0")
+    encoder = MessageEncoder(b"t", b"query/3/1/0")
     data = bytes(encoder.encode(encoder.rows(pa.record_batch({"value": [b"a", b"bb"]})), first_number, NOW))
     first = int.from_bytes(data[:4])
     for number, message in enumerate((data[:first], data[first:]), first_number):
@@ -110,7 +110,7 @@ def test_headers_come_as_they_are(lists: list[list[dict[str, Any]] | None], star
     table = pa.record_batch([pa.array([b"v"] * len(lists)), pa.array(lists, HEADERS_TYPE)], ["value", "headers"])
     table = table.slice(min(start, len(lists) - 1))
     wanted = [[(h["key"].encode(), h["value"]) for h in one or []] for one in lists[min(start, len(lists) - 1) :]]
-    encoder = Encoder(b"t", None)
+    encoder = MessageEncoder(b"t", None)
     rows = encoder.rows(table)
     data = bytes(encoder.encode(rows, 0, NOW))
     at = 0
@@ -122,14 +122,14 @@ def test_headers_come_as_they_are(lists: list[list[dict[str, Any]] | None], star
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.large_binary(), pa.binary()])
 def test_all_of_arrows_types_for_bytes_do(kind: pa.DataType) -> None:
-    encoder = Encoder(b"t", None)
+    encoder = MessageEncoder(b"t", None)
     value = pa.array([b"\xc3\xa9"], pa.binary()).cast(kind)
     data = bytes(encoder.encode(encoder.rows(pa.record_batch({"value": value})), 0, NOW))
     assert data == encode_any_partition("t", b"\xc3\xa9", timestamp_ms=NOW)
 
 
 def test_timestamps_before_the_epoch_are_rounded_down() -> None:
-    encoder = Encoder(b"t", None)
+    encoder = MessageEncoder(b"t", None)
     moment = datetime(1969, 12, 31, 23, 59, 59, 999_500, UTC)
     batch = pa.record_batch([pa.array([b"v"]), pa.array([moment], pa.timestamp("us", "UTC"))], ["value", "timestamp"])
     rows = encoder.rows(batch)

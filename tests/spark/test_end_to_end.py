@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Producer
 
 from bruce_mp.spark.audit.follow import Follow, follow
-from bruce_mp.spark.audit.run import Audit, Verdict, audit
-from bruce_mp.spark.ledger import Attempt, Sent, write_ledger
+from bruce_mp.spark.audit.run import Audit, AuditVerdict, audit
+from bruce_mp.spark.ledger import Sent, TaskAttempt, write_ledger
 from bruce_mp.spark.pipelines.progress import Progress
 from support.daemon import Daemon
 from support.spark_commands import Command, bruce_spark, standalone_cluster
@@ -56,7 +56,7 @@ def start_backfill(directory: Path, topic: str, socket: str, *words: str, master
     return bruce_spark(directory, "backfill", f"{directory}/in", *what, *places, *options, *words, master=master)
 
 
-def audit_of(spark: SparkSession, kafka: KafkaCluster, directory: Path, topic: str) -> Verdict:
+def audit_of(spark: SparkSession, kafka: KafkaCluster, directory: Path, topic: str) -> AuditVerdict:
     return audit(spark, Audit(kafka.bootstrap, [topic], [f"{directory}/ledger"], f"{directory}/audit"), quiet())
 
 
@@ -70,7 +70,7 @@ def check(spark: SparkSession, kafka: KafkaCluster, directory: Path, topic: str)
     assert set(found) == {b"%d" % number for number in range(ROWS)}
     verdict = audit_of(spark, kafka, directory, topic)
     copies = len(found) - ROWS
-    assert verdict == Verdict(ROWS, ROWS, discarded=0, missing=0, doubled=copies, out_of_order=0, unknown=0)
+    assert verdict == AuditVerdict(ROWS, ROWS, discarded=0, missing=0, doubled=copies, out_of_order=0, unknown=0)
     return copies
 
 
@@ -134,7 +134,7 @@ def plant(kafka: KafkaCluster, topic: str, ledger: Path, sequence: list[int], pr
         producer.produce(topic, b"%d" % number, partition=0, headers=[("bruce.stamp", stamp)])
     assert producer.flush(60) == 0
     counts = {(topic, now - now % 60_000): promised}
-    write_ledger(str(ledger), [Sent(Attempt("planted", -1, 0, 0), "host", counts, "delivered", stamped=True)])
+    write_ledger(str(ledger), [Sent(TaskAttempt("planted", -1, 0, 0), "host", counts, "delivered", stamped=True)])
 
 
 def test_planted_faults_are_named_in_batch_and_continuously(
@@ -143,7 +143,7 @@ def test_planted_faults_are_named_in_batch_and_continuously(
     kafka_3.create_topic("spark-planted", partitions=2, config={"message.timestamp.type": "LogAppendTime"})
     order = [0, 1, 2, 4, 5, 5, 6, 8, 7, 9]
     plant(kafka_3, "spark-planted", tmp_path / "ledger", order, 10)
-    expected = Verdict(sent=10, delivered=9, discarded=0, missing=1, doubled=1, out_of_order=1, unknown=0)
+    expected = AuditVerdict(sent=10, delivered=9, discarded=0, missing=1, doubled=1, out_of_order=1, unknown=0)
     plan = Audit(kafka_3.bootstrap, ["spark-planted"], [f"{tmp_path}/ledger"], f"{tmp_path}/audit")
     assert audit(spark, plan, quiet()) == expected
     rows = spark.read.parquet(f"{tmp_path}/audit/problems").collect()

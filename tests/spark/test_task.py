@@ -16,7 +16,7 @@ from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStat
 from bruce_mp.protocol.client.fence import EndReason, encode_ended
 from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.spark.errors import RowError, TaskError
-from bruce_mp.spark.ledger import Attempt, Sent, write_ledger
+from bruce_mp.spark.ledger import Sent, TaskAttempt, write_ledger
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
 from bruce_mp.spark.task import run_task
 from support.stream_sink import StreamSink
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-ATTEMPT: Final = Attempt("query", 7, 2, 1)
+ATTEMPT: Final = TaskAttempt("query", 7, 2, 1)
 
 
 def options(sink: StreamSink, **changed: Any) -> SinkOptions:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from confluent_kafka import KafkaException
 
-from bruce_mp.devbroker.faults import Action as FaultAction
-from bruce_mp.devbroker.faults import Fault
+from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow
 from support.traffic import Seen
 

@@ -11,12 +11,12 @@ from typing import Final
 from bruce_mp.config.sizes import KIB, MIB, format_size
 
 __all__ = [
-    "count_k",
     "flag_mode",
     "integer",
     "kibibytes",
     "log_level",
     "mode",
+    "scaled_integer",
     "size",
     "switch",
     "text",
@@ -49,7 +49,7 @@ def integer(raw: str) -> int:
     return int(raw)
 
 
-def count_k(raw: str) -> int:
+def scaled_integer(raw: str) -> int:
     """Parse a number; `k` multiplies it by 1024."""
     match = _NUMBER.fullmatch(raw.strip())
     if match is None:
@@ -59,7 +59,7 @@ def count_k(raw: str) -> int:
 
 def size(raw: str) -> int | str:
     """Convert a size in bytes, with k or m for powers of 1024, to our notation."""
-    return _written(count_k(raw))
+    return _written(scaled_integer(raw))
 
 
 def kibibytes(raw: str) -> int | str:

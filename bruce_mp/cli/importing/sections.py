@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bruce_mp.cli.importing.old_values import count_k, integer, size, switch, text
+from bruce_mp.cli.importing.old_values import integer, scaled_integer, size, switch, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,7 +129,7 @@ def _batching(reader: Reader, section: Element) -> None:
 
 def _batch_config(reader: Reader, config: Element) -> None:
     name = reader.text(config, "name")
-    limits = (("time", "time_ms", integer), ("messages", "messages", count_k), ("bytes", "bytes", size))
+    limits = (("time", "time_ms", integer), ("messages", "messages", scaled_integer), ("bytes", "bytes", size))
     if name is None:
         return
     reader.draft.set(("batching", "configs", name), {}, reader.origin(config))
@@ -193,7 +193,7 @@ def _rate_limits(reader: Reader, section: Element) -> None:
 
 
 def _count_or_unlimited(raw: str) -> int | None:
-    return None if raw.strip() == "unlimited" else count_k(raw)
+    return None if raw.strip() == "unlimited" else scaled_integer(raw)
 
 
 def _topics(reader: Reader, section: Element, ours: str) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.cli.importing.old_values import (
-    count_k,
     flag_mode,
     integer,
     kibibytes,
     log_level,
     mode,
+    scaled_integer,
     size,
     switch,
     text,
@@ -190,7 +190,7 @@ SETTINGS: Final = (
     Setting(
         "http.bad_msg_prefix_size",
         "httpInterface/badMsgPrefixSize@value",
-        count_k,
+        scaled_integer,
         flag="discard_report_bad_msg_prefix_size",
         flag_read=integer,
     ),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bruce_mp.cli.monitoring.readings import Readings
-    from bruce_mp.cli.monitoring.state import State
+    from bruce_mp.cli.monitoring.state import MonitorState
     from bruce_mp.errors import DiscardReason
 
 __all__ = ["CHECKS", "Check", "Result", "Severity"]
@@ -59,7 +59,9 @@ class Check(NamedTuple):
     critical: float | None
     unit: Unit = ""
 
-    def judge(self, readings: Readings, before: State | None, warning: float | None, critical: float | None) -> Result:
+    def judge(
+        self, readings: Readings, before: MonitorState | None, warning: float | None, critical: float | None
+    ) -> Result:
         """Compare the number with these limits."""
         value = self._number(readings, before)
         severity = _judge(value, warning, critical)
@@ -68,7 +70,7 @@ class Check(NamedTuple):
         text = self.text.format(shown)
         return Result(severity, text, f"{self.option.replace('-', '_')}={shown};{limits}")
 
-    def _number(self, readings: Readings, before: State | None) -> float | None:
+    def _number(self, readings: Readings, before: MonitorState | None) -> float | None:
         if self.value is not None:
             return self.value(readings)
         return sum(before.rise(readings.counters, name) for name in self.counters) if before else None

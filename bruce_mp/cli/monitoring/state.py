@@ -16,14 +16,14 @@ from bruce_mp.errors import BruceError
 if TYPE_CHECKING:
     from bruce_mp.cli.monitoring.readings import Readings
 
-__all__ = ["State", "StateError", "load_state", "save_state"]
+__all__ = ["MonitorState", "StateError", "load_state", "save_state"]
 
 
 class StateError(BruceError):
     """Failure to read or write the state file."""
 
 
-class State(msgspec.Struct, frozen=True):
+class MonitorState(msgspec.Struct, frozen=True):
     """The counters as of `now`, in seconds since the epoch."""
 
     now: int
@@ -38,10 +38,10 @@ class State(msgspec.Struct, frozen=True):
         return value if value < before else value - before
 
 
-def load_state(path: Path) -> State | None:
+def load_state(path: Path) -> MonitorState | None:
     """Read the state file; return None without one. Raise StateError for an unreadable file."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=State)
+        return msgspec.json.decode(path.read_bytes(), type=MonitorState)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -57,7 +57,7 @@ def load_state(path: Path) -> State | None:
 
 def save_state(path: Path, readings: Readings) -> None:
     """Replace the state file. Raise StateError."""
-    state = State(readings.held.now, readings.counters)
+    state = MonitorState(readings.held.now, readings.counters)
     new = Path(f"{path}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

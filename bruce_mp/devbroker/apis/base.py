@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bruce_mp.devbroker.codes import ApiKey, RefusedError
-from bruce_mp.devbroker.faults import NO_FAULTS, Action, Struck, Target
+from bruce_mp.devbroker.faults import NO_FAULTS, FaultAction, Struck, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +30,7 @@ class Context:
 
     def check_fault(self, topic: str | None = None, partition: int | None = None) -> None:
         """Raise RefusedError if a scripted fault sets an error code for this part of the request."""
-        code = self.struck.error(Action.ERROR, topic, partition)
+        code = self.struck.error(FaultAction.ERROR, topic, partition)
         if code:
             raise RefusedError(code, "A scripted fault sets this error.")
 

@@ -32,7 +32,7 @@ class Budget:
         self.left = left
         self.empty = True
 
-    def take(self, partition_max: int, read: Any) -> bytes:
+    def spend(self, partition_max: int, read: Any) -> bytes:
         """Read within the remaining limit. After the first batch, an exhausted limit yields no bytes."""
         allowed = min(partition_max, self.left)
         if not self.empty and allowed <= 0:
@@ -66,7 +66,7 @@ def answer(topic: str, part: Any, budget: Budget, context: Context) -> Any:
         context.check_fault(topic, part.partition)
         partition = context.cluster.led_by(context.broker, topic, part.partition, part.current_leader_epoch)
         log = partition.log
-        records = budget.take(part.partition_max_bytes, lambda allowed: log.read(part.fetch_offset, allowed))
+        records = budget.spend(part.partition_max_bytes, lambda allowed: log.read(part.fetch_offset, allowed))
     except RefusedError as refusal:
         return data(part.partition, refusal.code, UNKNOWN, UNKNOWN, b"")
     return data(part.partition, Code.NONE, log.end, log.start, records)

@@ -12,7 +12,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorRespo
 
 from bruce_mp.devbroker.apis.base import Api, Context
 from bruce_mp.devbroker.codes import ApiKey, Code
-from bruce_mp.devbroker.faults import Action
+from bruce_mp.devbroker.faults import FaultAction
 
 __all__ = ["API"]
 
@@ -23,7 +23,7 @@ MANY_KEYS_SINCE: Final = 4
 
 
 def handle(request: Any, context: Context) -> Any:
-    outcome = {"error_code": context.struck.error(Action.ERROR) or NONE_HERE, "error_message": TEXT, **NOWHERE}
+    outcome = {"error_code": context.struck.error(FaultAction.ERROR) or NONE_HERE, "error_message": TEXT, **NOWHERE}
     if context.version < MANY_KEYS_SINCE:
         return FindCoordinatorResponse(version=context.version, throttle_time_ms=0, **outcome)
     coordinators = [FindCoordinatorResponse.Coordinator(key=key, **outcome) for key in request.coordinator_keys]

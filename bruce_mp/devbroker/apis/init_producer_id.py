@@ -11,13 +11,13 @@ from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdRespons
 
 from bruce_mp.devbroker.apis.base import Api, Context
 from bruce_mp.devbroker.codes import ApiKey, Code
-from bruce_mp.devbroker.faults import Action
+from bruce_mp.devbroker.faults import FaultAction
 
 __all__ = ["API"]
 
 
 def handle(request: Any, context: Context) -> Any:
-    code = context.struck.error(Action.ERROR) or refusal_of(request)
+    code = context.struck.error(FaultAction.ERROR) or refusal_of(request)
     if code:
         return response(context.version, code, -1, -1)
     return response(context.version, Code.NONE, context.cluster.new_producer_id(), 0)

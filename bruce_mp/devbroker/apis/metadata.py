@@ -12,7 +12,7 @@ from uuid import UUID
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from bruce_mp.devbroker.apis.base import Api, Context
-from bruce_mp.devbroker.cluster import NO_LEADER, PartitionView, TopicView, View, check_topic_name
+from bruce_mp.devbroker.cluster import NO_LEADER, PartitionView, TopicSnapshot, View, check_topic_name
 from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def answer(wanted: Any, request: Any, view: View, context: Context) -> Any:
     return Topic(error_code=Code.NONE, name=topic.name, topic_id=topic.id, is_internal=False, partitions=partitions)
 
 
-def find(wanted: Any, request: Any, view: View, context: Context) -> TopicView:
+def find(wanted: Any, request: Any, view: View, context: Context) -> TopicSnapshot:
     if wanted.name is None:
         return find_by_id(wanted.topic_id, view)
     topic = view.topics.get(wanted.name)
@@ -74,7 +74,7 @@ def find(wanted: Any, request: Any, view: View, context: Context) -> TopicView:
     raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {wanted.name!r}.")
 
 
-def find_by_id(topic_id: UUID, view: View) -> TopicView:
+def find_by_id(topic_id: UUID, view: View) -> TopicSnapshot:
     found = next((topic for topic in view.topics.values() if topic.id == topic_id), None)
     if found is None:
         raise RefusedError(Code.UNKNOWN_TOPIC_ID, f"There is no topic with the id {topic_id}.")

@@ -16,7 +16,7 @@ from bruce_mp.devbroker.apis.base import Api, Context
 from bruce_mp.devbroker.batch import read_batch
 from bruce_mp.devbroker.cluster import NO_LEADER, Cluster
 from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
-from bruce_mp.devbroker.faults import Action, Target
+from bruce_mp.devbroker.faults import FaultAction, Target
 from bruce_mp.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def answer(topic: str, part: Any, acks: int, context: Context) -> Any:
         placed = append(topic, part, acks, context)
     except RefusedError as refusal:
         return refused(topic, part.index, refusal.code, str(refusal), context)
-    code = context.struck.error(Action.ERROR_APPENDED, topic, part.index)
+    code = context.struck.error(FaultAction.ERROR_APPENDED, topic, part.index)
     if code:
         return refused(topic, part.index, code, "A scripted fault sets this error; the batch was appended.", context)
     start = context.cluster.partition(topic, part.index).log.start

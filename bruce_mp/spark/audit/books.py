@@ -18,7 +18,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.spark.audit.order import disordered_lanes, late_messages
-from bruce_mp.spark.audit.tables import Tables, empty
+from bruce_mp.spark.audit.tables import AuditTables, empty
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["CELL", "Books", "discard_lines", "fill_books", "read_ledger"]
+__all__ = ["CELL", "AuditBooks", "discard_lines", "fill_books", "read_ledger"]
 
 _LEDGER: Final = (
     "query string, batch long, partition int, attempt int, host string, acks string, stamped boolean, "
@@ -171,7 +171,7 @@ _AT_FIRST_SIGHT: Final = """
 
 
 @dataclass(frozen=True)
-class Books:
+class AuditBooks:
     """The result tables of the audit; `balance` has topic, minute, the counts, reasons and problems.
 
     `came` has the columns of `_CAME`. `doubled` has ranges that had arrived before, `late` numbers behind later ones;
@@ -182,7 +182,7 @@ class Books:
     came: DataFrame
     doubled: DataFrame
     late: DataFrame
-    _tables: Tables
+    _tables: AuditTables
 
     def __enter__(self) -> Self:
         return self
@@ -213,13 +213,13 @@ def discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
     return wanted.groupBy("topic", wanted["info"].alias("reason")).count()
 
 
-def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> Books:
+def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> AuditBooks:
     """Compare `facts` (see `facts_of`) with a ledger and the counts of `discard_lines`.
 
     The function runs one query, which shows if messages lack or are out of order. Both are rare; without them, the more
     expensive queries are skipped.
     """
-    tables = Tables(facts.sparkSession)
+    tables = AuditTables(facts.sparkSession)
     for name, table in {"facts": facts, "ledger": ledger, "lines": lines}.items():
         tables.put(name, table)
     came = tables.keep("came", tables.query(_CAME))
@@ -231,16 +231,16 @@ def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> Books:
     tables.put("shares", _shares(tables) if lacking else empty(tables.spark, _SHARES_COLUMNS))
     doubled = tables.put("doubled", tables.query(_DOUBLED))
     tables.put("unknown", tables.query(_UNKNOWN))
-    return Books(tables.query(_BALANCE), came, doubled, late, tables)
+    return AuditBooks(tables.query(_BALANCE), came, doubled, late, tables)
 
 
-def _at_first_sight(tables: Tables) -> tuple[bool, bool]:
+def _at_first_sight(tables: AuditTables) -> tuple[bool, bool]:
     """Return two flags: a cell lacks messages; a lane may be out of order."""
     tables.put("lanes", disordered_lanes(tables["came"]))
     row = tables.query(_AT_FIRST_SIGHT).first()
     return (bool(row["lacking"]), bool(row["disordered"])) if row else (False, False)
 
 
-def _shares(tables: Tables) -> DataFrame:
+def _shares(tables: AuditTables) -> DataFrame:
     tables.put("covers", tables.query(_COVERS))
     return tables.query(_SHARES)

@@ -17,7 +17,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.spark.audit.messages import stream_topics
-from bruce_mp.spark.audit.run import Audit, Verdict, compare, land
+from bruce_mp.spark.audit.run import Audit, AuditVerdict, compare, land
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.storage import absolute, open_directory
 
@@ -48,7 +48,7 @@ class Follow:
 
 def follow(
     spark: SparkSession, plan: Follow, stop: Event | None = None, progress: Progress | None = None
-) -> Iterator[Verdict]:
+) -> Iterator[AuditVerdict]:
     """Yield the verdict of each report until `stop` is set or the plan ends. Raises the error that stops the stream.
 
     The function may run in any thread.

@@ -10,14 +10,14 @@ from bruce_mp.spark.audit.tables import empty
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from bruce_mp.spark.audit.books import Books
+    from bruce_mp.spark.audit.books import AuditBooks
 
 __all__ = ["find_problems", "no_problems"]
 
 _COLUMNS: Final = "problem string, writer string, first long, last long"
 
 
-def find_problems(books: Books, ledger: DataFrame) -> DataFrame:
+def find_problems(books: AuditBooks, ledger: DataFrame) -> DataFrame:
     """Return problem, writer, first and last.
 
     Discarded messages are among the missing, because reports of discards contain no sequence numbers.

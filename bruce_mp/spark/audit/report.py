@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bruce_mp.spark.audit.chart import PROBLEMS, STYLE, VOLUMES, Bar, chart
 from bruce_mp.spark.audit.ranges import expressions
-from bruce_mp.spark.audit.tables import Tables
+from bruce_mp.spark.audit.tables import AuditTables
 from bruce_mp.spark.storage import open_directory
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from bruce_mp.spark.audit.run import Verdict
+    from bruce_mp.spark.audit.run import AuditVerdict
 
     _Row = Mapping[str, Any]
 
@@ -83,7 +83,7 @@ class Summary:
 
 def summarised(balance: DataFrame, latencies: DataFrame) -> Summary:
     """Collect at most 120 rows for each topic; `latencies` has a row for each topic."""
-    with Tables(balance.sparkSession) as tables:
+    with AuditTables(balance.sparkSession) as tables:
         tables.put("balance", balance)
         tables.put("latencies", latencies)
         rows = [row.asDict() for row in tables.query(_SPANS).collect()]
@@ -102,7 +102,7 @@ def _goodness(row: _Row) -> tuple[int, int, int, str]:
     return -sum(row[name] for name in PROBLEMS), -row["discarded"], -row["sent"], row["topic"]
 
 
-def write_report(found: Summary, balance: DataFrame, problems: DataFrame, verdict: Verdict, output: str) -> str:
+def write_report(found: Summary, balance: DataFrame, problems: DataFrame, verdict: AuditVerdict, output: str) -> str:
     """Write `report.html` into `output` and return its path; `found` is the result of `summarised` for the balance."""
     page = _page(
         found, _reasons(balance) if verdict.discarded else [], _first(problems) if verdict.to_name else [], verdict
@@ -125,7 +125,7 @@ def _first(problems: DataFrame) -> Sequence[_Row]:
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
-def _page(found: Summary, reasons: Sequence[_Row], problems: Sequence[_Row], verdict: Verdict) -> str:
+def _page(found: Summary, reasons: Sequence[_Row], problems: Sequence[_Row], verdict: AuditVerdict) -> str:
     topics = found.topics[:_TOPICS]
     charts = "".join(_topic(row["topic"], found.bars[row["topic"]]) for row in topics)
     return (
@@ -139,7 +139,7 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _headline(verdict: Verdict) -> str:
+def _headline(verdict: AuditVerdict) -> str:
     kind, word = ("good", "The books balance.") if verdict.good else ("bad", "The books do not balance.")
     return f"<p class='verdict {kind}'><strong>{word}</strong> {escape(str(verdict))}</p>"
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Audit", "Verdict", "audit", "compare", "land"]
+__all__ = ["Audit", "AuditVerdict", "audit", "compare", "land"]
 
 _SMALL_BYTES: Final = 16 << 20
 """Size limit of facts for the small settings; about 100 million messages that were sent in one piece."""
@@ -61,7 +61,7 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AuditVerdict:
     """The sums over all topics and minutes."""
 
     sent: int
@@ -93,7 +93,7 @@ class Verdict:
         )
 
 
-def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) -> Verdict:
+def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) -> AuditVerdict:
     """Land the present messages of the topics, compare them, and return the sums. Raises Spark's errors."""
     shown = progress or Progress("audit")
     shown.show(f"reading {', '.join(plan.topics)} from {plan.bootstrap}")
@@ -109,7 +109,9 @@ def land(messages: DataFrame, directory: str) -> None:
     facts_of(messages).write.mode("overwrite").parquet(directory)
 
 
-def compare(spark: SparkSession, plan: Audit, minutes: str = "true", changed_after: datetime | None = None) -> Verdict:
+def compare(
+    spark: SparkSession, plan: Audit, minutes: str = "true", changed_after: datetime | None = None
+) -> AuditVerdict:
     """Compare the landed facts with the ledgers.
 
     `minutes` is a condition on the column `minute`. Ledger files last written before `changed_after` are not read.
@@ -123,13 +125,13 @@ def compare(spark: SparkSession, plan: Audit, minutes: str = "true", changed_aft
         return _compare(plan, facts.coalesce(1), ledger.coalesce(1), minutes)
 
 
-def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minutes: str) -> Verdict:
+def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minutes: str) -> AuditVerdict:
     timed, lines = facts.where(minutes), _lines(facts.sparkSession, plan.discards)
     with fill_books(facts, ledger, discard_lines(lines, plan.topics)) as books:
         cells = books.balance.where(minutes).join(percentiles(timed, CELL), CELL, "left")
         balance = _written(cells, plan, "balance")
         found = summarised(balance, percentiles(timed, ["topic"]))
-        verdict = Verdict(**{name: found.total(name) for name in Verdict.__dataclass_fields__})
+        verdict = AuditVerdict(**{name: found.total(name) for name in AuditVerdict.__dataclass_fields__})
         named = find_problems(books, ledger) if verdict.to_name else no_problems(ledger)
         write_report(found, balance, _written(named, plan, "problems"), verdict, absolute(plan.output))
     return verdict

@@ -13,11 +13,11 @@ from uuid import uuid4
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Tables", "empty"]
+__all__ = ["AuditTables", "empty"]
 
 
 @dataclass
-class Tables:
+class AuditTables:
     """Temporary views with unique names; on exit they are dropped and cached tables are released."""
 
     spark: SparkSession

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bruce_mp.discards.file_line import DiscardLine, LineEvent, format_line
-from bruce_mp.spark.audit.run import Audit, Verdict, compare, land
-from bruce_mp.spark.ledger import Attempt, Sent, write_ledger
+from bruce_mp.spark.audit.run import Audit, AuditVerdict, compare, land
+from bruce_mp.spark.ledger import Sent, TaskAttempt, write_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +60,7 @@ class Planted:
     ) -> None:
         stamped = more.pop("stamped", True)
         counts = {(topic, minute): count for minute, count in rows.items()}
-        self.ledger.append(Sent(Attempt(f"{topic}-query", 3, 0, attempt), "host", counts, acks, stamped, **more))
+        self.ledger.append(Sent(TaskAttempt(f"{topic}-query", 3, 0, attempt), "host", counts, acks, stamped, **more))
 
     def frame(self, spark: SparkSession) -> DataFrame:
         rows = spark.createDataFrame(self.rows, KAFKA).coalesce(1)
@@ -106,7 +106,9 @@ TOPICS: Final = (
 
 
 @pytest.fixture(scope="module")
-def audited(spark: SparkSession, planted: Planted, tmp_path_factory: pytest.TempPathFactory) -> tuple[Verdict, Path]:
+def audited(
+    spark: SparkSession, planted: Planted, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[AuditVerdict, Path]:
     directory = tmp_path_factory.mktemp("audit")
     half = len(planted.ledger) // 2
     for number, part in enumerate((planted.ledger[:half], planted.ledger[half:])):
@@ -166,7 +168,7 @@ LATENCY: Final = {"p50_ms": 12, "p99_ms": 12}
     ],
 )  # fmt: skip
 def test_each_topic_has_its_verdict(
-    spark: SparkSession, audited: tuple[Verdict, Path], topic: str, expected: dict[int, dict[str, Any]]
+    spark: SparkSession, audited: tuple[AuditVerdict, Path], topic: str, expected: dict[int, dict[str, Any]]
 ) -> None:
     found = balance_of(spark, audited[1], topic)
     assert {minute: row for minute, row in found.items() if row.keys() - LATENCY.keys() or minute in expected} == {
@@ -174,16 +176,16 @@ def test_each_topic_has_its_verdict(
     }
 
 
-def test_the_sums_are_those_of_all(audited: tuple[Verdict, Path]) -> None:
+def test_the_sums_are_those_of_all(audited: tuple[AuditVerdict, Path]) -> None:
     verdict, _ = audited
     assert not verdict.good
     assert verdict.sent == verdict.delivered + verdict.discarded + verdict.missing
-    expected = Verdict(110_102 - 20, 40_069, 5, 70_005 + 3, 9, 1, 5)
+    expected = AuditVerdict(110_102 - 20, 40_069, 5, 70_005 + 3, 9, 1, 5)
     assert (verdict.missing, verdict.doubled, verdict.out_of_order) == (70_005, 9, 1)
     assert (verdict.discarded, verdict.unknown) == (expected.discarded, expected.unknown)
 
 
-def test_each_message_is_named(spark: SparkSession, audited: tuple[Verdict, Path]) -> None:
+def test_each_message_is_named(spark: SparkSession, audited: tuple[AuditVerdict, Path]) -> None:
     rows = spark.read.parquet(f"{audited[1]}/problems").collect()
     named: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for row in rows:
@@ -200,7 +202,7 @@ def test_each_message_is_named(spark: SparkSession, audited: tuple[Verdict, Path
     }
 
 
-def test_the_page_says_it_all_and_loads_nothing(audited: tuple[Verdict, Path]) -> None:
+def test_the_page_says_it_all_and_loads_nothing(audited: tuple[AuditVerdict, Path]) -> None:
     page = (audited[1] / "report.html").read_text()
     assert "The books do not balance." in page
     for text in ("gone", "70,000", "out of order", "LONG_MSG", "lost-query/3/0", "12 ms"):

@@ -16,7 +16,7 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import ExitCode
 from bruce_mp.spark.audit.follow import Follow, _prune, follow
 from bruce_mp.spark.audit.run import Audit
-from bruce_mp.spark.ledger import Attempt, Sent, write_ledger
+from bruce_mp.spark.ledger import Sent, TaskAttempt, write_ledger
 from bruce_mp.spark.pipelines.progress import Progress
 from support.processes import wait_until
 from support.spark_commands import bruce_spark
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from bruce_mp.spark.audit.run import Verdict
+    from bruce_mp.spark.audit.run import AuditVerdict
 
 TOPIC: Final = "followed"
 PAST_MS: Final = 300_000
@@ -49,7 +49,9 @@ def put(broker: DevBroker, numbers: Iterable[int], directory: Path, promised: in
         producer.produce(TOPIC, b"v", partition=0, timestamp=sent, headers=[("bruce.stamp", stamp)])
     assert producer.flush(60) == 0
     counts = {(TOPIC, sent - sent % 60_000): promised}
-    write_ledger(f"{directory}/ledger", [Sent(Attempt("query", -1, 0, 0), "host", counts, "delivered", stamped=True)])
+    write_ledger(
+        f"{directory}/ledger", [Sent(TaskAttempt("query", -1, 0, 0), "host", counts, "delivered", stamped=True)]
+    )
     return Audit(broker.bootstrap, [TOPIC], [f"{directory}/ledger"], f"{directory}/audit")
 
 
@@ -66,7 +68,7 @@ def test_it_goes_on_in_any_thread_until_it_is_told_to_stop(
 ) -> None:
     plan = plan_of(put(broker, range(10), tmp_path, 10))
     stop = threading.Event()
-    verdicts: list[Verdict] = []
+    verdicts: list[AuditVerdict] = []
 
     def run() -> None:
         verdicts.extend(follow(spark, plan, stop, quiet()))

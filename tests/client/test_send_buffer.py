@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.client.outgoing import Outgoing
+from bruce_mp.client.send_buffer import Outgoing
 from support.examples import examples
 
 if TYPE_CHECKING:

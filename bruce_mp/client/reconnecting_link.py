@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.client.base import new_socket
-from bruce_mp.client.failures import ClientClosedError, DaemonUnreachableError, SendError, SendTimeoutError, explain
+from bruce_mp.client.errors import ClientClosedError, DaemonUnreachableError, SendError, SendTimeoutError, explain
 from bruce_mp.protocol.client.barrier import AnswerReader
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Link:
         self._next_attempt = time.monotonic() + self._pause * random.uniform(0.5, 1.0)  # noqa: S311
         self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
 
-    def went_well(self) -> None:
+    def reset_backoff(self) -> None:
         """Reset the back-off after the connection took a whole message."""
         self._pause = FIRST_PAUSE_S
 
@@ -183,7 +183,7 @@ class Link:
         """Wait, but return early when the link is closed."""
         self._closed.wait(seconds)
 
-    def forget(self) -> None:
+    def abandon_after_fork(self) -> None:
         """Close the child's copies of the parent's sockets."""
         for inherited in (self._socket, self._read_from):
             if inherited is not None:

@@ -10,7 +10,7 @@ import select
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from bruce_mp.client.failures import SendError
+from bruce_mp.client.errors import SendError
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
 from bruce_mp.protocol.client.barrier import (
     TOKEN_BYTES,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bruce_mp.client.deadline import Deadline
     from bruce_mp.protocol.client.barrier import AnswerReader
 
-__all__ = ["FlushError", "Ledger", "LevelName", "Outcome", "Question", "read_answer"]
+__all__ = ["FlushError", "FlushLedger", "FlushRequest", "LevelName", "Outcome", "read_answer"]
 
 LevelName = Literal["received", "delivered"]
 
@@ -74,7 +74,7 @@ class FlushError(SendError):
         self.outcome = outcome
 
 
-class Question:
+class FlushRequest:
     def __init__(self, level: LevelName, deadline: Deadline) -> None:
         self._token = os.urandom(TOKEN_BYTES)
         self._level = Level[level.upper()]
@@ -94,7 +94,7 @@ class Question:
 
 
 def read_answer(
-    connection: socket.socket, reader: AnswerReader, question: Question, deadline: Deadline
+    connection: socket.socket, reader: AnswerReader, question: FlushRequest, deadline: Deadline
 ) -> BarrierAnswer:
     """Read the answer to a request. Raise FlushError on timeout, OSError if the connection ends."""
     poll = select.poll()
@@ -117,14 +117,14 @@ def _feed(reader: AnswerReader, data: bytes) -> list[BarrierAnswer]:
         raise FlushError(str(error)) from error
 
 
-class Mark(NamedTuple):
+class FlushMark(NamedTuple):
     """State of the ledger at the time of a flush request."""
 
     connection: int
     written: int
 
 
-class Ledger:
+class FlushLedger:
     """Account of the messages written since the last flush; its owner holds a lock."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class Ledger:
         self._written = 0
         self._flushed = NOTHING_YET
 
-    def mark(self) -> Mark:
+    def mark(self) -> FlushMark:
         """Return the state that a request sent now covers.
 
         Raise FlushError if a connection broke since the last flush.
@@ -152,9 +152,9 @@ class Ledger:
         if self._lost_sight_of:
             lost, self._lost_sight_of = self._lost_sight_of, 0
             raise FlushError(f"the connection broke. Of the {lost} messages written to it, an unknown number arrived.")
-        return Mark(self._connection, self._written)
+        return FlushMark(self._connection, self._written)
 
-    def settle(self, mark: Mark, answer: BarrierAnswer) -> Outcome:
+    def settle(self, mark: FlushMark, answer: BarrierAnswer) -> Outcome:
         """Return the outcome that an answer reports.
 
         Raise FlushError if the answer is not final, or if the connection broke.
