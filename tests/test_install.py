@@ -89,7 +89,7 @@ def test_it_says_which_kernels_it_uses_and_what_that_costs(installed: Path) -> N
 def test_it_works(installed: Path) -> None:
     program = (
         "import bruce_mp, bruce_mp.kernels as kernels; from bruce_mp.protocol.client_wire import encode_any_partition\n"
-        "print(bruce_mp.__file__, kernels.CHOICE.compiled, kernels.take.__class__.__name__)"
+        "print(bruce_mp.__file__, kernels.CHOICE.compiled, kernels.claim.__class__.__name__)"
     )
     place, compiled, kind = run(
         ["-P", "-c", program], installed.parent, PYTHONPATH=str(installed), BRUCE_KERNELS=""

@@ -1,0 +1,1 @@
+"""Discards: settlement, reasons, reports, and the lines of the discard file."""

@@ -1,0 +1,1 @@
+"""Connections to brokers: sockets, name resolution, TLS, and SASL credentials."""

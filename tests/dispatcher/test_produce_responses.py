@@ -510,7 +510,7 @@ def test_records_that_the_answer_names_are_given_up_at_once(make: MakeWorld) -> 
 
 def test_what_is_left_of_a_batch_is_settled_at_once(make: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each culprit cuts a segment in two, and a transaction has room for so many."""
-    for module in ("slab.rows", "dispatcher.batches", "dispatcher.answers"):
+    for module in ("slab.rows", "dispatcher.record_batches", "dispatcher.produce_responses"):
         monkeypatch.setattr(f"bruce_mp.{module}.MAX_SETTLED_SEGMENTS", 3)
     world = make()
     world.names_culprits = True

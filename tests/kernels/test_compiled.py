@@ -52,7 +52,7 @@ def test_stubs_name_pure_kernels(name: str) -> None:
 
 
 def chosen(wish: str) -> subprocess.CompletedProcess[str]:
-    program = "from bruce_mp import kernels; print(kernels.CHOICE.compiled, kernels.take.__class__.__name__)"
+    program = "from bruce_mp import kernels; print(kernels.CHOICE.compiled, kernels.claim.__class__.__name__)"
     environment = os.environ | {"BRUCE_KERNELS": wish}
     return subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False, timeout=60

@@ -48,7 +48,7 @@ class Variant:
         table = TopicTable(slab)
         table.add(b"t1", 3)
         table.add(b"t2", 1)
-        self.row = self.kernels["Row"](slab, INPUT_ROW)
+        self.row = self.kernels["ProcessRow"](slab, INPUT_ROW)
         self.pool = self.kernels["ChunkPool"](slab, INPUT_ROW)
         self.lanes = self.kernels["Lanes"](slab, self.pool, table, lambda _: linger_ms, windows=lambda _: window)
         self.lanes.clock_step_ms = 7
@@ -203,8 +203,8 @@ def test_both_do_the_same(
             it.lanes.close_all()
         segments += pure.lanes.drain_closed()
         compiled.lanes.drain_closed()
-        assert pure.call("take", segments, RunState.FILLED, MINE) == compiled.call(
-            "take", segments, RunState.FILLED, MINE
+        assert pure.call("claim", segments, RunState.FILLED, MINE) == compiled.call(
+            "claim", segments, RunState.FILLED, MINE
         )
         assert _without_pointers(first) == _without_pointers(second)
         if damage is not None and segments:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 VARIANTS: Final = ("pure", "compiled") if CHOICE.compiled else ("pure",)
 _MODULES: Final = (
-    "cut", "encode", "heads", "intake", "lanes", "look", "message_set", "receive", "segments", "tally", "waits",
+    "split_stream", "encode", "headers", "intake", "lanes", "inspect", "message_set", "receive", "segments", "outcomes",
+    "wait_times",
 )  # fmt: skip
 _PURE: Final = tuple(f"bruce_mp.kernels.pure.{name}" for name in _MODULES)
 _USERS: Final = ("bruce_mp.", "tests.", "support.", "test_")

@@ -1,0 +1,1 @@
+"""The wire format of programs that send to the daemon: messages, barriers, fences."""

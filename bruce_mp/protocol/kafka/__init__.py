@@ -1,0 +1,1 @@
+"""Kafka's wire format and the sans-IO connection to a broker."""

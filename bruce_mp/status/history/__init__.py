@@ -1,0 +1,1 @@
+"""Readings of counters over time."""

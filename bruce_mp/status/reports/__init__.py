@@ -1,0 +1,1 @@
+"""Discard reports, and the files that the status process writes."""

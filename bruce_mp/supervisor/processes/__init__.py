@@ -1,0 +1,1 @@
+"""Start, watch, restart and stop the daemon's processes."""

@@ -1,0 +1,1 @@
+"""Create, lock and adopt the slab."""

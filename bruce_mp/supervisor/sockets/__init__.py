@@ -1,0 +1,1 @@
+"""Sockets that the supervisor binds or inherits, and hands to its processes."""

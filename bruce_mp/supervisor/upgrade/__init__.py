@@ -1,0 +1,1 @@
+"""Replace the running code without stopping the daemon."""
