@@ -1,7 +1,8 @@
 """Allow lists and quotas, as one input process applies them.
 
-`SenderQuotas` decides and counts; `decide_admission` applies it to the datagrams in the landing zone.  Without rules, the input does
-not ask the kernel for senders.  The rules are values made from the configuration and can be replaced at any time.
+`SenderQuotas` decides and counts; `decide_admission` applies it to the datagrams in the landing zone.  Without rules,
+the input does not ask the kernel for senders.  The rules are values made from the configuration and can be replaced at
+any time.
 
 The input judges a datagram by the credentials that the kernel stored beside it.  A successor that finds the datagram in
 the landing zone judges it by the same credentials.  A datagram that a predecessor had copied into a record stays

@@ -1,7 +1,7 @@
 """Assignment of partitions to dispatchers: sending, returning, pausing and resuming.
 
-Every partition with traffic has a `Route`, every dispatcher a `DispatcherScope` (`routes`).  Messages that cannot go out wait in
-their route, ROUTED in the slab.  `core` chooses the partition of a message.
+Every partition with traffic has a `Route`, every dispatcher a `DispatcherScope` (`routes`).  Messages that cannot go
+out wait in their route, ROUTED in the slab.  `core` chooses the partition of a message.
 
 One dispatcher at a time holds a partition: `Route.slot` names it until its HANDED_BACK.  Each HAND_BACK has exactly one
 HANDED_BACK, so the router sends HAND_BACK once in a pause.  A new process on either side makes all earlier frames void:

@@ -8,7 +8,7 @@ cast memoryview is one machine instruction, which SIGKILL cannot cut in two.
     TOPICS                  topic table      one writer: the router
     PARTITIONS              partition table  entries made by the router; next sequence written by the partition's owner
     ROWS                    process rows     one per process: counters and the redo record of its last transaction
-    SENDERS                 senders          a table for each input, see slab/sender_usage.py; one writer each: the input
+    SENDERS                 senders          a table for each input (slab/sender_usage.py); one writer each: the input
     LANDING                 landing zone     one writer: the datagram input
     CHUNKS                  chunks           one writer each: the input that has their share; run words: the run's owner
 

@@ -1,6 +1,6 @@
 """Parse and validate a batch of client messages.
 
-`protocol/client/messages.py` specifies the layouts and the order of the checks, and is the oracle of this module's tests.
+`protocol/client/messages.py` specifies the layouts and the order of the checks.  The tests use it as their oracle.
 This module parses a whole batch and groups it by topic and type, so that later steps work per group.
 """
 
