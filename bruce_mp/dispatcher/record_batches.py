@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import PartitionTable
 
-__all__ = ["BatchPlan", "BatchBuilder"]
+__all__ = ["BatchBuilder", "BatchPlan"]
 
 OVERHEAD: Final = 26
 """Bytes added to a record's key and value where the size of a batch is limited."""

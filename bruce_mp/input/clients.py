@@ -16,7 +16,7 @@ from bruce_mp.telemetry.counters import Counter
 if TYPE_CHECKING:
     from bruce_mp.discards.reporter import PeerCredentials
     from bruce_mp.errors import DiscardReason
-    from bruce_mp.input.fences import Attempt
+    from bruce_mp.input.fenced_attempts import Attempt
     from bruce_mp.slab.spill import SpillFile
 
 __all__ = ["TCP", "UNIX", "ConnectionSection", "StreamClientState", "StreamKind"]

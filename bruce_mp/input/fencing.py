@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bruce_mp.discards.settlement import Discards
-from bruce_mp.input.fences import Attempts
+from bruce_mp.input.fenced_attempts import FencedAttempts
 from bruce_mp.input.spill_feed import SpillFeed, SpillPump
 from bruce_mp.input.spills import Spills
 from bruce_mp.slab.layout import CHUNK_BYTES
@@ -55,7 +55,7 @@ class Fencing:
         self._spills = Spills(slab, row, start.row, self._directory, streams.max_spill_size)
         feed = SpillFeed(row, lanes, pool, reporter=reporter, spills=self._spills, sections=sections)
         self.pump = SpillPump(loop, feed, publisher.publish_closed)
-        self.attempts = Attempts(
+        self.attempts = FencedAttempts(
             slab,
             pool,
             topics,

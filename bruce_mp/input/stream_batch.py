@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from bruce_mp.input.clients import ConnectionSection, StreamClientState
-    from bruce_mp.input.fences import Attempt
+    from bruce_mp.input.fenced_attempts import Attempt
     from bruce_mp.kernels import NoRoom
 
-__all__ = ["Batch", "Portion"]
+__all__ = ["Portion", "StreamBatch"]
 
 _length: Final = itemgetter(1)
 
@@ -28,7 +28,7 @@ class Portion(NamedTuple):
     end: int
 
 
-class Batch:
+class StreamBatch:
     """Messages that are taken in together, with the client and section of each stretch of them.
 
     Those of an `attempt` have no others among them.  With `is_explicit` all of them keep their timestamps.

@@ -25,7 +25,7 @@ from bruce_mp.input.barrier_watch import BarrierWatch
 from bruce_mp.input.barriers import Barriers
 from bruce_mp.input.clients import TCP, UNIX, StreamClientState
 from bruce_mp.input.connection import Connection, is_allowed, peer_of, user_of
-from bruce_mp.input.fences import NOT_ALLOWED, SHUTDOWN, UNREAD, Ending
+from bruce_mp.input.fenced_attempts import NOT_ALLOWED, SHUTDOWN, UNREAD, Ending
 from bruce_mp.input.fencing import Fencing
 from bruce_mp.input.linger import lingers_of
 from bruce_mp.input.outcomes import Outcomes, Sections

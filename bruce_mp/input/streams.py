@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.backpressure import chunks_for, messages_that_fit
 from bruce_mp.input.clients import TCP
-from bruce_mp.input.fences import NOT_UNDERSTOOD, Ending, contiguous
+from bruce_mp.input.fenced_attempts import NOT_UNDERSTOOD, Ending, contiguous
 from bruce_mp.input.ingest_counters import recognised, refused, report, report_no_room, tally_ingested
 from bruce_mp.input.spills import SpillRoom
-from bruce_mp.input.stream_batch import Batch
+from bruce_mp.input.stream_batch import StreamBatch
 from bruce_mp.input.timestamps import warn_of_clock
 from bruce_mp.kernels import SplitStop, split_stream
 from bruce_mp.protocol.client.fence import decode_begin, encode_ended, is_end
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.input.clients import StreamClientState
-    from bruce_mp.input.fences import Attempts
+    from bruce_mp.input.fenced_attempts import FencedAttempts
     from bruce_mp.input.quotas import SenderQuotas
     from bruce_mp.input.stream_batch import Portion
     from bruce_mp.kernels import Ingested, Lanes, NoRoom, StreamSplit
@@ -70,7 +70,7 @@ class StreamAdmission:
         reporter: DiscardReporter,
         on_barrier: Callable[[StreamClientState, bytes], None],
         *,
-        attempts: Attempts,
+        attempts: FencedAttempts,
         release: Callable[[list[Segment]], None],
         longest: int,
         blocks: bool,
@@ -93,7 +93,7 @@ class StreamAdmission:
 
     def admit(self, buffer: memoryview, portions: Collection[Portion], now_ms: int) -> None:
         """Take in what there is of whole messages; what is left of each portion becomes its client's rest."""
-        batch = Batch()
+        batch = StreamBatch()
         for portion in portions:
             batch = self._admit_portion(buffer, portion, batch, now_ms)
         self._take(buffer, batch, now_ms)
@@ -114,7 +114,7 @@ class StreamAdmission:
             return True
         return self._lanes.may_grow(client.stuck_topic, chunks_for(len(client.unprocessed)), now_ms)
 
-    def _admit_portion(self, buffer: memoryview, portion: Portion, batch: Batch, now_ms: int) -> Batch:
+    def _admit_portion(self, buffer: memoryview, portion: Portion, batch: StreamBatch, now_ms: int) -> StreamBatch:
         client, at, end = portion
         client.is_blocked, client.held_until_ms, client.stuck_topic = False, 0, b""
         batch = self._batch_for(buffer, client, batch, now_ms)
@@ -134,27 +134,27 @@ class StreamAdmission:
             if found.stop not in {SplitStop.BARRIER, SplitStop.FENCE}:
                 break
             self._take(buffer, batch, now_ms)
-            batch = Batch()
+            batch = StreamBatch()
             if not self._obey(client, found.stop, bytes(buffer[at : at + found.size]), now_ms):
                 break
-            batch = Batch(client.attempt, is_explicit=client.keeps_timestamps)
+            batch = StreamBatch(client.attempt, is_explicit=client.keeps_timestamps)
             at += found.size
         if client.is_refused:
-            return Batch()
+            return StreamBatch()
         client.unprocessed = bytearray(buffer[at:end])
         if not client.is_blocked and found.stop is not SplitStop.MORE:
             self._take(buffer, batch, now_ms)
-            batch = Batch()
+            batch = StreamBatch()
             if not client.postponed:
                 self._refuse(client, found.stop)
         return batch
 
-    def _batch_for(self, buffer: memoryview, client: StreamClientState, batch: Batch, now_ms: int) -> Batch:
+    def _batch_for(self, buffer: memoryview, client: StreamClientState, batch: StreamBatch, now_ms: int) -> StreamBatch:
         """The batch for what a client sends: the messages of an attempt go with no others."""
         if batch.attempt is client.attempt and batch.is_explicit == client.keeps_timestamps:
             return batch
         self._take(buffer, batch, now_ms)
-        return Batch(client.attempt, is_explicit=client.keeps_timestamps)
+        return StreamBatch(client.attempt, is_explicit=client.keeps_timestamps)
 
     def _is_behind_spill(self, client: StreamClientState, found: StreamSplit, now_ms: int) -> bool:
         """Have a client wait whose last attempt is not completely back from its spill file."""
@@ -224,8 +224,13 @@ class StreamAdmission:
         self._row.add(Counter.StreamInputOverQuota)
 
     def _add(
-        self, buffer: memoryview, batch: Batch, client: StreamClientState, places: list[tuple[int, int]], now_ms: int
-    ) -> tuple[Batch, int]:
+        self,
+        buffer: memoryview,
+        batch: StreamBatch,
+        client: StreamClientState,
+        places: list[tuple[int, int]],
+        now_ms: int,
+    ) -> tuple[StreamBatch, int]:
         """Add messages as far as they find room; the batch to go on with, and how many were added."""
         if batch.overflows:
             return self._add_to_spill(buffer, batch, client, places, now_ms)
@@ -237,7 +242,7 @@ class StreamAdmission:
             room = self._room(batch, places[added:])
             if not room and batch.places:  # the batch may need less than it could
                 self._take(buffer, batch, now_ms)
-                batch = Batch(batch.attempt, is_explicit=batch.is_explicit)
+                batch = StreamBatch(batch.attempt, is_explicit=batch.is_explicit)
                 if client.is_refused or client.postponed:
                     return batch, added
                 continue
@@ -248,8 +253,13 @@ class StreamAdmission:
         return batch, added
 
     def _add_to_spill(
-        self, buffer: memoryview, batch: Batch, client: StreamClientState, places: list[tuple[int, int]], now_ms: int
-    ) -> tuple[Batch, int]:
+        self,
+        buffer: memoryview,
+        batch: StreamBatch,
+        client: StreamClientState,
+        places: list[tuple[int, int]],
+        now_ms: int,
+    ) -> tuple[StreamBatch, int]:
         """Add messages that go to a spill file, all or none; a client that finds no room there waits, or is refused."""
         attempt = batch.attempt
         assert attempt is not None  # it overflows
@@ -261,9 +271,9 @@ class StreamAdmission:
         if isinstance(room, Ending):
             self._end(client, room)
         client.held_until_ms = now_ms + _LOOK_AGAIN_MS
-        return Batch(client.attempt, is_explicit=client.keeps_timestamps), 0
+        return StreamBatch(client.attempt, is_explicit=client.keeps_timestamps), 0
 
-    def _room(self, batch: Batch, more: list[tuple[int, int]]) -> int:
+    def _room(self, batch: StreamBatch, more: list[tuple[int, int]]) -> int:
         """How many of `more` find room behind a batch that is not taken yet."""
         largest = max(map(_length, more))
         if chunks_for(largest) > self._pool.capacity:
@@ -272,12 +282,12 @@ class StreamAdmission:
         count, largest = len(batch.places) + len(more), max(largest, batch.largest)
         return max(0, messages_that_fit(self._pool, count, largest, first) - len(batch.places))
 
-    def _room_before_hopeless(self, batch: Batch, more: list[tuple[int, int]]) -> int:
+    def _room_before_hopeless(self, batch: StreamBatch, more: list[tuple[int, int]]) -> int:
         """One message is larger than all that this input can have: it would wait for ever, so it is let through."""
         at = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > self._pool.capacity)
         return self._room(batch, more[:at]) if at else 1
 
-    def _take(self, buffer: memoryview, batch: Batch, now_ms: int) -> None:
+    def _take(self, buffer: memoryview, batch: StreamBatch, now_ms: int) -> None:
         """Append a batch to lanes, and count it."""
         if not batch.places:
             return
@@ -307,7 +317,7 @@ class StreamAdmission:
             self._end(batch.sender(0)[0], ending)
 
     def _spill_rest(
-        self, buffer: memoryview, batch: Batch, ingested: Ingested, first: int, now_ms: int
+        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, first: int, now_ms: int
     ) -> tuple[Ingested, list[tuple[int, int]], Ending | None]:
         """Spill the messages of an attempt that found no room in its part of the slab.
 
@@ -327,7 +337,7 @@ class StreamAdmission:
             return ingested, [], ending
         return ingested._replace(no_room=[]), places, None
 
-    def _spill(self, buffer: memoryview, batch: Batch, now_ms: int) -> None:
+    def _spill(self, buffer: memoryview, batch: StreamBatch, now_ms: int) -> None:
         """Write a batch of an attempt to its spill file, and count it."""
         assert batch.attempt is not None  # it overflows
         (client, section), count = batch.sender(0), len(batch.places)
@@ -342,7 +352,7 @@ class StreamAdmission:
         if ending is not None:
             self._end(client, ending)
 
-    def _note_replaced(self, lanes: Lanes, batch: Batch, first: int) -> None:
+    def _note_replaced(self, lanes: Lanes, batch: StreamBatch, first: int) -> None:
         """Count the timestamps that were replaced, and warn of their senders."""
         for found in lanes.drain_replaced():
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
@@ -359,7 +369,7 @@ class StreamAdmission:
         return postponed
 
     def _postpone(
-        self, buffer: memoryview, batch: Batch, postponed: list[NoRoom], raises: Tally[int], first: int
+        self, buffer: memoryview, batch: StreamBatch, postponed: list[NoRoom], raises: Tally[int], first: int
     ) -> None:
         """Give messages back to their clients, as if they had not been received yet."""
         for dropped in sorted(postponed, key=lambda each: each.arrival):
@@ -374,7 +384,7 @@ class StreamAdmission:
                 raises[counter] -= 1
 
     def _note_refused(
-        self, buffer: memoryview, batch: Batch, ingested: Ingested, raises: Tally[int], first: int
+        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, raises: Tally[int], first: int
     ) -> None:
         if not refused(ingested):
             return

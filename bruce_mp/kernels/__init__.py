@@ -34,7 +34,7 @@ from bruce_mp.kernels.pure.intake import PlainCounters
 from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
 from bruce_mp.kernels.pure.message_set import EncodedSet
 from bruce_mp.kernels.pure.outcomes import CountedUpTo
-from bruce_mp.kernels.pure.parse import Batch, Failure, RejectedMessage
+from bruce_mp.kernels.pure.parse import Failure, ParsedBatch, RejectedMessage
 from bruce_mp.kernels.pure.split_stream import SplitStop, StreamSplit
 from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, Windows
 from bruce_mp.kernels.pure.wait_times import WaitTimes
@@ -88,7 +88,6 @@ __all__ = [
     "CHOICE",
     "NO_COALESCING",
     "ArrivalRate",
-    "Batch",
     "ChunkPool",
     "Coalescing",
     "CountedUpTo",
@@ -100,6 +99,7 @@ __all__ = [
     "Ingested",
     "Lanes",
     "NoRoom",
+    "ParsedBatch",
     "PlainCounters",
     "ProcessRow",
     "RejectedMessage",

@@ -65,7 +65,7 @@ def decode_copies(data: bytes) -> list[Copy]:
 
 
 class ByteSender(Protocol):
-    """Sending end of a link, such as `pipes.links.Sender`."""
+    """Sending end of a link, such as `ipc.links.LinkSender`."""
 
     def send_bytes(self, data: bytes) -> bool:
         """Send without blocking. Return False if the link refused the data."""

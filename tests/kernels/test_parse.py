@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import Failure
-from bruce_mp.kernels.pure.parse import Batch, parse
+from bruce_mp.kernels.pure.parse import ParsedBatch, parse
 from bruce_mp.protocol.client.messages import (
     Message,
     Rejection,
@@ -100,7 +100,7 @@ def outcomes(datagrams: list[bytes], first_arrival: int, before: bytes, after: b
     return as_oracle_says(parse(memoryview(buffer), places, first_arrival), buffer, len(datagrams), first_arrival)
 
 
-def as_oracle_says(batch: Batch, buffer: bytes, count: int, first_arrival: int) -> list[Message | Rejection]:
+def as_oracle_says(batch: ParsedBatch, buffer: bytes, count: int, first_arrival: int) -> list[Message | Rejection]:
     found: dict[int, Message | Rejection] = {}
     for (topic, keyed), items in batch.groups.items():
         assert [item[0] for item in items] == sorted(item[0] for item in items)

@@ -8,7 +8,7 @@ from bruce_mp.discards.reporter import DiscardReporter
 from bruce_mp.discards.settlement import Discards
 from bruce_mp.input.barriers import Barriers
 from bruce_mp.input.clients import UNIX, StreamClientState, StreamKind
-from bruce_mp.input.fences import Attempts
+from bruce_mp.input.fenced_attempts import FencedAttempts
 from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.quotas import SenderQuotas
 from bruce_mp.input.spill_feed import SpillFeed
@@ -91,7 +91,7 @@ class StreamInput:
         self.spill_feed = SpillFeed(
             self.row, self.lanes, self.pool, reporter=self.reporter, spills=self.spills, sections=self.sections
         )
-        self.attempts = Attempts(
+        self.attempts = FencedAttempts(
             slab,
             self.pool,
             table,

@@ -18,7 +18,7 @@ from bruce_mp.slab.layout import stream_arrival
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Batch", "Failure", "Group", "Item", "RejectedMessage", "parse"]
+__all__ = ["Failure", "Group", "Item", "ParsedBatch", "RejectedMessage", "parse"]
 
 _ANY: Final = 256
 _KEYED: Final = 257
@@ -63,7 +63,7 @@ Group = tuple[bytes, bool]
 """Topic, and True for messages with a partition key."""
 
 
-class Batch(NamedTuple):
+class ParsedBatch(NamedTuple):
     """A parsed batch: the messages of each group in order of arrival, and the rejected ones."""
 
     groups: dict[Group, list[Item]]
@@ -77,7 +77,7 @@ def parse(
     skip: frozenset[int] = frozenset(),
     *,
     sources: Sequence[int] | None = None,
-) -> Batch:
+) -> ParsedBatch:
     """Parse the messages at `places`, pairs of offset and length in `buffer`.
 
     Message i has the arrival number first_arrival + i, in a stream stream_arrival(first_arrival + i, sources[i]).
@@ -100,7 +100,7 @@ def parse(
             groups[group].append(item)
         else:
             groups[group] = [item]
-    return Batch(groups, rejections)
+    return ParsedBatch(groups, rejections)
 
 
 class _Malformed(Exception):  # noqa: N818 - control flow inside this module, not an error of ours

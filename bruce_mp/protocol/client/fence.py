@@ -29,7 +29,7 @@ __all__ = [
     "ENDED_KEY",
     "END_KEY",
     "LONGEST_NAME",
-    "Begin",
+    "AttemptBegin",
     "EndReason",
     "decode_begin",
     "decode_ended",
@@ -73,7 +73,7 @@ class EndReason(IntEnum):
     """The client does not read the answers to its barriers."""
 
 
-class Begin(NamedTuple):
+class AttemptBegin(NamedTuple):
     """The content of a begin frame: the attempt's name, and the options behind it."""
 
     name: bytes
@@ -91,7 +91,7 @@ def encode_begin(name: str, *, keeps_timestamps: bool = False) -> bytes:
     return _BEGIN.pack(_BEGIN.size + len(text), BEGIN_KEY, API_VERSION, 0, len(text)) + text
 
 
-def decode_begin(data: bytes | bytearray | memoryview) -> Begin | None:
+def decode_begin(data: bytes | bytearray | memoryview) -> AttemptBegin | None:
     """Return the content of a begin frame, complete as its Size says; None if the frame is not sound."""
     if len(data) < _BEGIN.size:
         return None
@@ -100,7 +100,7 @@ def decode_begin(data: bytes | bytearray | memoryview) -> Begin | None:
     if not sound or length != len(data) - _BEGIN.size or length > LONGEST_NAME:
         return None
     name, _, options = bytes(data[_BEGIN.size :]).partition(_SEPARATOR)
-    return Begin(name, _KEEPS_TIMESTAMPS in options.split(b" "))
+    return AttemptBegin(name, _KEEPS_TIMESTAMPS in options.split(b" "))
 
 
 def is_end(data: bytes | bytearray | memoryview) -> bool:

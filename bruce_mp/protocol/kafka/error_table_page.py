@@ -22,7 +22,8 @@ INTRODUCTION: Final = """\
 # Kafka error codes
 
 The daemon's action for each code. `python -m bruce_mp.protocol.kafka.error_table_page` renders this page from the
-table in `bruce_mp/protocol/kafka/error_actions.py`. You see answers by code in `bruce_kafka_answers_total`, errors also in the log.
+table in `bruce_mp/protocol/kafka/error_actions.py`. You see answers by code in `bruce_kafka_answers_total`, errors
+also in the log.
 
 * *Duplicate?* yes: the broker may have kept the batch, and a retry may double it. An idempotent broker recognises the
   repetition, except after BUMP_EPOCH.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bruce_mp.errors import AttemptEndedError, RemoteProtocolError
 from bruce_mp.protocol.client.barrier import AnswerReader, BarrierAnswer, BarrierStatus, encode_answer
 from bruce_mp.protocol.client.fence import (
-    Begin,
+    AttemptBegin,
     EndReason,
     decode_begin,
     decode_ended,
@@ -30,7 +30,7 @@ def test_the_frames_are_the_bytes_of_the_documentation() -> None:
     page = PAGE.read_text()
     for frame in (encode_begin("job"), encode_end(), ENDED):
         assert f"`{frame.hex()}`" in page
-    assert decode_begin(encode_begin("job")) == Begin(b"job", keeps_timestamps=False)
+    assert decode_begin(encode_begin("job")) == AttemptBegin(b"job", keeps_timestamps=False)
     assert is_end(encode_end())
     assert decode_ended(ENDED) == (EndReason.SHUTTING_DOWN, "The daemon shuts down.")
 

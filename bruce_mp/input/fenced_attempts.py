@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.clients import ConnectionSection
     from bruce_mp.input.spills import Spills
     from bruce_mp.kernels import Windows
-    from bruce_mp.protocol.client.fence import Begin
+    from bruce_mp.protocol.client.fence import AttemptBegin
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
@@ -48,8 +48,8 @@ __all__ = [
     "SHUTDOWN",
     "UNREAD",
     "Attempt",
-    "Attempts",
     "Ending",
+    "FencedAttempts",
     "contiguous",
 ]
 
@@ -120,9 +120,9 @@ class Attempt:
 
     def __init__(
         self,
-        attempts: Attempts,
+        attempts: FencedAttempts,
         number: int,
-        begin: Begin,
+        begin: AttemptBegin,
         section: ConnectionSection,
         *,
         windows: Windows,
@@ -179,7 +179,7 @@ class Attempt:
         self._pool.release_seals()
 
 
-class Attempts:
+class FencedAttempts:
     """The open attempts of a worker.
 
     `most` are the chunks that one may have, `most_together` those of all.
@@ -219,7 +219,7 @@ class Attempts:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, begin: Begin, section: ConnectionSection, windows: Windows, now_ms: int) -> Attempt:
+    def begin(self, begin: AttemptBegin, section: ConnectionSection, windows: Windows, now_ms: int) -> Attempt:
         """Begin an attempt; its number is unique among those of this worker in the slab and in spill files.
 
         `windows` gives the timestamps that its messages may have.
