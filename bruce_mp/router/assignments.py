@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import EVERYTHING, FrameKind, Parcel
+from bruce_mp.pipeline.corruption import quarantine
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.cluster import Address
 from bruce_mp.router.routes import DispatcherScope, LeaderlessBackoff, Route, ScopeEvent, ScopeState
@@ -27,7 +28,7 @@ from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from bruce_mp.config.sections import Delivery
     from bruce_mp.router.cluster import ClusterView
@@ -137,10 +138,6 @@ class Assignments:
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
-    def has_room(self, topic: int, partition: int) -> bool:
-        """Return True if the slab's partition table has or can take this partition."""
-        return (topic, partition) in self._routes or self._tables.partitions.ensure(topic, partition)
-
     def topics(self) -> set[int]:
         """Return the topics with messages that a dispatcher may hold or that wait for one."""
         return {topic for topic, _ in self._routes}
@@ -163,48 +160,77 @@ class Assignments:
         slot = self._slot_for(topic, partition)
         return slot is not None and self._peer(slot).state is ScopeState.SYNCING
 
-    def send(self, topic: int, partition: int, segments: list[Segment], kind: FrameKind, now_ms: int) -> None:
-        """Send to the partition's dispatcher, or keep the segments until its scope flows; needs `has_room`."""
+    def send(self, kind: FrameKind, runs: Mapping[_Key, list[Segment]], now_ms: int) -> dict[_Key, list[Segment]]:
+        """Bind segments to their partitions, and send them to the dispatchers or keep them until their scopes flow.
+
+        All segments of kind QUEUE for a dispatcher share a parcel; any other kind has one key.  Return the segments of
+        the partitions for which the slab's partition table has no room.
+        """
+        refused: dict[_Key, list[Segment]] = {}
+        by_slot: dict[int, dict[_Key, list[Segment]]] = defaultdict(dict)
+        for key, segments in runs.items():
+            slot = self._open.get(key)
+            if slot is not None:
+                by_slot[slot][key] = segments
+            elif not self._has_room(*key):
+                refused[key] = segments
+            elif (slot := self._slot_to_send(*key, now_ms)) is not None:
+                by_slot[slot][key] = segments
+            else:
+                self._routes[key].came_meanwhile += self._bind({key: segments})
+        for slot, its in by_slot.items():
+            self._send_to(slot, kind, its)
+        return refused
+
+    def _has_room(self, topic: int, partition: int) -> bool:
+        """Return True if the slab's partition table has or can take this partition."""
+        return (topic, partition) in self._routes or self._tables.partitions.ensure(topic, partition)
+
+    def _slot_to_send(self, topic: int, partition: int, now_ms: int) -> int | None:
+        """Give a partition to its leader's dispatcher and return the slot; None if messages have to wait."""
         route = self._route(topic, partition)
         slot = self._slot_for(topic, partition)
         if slot is None:
             self.request_leader(now_ms, now_ms)
         if route.holds_any or slot is None or route.slot not in {None, slot} or not self.is_open(topic, partition):
-            route.came_meanwhile += segments
-            return
+            return None
         self._give(route, slot)
-        self._post(slot, Parcel(kind, topic, partition, segments))
         self._open[topic, partition] = slot
+        return slot
+
+    def _send_to(self, slot: int, kind: FrameKind, runs: Mapping[_Key, list[Segment]]) -> None:
+        bound = self._bind(runs)
+        if not bound:
+            return
+        topic, partition = 0, -1
         if kind is FrameKind.QUEUE:
-            self._gatherers[topic].add(slot)
+            for topic_of_run, _ in runs:
+                self._gatherers[topic_of_run].add(slot)
+        else:
+            [(topic, partition)] = runs
+        self._post(slot, Parcel(kind, topic, partition, bound))
 
-    def queue(self, runs: Mapping[_Key, list[Segment]]) -> Mapping[_Key, list[Segment]]:
-        """Bind runs to open partitions and send one QUEUE parcel to each dispatcher; return the runs left over.
-
-        The caller binds those and calls `send`: their partition is not known to be open, or a run for the same
-        dispatcher is damaged.
-        """
-        rest: dict[_Key, list[Segment]] = {}
-        by_slot: dict[int, dict[_Key, list[Segment]]] = defaultdict(dict)
-        for key, segments in runs.items():
-            slot = self._open.get(key)
-            (rest if slot is None else by_slot[slot])[key] = segments
-        for slot, its in by_slot.items():
-            try:
-                self._queue(slot, its)
-            except SlabError:
-                rest |= its
-        return rest
-
-    def _queue(self, slot: int, runs: Mapping[_Key, list[Segment]]) -> None:
-        bound: list[Segment] = []
+    def _bind(self, runs: Mapping[_Key, list[Segment]]) -> list[Segment]:
+        """Bind segments to their partitions, and return them without damaged ones."""
+        segments: list[Segment] = []
         partitions: list[int] = []
-        for (topic, partition), segments in runs.items():
-            bound += segments
-            partitions += [partition] * len(segments)
-            self._gatherers[topic].add(slot)
-        kernels.bind_partition(self._slab, bound, partitions)
-        self._post(slot, Parcel(FrameKind.QUEUE, segments=bound))
+        for (_, partition), its in runs.items():
+            segments += its
+            partitions += [partition] * len(its)
+        try:
+            kernels.bind_partition(self._slab, segments, partitions)
+        except SlabError:
+            return list(self._bind_each(zip(segments, partitions, strict=True)))
+        return segments
+
+    def _bind_each(self, places: Iterable[tuple[Segment, int]]) -> Iterator[Segment]:
+        """Bind segments one by one, and refuse damaged ones."""
+        for segment, partition in places:
+            try:
+                kernels.bind_partition(self._slab, [segment], [partition])
+                yield segment
+            except SlabError as error:
+                quarantine(self._row, error)
 
     def flush(self, topic: int) -> None:
         """Send FLUSH for a topic to the dispatchers that got records of it since the last FLUSH."""

@@ -88,7 +88,7 @@ class ClusterStatus:
             yield PausedScope(None, self._topic_name(topic), partition, NO_LEADER, since_ms)
 
     def _paused(self, router: Router, steady_ms: int) -> Iterator[PausedScope]:
-        for slot, key, scope in router.assignments.paused():
+        for slot, key, scope in router.paused():
             name, partition = (b"", -1) if key is None else (self._topic_name(key[0]), key[1])
             since_ms = self._now_ms() - max(0, steady_ms - scope.since_ms)
             yield PausedScope(slot, name, partition, scope.state.value, since_ms)

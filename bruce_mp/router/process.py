@@ -154,7 +154,7 @@ class _RouterProcess:
         if has_moved or connection_settings(after) != connection_settings(before):
             self._connect = self._connector(after)
             self._fetcher.apply_config(self._connect)
-            self._core.refresh.request_now(steady_ms())
+            self._core.request_refresh_now(steady_ms())
 
     def run(self) -> None:
         self._core.recover(steady_ms())
@@ -208,11 +208,11 @@ class _RouterProcess:
     def _after_round(self) -> None:
         now_ms = steady_ms()
         self._core.flush_due(now_ms)
-        wanted = self._core.refresh.due_ms
+        wanted = self._core.refresh_due_ms
         if wanted is not None and wanted <= now_ms and not self._fetcher.is_busy:
             self._fetch()
         self._make_topics()
-        for slot, parcels in self._core.assignments.drain_outbox().items():
+        for slot, parcels in self._core.drain_outbox().items():
             self._sender(slot).send(parcels)
         self._announce()
         self._set_alarm()
@@ -237,7 +237,7 @@ class _RouterProcess:
 
     def _announce(self) -> None:
         """Send the set of needed dispatchers to the supervisor if the set changed."""
-        found = self._core.assignments.wanted()
+        found = self._core.wanted_dispatchers()
         if found is None:
             return
         wanted = {slot: Broker(node, address.host, address.port) for slot, (node, address) in found.items()}
@@ -247,7 +247,7 @@ class _RouterProcess:
 
     def _set_alarm(self) -> None:
         """Set a timer for the next batch or fetch, unless the present timer is early enough."""
-        fetch = None if self._fetcher.is_busy else self._core.refresh.due_ms
+        fetch = None if self._fetcher.is_busy else self._core.refresh_due_ms
         dues = [due for due in (self._core.due_ms, fetch) if due is not None]
         if not dues or (self._alarm is not None and self._alarm_ms <= min(dues)):
             return
@@ -264,7 +264,7 @@ class _RouterProcess:
     def _fetch(self) -> None:
         self._row.add(Counter.StartRefreshMetadata)
         self._fetch_started_ms = steady_ms()
-        self._core.refresh.on_started(self._fetch_started_ms)
+        self._core.on_fetch_started(self._fetch_started_ms)
         self._is_refresh, self._wants_refresh = self._wants_refresh, False
         bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
         wants_producer = self._config.kafka.required_acks == _ACKS_ALL and not producer_id.is_numbering(self._slab)
@@ -280,7 +280,7 @@ class _RouterProcess:
             self._row.add(Counter.GetMetadataFail)
             self._cluster_status.failed(self._fetcher.last_error, needs_operator=self._fetcher.needs_operator)
             self._wants_refresh = self._wants_refresh or self._is_refresh
-            self._core.refresh.on_failed(now_ms, self._retry.next_delay_ms(now_ms))
+            self._core.on_fetch_failed(now_ms, self._retry.next_delay_ms(now_ms))
             return
         self._row.add(Counter.GetMetadataSuccess)
         self._row.add(Counter.MetadataPartitionHasUnknownBroker, result.metadata.unknown_leaders)
@@ -296,14 +296,14 @@ class _RouterProcess:
         if changed:
             self._slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, wall_ms())
         if self._is_refresh and not (changed or self._config.delivery.compare_metadata_on_refresh):
-            self._core.assignments.hand_back_all(now_ms)
+            self._core.hand_back_all(now_ms)
         self._schedule_refresh()
 
     def _make_topics(self) -> None:
         """Start the creation of the unknown topics; a later metadata fetch shows them."""
-        names = self._core.unknown.names_to_create
+        names = self._core.names_to_create
         if names and not self._topic_creator.is_busy:
-            self._core.unknown.on_creation_started(names)
+            self._core.on_creation_started(names)
             self._topic_creator.start(self._brokers, names)
 
     def _on_made(self, answers: Mapping[bytes, int]) -> None:
@@ -320,7 +320,7 @@ class _RouterProcess:
                     "Topic %s cannot be created: the broker answered %s (%d).", text, row.name, error,
                     extra={"about": (name, error)},
                 )  # fmt: skip
-        self._core.unknown.on_created(answers, steady_ms())
+        self._core.on_created(answers, steady_ms())
 
     def _note_producer(self, result: FetchResult) -> None:
         """Store the producer id in the slab before any batch uses it."""
@@ -343,7 +343,7 @@ class _RouterProcess:
 
     def _refresh(self) -> None:
         self._wants_refresh = True
-        self._core.refresh.request(steady_ms())
+        self._core.request_refresh(steady_ms())
 
 
 def _messages(receiver: LinkReceiver) -> list[list[Parcel]]:

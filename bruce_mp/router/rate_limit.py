@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.sections import RateLimitConfig
     from bruce_mp.discards.settlement import Discards
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.runs import Run, Segment
+    from bruce_mp.slab.runs import Segment
 
 __all__ = ["RateLimits", "Windows"]
 
@@ -89,13 +89,15 @@ class RateLimits:
         self._windows.pop(topic, None)
         self._names.pop(topic, None)
 
-    def admit(self, topic: int, name: bytes, segments: Sequence[Segment], run: Run, now_ms: int) -> Sequence[Segment]:
-        """Return the segments of a claimed run that pass, and discard the others."""
+    def admit(
+        self, topic: int, name: bytes, segments: Sequence[Segment], arrived_ms: int, now_ms: int
+    ) -> Sequence[Segment]:
+        """Return the segments of one claimed run that pass, and discard the others."""
         windows = self._windows_of(topic, name)
-        if windows is None or run.flags & lay.FLAG_ADMITTED:
+        if windows is None or not segments or self._slab.view[self._flags_at(segments[0])] & lay.FLAG_ADMITTED:
             return segments
         # The clock of an earlier daemon may have been ahead.
-        at_ms = min(run.arrived_ms, now_ms)
+        at_ms = min(arrived_ms, now_ms)
         passed: list[Segment] = []
         for segment in segments:
             head, rest = self._cut(segment, windows.pass_through(segment.records, at_ms))
@@ -103,8 +105,11 @@ class RateLimits:
             if rest is not None:
                 self._discards.settle([rest], DiscardReason.RATE_LIMIT, name, Counter.DiscardDueToRateLimit)
         for segment in passed[:1]:
-            self._slab.view[self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_FLAGS] |= lay.FLAG_ADMITTED
+            self._slab.view[self._flags_at(segment)] |= lay.FLAG_ADMITTED
         return passed
+
+    def _flags_at(self, segment: Segment) -> int:
+        return self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_FLAGS
 
     def has_limit(self, topic: int, name: bytes) -> bool:
         """Return True if the topic has a limit."""

@@ -1,25 +1,30 @@
-"""A topic in the router: its batch of AnyPartition messages, and the choice of their partition."""
+"""The router's topics: their numbers, their batches of AnyPartition messages, and the choice of their partitions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.topics import BatchingKind
+from bruce_mp.errors import SlabError
 from bruce_mp.pipeline.pending_batch import PendingBatch
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.runs import name_of, read_run
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from bruce_mp.config.model import Config
     from bruce_mp.config.topics import TopicBatching
-    from bruce_mp.router.cluster import TopicView
+    from bruce_mp.kernels import RunHead
+    from bruce_mp.router.cluster import ClusterView, TopicView
+    from bruce_mp.router.slab_tables import SlabTables
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
     IsOpen = Callable[[int, int], bool]  # True if messages for this topic and partition can go out
 
-__all__ = ["Topic", "portions_of", "targets_of"]
+__all__ = ["Topic", "TopicRegistry", "portions_of", "targets_of"]
 
 PORTION_BYTES: Final = 64 * 1024
 """Bytes of a backlog for one partition at a time, so that all partitions share the backlog."""
@@ -47,6 +52,8 @@ class Topic:
         self.number = number
         self.name = name
         self.view: TopicView | None = None
+        self.is_plain = False
+        """True if metadata shows the topic and no rate limit counts its messages; any change of the two resets it."""
         self.parked: list[Segment] = []
         self.parked_since_ms = 0
         self.parked_keyed: list[Segment] = []
@@ -71,6 +78,7 @@ class Topic:
         if view == self.view:
             return
         self.view = view
+        self.is_plain = False
         self._round = list(view.leaders) if view is not None else []
         self.targets = targets_of(view) if view is not None else []
         self._cursor = len(self._round)
@@ -81,6 +89,10 @@ class Topic:
         A topic that has grown keeps its first partitions, so an earlier lane keeps its partition.
         """
         return self.targets[:count] if 0 < count <= len(self.targets) else None
+
+    def target_of_lane(self, index: int, count: int) -> int | None:
+        """Return the partition of a lane whose keys are all `index` modulo `count`; None for a shared lane."""
+        return self.targets[index] if 0 <= index < count <= len(self.targets) else None
 
     def next_partition(self, segments: Sequence[Segment], is_open: IsOpen, now_ms: int) -> int | None:
         """Return the partition for AnyPartition messages; None if no available one is open."""
@@ -122,6 +134,74 @@ class Topic:
     @property
     def holds_any(self) -> bool:
         return bool(self.parked or self.parked_keyed)
+
+
+class TopicRegistry:
+    """The topics that the slab's table numbers, by number, and the cluster's last view."""
+
+    def __init__(self, slab: Slab, tables: SlabTables, config: Config, rng: random.Random) -> None:
+        self._slab = slab
+        self._tables = tables
+        self._table = tables.topics
+        self._config = config
+        self._rng = rng
+        self.view: ClusterView | None = None
+        self.numbered: dict[int, Topic] = {}
+
+    def apply_config(self, config: Config) -> None:
+        """Apply a reloaded config to topics that are numbered later."""
+        self._config = config
+
+    def leader_of(self, number: int, partition: int) -> int | None:
+        """Return the broker that leads a partition; None if no broker is known to."""
+        if self.view is None or not self._table.has(number):
+            return None
+        view = self._get(number, self._table.name_of(number)).view
+        return None if view is None else view.leaders.get(partition)
+
+    def name_in(self, segment: Segment, head: RunHead) -> bytes:
+        """Return the topic name of a run.  Raises SlabError for a number that no topic has or had."""
+        self.check(head.topic)
+        if head.topic:
+            return self._tables.name_of(head.topic)
+        return name_of(self._slab, segment.chunk, segment.run, read_run(self._slab, segment.chunk, segment.run))
+
+    def check(self, number: int) -> None:
+        """Raise SlabError for a number that no topic has or had; 0 stands for a topic without a number."""
+        if number and not (self._table.has(number) or self._table.was_freed(number)):
+            raise SlabError(f"A run names topic number {number}, which no topic has.")
+
+    def resolve(self, name: bytes, segment: Segment, head: RunHead) -> Topic | None:
+        """Return the topic of a run, and store its number in the run; None if the cluster does not know it."""
+        number = self.number(name)
+        if number and number != head.topic:
+            self._slab.words[(self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_TOPIC) >> 2] = number
+        return self._get(number, name) if number else None
+
+    def is_in_cluster(self, name: bytes) -> bool:
+        """Return True if metadata shows the topic."""
+        return self.view is not None and name in self.view.topics
+
+    def number(self, name: bytes) -> int:
+        """Number a topic and store the count of partitions for its keys; return 0 without the topic or room for it."""
+        view = self.view.topics.get(name) if self.view is not None else None
+        if view is None:
+            return 0
+        number = self._table.id_of(name)
+        return self._table.add(name, view.spread(self._table.partitions_of(number) if number else 0))
+
+    def targets_in_use(self, topic: Topic) -> list[int]:
+        """Return the partitions for the keys of a topic, as many as inputs spread its keys over."""
+        return topic.targets[: self._table.partitions_of(topic.number)]
+
+    def _get(self, number: int, name: bytes) -> Topic:
+        topic = self.numbered.get(number)
+        if topic is None:
+            rule = self._config.batching_for(name)
+            topic = self.numbered[number] = Topic(self._slab, number, name, rule, self._rng)
+            if self.view is not None:
+                topic.update_view(self.view.topics.get(name))
+        return topic
 
 
 def targets_of(view: TopicView) -> list[int]:

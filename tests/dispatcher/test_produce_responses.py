@@ -450,7 +450,7 @@ def test_a_hand_back_waits_for_answers_only_so_long(make: MakeWorld) -> None:
     hand_over(world, 2, 2)
     world.cluster.leaders[b"t", 0] = 2
     asked = world.now_ms
-    world.router.refresh.request(asked)
+    world.router.request_refresh(asked)
     for _ in range(100):
         world.pass_time(10)
         world.answer_fetch()
@@ -477,7 +477,7 @@ def test_a_hand_back_that_has_its_answers_waits_no_more(make: MakeWorld) -> None
 def test_everything_can_be_sent_out_anew(make: MakeWorld) -> None:
     world = make()
     hand_over(world, 2, 2, 2)
-    world.router.assignments.hand_back_all(world.now_ms)
+    world.router.hand_back_all(world.now_ms)
     settle(world)
     assert len(log_of(world)) == 7
 

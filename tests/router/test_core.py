@@ -276,7 +276,7 @@ def test_each_flush_goes_to_the_dispatchers_that_got_something_since_the_last(ma
 def flushed(world: World) -> int:
     """Return the number of dispatchers that a FLUSH addresses, and drop the frames."""
     world.router.flush(1, world.now_ms)
-    return sum(Parcel(FrameKind.FLUSH, 1) in sent for sent in world.router.assignments.drain_outbox().values())
+    return sum(Parcel(FrameKind.FLUSH, 1) in sent for sent in world.router.drain_outbox().values())
 
 
 def test_nothing_follows_a_leader_that_has_moved_to_the_dispatcher_that_it_left(make: MakeWorld) -> None:
@@ -386,7 +386,7 @@ def vanish(world: World, *topics: bytes) -> None:
 
 
 def refresh(world: World) -> None:
-    world.router.refresh.request(world.now_ms)
+    world.router.request_refresh(world.now_ms)
     run_for(world, 1)
 
 
@@ -404,7 +404,7 @@ def test_entries_of_topics_that_are_gone_go_to_others(make: MakeWorld) -> None:
         vanish(world, *names[at : at + 4])
     assert world.reporter.discarded == {}
     assert [len(world.cluster.log(name, 0)) for name in names] == [2] * 40
-    limits = world.router._limits
+    limits = world.router._runs._limits
     assert len(limits._windows) == len(limits._names) <= 4, "what is known of topics that are gone goes with them"
     world.check()
 
@@ -437,12 +437,12 @@ def test_a_topic_of_which_something_is_held_keeps_its_entry(make: MakeWorld) -> 
     world.down.add(1)
     world.send_one(b"held")
     world.step_all()
-    held = world.router._table.id_of(b"held")
+    held = world.router._tables.topics.id_of(b"held")
     vanish(world, b"gone")
     world.topics[b"new"] = 1
     world.send_one(b"new")
     settle(world)
-    assert world.router._table.id_of(b"held") == held
+    assert world.router._tables.topics.id_of(b"held") == held
     assert shares(world, b"new") == {2: 1}
     assert world.reporter.discarded == {}
 
@@ -453,7 +453,7 @@ def test_what_an_input_still_files_under_a_freed_number_does_not_go_to_another_t
     for topic in (b"old", b"other"):
         world.send_one(topic)
     settle(world)
-    stale = world.router._table.id_of(b"old")
+    stale = world.router._tables.topics.id_of(b"old")
     vanish(world, b"old")
     world.topics[b"new"] = 1
     world.send_one(b"new")
@@ -465,7 +465,7 @@ def test_what_an_input_still_files_under_a_freed_number_does_not_go_to_another_t
     world.run_dry()
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
     assert len(world.cluster.log(b"new", 0)) == 1
-    assert stale not in world.router._topics
+    assert stale not in world.router._topics.numbered
 
 
 def test_a_new_router_discards_what_is_filed_under_a_freed_number(make: MakeWorld) -> None:
@@ -474,7 +474,7 @@ def test_a_new_router_discards_what_is_filed_under_a_freed_number(make: MakeWorl
     for topic in (b"old", b"other"):
         world.send_one(topic)
     settle(world)
-    stale = world.router._table.id_of(b"old")
+    stale = world.router._tables.topics.id_of(b"old")
     vanish(world, b"old")
     world.topics[b"new"] = 1
     world.send_one(b"new")
@@ -656,9 +656,9 @@ def test_the_slot_of_a_broker_that_is_gone_is_free_for_another(make: MakeWorld) 
         world.brokers = {node}
         world.cluster.leaders[b"t", 0] = node
         world.send_one(b"t")
-        world.router.refresh.request(world.now_ms)
+        world.router.request_refresh(world.now_ms)
         settle(world)
-    assert len(world.router.assignments._slots.pairs()) <= 2
+    assert len(world.router._assignments._slots.pairs()) <= 2
 
 
 def test_a_router_without_metadata_leaves_the_dispatchers_alone(make: MakeWorld) -> None:
@@ -667,6 +667,6 @@ def test_a_router_without_metadata_leaves_the_dispatchers_alone(make: MakeWorld)
     world.send_one(b"t")
     settle(world)
     world.kill_router()
-    assert world.router.assignments.wanted() is None
+    assert world.router.wanted_dispatchers() is None
     world.answer_fetch()
-    assert set(world.router.assignments.wanted() or ()) == {0, 1}
+    assert set(world.router.wanted_dispatchers() or ()) == {0, 1}

@@ -55,7 +55,7 @@ def a_leader_that_moves(world: World) -> None:
 def a_leader_that_moves_without_an_error(world: World) -> None:
     several_batches(world)
     world.cluster.leaders[b"t", 0] = 2
-    world.router.refresh.request(world.now_ms)
+    world.router.request_refresh(world.now_ms)
 
 
 def a_culprit(world: World) -> None:
@@ -163,7 +163,7 @@ def test_what_was_handed_back_goes_before_what_is_newer(world: World) -> None:
 def test_a_new_router_knows_nothing_of_a_hand_back_that_the_dead_one_asked_for(world: World) -> None:
     several_batches(world)
     world.cluster.leaders[b"t", 0] = 2
-    world.router.refresh.request(world.now_ms)
+    world.router.request_refresh(world.now_ms)
     world.pass_time(200)
     world.answer_fetch()
     for _ in range(5):
@@ -183,12 +183,12 @@ def test_a_new_router_knows_nothing_of_a_hand_back_that_the_dead_one_asked_for(w
 def test_words_of_a_dead_dispatcher_are_void(world: World, kind: FrameKind) -> None:
     world.kill_peer(0)
     world.boot()
-    peer = world.router.assignments._peers[0]
+    peer = world.router._assignments._peers[0]
     world.router.on_parcels(
         [Parcel(FrameKind.FROM, 0, peer.incarnation - 1), Parcel(kind, 0, EVERYTHING)], world.now_ms
     )
     assert peer.state is ScopeState.FLOWING
-    assert not world.router.assignments.drain_outbox()
+    assert not world.router.drain_outbox()
 
 
 @pytest.mark.parametrize("kind", [FrameKind.RESYNC, FrameKind.HAND_BACK])
@@ -203,10 +203,10 @@ def test_words_of_a_dead_router_are_void(world: World, kind: FrameKind) -> None:
 
 def test_an_answer_to_a_router_that_is_dead_does_not_end_the_silence(world: World) -> None:
     """Both routers number their words from one."""
-    peer = world.router.assignments._peers[0]
+    peer = world.router._assignments._peers[0]
     incarnation, session, dead = peer.incarnation, peer.session, world.router._mine >> 8
     world.kill_router()
-    assignments = world.router.assignments
+    assignments = world.router._assignments
     while assignments._peer(0).session < session:
         assignments._resync(0, [])
     world.router.on_parcels(

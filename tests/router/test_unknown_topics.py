@@ -57,13 +57,13 @@ def wanted(world: World) -> list[bytes]:
     """Return the topics to create, after metadata without them."""
     for _ in range(20):
         world.step_all()
-    return world.router.unknown.names_to_create
+    return world.router.names_to_create
 
 
 def answer(world: World, errors: dict[bytes, int]) -> None:
     """Request the creation of the wanted topics, with these answers."""
-    world.router.unknown.on_creation_started(world.router.unknown.names_to_create)
-    world.router.unknown.on_created(errors, world.now_ms)
+    world.router.on_creation_started(world.router.names_to_create)
+    world.router.on_created(errors, world.now_ms)
 
 
 def delivered(world: World, topic: bytes) -> int:
@@ -123,7 +123,7 @@ def test_what_cannot_be_made_is_refused_for_a_while_without_asking(world: World)
         world.send_one(b"new")
         world.run_dry()
     assert world.reporter.discarded == {DiscardReason.TOPIC_AUTOCREATE_FAIL: 21}
-    assert (world.fetches, world.router.unknown.names_to_create) == (before, [])
+    assert (world.fetches, world.router.names_to_create) == (before, [])
     world.pass_time(CANNOT_BE_MADE_MS)
     world.send_one(b"new")
     assert wanted(world) == [b"new"]
@@ -162,7 +162,7 @@ def test_no_more_topics_are_made_than_the_slab_has_room_for(world: World) -> Non
 def test_a_new_router_has_the_topic_made(world: World) -> None:
     world.send_one(b"new")
     wanted(world)
-    world.router.unknown.on_creation_started([b"new"])
+    world.router.on_creation_started([b"new"])
     world.kill_router()
     assert wanted(world) == [b"new"]
 
@@ -206,7 +206,7 @@ def test_whatever_happens_each_message_is_delivered_or_discarded(steps: list[tup
             if world.is_settled():
                 break
             wanted(world)
-            answer(world, dict.fromkeys(world.router.unknown.names_to_create, INVALID_TOPIC))
+            answer(world, dict.fromkeys(world.router.names_to_create, INVALID_TOPIC))
             world.pass_time(3000)
         assert world.is_settled(), world.held()
         world.check()
@@ -219,7 +219,7 @@ def take(world: World, step: str, with_what: object) -> None:
         world.send_one(with_what)
     elif step == "answer":
         assert isinstance(with_what, int)
-        answer(world, dict.fromkeys(world.router.unknown.names_to_create, with_what))
+        answer(world, dict.fromkeys(world.router.names_to_create, with_what))
     elif step == "exists":
         assert isinstance(with_what, bytes)
         world.topics[with_what] = 1

@@ -80,7 +80,7 @@ class World(Machine):
 
     def refresh(self, *, kill_at: int | None = None) -> None:
         """Run a metadata refresh that hands everything back."""
-        self._as_router(lambda: self.router.assignments.hand_back_all(self.now_ms), kill_at=kill_at)
+        self._as_router(lambda: self.router.hand_back_all(self.now_ms), kill_at=kill_at)
 
     def reload(self, config: Config) -> None:
         """Accept a new config: new processes start with it, and running ones apply it with `take_config`."""
@@ -154,7 +154,7 @@ class World(Machine):
         return sound
 
     def _written(self, batch: SentBatch) -> Written:
-        topic = self.router._table.name_of(batch.topic)
+        topic = self.router._tables.topics.name_of(batch.topic)
         return Written(topic, batch.partition, batch.epoch, batch.base_sequence, records_of(self.slab, batch.segments))
 
     def answer(self, slot: int, *, kill_at: int | None = None) -> None:
@@ -236,7 +236,7 @@ class World(Machine):
         """Step until router and dispatchers are synced."""
         for _ in range(100):
             self.step_all()
-            peers = self.router.assignments._peers.values()
+            peers = self.router._assignments._peers.values()
             if 0 < len(self.peers) == sum(peer.flowing for peer in peers):
                 return
         raise AssertionError("router and dispatchers do not come to terms")

@@ -183,17 +183,17 @@ class Machine:
 
     def _after_router(self) -> None:
         self.router.flush_due(self.now_ms)
-        for slot, parcels in self.router.assignments.drain_outbox().items():
+        for slot, parcels in self.router.drain_outbox().items():
             if slot not in self.from_router:
                 self.from_router[slot] = deque()
                 self.to_peer[slot].append(self.from_router[slot])
             self.from_router[slot].append(pack_parcels(parcels))
-        due = self.router.refresh.due_ms
+        due = self.router.refresh_due_ms
         if self.fetch_started is None and due is not None and due <= self.now_ms:
             self.fetch_started = self.now_ms
             self.fetches += 1
-            self.router.refresh.on_started(self.now_ms)
-        wanted = self.router.assignments.wanted()
+            self.router.on_fetch_started(self.now_ms)
+        wanted = self.router.wanted_dispatchers()
         if wanted is not None:
             self._arrange(set(wanted))
 
@@ -212,7 +212,7 @@ class Machine:
 
     def node_of(self, slot: int) -> int:
         """Return the broker of a slot."""
-        return next((node for node, its in self.router.assignments._slots.pairs() if its == slot), -1)
+        return next((node for node, its in self.router._assignments._slots.pairs() if its == slot), -1)
 
     def _give_up_connection(self, slot: int, peer: Peer) -> None:
         if peer.connection is not None and peer.connection.requests:

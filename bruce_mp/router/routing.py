@@ -1,0 +1,325 @@
+"""The path of a run through the router: to its topic, past the limits, to a partition and to a dispatcher.
+
+All runs take this path.  A run is *plain* if its topic is plain (`Topic.is_plain`), none of its messages is too long
+and none is traced; `_route` decides this once for each run.  Only other runs take the further steps of `_admit`.  A
+`_Frame` collects the results in order, so that all runs of a call reach a dispatcher in one parcel.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from bruce_mp import kernels
+from bruce_mp.errors import DiscardReason, SlabError
+from bruce_mp.ipc.frames import FrameKind
+from bruce_mp.pipeline.corruption import quarantine
+from bruce_mp.router.rate_limit import RateLimits
+from bruce_mp.router.slab_tables import EVERY_MS
+from bruce_mp.router.topics import portions_of
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.runs import read_run, refuse
+from bruce_mp.telemetry.broker_status import ALL_PARTITIONS
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.message_copies import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bruce_mp.config.model import Config
+    from bruce_mp.discards.settlement import Discards
+    from bruce_mp.kernels import RunHead
+    from bruce_mp.pipeline.msg_debug import WireTap
+    from bruce_mp.router.assignments import Assignments
+    from bruce_mp.router.metadata_refresh import RefreshSchedule
+    from bruce_mp.router.slab_tables import SlabTables
+    from bruce_mp.router.topics import Topic, TopicRegistry
+    from bruce_mp.router.unknown_topics import UnknownTopics
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.rows import ProcessRow
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["RunRouter"]
+
+OVERHEAD: Final = 26
+"""Bytes added to key and value where a message's size is limited: the overhead of message format 0."""
+PATIENCE_MS: Final = 2_000
+"""The longest wait of parked messages for dispatchers that are starting, so that each gets its share."""
+_NONE_IS_PLAIN: Final = -1
+
+_Key = tuple[int, int]
+
+
+class _Frame:
+    """The results of one call, in order, and the time and limits that hold for it."""
+
+    __slots__ = ("largest_plain", "now_ms", "records", "sends")
+
+    def __init__(self, now_ms: int, largest_plain: int = _NONE_IS_PLAIN) -> None:
+        self.now_ms = now_ms
+        self.largest_plain = largest_plain
+        """The largest payload of a message in a plain run."""
+        self.records = [0, 0]
+        """The routed records without and with a partition key."""
+        self.sends: list[tuple[FrameKind, dict[_Key, list[Segment]]]] = []
+
+    def add(self, kind: FrameKind, topic: int, partition: int, segments: Sequence[Segment]) -> None:
+        """Add segments of a partition; only neighbours of kind QUEUE share a parcel."""
+        sends = self.sends
+        if kind is not FrameKind.QUEUE or not sends or sends[-1][0] is not FrameKind.QUEUE:
+            sends.append((kind, {}))
+        sends[-1][1].setdefault((topic, partition), []).extend(segments)
+
+
+class RunRouter:
+    """Routes runs, and holds those that wait for metadata, for a batch or for an open partition."""
+
+    def __init__(
+        self,
+        slab: Slab,
+        row: ProcessRow,
+        config: Config,
+        *,
+        topics: TopicRegistry,
+        tables: SlabTables,
+        unknown: UnknownTopics,
+        assignments: Assignments,
+        refresh: RefreshSchedule,
+        discards: Discards,
+        tap: WireTap | None,
+    ) -> None:
+        self._slab = slab
+        self._row = row
+        self._topics = topics
+        self._tables = tables
+        self._unknown = unknown
+        self._assignments = assignments
+        self._refresh = refresh
+        self._discards = discards
+        self._tap = tap
+        self._limits = RateLimits(slab, discards, config.rate_limit_for)
+        self._largest = config.batching.message_max_bytes - OVERHEAD
+        self._early: list[Segment] = []
+        self._dues: list[tuple[int, int]] = []
+        self._draining = False
+
+    def apply_config(self, config: Config, now_ms: int) -> None:
+        """Apply a reloaded config.  Batches with a changed rule are sent first."""
+        self._largest = config.batching.message_max_bytes - OVERHEAD
+        self._limits.apply_config(config.rate_limit_for)
+        for topic in self._topics.numbered.values():
+            topic.is_plain = False
+            rule = config.batching_for(topic.name)
+            if rule != topic.rule:
+                self.flush(topic.number, now_ms)
+                topic.apply_config(rule)
+
+    # --- runs --------------------------------------------------------------------------------------------------------
+
+    def route(self, segments: Iterable[Segment], now_ms: int) -> None:
+        """Route claimed runs in order; before the first metadata they wait."""
+        segments = list(segments)
+        if self._topics.view is None:
+            self._early += segments
+            return
+        is_traced = self._tap is not None and self._tap.is_open
+        frame = _Frame(now_ms, _NONE_IS_PLAIN if is_traced else self._largest)
+        for segment, head in zip(segments, kernels.read_headers(self._slab, segments), strict=True):
+            try:
+                self._route(segment, head, frame)
+            except SlabError as error:
+                quarantine(self._row, error)
+        self._send(frame)
+        self._row.add(Counter.RouteAnyPartitionMsg, frame.records[0])
+        self._row.add(Counter.RoutePartitionKeyMsg, frame.records[lay.FLAG_PARTITION_KEY])
+
+    def route_early(self, now_ms: int) -> None:
+        """Route the runs that waited for the first metadata."""
+        early, self._early = self._early, []
+        self.route(early, now_ms)
+
+    def _route(self, segment: Segment, head: RunHead | None, frame: _Frame) -> None:
+        if head is None:
+            _refuse(self._slab, segment)
+        topic = self._topics.numbered.get(head.topic)
+        if topic is not None and topic.is_plain and head.largest <= frame.largest_plain:
+            self._place(topic, segment, head, frame)
+            return
+        name = self._topics.name_in(segment, head)
+        topic = self._topics.resolve(name, segment, head)
+        if topic is None:
+            self._unknown.park(name, segment, frame.now_ms)
+            return
+        for part in self._admit(topic, segment, head, frame.now_ms):
+            self._place(topic, part, head, frame)
+
+    def _admit(self, topic: Topic, segment: Segment, head: RunHead, now_ms: int) -> Sequence[Segment]:
+        """Discard messages that are too long or over the rate limit; trace and return the others."""
+        topic.is_plain = not self._limits.has_limit(topic.number, topic.name)
+        parts = [segment] if head.largest <= self._largest else self._without_long(topic, segment)
+        admitted = self._limits.admit(topic.number, topic.name, parts, head.arrived_ms, now_ms)
+        if self._tap is not None and self._tap.is_open:
+            self._tap.copy(Target.MSG_RECEIVE, topic.name, admitted)
+        return admitted
+
+    def _without_long(self, topic: Topic, segment: Segment) -> list[Segment]:
+        """Discard the messages of a segment that are too long for Kafka, and return the others."""
+        parts = kernels.by_size(self._slab, segment, self._largest)
+        too_long = [part for fits, part in parts if not fits]
+        self._discards.settle(too_long, DiscardReason.LONG_MSG, topic.name, Counter.DiscardLongMsg)
+        return [part for fits, part in parts if fits]
+
+    # --- partitions --------------------------------------------------------------------------------------------------
+
+    def _place(self, topic: Topic, segment: Segment, head: RunHead, frame: _Frame) -> None:
+        """Count an admitted segment, and choose its partition or the reason for its wait."""
+        keyed = head.flags & lay.FLAG_PARTITION_KEY
+        frame.records[keyed] += segment.records
+        if keyed:
+            self._place_keyed(topic, segment, head, frame)
+        elif topic.batch is None:
+            self._place_any(topic, [segment], FrameKind.QUEUE, frame)
+        else:
+            self._add_to_batch(topic, segment, frame)
+
+    def _place_keyed(self, topic: Topic, segment: Segment, head: RunHead, frame: _Frame) -> None:
+        partition = topic.target_of_lane(head.partition_index, head.partition_count)
+        if partition is not None:
+            frame.add(FrameKind.QUEUE, topic.number, partition, (segment,))
+        elif not topic.targets:
+            topic.parked_keyed.append(segment)
+            self._assignments.request_leader(frame.now_ms, frame.now_ms)
+        else:
+            # Use the input's count, also after an increase: another count would mix lanes and lose their order.
+            targets = topic.targets_for(head.partition_count) or self._topics.targets_in_use(topic)
+            for number, part in kernels.split_by_partition(self._slab, segment, targets):
+                frame.add(FrameKind.QUEUE, topic.number, number, (part,))
+
+    def _place_any(self, topic: Topic, segments: list[Segment], kind: FrameKind, frame: _Frame) -> None:
+        """Choose the next partition for AnyPartition messages, or park them behind the parked ones."""
+        now_ms = frame.now_ms
+        partition = None if topic.parked else topic.next_partition(segments, self._assignments.is_open, now_ms)
+        if partition is not None:
+            frame.add(kind, topic.number, partition, segments)
+            return
+        if not topic.parked:
+            topic.parked_since_ms = now_ms
+        topic.parked += segments
+        self._assignments.request_leader(now_ms, now_ms)
+
+    def _add_to_batch(self, topic: Topic, segment: Segment, frame: _Frame) -> None:
+        """Add a segment to the batch of its topic."""
+        assert topic.batch is not None
+        self._row.add(Counter.PerTopicBatchAnyPartition, segment.records)
+        for batch in topic.batch.add(segment, frame.now_ms):
+            self._place_any(topic, batch, FrameKind.BATCH, frame)
+        if self._draining:
+            self._flush_batch(topic, frame)
+        elif topic.batch.due_ms is not None and topic.batch.due_ms != topic.alarm_ms:
+            topic.alarm_ms = topic.batch.due_ms
+            heappush(self._dues, (topic.alarm_ms, topic.number))
+
+    def _send(self, frame: _Frame) -> None:
+        """Send the frame's segments, and discard those without room in the slab's partition table."""
+        for kind, runs in frame.sends:
+            for (number, _), segments in self._assignments.send(kind, runs, frame.now_ms).items():
+                self._tables.report_full("partitions", "messages for further partitions are discarded.", frame.now_ms)
+                self._refresh.request(frame.now_ms + EVERY_MS)
+                reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
+                self._discards.settle(segments, reason, self._topics.numbered[number].name, counter)
+
+    # --- batches -----------------------------------------------------------------------------------------------------
+
+    @property
+    def due_ms(self) -> int | None:
+        """The earliest time at which a batch may be due; None without a batch."""
+        return self._dues[0][0] if self._dues else None
+
+    def flush_due(self, now_ms: int) -> None:
+        """Send the batches that are due."""
+        while self._dues and self._dues[0][0] <= now_ms:
+            topic = self._topics.numbered.get(heappop(self._dues)[1])
+            due_ms = topic.batch.due_ms if topic is not None and topic.batch is not None else None
+            if topic is not None and due_ms is not None and due_ms <= now_ms:
+                self._flush([topic], now_ms)
+
+    def flush(self, number: int, now_ms: int) -> None:
+        """Send the accumulated records of a topic, here and at the dispatchers."""
+        topic = self._topics.numbered.get(number)
+        if topic is not None:
+            self._flush([topic], now_ms)
+        self._assignments.flush(number)
+
+    def disable_batching(self) -> None:
+        """Send each later message at once, because the daemon stops."""
+        self._draining = True
+
+    def flush_all(self, now_ms: int) -> None:
+        """Send the batches of all topics."""
+        self._flush(self._topics.numbered.values(), now_ms)
+
+    def _flush(self, topics: Iterable[Topic], now_ms: int) -> None:
+        frame = _Frame(now_ms)
+        for topic in topics:
+            self._flush_batch(topic, frame)
+        self._send(frame)
+
+    def _flush_batch(self, topic: Topic, frame: _Frame) -> None:
+        segments = topic.batch.flush() if topic.batch is not None else []
+        if segments:
+            self._place_any(topic, segments, FrameKind.BATCH, frame)
+
+    # --- parked messages ---------------------------------------------------------------------------------------------
+
+    def unpark(self, now_ms: int) -> None:
+        """Route parked messages, after metadata or a frame of a dispatcher may have opened their partitions."""
+        frame = _Frame(now_ms)
+        for topic in self._topics.numbered.values():
+            if topic.holds_any and topic.view is not None:
+                self._unpark_keyed(topic, frame)
+                self._unpark_any(topic, frame)
+        self._send(frame)
+
+    def _unpark_keyed(self, topic: Topic, frame: _Frame) -> None:
+        keyed, topic.parked_keyed = topic.parked_keyed, []
+        for segment, head in zip(keyed, kernels.read_headers(self._slab, keyed), strict=True):
+            try:
+                self._place_keyed(topic, segment, head or _refuse(self._slab, segment), frame)
+            except SlabError as error:
+                quarantine(self._row, error)
+
+    def _unpark_any(self, topic: Topic, frame: _Frame) -> None:
+        if self._awaits_dispatchers(topic, frame.now_ms):
+            return
+        parked, topic.parked = topic.parked, []
+        for portion in portions_of(parked):
+            topic.advance_partition()
+            self._place_any(topic, portion, FrameKind.HELD, frame)
+
+    def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
+        until = topic.parked_since_ms + PATIENCE_MS
+        if now_ms >= until or not any(self._assignments.is_starting(topic.number, number) for number in topic.targets):
+            return False
+        self._refresh.request(until)
+        return True
+
+    def leaderless(self) -> list[_Key]:
+        """Return the topics that have parked messages and no available partition."""
+        parked = (topic for topic in self._topics.numbered.values() if topic.holds_any and topic.view is not None)
+        return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.targets]
+
+    def remove_waiting(self, topic: Topic) -> list[Segment]:
+        """Return the messages of a deleted topic that wait here, and forget them."""
+        waiting = topic.parked + topic.parked_keyed + (topic.batch.flush() if topic.batch is not None else [])
+        topic.parked, topic.parked_keyed = [], []
+        return waiting
+
+    def remove_limits(self, number: int) -> None:
+        """Remove the rate-limit windows of a deleted topic."""
+        self._limits.remove(number)
+
+
+def _refuse(slab: Slab, segment: Segment) -> NoReturn:
+    """Raise SlabError for a segment whose headers are damaged."""
+    read_run(slab, segment.chunk, segment.run)
+    refuse(slab, [segment])
