@@ -46,14 +46,15 @@ OVERHEAD: Final = 26
 PATIENCE_MS: Final = 2_000
 """The longest wait of parked messages for dispatchers that are starting, so that each gets its share."""
 _NONE_IS_PLAIN: Final = -1
+_KEYED: Final = lay.FLAG_PARTITION_KEY
 
 _Key = tuple[int, int]
 
 
 class _Frame:
-    """The results of one call, in order, and the time and limits that hold for it."""
+    """The results of one call, in order, and the time and the limit that hold for it."""
 
-    __slots__ = ("largest_plain", "now_ms", "records", "sends")
+    __slots__ = ("largest_plain", "now_ms", "queued", "records", "sends")
 
     def __init__(self, now_ms: int, largest_plain: int = _NONE_IS_PLAIN) -> None:
         self.now_ms = now_ms
@@ -61,14 +62,18 @@ class _Frame:
         """The largest payload of a message in a plain run."""
         self.records = [0, 0]
         """The routed records without and with a partition key."""
-        self.sends: list[tuple[FrameKind, dict[_Key, list[Segment]]]] = []
+        self.queued: dict[_Key, list[Segment]] = {}
+        """Segments of kind QUEUE by topic and partition, which share a parcel for each dispatcher."""
+        self.sends: list[tuple[FrameKind, dict[_Key, list[Segment]]]] = [(FrameKind.QUEUE, self.queued)]
 
-    def add(self, kind: FrameKind, topic: int, partition: int, segments: Sequence[Segment]) -> None:
-        """Add segments of a partition; only neighbours of kind QUEUE share a parcel."""
-        sends = self.sends
-        if kind is not FrameKind.QUEUE or not sends or sends[-1][0] is not FrameKind.QUEUE:
-            sends.append((kind, {}))
-        sends[-1][1].setdefault((topic, partition), []).extend(segments)
+    def queue(self, topic: Topic, partition: int, segment: Segment) -> None:
+        """Add a segment for the batches of a dispatcher."""
+        self.queued.setdefault((topic.number, partition), []).append(segment)
+
+    def add(self, kind: FrameKind, topic: Topic, partition: int, segments: list[Segment]) -> None:
+        """Add segments with a parcel of their own, behind those that are queued before."""
+        self.queued = {}
+        self.sends += [(kind, {(topic.number, partition): segments}), (FrameKind.QUEUE, self.queued)]
 
 
 class RunRouter:
@@ -99,6 +104,8 @@ class RunRouter:
         self._tap = tap
         self._limits = RateLimits(slab, discards, config.rate_limit_for)
         self._largest = config.batching.message_max_bytes - OVERHEAD
+        self._numbered = topics.numbered
+        self._is_open = assignments.is_open
         self._early: list[Segment] = []
         self._dues: list[tuple[int, int]] = []
         self._draining = False
@@ -107,7 +114,7 @@ class RunRouter:
         """Apply a reloaded config.  Batches with a changed rule are sent first."""
         self._largest = config.batching.message_max_bytes - OVERHEAD
         self._limits.apply_config(config.rate_limit_for)
-        for topic in self._topics.numbered.values():
+        for topic in self._numbered.values():
             topic.is_plain = False
             rule = config.batching_for(topic.name)
             if rule != topic.rule:
@@ -131,7 +138,7 @@ class RunRouter:
                 quarantine(self._row, error)
         self._send(frame)
         self._row.add(Counter.RouteAnyPartitionMsg, frame.records[0])
-        self._row.add(Counter.RoutePartitionKeyMsg, frame.records[lay.FLAG_PARTITION_KEY])
+        self._row.add(Counter.RoutePartitionKeyMsg, frame.records[_KEYED])
 
     def route_early(self, now_ms: int) -> None:
         """Route the runs that waited for the first metadata."""
@@ -141,7 +148,7 @@ class RunRouter:
     def _route(self, segment: Segment, head: RunHead | None, frame: _Frame) -> None:
         if head is None:
             _refuse(self._slab, segment)
-        topic = self._topics.numbered.get(head.topic)
+        topic = self._numbered.get(head.topic)
         if topic is not None and topic.is_plain and head.largest <= frame.largest_plain:
             self._place(topic, segment, head, frame)
             return
@@ -173,19 +180,19 @@ class RunRouter:
 
     def _place(self, topic: Topic, segment: Segment, head: RunHead, frame: _Frame) -> None:
         """Count an admitted segment, and choose its partition or the reason for its wait."""
-        keyed = head.flags & lay.FLAG_PARTITION_KEY
+        keyed = head.flags & _KEYED
         frame.records[keyed] += segment.records
         if keyed:
             self._place_keyed(topic, segment, head, frame)
-        elif topic.batch is None:
-            self._place_any(topic, [segment], FrameKind.QUEUE, frame)
-        else:
+        elif topic.batch is not None:
             self._add_to_batch(topic, segment, frame)
+        elif (partition := self._next_partition(topic, [segment], frame.now_ms)) is not None:
+            frame.queue(topic, partition, segment)
 
     def _place_keyed(self, topic: Topic, segment: Segment, head: RunHead, frame: _Frame) -> None:
         partition = topic.target_of_lane(head.partition_index, head.partition_count)
         if partition is not None:
-            frame.add(FrameKind.QUEUE, topic.number, partition, (segment,))
+            frame.queue(topic, partition, segment)
         elif not topic.targets:
             topic.parked_keyed.append(segment)
             self._assignments.request_leader(frame.now_ms, frame.now_ms)
@@ -193,26 +200,31 @@ class RunRouter:
             # Use the input's count, also after an increase: another count would mix lanes and lose their order.
             targets = topic.targets_for(head.partition_count) or self._topics.targets_in_use(topic)
             for number, part in kernels.split_by_partition(self._slab, segment, targets):
-                frame.add(FrameKind.QUEUE, topic.number, number, (part,))
+                frame.queue(topic, number, part)
 
-    def _place_any(self, topic: Topic, segments: list[Segment], kind: FrameKind, frame: _Frame) -> None:
-        """Choose the next partition for AnyPartition messages, or park them behind the parked ones."""
-        now_ms = frame.now_ms
-        partition = None if topic.parked else topic.next_partition(segments, self._assignments.is_open, now_ms)
-        if partition is not None:
-            frame.add(kind, topic.number, partition, segments)
-            return
+    def _next_partition(self, topic: Topic, segments: list[Segment], now_ms: int) -> int | None:
+        """Return the partition for AnyPartition messages, or park them behind the parked ones."""
         if not topic.parked:
+            partition = topic.next_partition(segments, self._is_open, now_ms)
+            if partition is not None:
+                return partition
             topic.parked_since_ms = now_ms
         topic.parked += segments
         self._assignments.request_leader(now_ms, now_ms)
+        return None
+
+    def _place_whole(self, topic: Topic, segments: list[Segment], kind: FrameKind, frame: _Frame) -> None:
+        """Choose one partition for AnyPartition messages that stay together."""
+        partition = self._next_partition(topic, segments, frame.now_ms)
+        if partition is not None:
+            frame.add(kind, topic, partition, segments)
 
     def _add_to_batch(self, topic: Topic, segment: Segment, frame: _Frame) -> None:
         """Add a segment to the batch of its topic."""
         assert topic.batch is not None
         self._row.add(Counter.PerTopicBatchAnyPartition, segment.records)
         for batch in topic.batch.add(segment, frame.now_ms):
-            self._place_any(topic, batch, FrameKind.BATCH, frame)
+            self._place_whole(topic, batch, FrameKind.BATCH, frame)
         if self._draining:
             self._flush_batch(topic, frame)
         elif topic.batch.due_ms is not None and topic.batch.due_ms != topic.alarm_ms:
@@ -226,7 +238,7 @@ class RunRouter:
                 self._tables.report_full("partitions", "messages for further partitions are discarded.", frame.now_ms)
                 self._refresh.request(frame.now_ms + EVERY_MS)
                 reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
-                self._discards.settle(segments, reason, self._topics.numbered[number].name, counter)
+                self._discards.settle(segments, reason, self._numbered[number].name, counter)
 
     # --- batches -----------------------------------------------------------------------------------------------------
 
@@ -238,14 +250,14 @@ class RunRouter:
     def flush_due(self, now_ms: int) -> None:
         """Send the batches that are due."""
         while self._dues and self._dues[0][0] <= now_ms:
-            topic = self._topics.numbered.get(heappop(self._dues)[1])
+            topic = self._numbered.get(heappop(self._dues)[1])
             due_ms = topic.batch.due_ms if topic is not None and topic.batch is not None else None
             if topic is not None and due_ms is not None and due_ms <= now_ms:
                 self._flush([topic], now_ms)
 
     def flush(self, number: int, now_ms: int) -> None:
         """Send the accumulated records of a topic, here and at the dispatchers."""
-        topic = self._topics.numbered.get(number)
+        topic = self._numbered.get(number)
         if topic is not None:
             self._flush([topic], now_ms)
         self._assignments.flush(number)
@@ -256,7 +268,7 @@ class RunRouter:
 
     def flush_all(self, now_ms: int) -> None:
         """Send the batches of all topics."""
-        self._flush(self._topics.numbered.values(), now_ms)
+        self._flush(self._numbered.values(), now_ms)
 
     def _flush(self, topics: Iterable[Topic], now_ms: int) -> None:
         frame = _Frame(now_ms)
@@ -267,14 +279,14 @@ class RunRouter:
     def _flush_batch(self, topic: Topic, frame: _Frame) -> None:
         segments = topic.batch.flush() if topic.batch is not None else []
         if segments:
-            self._place_any(topic, segments, FrameKind.BATCH, frame)
+            self._place_whole(topic, segments, FrameKind.BATCH, frame)
 
     # --- parked messages ---------------------------------------------------------------------------------------------
 
     def unpark(self, now_ms: int) -> None:
         """Route parked messages, after metadata or a frame of a dispatcher may have opened their partitions."""
         frame = _Frame(now_ms)
-        for topic in self._topics.numbered.values():
+        for topic in self._numbered.values():
             if topic.holds_any and topic.view is not None:
                 self._unpark_keyed(topic, frame)
                 self._unpark_any(topic, frame)
@@ -294,7 +306,7 @@ class RunRouter:
         parked, topic.parked = topic.parked, []
         for portion in portions_of(parked):
             topic.advance_partition()
-            self._place_any(topic, portion, FrameKind.HELD, frame)
+            self._place_whole(topic, portion, FrameKind.HELD, frame)
 
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
         until = topic.parked_since_ms + PATIENCE_MS
@@ -305,7 +317,7 @@ class RunRouter:
 
     def leaderless(self) -> list[_Key]:
         """Return the topics that have parked messages and no available partition."""
-        parked = (topic for topic in self._topics.numbered.values() if topic.holds_any and topic.view is not None)
+        parked = (topic for topic in self._numbered.values() if topic.holds_any and topic.view is not None)
         return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.targets]
 
     def remove_waiting(self, topic: Topic) -> list[Segment]:
