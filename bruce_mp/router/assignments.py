@@ -19,9 +19,8 @@ from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import EVERYTHING, FrameKind, Parcel
 from bruce_mp.pipeline.corruption import quarantine
 from bruce_mp.router.backoff import PauseBackoff
-from bruce_mp.router.cluster import Address
+from bruce_mp.router.dispatchers import DispatcherSet
 from bruce_mp.router.routes import DispatcherScope, LeaderlessBackoff, Route, ScopeEvent, ScopeState
-from bruce_mp.router.slots import SlotTable
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import find, sweep
 from bruce_mp.telemetry.counters import Counter
@@ -31,8 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from bruce_mp.config.sections import Delivery
-    from bruce_mp.router.cluster import ClusterView
+    from bruce_mp.router.cluster import Address, ClusterView
     from bruce_mp.router.metadata_refresh import RefreshSchedule
+    from bruce_mp.router.outbox import Outbox
     from bruce_mp.router.routes import Scope
     from bruce_mp.router.slab_tables import SlabTables
     from bruce_mp.slab.file import Slab
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["Assignments"]
-
-NOWHERE: Final = Address("", 0)
-"""The address of a broker that is in no metadata: its dispatcher fails to connect and hands back its messages."""
 
 _HELD_BY_DISPATCHERS: Final = (
     RunState.ASSIGNED,
@@ -61,7 +58,7 @@ _Key = tuple[int, int]
 
 
 class Assignments:
-    """Routes, dispatchers and their outbox.  `leader_of` returns a partition's leader, None if none is available.
+    """Routes and the scopes of dispatchers.  `leader_of` returns a partition's leader, None if none is available.
 
     Times are in ms on one steady clock.
     """
@@ -73,6 +70,7 @@ class Assignments:
         delivery: Delivery,
         *,
         tables: SlabTables,
+        outbox: Outbox,
         incarnation: int,
         leader_of: Callable[[int, int], int | None],
         refresh: RefreshSchedule,
@@ -86,42 +84,22 @@ class Assignments:
         self._refresh = refresh
         self._rng = rng
         self._tables = tables
-        self._slots = SlotTable(slab)
-        self._addresses: dict[int, Address] = {}
-        self._in_service: frozenset[int] | None = None
+        self._dispatchers = DispatcherSet(slab, tables, self._used_slots)
+        self._slots = self._dispatchers.slots
+        self._outbox = outbox
         self._peers: dict[int, DispatcherScope] = {}
         self._sessions = count(1)
         self._routes: dict[_Key, Route] = {}
         self._leaderless_backoff = LeaderlessBackoff(self._new_backoff())
-        self._outbox: dict[int, list[Parcel]] = {}
-        self._gatherers: dict[int, set[int]] = defaultdict(set)
-        """By topic: the slots of dispatchers that may gather records of it.  A dispatcher flushes them by itself at a
-        RESYNC or a HAND_BACK."""
-        self._wanted: dict[int, tuple[int, Address]] | None = None
         self._open: dict[_Key, int] = {}
         """Slots of the partitions known to be open.  New metadata and each frame of a dispatcher clear this map,
         because either may close a partition.  Adoption of a previous router's records comes before the first entry."""
 
     # --- queries of the process --------------------------------------------------------------------------------------
 
-    def drain_outbox(self) -> dict[int, list[Parcel]]:
-        """Return and empty the outbox, by slot; the first parcel of each slot holds the router's incarnation."""
-        outbox, self._outbox = self._outbox, {}
-        return {slot: [Parcel(FrameKind.FROM, 0, self._incarnation), *parcels] for slot, parcels in outbox.items()}
-
     def wanted(self) -> dict[int, tuple[int, Address]] | None:
-        """Map slot to (broker, address) for each broker in service and each slot that still holds messages.
-
-        Return None before the first metadata: the running dispatchers stay.
-        """
-        if self._wanted is None and self._in_service is not None:
-            used = self._used_slots()
-            self._wanted = {
-                slot: (node, self._addresses.get(node, NOWHERE))
-                for node, slot in self._slots.pairs()
-                if node in self._in_service or slot in used
-            }
-        return self._wanted
+        """Return the dispatchers to run: see `DispatcherSet.wanted`."""
+        return self._dispatchers.wanted()
 
     def paused(self) -> list[tuple[int | None, _Key | None, Scope]]:
         """Return the paused scopes: (slot, None, dispatcher) or (its slot, (topic, partition), route)."""
@@ -179,7 +157,11 @@ class Assignments:
             else:
                 self._routes[key].came_meanwhile += self._bind({key: segments})
         for slot, its in by_slot.items():
-            self._send_to(slot, kind, its)
+            bound = self._bind(its)
+            if kind is FrameKind.QUEUE:
+                self._outbox.post_queue(slot, its, bound)
+            elif bound:
+                self._outbox.post(slot, Parcel(kind, *next(iter(its)), bound))
         return refused
 
     def _has_room(self, topic: int, partition: int) -> bool:
@@ -197,18 +179,6 @@ class Assignments:
         self._give(route, slot)
         self._open[topic, partition] = slot
         return slot
-
-    def _send_to(self, slot: int, kind: FrameKind, runs: Mapping[_Key, list[Segment]]) -> None:
-        bound = self._bind(runs)
-        if not bound:
-            return
-        topic, partition = 0, -1
-        if kind is FrameKind.QUEUE:
-            for topic_of_run, _ in runs:
-                self._gatherers[topic_of_run].add(slot)
-        else:
-            [(topic, partition)] = runs
-        self._post(slot, Parcel(kind, topic, partition, bound))
 
     def _bind(self, runs: Mapping[_Key, list[Segment]]) -> list[Segment]:
         """Bind segments to their partitions, and return them without damaged ones."""
@@ -234,8 +204,7 @@ class Assignments:
 
     def flush(self, topic: int) -> None:
         """Send FLUSH for a topic to the dispatchers that got records of it since the last FLUSH."""
-        for slot in self._gatherers.pop(topic, ()):
-            self._post(slot, Parcel(FrameKind.FLUSH, topic))
+        self._outbox.post_flush(topic)
 
     def request_leader(self, started_ms: int, now_ms: int) -> None:
         """Request metadata for a leader that the fetch begun at `started_ms` did not name."""
@@ -244,13 +213,7 @@ class Assignments:
     def _give(self, route: Route, slot: int | None) -> None:
         if route.slot != slot:
             route.slot = slot
-            self._wanted = None
-
-    def _post(self, slot: int, parcel: Parcel) -> None:
-        """Hand over: store the state word in the slab first, then queue the doorbell."""
-        state = RunState.ASSIGNED_SENT if parcel.kind is FrameKind.SENT else RunState.ASSIGNED
-        kernels.set_state(self._slab, parcel.segments, state_word(state, slot))
-        self._outbox.setdefault(slot, []).append(parcel)
+            self._dispatchers.on_holder_changed()
 
     def _peer(self, slot: int) -> DispatcherScope:
         peer = self._peers.get(slot)
@@ -280,10 +243,9 @@ class Assignments:
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> None:
         """Follow leaders that moved, and resume paused scopes where the metadata allows."""
         self._open.clear()
-        self._addresses.update(view.brokers)
-        self._in_service = view.in_service
-        self._wanted = None
-        self._renew_slots(view, now_ms)
+        for slot in self._dispatchers.on_metadata(view, now_ms):
+            self._peers.pop(slot, None)
+            self._outbox.remove_slot(slot)
         for peer in self._peers.values():
             if peer.state is ScopeState.WAITING:
                 self._resume_or_wait(peer, started_ms)
@@ -296,19 +258,7 @@ class Assignments:
         for slot, peer in self._peers.items():
             if peer.flowing and peer.pause(now_ms):
                 self._row.add(Counter.PauseStarted)
-                self._post(slot, Parcel(FrameKind.HAND_BACK, 0, EVERYTHING))
-
-    def _renew_slots(self, view: ClusterView, now_ms: int) -> None:
-        """Free the empty slots of removed brokers, and give slots to brokers that lead."""
-        used = self._used_slots()
-        for node, slot in self._slots.pairs():
-            if node not in view.brokers and slot not in used:
-                self._slots.release(node)
-                self._peers.pop(slot, None)
-                self._outbox.pop(slot, None)
-        for node in view.in_service:
-            if self._slots.assign(node) is None:
-                self._tables.report_full("brokers", f"messages for partitions that broker {node} leads wait.", now_ms)
+                self._outbox.post(slot, Parcel(FrameKind.HAND_BACK, 0, EVERYTHING))
 
     def _resume_or_wait(self, scope: Scope, started_ms: int) -> bool:
         """Resume a scope if its back-off ended before the fetch began; else request metadata for its end."""
@@ -339,7 +289,7 @@ class Assignments:
         route.not_before_ms = route.since_ms = now_ms
         self._row.add(Counter.PauseStarted)
         if self._peer(route.slot).flowing:
-            self._post(route.slot, Parcel(FrameKind.HAND_BACK, topic, partition))
+            self._outbox.post(route.slot, Parcel(FrameKind.HAND_BACK, topic, partition))
 
     def _send_held(self, topic: int, partition: int, route: Route, slot: int) -> None:
         """Send a route's waiting messages: built batches first, then the rest in order of arrival."""
@@ -351,14 +301,14 @@ class Assignments:
             rest.sort(key=lambda segment: find(self._slab, segment).arrival)
         self._give(route, slot)
         if sent:
-            self._post(slot, Parcel(FrameKind.SENT, topic, partition, sent))
+            self._outbox.post(slot, Parcel(FrameKind.SENT, topic, partition, sent))
         if rest:
-            self._post(slot, Parcel(FrameKind.HELD, topic, partition, rest))
+            self._outbox.post(slot, Parcel(FrameKind.HELD, topic, partition, rest))
 
     def remove_topic(self, topic: int, now_ms: int) -> list[Segment]:
         """Remove a topic and return the segments of its routes; request the others back from dispatchers."""
         held: list[Segment] = []
-        self._gatherers.pop(topic, None)
+        self._outbox.remove_topic(topic)
         for key, route in [(key, route) for key, route in self._routes.items() if key[0] == topic]:
             sent, rest = route.pop_all()
             held += sent + rest
@@ -396,7 +346,7 @@ class Assignments:
         if kind is FrameKind.PAUSED and scope.pause(now_ms):
             self._row.add(Counter.PauseStarted)
             if scope is peer or peer.flowing:  # else HAND_BACK for everything includes this partition
-                self._post(slot, Parcel(FrameKind.HAND_BACK, topic, partition))
+                self._outbox.post(slot, Parcel(FrameKind.HAND_BACK, topic, partition))
         elif kind is FrameKind.HANDED_BACK:
             self._handed_back(slot, scope, now_ms)
 
@@ -449,23 +399,21 @@ class Assignments:
         peer.session = next(self._sessions)
         fresh = (found for found in assigned if found.state is RunState.ASSIGNED)
         sent = _by_partition(found for found in assigned if found.state is RunState.ASSIGNED_SENT)
-        self._outbox[slot] = [Parcel(FrameKind.RESYNC, peer.session)]
+        parcels = [Parcel(FrameKind.RESYNC, peer.session)]
         for (topic, partition), some in sent.items():
-            whole = some + self._assign_rest(slot, self._route(topic, partition))
-            self._outbox[slot].append(Parcel(FrameKind.SENT, topic, partition, whole))
-        self._outbox[slot] += [Parcel(FrameKind.HELD, part.topic, part.partition, [part.segment]) for part in fresh]
-
-    def _assign_rest(self, slot: int, route: Route) -> list[Segment]:
-        """Assign the rest of batches that a dead router assigned in part, so that no batch is cut."""
-        rest, route.returned_sent = route.returned_sent, []
-        kernels.set_state(self._slab, rest, state_word(RunState.ASSIGNED_SENT, slot))
-        return rest
+            # A dead router may have assigned a batch in part; its rest goes along, so that no batch is cut.
+            route = self._route(topic, partition)
+            rest, route.returned_sent = route.returned_sent, []
+            kernels.set_state(self._slab, rest, state_word(RunState.ASSIGNED_SENT, slot))
+            parcels.append(Parcel(FrameKind.SENT, topic, partition, some + rest))
+        parcels += [Parcel(FrameKind.HELD, part.topic, part.partition, [part.segment]) for part in fresh]
+        self._outbox.replace(slot, parcels)
 
     def _synced(self, slot: int, now_ms: int) -> None:
         self._peer(slot).step(ScopeEvent.SYNCED)
         for (topic, partition), route in self._routes.items():
             if route.slot == slot and route.state is ScopeState.HANDING_BACK:
-                self._post(slot, Parcel(FrameKind.HAND_BACK, topic, partition))
+                self._outbox.post(slot, Parcel(FrameKind.HAND_BACK, topic, partition))
             else:
                 self._move(topic, partition, route, now_ms, now_ms)
 

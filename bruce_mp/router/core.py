@@ -18,6 +18,7 @@ from bruce_mp.pipeline.corruption import quarantine
 from bruce_mp.router.assignments import Assignments
 from bruce_mp.router.metadata_refresh import RefreshSchedule
 from bruce_mp.router.missing_topics import MissingTopics
+from bruce_mp.router.outbox import Outbox
 from bruce_mp.router.routing import RunRouter
 from bruce_mp.router.slab_tables import SlabTables
 from bruce_mp.router.topics import TopicRegistry
@@ -76,11 +77,13 @@ class Router:
             lambda: self._tables.topics.room,
             autocreate=config.delivery.topic_autocreate,
         )
+        self._outbox = Outbox(slab, incarnation)
         self._assignments = Assignments(
             slab,
             row,
             config.delivery,
             tables=self._tables,
+            outbox=self._outbox,
             incarnation=incarnation,
             leader_of=self._topics.leader_of,
             refresh=self._refresh,
@@ -225,7 +228,7 @@ class Router:
 
     def drain_outbox(self) -> dict[int, list[Parcel]]:
         """Return and empty the outbox: one frame for each dispatcher slot."""
-        return self._assignments.drain_outbox()
+        return self._outbox.drain()
 
     def wanted_dispatchers(self) -> dict[int, tuple[int, Address]] | None:
         """Map slot to (broker, address) of each dispatcher to run; None before the first metadata."""

@@ -49,22 +49,24 @@ _NONE_IS_PLAIN: Final = -1
 _KEYED: Final = lay.FLAG_PARTITION_KEY
 
 _Key = tuple[int, int]
+_Runs = dict[_Key, list["Segment"]]
 
 
 class _Frame:
     """The results of one call, in order, and the time and the limit that hold for it."""
 
-    __slots__ = ("largest_plain", "now_ms", "queued", "records", "sends")
+    __slots__ = ("any_records", "keyed_records", "largest_plain", "now_ms", "queued", "sends")
 
     def __init__(self, now_ms: int, largest_plain: int = _NONE_IS_PLAIN) -> None:
         self.now_ms = now_ms
         self.largest_plain = largest_plain
         """The largest payload of a message in a plain run."""
-        self.records = [0, 0]
-        """The routed records without and with a partition key."""
-        self.queued: dict[_Key, list[Segment]] = {}
-        """Segments of kind QUEUE by topic and partition, which share a parcel for each dispatcher."""
-        self.sends: list[tuple[FrameKind, dict[_Key, list[Segment]]]] = [(FrameKind.QUEUE, self.queued)]
+        self.any_records = 0
+        self.keyed_records = 0
+        """The routed records without and with a partition key; only `RunRouter.route` reports them."""
+        self.queued: _Runs = {}
+        """Segments of kind QUEUE, behind `sends`; those of a dispatcher share a parcel."""
+        self.sends: list[tuple[FrameKind, _Runs]] = []
 
     def queue(self, topic: Topic, partition: int, segment: Segment) -> None:
         """Add a segment for the batches of a dispatcher."""
@@ -72,8 +74,8 @@ class _Frame:
 
     def add(self, kind: FrameKind, topic: Topic, partition: int, segments: list[Segment]) -> None:
         """Add segments with a parcel of their own, behind those that are queued before."""
+        self.sends += [(FrameKind.QUEUE, self.queued), (kind, {(topic.number, partition): segments})]
         self.queued = {}
-        self.sends += [(kind, {(topic.number, partition): segments}), (FrameKind.QUEUE, self.queued)]
 
 
 class RunRouter:
@@ -123,9 +125,8 @@ class RunRouter:
 
     # --- runs --------------------------------------------------------------------------------------------------------
 
-    def route(self, segments: Iterable[Segment], now_ms: int) -> None:
+    def route(self, segments: list[Segment], now_ms: int) -> None:
         """Route claimed runs in order; before the first metadata they wait."""
-        segments = list(segments)
         if self._topics.view is None:
             self._early += segments
             return
@@ -137,8 +138,10 @@ class RunRouter:
             except SlabError as error:
                 quarantine(self._row, error)
         self._send(frame)
-        self._row.add(Counter.RouteAnyPartitionMsg, frame.records[0])
-        self._row.add(Counter.RoutePartitionKeyMsg, frame.records[_KEYED])
+        if frame.any_records:
+            self._row.add(Counter.RouteAnyPartitionMsg, frame.any_records)
+        if frame.keyed_records:
+            self._row.add(Counter.RoutePartitionKeyMsg, frame.keyed_records)
 
     def route_early(self, now_ms: int) -> None:
         """Route the runs that waited for the first metadata."""
@@ -180,27 +183,31 @@ class RunRouter:
 
     def _place(self, topic: Topic, segment: Segment, head: RunHead, frame: _Frame) -> None:
         """Count an admitted segment, and choose its partition or the reason for its wait."""
-        keyed = head.flags & _KEYED
-        frame.records[keyed] += segment.records
-        if keyed:
-            self._place_keyed(topic, segment, head, frame)
-        elif topic.batch is not None:
+        if head.flags & _KEYED:
+            frame.keyed_records += segment.records
+            partition = topic.target_of_lane(head.partition_index, head.partition_count)
+            if partition is None:
+                self._place_by_keys(topic, segment, head.partition_count, frame)
+        elif topic.batch is None:
+            frame.any_records += segment.records
+            partition = self._next_partition(topic, [segment], frame.now_ms)
+        else:
+            frame.any_records += segment.records
+            partition = None
             self._add_to_batch(topic, segment, frame)
-        elif (partition := self._next_partition(topic, [segment], frame.now_ms)) is not None:
-            frame.queue(topic, partition, segment)
-
-    def _place_keyed(self, topic: Topic, segment: Segment, head: RunHead, frame: _Frame) -> None:
-        partition = topic.target_of_lane(head.partition_index, head.partition_count)
         if partition is not None:
             frame.queue(topic, partition, segment)
-        elif not topic.targets:
+
+    def _place_by_keys(self, topic: Topic, segment: Segment, count: int, frame: _Frame) -> None:
+        """Cut a segment by the partitions of its keys modulo `count`, or park it without an available partition."""
+        if not topic.targets:
             topic.parked_keyed.append(segment)
             self._assignments.request_leader(frame.now_ms, frame.now_ms)
-        else:
-            # Use the input's count, also after an increase: another count would mix lanes and lose their order.
-            targets = topic.targets_for(head.partition_count) or self._topics.targets_in_use(topic)
-            for number, part in kernels.split_by_partition(self._slab, segment, targets):
-                frame.queue(topic, number, part)
+            return
+        # Use the input's count, also after an increase: another count would mix lanes and lose their order.
+        targets = topic.targets_for(count) or self._topics.targets_in_use(topic)
+        for partition, part in kernels.split_by_partition(self._slab, segment, targets):
+            frame.queue(topic, partition, part)
 
     def _next_partition(self, topic: Topic, segments: list[Segment], now_ms: int) -> int | None:
         """Return the partition for AnyPartition messages, or park them behind the parked ones."""
@@ -233,6 +240,8 @@ class RunRouter:
 
     def _send(self, frame: _Frame) -> None:
         """Send the frame's segments, and discard those without room in the slab's partition table."""
+        if frame.queued:
+            frame.sends.append((FrameKind.QUEUE, frame.queued))
         for kind, runs in frame.sends:
             for (number, _), segments in self._assignments.send(kind, runs, frame.now_ms).items():
                 self._tables.report_full("partitions", "messages for further partitions are discarded.", frame.now_ms)
@@ -296,7 +305,7 @@ class RunRouter:
         keyed, topic.parked_keyed = topic.parked_keyed, []
         for segment, head in zip(keyed, kernels.read_headers(self._slab, keyed), strict=True):
             try:
-                self._place_keyed(topic, segment, head or _refuse(self._slab, segment), frame)
+                self._place(topic, segment, head or _refuse(self._slab, segment), frame)
             except SlabError as error:
                 quarantine(self._row, error)
 

@@ -86,7 +86,7 @@ def test_a_flush_of_a_topic_that_is_gone_is_passed_over(world: World) -> None:
     table = world.router._tables.topics
     gone = table.add(b"gone", 1)
     table.remove([gone])
-    world.router._assignments._post(SLOT, Parcel(FrameKind.FLUSH, gone))
+    world.router._assignments._outbox.post(SLOT, Parcel(FrameKind.FLUSH, gone))
     world.pass_time(1)
     world.peer_hears(SLOT)
     send(world)

@@ -1,0 +1,110 @@
+"""The set of dispatchers: their slots, and the brokers that they serve.
+
+A broker keeps its dispatcher slot while it exists or the slot holds messages.  A state word names its holder by slot.
+The mapping is in the dispatchers' process rows, so it survives the router.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.router.cluster import Address
+from bruce_mp.slab import layout as lay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+    from bruce_mp.router.cluster import ClusterView
+    from bruce_mp.router.slab_tables import SlabTables
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["DispatcherSet", "SlotTable"]
+
+NOWHERE: Final = Address("", 0)
+"""The address of a broker that is in no metadata: its dispatcher fails to connect and hands back its messages."""
+
+
+class SlotTable:
+    """The mapping from brokers to dispatcher slots."""
+
+    def __init__(self, slab: Slab) -> None:
+        self._slab = slab
+        self._slots = {
+            self._node(slot): slot for slot in range(lay.DISPATCHER_SLOTS) if self._slab.words[self._at(slot)]
+        }
+
+    def _at(self, slot: int) -> int:
+        row = lay.ROW_FIRST_DISPATCHER + slot
+        return (self._slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_NODE) >> 2
+
+    def _node(self, slot: int) -> int:
+        return self._slab.words[self._at(slot)] - 1
+
+    def slot_of(self, node: int) -> int | None:
+        """Return the slot of a broker; None if it has none."""
+        return self._slots.get(node)
+
+    def assign(self, node: int) -> int | None:
+        """Return the slot of a broker, a new one if needed; None if all are in use."""
+        if node in self._slots:
+            return self._slots[node]
+        taken = set(self._slots.values())
+        slot = next((free for free in range(lay.DISPATCHER_SLOTS) if free not in taken), None)
+        if slot is not None:
+            self._slab.words[self._at(slot)] = node + 1
+            self._slots[node] = slot
+        return slot
+
+    def release(self, node: int) -> None:
+        """Free the slot of a broker; no state word may name it any more."""
+        slot = self._slots.pop(node, None)
+        if slot is not None:
+            self._slab.words[self._at(slot)] = 0
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Return all (broker, slot) pairs."""
+        return list(self._slots.items())
+
+
+class DispatcherSet:
+    """The dispatchers to run.  `used` returns the slots that hold partitions."""
+
+    def __init__(self, slab: Slab, tables: SlabTables, used: Callable[[], Container[int | None]]) -> None:
+        self.slots = SlotTable(slab)
+        self._tables = tables
+        self._used = used
+        self._addresses: dict[int, Address] = {}
+        self._in_service: frozenset[int] | None = None
+        self._wanted: dict[int, tuple[int, Address]] | None = None
+
+    def wanted(self) -> dict[int, tuple[int, Address]] | None:
+        """Map slot to (broker, address) for each broker in service and each slot that still holds messages.
+
+        Return None before the first metadata: the running dispatchers stay.
+        """
+        if self._wanted is None and self._in_service is not None:
+            used = self._used()
+            self._wanted = {
+                slot: (node, self._addresses.get(node, NOWHERE))
+                for node, slot in self.slots.pairs()
+                if node in self._in_service or slot in used
+            }
+        return self._wanted
+
+    def on_holder_changed(self) -> None:
+        """Find the used slots again, because a partition has another slot."""
+        self._wanted = None
+
+    def on_metadata(self, view: ClusterView, now_ms: int) -> list[int]:
+        """Give slots to brokers that lead; free and return the empty slots of removed brokers."""
+        self._addresses.update(view.brokers)
+        self._in_service = view.in_service
+        self._wanted = None
+        used = self._used()
+        freed = [(node, slot) for node, slot in self.slots.pairs() if node not in view.brokers and slot not in used]
+        for node, _ in freed:
+            self.slots.release(node)
+        for node in view.in_service:
+            if self.slots.assign(node) is None:
+                self._tables.report_full("brokers", f"messages for partitions that broker {node} leads wait.", now_ms)
+        return [slot for _, slot in freed]
