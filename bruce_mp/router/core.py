@@ -16,8 +16,8 @@ from bruce_mp.discards.settlement import Discards
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.pipeline.corruption import quarantine
 from bruce_mp.router.assignments import Assignments
+from bruce_mp.router.cluster import MissingTopics
 from bruce_mp.router.metadata_refresh import RefreshSchedule
-from bruce_mp.router.missing_topics import MissingTopics
 from bruce_mp.router.outbox import Outbox
 from bruce_mp.router.routing import RunRouter
 from bruce_mp.router.slab_tables import SlabTables

@@ -30,15 +30,14 @@ class SlotTable:
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
         self._slots = {
-            self._node(slot): slot for slot in range(lay.DISPATCHER_SLOTS) if self._slab.words[self._at(slot)]
+            node_and_one - 1: slot
+            for slot in range(lay.DISPATCHER_SLOTS)
+            if (node_and_one := self._slab.words[self._at(slot)])
         }
 
     def _at(self, slot: int) -> int:
         row = lay.ROW_FIRST_DISPATCHER + slot
         return (self._slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_NODE) >> 2
-
-    def _node(self, slot: int) -> int:
-        return self._slab.words[self._at(slot)] - 1
 
     def slot_of(self, node: int) -> int | None:
         """Return the slot of a broker; None if it has none."""

@@ -54,16 +54,13 @@ class Windows:
             self._origin_ms = at_ms
         window = (at_ms - self._origin_ms) // self._interval_ms
         if window > self._newest:
-            self._open(window)
+            self._newest = window
+            self._counts = {known: count for known, count in self._counts.items() if known > window - self._kept}
         # A run from another input may have arrived before the origin, for which there is no window.
         window = max(window, self._newest - self._kept + 1, 0)
         before = self._counts.get(window, 0)
         self._counts[window] = before + records
         return min(records, max(0, self._max_count - before))
-
-    def _open(self, window: int) -> None:
-        self._newest = window
-        self._counts = {known: count for known, count in self._counts.items() if known > window - self._kept}
 
 
 class RateLimits:

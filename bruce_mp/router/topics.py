@@ -108,7 +108,8 @@ class Topic:
 
     def _in_turn(self, is_open: IsOpen, now_ms: int) -> int | None:
         if now_ms >= self._stay_until_ms:
-            self._stay_until_ms = now_ms + self._stay_ms()
+            stays = self.rule.kind is BatchingKind.COMBINED
+            self._stay_until_ms = now_ms + ((self.rule.limits.time_ms or 0) if stays else 0)
             self._advance()
         for step in range(len(self._round)):
             at = (self._cursor + step) % len(self._round)
@@ -127,9 +128,6 @@ class Topic:
     def advance_partition(self) -> None:
         """End the turn: the next messages go to the next partition."""
         self._stay_until_ms = 0
-
-    def _stay_ms(self) -> int:
-        return self.rule.limits.time_ms or 0 if self.rule.kind is BatchingKind.COMBINED else 0
 
     @property
     def holds_any(self) -> bool:

@@ -13,9 +13,9 @@ from bruce_mp import kernels
 from bruce_mp.config.sections import Batching, DefaultBatching, Delivery
 from bruce_mp.errors import DiscardReason
 from bruce_mp.ipc.frames import FrameKind, Parcel, unpack_parcels
+from bruce_mp.router.cluster import BELIEVED_AFTER_MS
 from bruce_mp.router.cluster_status import ClusterStatus
 from bruce_mp.router.metadata_fetch import FetchAttempt
-from bruce_mp.router.missing_topics import BELIEVED_AFTER_MS
 from bruce_mp.router.unknown_topics import YOUNG_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.router.missing_topics import BELIEVED_AFTER_MS
+from bruce_mp.router.cluster import BELIEVED_AFTER_MS
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
 from support.flow import World

@@ -10,7 +10,7 @@ from bruce_mp import kernels
 from bruce_mp.config.sections import Batching, BatchLimits, DefaultBatching, RateLimit, RateLimitConfig, TopicRule
 from bruce_mp.errors import DiscardReason
 from bruce_mp.ipc.frames import FrameKind, unpack_parcels
-from bruce_mp.router.missing_topics import BELIEVED_AFTER_MS
+from bruce_mp.router.cluster import BELIEVED_AFTER_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.telemetry.counters import Counter

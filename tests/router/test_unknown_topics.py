@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from bruce_mp.config.sections import Delivery
 from bruce_mp.errors import DiscardReason
-from bruce_mp.router.cluster import ClusterView, TopicView
+from bruce_mp.router.cluster import BELIEVED_AFTER_MS, ClusterView, MissingTopics, TopicView
 from bruce_mp.router.metadata_refresh import RefreshSchedule
-from bruce_mp.router.missing_topics import BELIEVED_AFTER_MS, MissingTopics
 from bruce_mp.router.unknown_topics import (
     CANNOT_BE_MADE_MS,
     FORBIDDEN_LOOK_MS,
