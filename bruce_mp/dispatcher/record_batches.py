@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
+from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import SentBatch
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchBuilder", "BatchPlan"]
 
-OVERHEAD: Final = 26
-"""Bytes added to a record's key and value where the size of a batch is limited."""
 LAST_EPOCH: Final = lay.LAST_EPOCH
 """Kafka's epochs have 16 bits.  A partition that used all of them sends without sequence numbers, as does one whose
 broker accepts none, until a daemon starts with a new producer id."""
@@ -85,7 +84,7 @@ class BatchBuilder:
         left, total = self.max_bytes, 0
         while ready and room and len(segments) < MAX_SETTLED_SEGMENTS:
             _, _, _, _, records, payload = ready[0]
-            left -= payload + OVERHEAD * records
+            left -= payload + SIZE_OVERHEAD * records
             if left < 0 or total + payload > room:
                 break
             segments.append(ready.popleft())
@@ -98,9 +97,9 @@ class BatchBuilder:
     def _cut_first(self, ready: deque[Segment], room: int) -> Segment:
         """Remove the part of the first segment that fits, at least one record."""
         segment = ready.popleft()
-        fitting = self.max_bytes * segment.records // (segment.payload + OVERHEAD * segment.records)
+        fitting = self.max_bytes * segment.records // (segment.payload + SIZE_OVERHEAD * segment.records)
         records = max(1, fitting) if room else 1
-        head, rest = kernels.split_at(self._slab, segment, records, min(room, self.max_bytes - OVERHEAD * records))
+        head, rest = kernels.split_at(self._slab, segment, records, min(room, self.max_bytes - SIZE_OVERHEAD * records))
         if head is None:
             head, rest = kernels.split_at(self._slab, segment, 1, _ANY_SIZE)
         assert head is not None

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["PendingBatch"]
+__all__ = ["SIZE_OVERHEAD", "PendingBatch"]
 
+SIZE_OVERHEAD: Final = 26
+"""Bytes added to key and value where the size of a message or a batch is limited: the overhead of message format 0."""
 _UNLIMITED: Final = 1 << 62
 
 

@@ -14,6 +14,7 @@ from bruce_mp import kernels
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.ipc.frames import FrameKind
 from bruce_mp.pipeline.corruption import quarantine
+from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
 from bruce_mp.router.rate_limit import RateLimits
 from bruce_mp.router.slab_tables import EVERY_MS
 from bruce_mp.router.topics import portions_of
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RunRouter"]
 
-OVERHEAD: Final = 26
-"""Bytes added to key and value where a message's size is limited: the overhead of message format 0."""
 PATIENCE_MS: Final = 2_000
 """The longest wait of parked messages for dispatchers that are starting, so that each gets its share."""
 _NONE_IS_PLAIN: Final = -1
@@ -105,7 +104,7 @@ class RunRouter:
         self._discards = discards
         self._tap = tap
         self._limits = RateLimits(slab, discards, config.rate_limit_for)
-        self._largest = config.batching.message_max_bytes - OVERHEAD
+        self._largest = config.batching.message_max_bytes - SIZE_OVERHEAD
         self._numbered = topics.numbered
         self._is_open = assignments.is_open
         self._early: list[Segment] = []
@@ -114,7 +113,7 @@ class RunRouter:
 
     def apply_config(self, config: Config, now_ms: int) -> None:
         """Apply a reloaded config.  Batches with a changed rule are sent first."""
-        self._largest = config.batching.message_max_bytes - OVERHEAD
+        self._largest = config.batching.message_max_bytes - SIZE_OVERHEAD
         self._limits.apply_config(config.rate_limit_for)
         for topic in self._numbered.values():
             topic.is_plain = False
@@ -153,7 +152,7 @@ class RunRouter:
             _refuse(self._slab, segment)
         topic = self._numbered.get(head.topic)
         if topic is not None and topic.is_plain and head.largest <= frame.largest_plain:
-            self._place(topic, segment, head, frame)
+            self._choose_partition(topic, segment, head, frame)
             return
         name = self._topics.name_in(segment, head)
         topic = self._topics.resolve(name, segment, head)
@@ -161,7 +160,7 @@ class RunRouter:
             self._unknown.park(name, segment, frame.now_ms)
             return
         for part in self._admit(topic, segment, head, frame.now_ms):
-            self._place(topic, part, head, frame)
+            self._choose_partition(topic, part, head, frame)
 
     def _admit(self, topic: Topic, segment: Segment, head: RunHead, now_ms: int) -> Sequence[Segment]:
         """Discard messages that are too long or over the rate limit; trace and return the others."""
@@ -181,13 +180,13 @@ class RunRouter:
 
     # --- partitions --------------------------------------------------------------------------------------------------
 
-    def _place(self, topic: Topic, segment: Segment, head: RunHead, frame: _Frame) -> None:
+    def _choose_partition(self, topic: Topic, segment: Segment, head: RunHead, frame: _Frame) -> None:
         """Count an admitted segment, and choose its partition or the reason for its wait."""
         if head.flags & _KEYED:
             frame.keyed_records += segment.records
             partition = topic.target_of_lane(head.partition_index, head.partition_count)
             if partition is None:
-                self._place_by_keys(topic, segment, head.partition_count, frame)
+                self._split_by_keys(topic, segment, head.partition_count, frame)
         elif topic.batch is None:
             frame.any_records += segment.records
             partition = self._next_partition(topic, [segment], frame.now_ms)
@@ -198,7 +197,7 @@ class RunRouter:
         if partition is not None:
             frame.queue(topic, partition, segment)
 
-    def _place_by_keys(self, topic: Topic, segment: Segment, count: int, frame: _Frame) -> None:
+    def _split_by_keys(self, topic: Topic, segment: Segment, count: int, frame: _Frame) -> None:
         """Cut a segment by the partitions of its keys modulo `count`, or park it without an available partition."""
         if not topic.targets:
             topic.parked_keyed.append(segment)
@@ -220,7 +219,7 @@ class RunRouter:
         self._assignments.request_leader(now_ms, now_ms)
         return None
 
-    def _place_whole(self, topic: Topic, segments: list[Segment], kind: FrameKind, frame: _Frame) -> None:
+    def _add_whole(self, topic: Topic, segments: list[Segment], kind: FrameKind, frame: _Frame) -> None:
         """Choose one partition for AnyPartition messages that stay together."""
         partition = self._next_partition(topic, segments, frame.now_ms)
         if partition is not None:
@@ -231,7 +230,7 @@ class RunRouter:
         assert topic.batch is not None
         self._row.add(Counter.PerTopicBatchAnyPartition, segment.records)
         for batch in topic.batch.add(segment, frame.now_ms):
-            self._place_whole(topic, batch, FrameKind.BATCH, frame)
+            self._add_whole(topic, batch, FrameKind.BATCH, frame)
         if self._draining:
             self._flush_batch(topic, frame)
         elif topic.batch.due_ms is not None and topic.batch.due_ms != topic.alarm_ms:
@@ -288,7 +287,7 @@ class RunRouter:
     def _flush_batch(self, topic: Topic, frame: _Frame) -> None:
         segments = topic.batch.flush() if topic.batch is not None else []
         if segments:
-            self._place_whole(topic, segments, FrameKind.BATCH, frame)
+            self._add_whole(topic, segments, FrameKind.BATCH, frame)
 
     # --- parked messages ---------------------------------------------------------------------------------------------
 
@@ -305,7 +304,7 @@ class RunRouter:
         keyed, topic.parked_keyed = topic.parked_keyed, []
         for segment, head in zip(keyed, kernels.read_headers(self._slab, keyed), strict=True):
             try:
-                self._place(topic, segment, head or _refuse(self._slab, segment), frame)
+                self._choose_partition(topic, segment, head or _refuse(self._slab, segment), frame)
             except SlabError as error:
                 quarantine(self._row, error)
 
@@ -315,7 +314,7 @@ class RunRouter:
         parked, topic.parked = topic.parked, []
         for portion in portions_of(parked):
             topic.advance_partition()
-            self._place_whole(topic, portion, FrameKind.HELD, frame)
+            self._add_whole(topic, portion, FrameKind.HELD, frame)
 
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
         until = topic.parked_since_ms + PATIENCE_MS

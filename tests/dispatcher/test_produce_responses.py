@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from bruce_mp.config.sections import Batching, Delivery
 from bruce_mp.dispatcher.queues import PER_PARTITION
-from bruce_mp.dispatcher.record_batches import LAST_EPOCH, OVERHEAD
+from bruce_mp.dispatcher.record_batches import LAST_EPOCH
 from bruce_mp.errors import DiscardReason
 from bruce_mp.ipc.frames import FrameKind, Parcel
+from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.runs import segment_records
@@ -110,7 +111,7 @@ def test_batches_and_requests_stay_within_their_limits(sizes: list[int], request
                 total = sum(payload[record.arrival] for batch in written for record in batch.records)
                 assert total <= request or sum(len(batch.records) for batch in written) == 1
                 for batch in written:
-                    assert sum(payload[record.arrival] + OVERHEAD for record in batch.records) <= most
+                    assert sum(payload[record.arrival] + SIZE_OVERHEAD for record in batch.records) <= most
             if world.is_settled():
                 break
         world.check()
