@@ -73,8 +73,10 @@ class _Frame:
 
     def add(self, kind: FrameKind, topic: Topic, partition: int, segments: list[Segment]) -> None:
         """Add segments with a parcel of their own, behind those that are queued before."""
-        self.sends += [(FrameKind.QUEUE, self.queued), (kind, {(topic.number, partition): segments})]
-        self.queued = {}
+        if self.queued:
+            self.sends.append((FrameKind.QUEUE, self.queued))
+            self.queued = {}
+        self.sends.append((kind, {(topic.number, partition): segments}))
 
 
 class RunRouter:
