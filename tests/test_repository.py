@@ -117,3 +117,18 @@ def test_the_page_about_tests_names_files_that_exist() -> None:
     named = set(re.findall(r"`([a-z0-9/]+/test_\w+\.py)`", (ROOT / "docs/testing.md").read_text()))
     assert len(named) > 20
     assert not {name for name in named if not (ROOT / "tests" / name).is_file()}
+
+
+REACH_THROUGH: Final = re.compile(r"\b_core\.\w+\.\w")
+ROUTER: Final = "bruce_mp/router/process.py"
+"""Exempt until the router's core has narrow methods."""
+
+
+def test_processes_call_only_methods_of_their_cores() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sorted((ROOT / "bruce_mp").rglob("*.py"))
+        for number, line in enumerate(lines(path), 1)
+        if REACH_THROUGH.search(line) and path != ROOT / ROUTER
+    ]
+    assert not found

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.config.topics import TopicBatching
     from bruce_mp.discards.reporter import DiscardReporter
-    from bruce_mp.dispatcher.partition_errors import PartitionErrors
     from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.protocol.kafka.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
+    from bruce_mp.telemetry.broker_status import PartitionError
     from bruce_mp.telemetry.traffic import TrafficSums
 
 __all__ = ["Dispatcher"]
@@ -83,7 +83,7 @@ class Dispatcher:
         self._send_queue = SendQueue()
         self._queues = Queues(2 * slab.geometry.partitions, self._topics.has, self._send_queue)
         self._accumulator = Accumulator(slab, row, self._rules_of(config))
-        self.builder = BatchBuilder(
+        self._builder = BatchBuilder(
             slab,
             PartitionTable(slab),
             slot,
@@ -91,7 +91,7 @@ class Dispatcher:
             idempotent=is_numbering(slab),
         )
         self._responses = ResponseHandler(
-            slab, row, reporter, self.builder, topics=self._topics, attempt_limit=config.delivery.attempt_limit
+            slab, row, reporter, self._builder, topics=self._topics, attempt_limit=config.delivery.attempt_limit
         )
         self._outbox: list[Parcel] = []
         self._rest_until = 0.0
@@ -105,7 +105,7 @@ class Dispatcher:
         """Apply a reloaded config.  Accumulated records of earlier rules are sent first."""
         self._limits = _RequestLimits.of(config)
         self._sort_in(self._accumulator.apply_config(self._rules_of(config)))
-        self.builder.max_bytes = config.batching.message_max_bytes
+        self._builder.max_bytes = config.batching.message_max_bytes
         self._responses.attempt_limit = config.delivery.attempt_limit
 
     def _rules_of(self, config: Config) -> Callable[[int], TopicBatching]:
@@ -135,9 +135,14 @@ class Dispatcher:
         return self._accumulator.due_ms
 
     @property
-    def troubles(self) -> PartitionErrors:
-        """Partitions with an error as their last response."""
-        return self._responses.troubles
+    def partition_errors(self) -> tuple[PartitionError, ...]:
+        """The partitions with an error as their last response."""
+        return self._responses.troubles.listed()
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """True if the broker recognises repeated batches."""
+        return self._builder.recognised
 
     @property
     def traffic(self) -> TrafficSums:
@@ -229,17 +234,17 @@ class Dispatcher:
 
     def _take_over(self, batches: list[SentBatch]) -> None:
         """Queue batches of another dispatcher; they are in doubt if the broker recognises no repetitions."""
-        if not self.builder.recognised:
+        if not self._builder.recognised:
             self._doubt([batch for batch in batches if batch.base_sequence >= 0])
         self._adopt(batches)
 
     def _adopt(self, batches: list[SentBatch]) -> None:
         """Queue batches for sending; those of an older epoch follow those of the present one and are renumbered."""
-        present = [batch for batch in batches if not self.builder.is_outdated(batch)]
-        outdated = [batch for batch in batches if self.builder.is_outdated(batch)]
+        present = [batch for batch in batches if not self._builder.is_outdated(batch)]
+        outdated = [batch for batch in batches if self._builder.is_outdated(batch)]
         for batch in present:
-            self.builder.note_recovered(batch)
-        for batch in [*present, *(self.builder.renumber(batch) for batch in outdated)]:
+            self._builder.note_recovered(batch)
+        for batch in [*present, *(self._builder.renumber(batch) for batch in outdated)]:
             queue = self._queues.of(batch.topic, batch.partition)
             queue.resend.append(batch)
             queue.in_doubt = True
@@ -288,9 +293,9 @@ class Dispatcher:
 
     def on_connected(self, *, recognises: bool) -> None:
         """Use a ready connection; `recognises`: its broker recognises repeated batches."""
-        self.builder.idempotent = is_numbering(self._slab)
-        self.builder.recognised = self.builder.idempotent and recognises
-        if self.builder.idempotent and not recognises:
+        self._builder.idempotent = is_numbering(self._slab)
+        self._builder.recognised = self._builder.idempotent and recognises
+        if self._builder.idempotent and not recognises:
             # Their numbers have no meaning for this broker; a predecessor or another broker may have sent them.
             self._doubt([batch for queue in self._queues.values() for batch in queue.resend])
 
@@ -313,8 +318,8 @@ class Dispatcher:
         if self._paused or now < self._rest_until or in_flight >= self._limits.max_in_flight:
             return []
         batches: list[SentBatch] = []
-        chosen = self._send_queue.choose(self.builder, self._limits.request_bytes, now)
-        built = iter(self.builder.build([plan for _, plan in chosen if isinstance(plan, BatchPlan)]))
+        chosen = self._send_queue.choose(self._builder, self._limits.request_bytes, now)
+        built = iter(self._builder.build([plan for _, plan in chosen if isinstance(plan, BatchPlan)]))
         for queue, plan in chosen:
             batch = next(built) if isinstance(plan, BatchPlan) else plan
             if isinstance(batch, SentBatch):
@@ -467,7 +472,7 @@ class Dispatcher:
     def _return(self, queue: PartitionQueue) -> None:
         """Return a queue's records to the router: built batches first, in order."""
         if self._topics.has(queue.topic):  # a removed topic may have left an empty queue
-            self.troubles.clear(self.topic_name(queue.topic), queue.partition)
+            self._responses.troubles.clear(self.topic_name(queue.topic), queue.partition)
         sent, fresh = queue.release()
         self._give(
             FrameKind.RETURNED_SENT, RunState.RETURNED_SENT, queue, [part for batch in sent for part in batch.segments]

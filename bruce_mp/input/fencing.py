@@ -30,7 +30,7 @@ __all__ = ["Fencing"]
 
 
 class Fencing:
-    """The assembled parts.  The worker starts `pump` whenever an attempt is released."""
+    """The assembled parts."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Fencing:
         self._directory = SpillDirectory.of(slab, start.config.spill_path)
         self._spills = Spills(slab, row, start.row, self._directory, streams.max_spill_size)
         feed = SpillFeed(row, lanes, pool, reporter=reporter, spills=self._spills, sections=sections)
-        self.pump = SpillPump(loop, feed, publisher.publish_closed)
+        self._pump = SpillPump(loop, feed, publisher.publish_closed)
         self.attempts = FencedAttempts(
             slab,
             pool,
@@ -73,7 +73,11 @@ class Fencing:
         finish_stream_input(self._slab, self._row, self._index, self._directory)
         self._spills.adopt()
 
-    def apply(self, streams: Streams) -> None:
+    def start_feed(self) -> None:
+        """Feed the spill files of released attempts; repeat this after each release."""
+        self._pump.start()
+
+    def apply_config(self, streams: Streams) -> None:
         """Apply a reloaded configuration."""
         self.attempts.apply_limits(streams.max_attempt_size // CHUNK_BYTES)
         self._spills.most = streams.max_spill_size

@@ -12,7 +12,6 @@ any free chunk of its own it reads no client.
 from __future__ import annotations
 
 import logging
-import os
 import resource
 import select
 import socket
@@ -20,36 +19,27 @@ import time
 from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discards.settlement import ProcessReporter
 from bruce_mp.input.barrier_watch import BarrierWatch
 from bruce_mp.input.barriers import Barriers
 from bruce_mp.input.clients import TCP, UNIX, StreamClientState
 from bruce_mp.input.connection import Connection, is_allowed, peer_of, user_of
 from bruce_mp.input.fenced_attempts import NOT_ALLOWED, SHUTDOWN, UNREAD, Ending
 from bruce_mp.input.fencing import Fencing
-from bruce_mp.input.linger import lingers_of
+from bruce_mp.input.input_shell import InputShell
 from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.paused_connections import PausedConnections
-from bruce_mp.input.quotas import SenderQuotas, rules_for_streams
-from bruce_mp.input.run_publisher import RunPublisher
+from bruce_mp.input.quotas import rules_for_streams
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.input.timestamps import clock_step_ms, windows_for_streams
-from bruce_mp.ipc.control_messages import ConfigTaken, Drain, NewConfig, Ready, Stop
-from bruce_mp.ipc.links import ROUTER_FROM_INPUTS, Links
-from bruce_mp.ipc.loop import Loop
-from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
-from bruce_mp.slab.tables import TopicTable
-from bruce_mp.slab.topic_shares import TopicShares
-from bruce_mp.telemetry.clock import steady_ms, wall_ms
+from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.logs import renew_logging
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
-    from bruce_mp.ipc.control_messages import Control
+    from bruce_mp.ipc.control_messages import Control, Drain
     from bruce_mp.ipc.start import Start
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
@@ -79,33 +69,27 @@ def main(start: Start, slab: Slab, control: Control) -> None:
     _Worker(start, slab, control).run()
 
 
-class _Worker:
+class _Worker(InputShell):
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
-        self._slab = slab
-        self._control = control
-        self._row = ProcessRow(slab, start.row)
-        self._row.begin(os.getpid(), wall_ms())
-        self._links = Links(start.run_dir)
-        self._name = start.name
-        self._config = config = start.config
-        self._reporter = ProcessReporter(config, self._links, self._row)
         self._sections = Sections()
         self._outcomes = Outcomes(slab, self._sections)
+        super().__init__(
+            start,
+            slab,
+            control,
+            windows_for=windows_for_streams,
+            rules_for=rules_for_streams,
+            watcher=self._outcomes,
+        )
+        config = start.config
+        self._slab = slab
         self._barriers = Barriers(self._outcomes, self._sections, self._answer)
-        self._pool = ChunkPool(slab, start.row, start.inputs, self._outcomes)
-        topics = TopicTable(slab)
-        shares = self._shares = TopicShares(self._pool, topics, config.alpha_for)
-        windows = windows_for_streams(config)
-        self._lanes = Lanes(slab, self._pool, topics, lingers_of(config), windows=windows, shares=shares)
-        self._loop = Loop()
-        router = self._links.sender(ROUTER_FROM_INPUTS)
-        self._publisher = RunPublisher(self._loop, self._lanes, self._pool, router, self._reporter)
         self._fencing = Fencing(
             start,
             slab,
             self._row,
             pool=self._pool,
-            topics=topics,
+            topics=self._topics,
             lanes=self._lanes,
             shares=self._shares,
             reporter=self._reporter,
@@ -113,7 +97,6 @@ class _Worker:
             loop=self._loop,
             publisher=self._publisher,
         )
-        self._senders = SenderQuotas(rules_for_streams(config.input), slab, start.row, start.inputs)
         self._admission = StreamAdmission(
             self._row,
             self._lanes,
@@ -137,55 +120,30 @@ class _Worker:
         self._buffer = memoryview(bytearray(_BUFFER))
         self._epoll = select.epoll()
         self._waiting = PausedConnections(self._loop, self._retry)
-        self._is_replaced = False
 
-    def run(self) -> None:
+    def recover(self) -> None:
         self._fencing.recover()
         self._pool.release_seals()
         self._publisher.publish_due([found.segment for found in sweep(self._slab, {RunState.FILLED})])
         self._note_connections()
-        self._loop.watch(self._control, lambda _: self._on_control())
+
+    def start(self) -> None:
         self._listen()
         self._loop.watch(self._epoll, lambda _: self._on_ready())
-        self._row.start_heartbeat(self._loop.call_later, wall_ms)
-        self._publisher.start_tidying()
-        self._fencing.pump.start()
-        self._control.send(Ready())
-        self._loop.run(self._publisher.after_round)
-        self._publisher.close(self._links, has_router=not self._is_replaced)
+        super().start()
+        self._fencing.start_feed()
 
-    def _on_control(self) -> None:
-        word = self._control.receive()
-        if isinstance(word, Drain):
-            self._on_ready()  # admit the data that arrived before the drain
-            self._drain()
-        elif isinstance(word, NewConfig):
-            self.apply_config(word.config)
-            self._control.send(ConfigTaken(word.number))
-        elif isinstance(word, Stop):
-            self._finish()
-        elif word is None:
-            self._is_replaced = True
-            self._on_ready()  # admit the data that arrived before the control link closed
-            self._finish()
-
-    def apply_config(self, config: Config) -> None:
-        """Apply a reloaded config.  Settings that need a restart keep their old values."""
-        renew_logging(self._config.logging, config.logging, self._name)
-        self._config = config
-        self._reporter.apply_config(config)
-        self._lanes.apply_lingers(lingers_of(config))
-        self._lanes.change_windows(windows_for_streams(config))
-        self._shares.apply_config(config.alpha_for)
+    def apply_config(self, config: Config, before: Config) -> None:
+        super().apply_config(config, before)
         streams = config.input.streams
-        self._fencing.apply(streams)
+        self._fencing.apply_config(streams)
         self._admission.apply_limits(config.input.max_stream_size + 4, blocks=streams.when_full == "block")
-        self._senders.apply_config(rules_for_streams(config.input))
         self._close_those_not_let_in()
         self._waiting.retry_soon()
 
-    def _drain(self) -> None:
+    def drain(self, _: Drain) -> None:
         """Stop reading, and give pending barriers 1.5 s to succeed before the end answers them."""
+        self._on_ready()  # admit the data that arrived before the drain
         self._abandon_all()
         self._publisher.publish_all()
         self._loop.unwatch(self._epoll)
@@ -194,6 +152,10 @@ class _Worker:
             self._loop.call_later(_DRAIN_LOOK_S, self._drained)
         else:
             self._finish()
+
+    def make_way(self) -> None:
+        self._on_ready()  # admit the data that arrived before the control link closed
+        super().make_way()
 
     def _drained(self) -> None:
         if len(self._barriers) and time.monotonic() < self._drain_until:
@@ -205,7 +167,7 @@ class _Worker:
         """Publish the runs of a complete attempt, and start feeding its spill file."""
         self._publisher.publish_closed()
         self._publisher.publish_due(runs)
-        self._fencing.pump.start()
+        self._fencing.start_feed()
 
     def _abandon_all(self) -> None:
         """End all open attempts, because the worker ends."""
@@ -219,11 +181,10 @@ class _Worker:
         connection.say_farewell()
 
     def _finish(self) -> None:
-        """Publish all runs, and stop the loop; the connections end with the process."""
+        """End all attempts and barriers first; the connections end with the process."""
         self._abandon_all()
         self._barriers.answer_all()
-        self._publisher.publish_all()
-        self._loop.stop()
+        super()._finish()
 
     # --- connections -------------------------------------------------------------------------------------------------
 

@@ -1,40 +1,21 @@
-"""The router's process: the loop around `core.Router`, metadata fetches, and the set of dispatchers."""
+"""The router's process: the shell around `core.Router`, metadata fetches, and the set of dispatchers."""
 
 from __future__ import annotations
 
 import logging
-import os
 import random
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.settlement import ProcessReporter
-from bruce_mp.ipc.control_messages import (
-    Broker,
-    ConfigTaken,
-    DebugTopics,
-    Dispatchers,
-    Drain,
-    NewConfig,
-    PeerDied,
-    Ready,
-    RefreshMetadata,
-    Stop,
-)
+from bruce_mp.ipc.control_messages import Broker, DebugTopics, Dispatchers, PeerDied, RefreshMetadata
 from bruce_mp.ipc.frames import FrameKind
-from bruce_mp.ipc.links import (
-    LAST_WORDS_MS,
-    REPORTS,
-    ROUTER_FROM_DISPATCHERS,
-    ROUTER_FROM_INPUTS,
-    Links,
-    dispatcher_link,
-)
-from bruce_mp.ipc.loop import Loop
+from bruce_mp.ipc.links import REPORTS, ROUTER_FROM_DISPATCHERS, ROUTER_FROM_INPUTS, dispatcher_link
 from bruce_mp.kernels import ProcessRow
 from bruce_mp.network.connection_security import connection_settings, security_of
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.pipeline.msg_debug import tap_for
+from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.protocol.kafka.connection_events import Cause
 from bruce_mp.protocol.kafka.error_actions import action_for
 from bruce_mp.router.backoff import PauseBackoff
@@ -50,15 +31,15 @@ from bruce_mp.slab import producer_id
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.logs import NOTICE, renew_logging
+from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bruce_mp.config.model import Config
-    from bruce_mp.ipc.control_messages import Control
+    from bruce_mp.ipc.control_messages import Control, Drain, Word
     from bruce_mp.ipc.frames import Parcel
-    from bruce_mp.ipc.links import LinkReceiver, LinkSender
+    from bruce_mp.ipc.links import LinkSender
     from bruce_mp.ipc.loop import Timer
     from bruce_mp.ipc.start import Start
     from bruce_mp.router.broker_rotation import Connect
@@ -69,14 +50,12 @@ __all__ = ["main"]
 
 _LOG = logging.getLogger(__name__)
 _INPUT: Final = "input"
-_MESSAGES_A_ROUND: Final = 64
 _FETCH_FAULTS: Final = {
     Cause.BAD_DATA: Counter.BadMetadataResponse,
     Cause.SILENT: Counter.MetadataResponseReadTimeout,
     None: Counter.MetadataResponseReadLostTcpConnection,
 }
 """The counter for a broker that gives no metadata; None stands for a closed connection."""
-_REPORT_EVERY_S: Final = 0.5
 _ACKS_ALL: Final = -1
 
 
@@ -85,24 +64,24 @@ def main(start: Start, slab: Slab, control: Control) -> None:
     _RouterProcess(start, slab, control).run()
 
 
-class _RouterProcess:
+class _RouterProcess(ProcessShell):
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
+        super().__init__(start, control, ProcessRow(slab, start.row))
         self._slab = slab
-        self._name = start.name
-        self._config = start.config
-        self._control = control
-        self._row = ProcessRow(slab, start.row)
-        incarnation = self._row.begin(os.getpid(), wall_ms())
-        self._loop = Loop()
-        self._links = Links(start.run_dir)
-        self._runs = self._links.receiver(ROUTER_FROM_INPUTS)
-        self._events = self._links.receiver(ROUTER_FROM_DISPATCHERS)
+        self.serve_frames(ROUTER_FROM_INPUTS, self._on_runs)
+        self.serve_frames(ROUTER_FROM_DISPATCHERS, self._on_events)
         self._dispatchers: dict[int, LinkSender] = {}
-        self._reporter = ProcessReporter(start.config, self._links, self._row)
-        self._tap = tap_for(slab, self._links, self._row)
+        self._reporter = self.flush_soon(ProcessReporter(start.config, self._links, self._row))
+        self._tap = self.flush_soon(tap_for(slab, self._links, self._row))
         rng = random.Random()  # noqa: S311 - spreads load and back-offs; no secret depends on it
         self._core = Router(
-            slab, self._row, start.config, incarnation=incarnation, reporter=self._reporter, rng=rng, tap=self._tap
+            slab,
+            self._row,
+            start.config,
+            incarnation=self._incarnation,
+            reporter=self._reporter,
+            rng=rng,
+            tap=self._tap,
         )
         self._retry = PauseBackoff(*start.config.delivery.backoff, rng)
         self._rng = rng
@@ -115,29 +94,20 @@ class _RouterProcess:
         """The brokers of the last metadata, the controller first."""
         self._fetch_started_ms = 0
         self._announced: dict[int, Broker] | None = None
-        self._alarm: Timer | None = None
-        self._alarm_ms = 0
         self._periodic: Timer | None = None
         self._wants_refresh = self._is_refresh = False
         """True if the next fetch, or the one under way, is a refresh rather than a reaction to an error."""
-        self._is_reporting = False
         self._cluster_status = ClusterStatus(self._links.sender(REPORTS), wall_ms, TopicTable(slab).name_of)
 
-    def _connector(self, config: Config) -> Connect:
-        security = security_of(config.kafka, self._loop)
-        return connector(
-            self._loop,
-            self._resolver,
-            client_id=config.kafka.client_id,
-            timeout_s=config.delivery.kafka_socket_timeout_s,
-            openings=VersionProbes(config.kafka.broker_version, logs_in=security.logins is not None),
-            security=security,
-        )
+    # --- hooks of the shell ------------------------------------------------------------------------------------------
 
-    def apply_config(self, config: Config) -> None:
-        """Apply a reloaded config.  Settings that need a restart keep their old values."""
-        before, self._config = self._config, config
-        renew_logging(before.logging, config.logging, self._name)
+    def recover(self) -> None:
+        self._core.recover(steady_ms())
+
+    def start(self) -> None:
+        self.repeat(PUBLISH_EVERY_S, self._publish)
+
+    def apply_config(self, config: Config, before: Config) -> None:
         self._reporter.apply_config(config)
         self._core.apply_config(config, steady_ms())
         self._retry.apply_config(*config.delivery.backoff)
@@ -146,67 +116,19 @@ class _RouterProcess:
         if config.delivery.metadata_refresh_interval_min != before.delivery.metadata_refresh_interval_min:
             self._schedule_refresh()
 
-    def _follow_brokers(self, before: Config, after: Config) -> None:
-        """Fetch metadata at once if the bootstrap servers or the connection settings changed."""
-        has_moved = after.kafka.bootstrap_servers != before.kafka.bootstrap_servers
-        if has_moved:
-            self._brokers = []
-        if has_moved or connection_settings(after) != connection_settings(before):
-            self._connect = self._connector(after)
-            self._fetcher.apply_config(self._connect)
-            self._core.request_refresh_now(steady_ms())
+    def drain(self, _: Drain) -> None:
+        self._core.drain(steady_ms())
 
-    def run(self) -> None:
-        self._core.recover(steady_ms())
-        self._loop.watch(self._control, lambda _: self._on_control())
-        self._loop.watch(self._runs.socket, lambda _: self._on_runs())
-        self._loop.watch(self._events.socket, lambda _: self._on_events())
-        self._row.start_heartbeat(self._loop.call_later, wall_ms)
-        self._control.send(Ready())
-        self._publish()
-        self._after_round()
-        self._loop.run(self._after_round)
-        self._reporter.flush()
-        self._tap.flush()
-        self._links.close(LAST_WORDS_MS)
-
-    # --- received frames ---------------------------------------------------------------------------------------------
-
-    def _on_control(self) -> None:
-        word = self._control.receive()
-        if isinstance(word, Drain):
-            self._core.drain(steady_ms())
-        elif isinstance(word, PeerDied):
+    def on_control(self, word: Word) -> None:
+        if isinstance(word, PeerDied):
             if word.name.startswith(_INPUT):
                 self._core.claim_filled(steady_ms())
         elif isinstance(word, RefreshMetadata):
             self._refresh()
         elif isinstance(word, DebugTopics):
             self._tap.choose(word)
-        elif isinstance(word, NewConfig):
-            self.apply_config(word.config)
-            self._control.send(ConfigTaken(word.number))
-        elif word is None or isinstance(word, Stop):
-            self._loop.stop()
 
-    def _on_runs(self) -> None:
-        now_ms = steady_ms()
-        for parcels in _messages(self._runs):
-            for parcel in parcels:
-                if parcel.kind is FrameKind.FLUSH:
-                    self._core.flush(parcel.topic, now_ms)
-                else:
-                    self._core.on_runs(parcel.segments, now_ms)
-
-    def _on_events(self) -> None:
-        now_ms = steady_ms()
-        for parcels in _messages(self._events):
-            self._core.on_parcels(parcels, now_ms)
-
-    # --- once a round ------------------------------------------------------------------------------------------------
-
-    def _after_round(self) -> None:
-        now_ms = steady_ms()
+    def after_round(self, now_ms: int) -> None:
         self._core.flush_due(now_ms)
         wanted = self._core.refresh_due_ms
         if wanted is not None and wanted <= now_ms and not self._fetcher.is_busy:
@@ -215,19 +137,27 @@ class _RouterProcess:
         for slot, parcels in self._core.drain_outbox().items():
             self._sender(slot).send(parcels)
         self._announce()
-        self._set_alarm()
-        if (self._reporter.pending or self._tap.pending) and not self._is_reporting:
-            self._is_reporting = True
-            self._loop.call_later(_REPORT_EVERY_S, self._report)
+
+    def next_due_ms(self) -> int | None:
+        """Return the time of the next batch or fetch."""
+        fetch = None if self._fetcher.is_busy else self._core.refresh_due_ms
+        return min([due for due in (self._core.due_ms, fetch) if due is not None], default=None)
+
+    # --- frames ------------------------------------------------------------------------------------------------------
+
+    def _on_runs(self, parcels: list[Parcel]) -> None:
+        now_ms = steady_ms()
+        for parcel in parcels:
+            if parcel.kind is FrameKind.FLUSH:
+                self._core.flush(parcel.topic, now_ms)
+            else:
+                self._core.on_runs(parcel.segments, now_ms)
+
+    def _on_events(self, parcels: list[Parcel]) -> None:
+        self._core.on_parcels(parcels, steady_ms())
 
     def _publish(self) -> None:
         self._cluster_status.publish(self._core, steady_ms(), self._fetcher.attempt)
-        self._loop.call_later(PUBLISH_EVERY_S, self._publish)
-
-    def _report(self) -> None:
-        self._is_reporting = False
-        self._reporter.flush()
-        self._tap.flush()
 
     def _sender(self, slot: int) -> LinkSender:
         sender = self._dispatchers.get(slot)
@@ -243,23 +173,30 @@ class _RouterProcess:
         wanted = {slot: Broker(node, address.host, address.port) for slot, (node, address) in found.items()}
         if wanted != self._announced:
             self._announced = wanted
-            self._control.send(Dispatchers(wanted))
-
-    def _set_alarm(self) -> None:
-        """Set a timer for the next batch or fetch, unless the present timer is early enough."""
-        fetch = None if self._fetcher.is_busy else self._core.refresh_due_ms
-        dues = [due for due in (self._core.due_ms, fetch) if due is not None]
-        if not dues or (self._alarm is not None and self._alarm_ms <= min(dues)):
-            return
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm_ms = min(dues)
-        self._alarm = self._loop.call_later(max(0, self._alarm_ms - steady_ms()) / 1000, self._on_alarm)
-
-    def _on_alarm(self) -> None:
-        self._alarm = None
+            self.send(Dispatchers(wanted))
 
     # --- metadata ----------------------------------------------------------------------------------------------------
+
+    def _connector(self, config: Config) -> Connect:
+        security = security_of(config.kafka, self._loop)
+        return connector(
+            self._loop,
+            self._resolver,
+            client_id=config.kafka.client_id,
+            timeout_s=config.delivery.kafka_socket_timeout_s,
+            openings=VersionProbes(config.kafka.broker_version, logs_in=security.logins is not None),
+            security=security,
+        )
+
+    def _follow_brokers(self, before: Config, after: Config) -> None:
+        """Fetch metadata at once if the bootstrap servers or the connection settings changed."""
+        has_moved = after.kafka.bootstrap_servers != before.kafka.bootstrap_servers
+        if has_moved:
+            self._brokers = []
+        if has_moved or connection_settings(after) != connection_settings(before):
+            self._connect = self._connector(after)
+            self._fetcher.apply_config(self._connect)
+            self._core.request_refresh_now(steady_ms())
 
     def _fetch(self) -> None:
         self._row.add(Counter.StartRefreshMetadata)
@@ -344,14 +281,3 @@ class _RouterProcess:
     def _refresh(self) -> None:
         self._wants_refresh = True
         self._core.request_refresh(steady_ms())
-
-
-def _messages(receiver: LinkReceiver) -> list[list[Parcel]]:
-    """Receive the frames that wait at a link, at most `_MESSAGES_A_ROUND`."""
-    messages = []
-    for _ in range(_MESSAGES_A_ROUND):
-        parcels = receiver.receive()
-        if not parcels:
-            break
-        messages.append(parcels)
-    return messages

@@ -7,25 +7,15 @@ the state that they share: the reports, the counters in this process's row, and 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import BruceError, RemoteProtocolError
-from bruce_mp.ipc.control_messages import (
-    ConfigTaken,
-    DebugTopics,
-    InForce,
-    NewConfig,
-    Ready,
-    RefreshMetadata,
-    ReloadOutcome,
-    Stop,
-)
-from bruce_mp.ipc.links import COPIES, REPORTS, Links
-from bruce_mp.ipc.loop import Loop
+from bruce_mp.ipc.control_messages import DebugTopics, InForce, RefreshMetadata, ReloadOutcome
+from bruce_mp.ipc.links import COPIES, REPORTS
+from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status.active_config import UNTOLD, PageSettings
 from bruce_mp.status.app import DaemonView, create_app
@@ -45,7 +35,6 @@ from bruce_mp.telemetry.broker_status import BrokerStatus, RouterStatus
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.events import CompressionEvent, Event, TrafficEvent, decode_events
-from bruce_mp.telemetry.logs import renew_logging
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
@@ -58,7 +47,6 @@ __all__ = ["main"]
 
 _LOG: Final = logging.getLogger(__name__)
 _TICK_S: Final = 1.0
-_EVENTS_A_ROUND: Final = 100
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -66,46 +54,60 @@ def main(start: Start, slab: Slab, control: Control) -> None:
     _Status(start, slab, control).run()
 
 
-class _Status:
+class _Status(ProcessShell):
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         assert start.listener is not None
-        self._row = ProcessRow(slab, start.row)
-        self._row.begin(os.getpid(), wall_ms())
-        self._name = start.name
-        self._config = start.config
-        self._control = control
+        super().__init__(start, control, ProcessRow(slab, start.row))
         self._row_lock = Lock()
         self._control_lock = Lock()
-        self._links = Links(start.run_dir)
-        self._events = self._links.receiver(REPORTS)
-        self._loop = Loop()
+        self.serve_bytes(REPORTS, self._on_events)
         interval = start.config.http.discard_report_interval_s
-        self._debug = MessageDebug(start.config.msg_debug, self._tell, self._count, time.monotonic)
-        self._copies = self._links.receiver(COPIES)
+        self._debug = MessageDebug(start.config.msg_debug, self.send, self._count, time.monotonic)
         self._writer = CopyWriter(self._discard_file(start.config.discard_log), self._debug, self._count)
+        self._serve_copies = self.serve_bytes(COPIES, self._writer.offer)
         self._standings = BrokerStatusStore()
         self._memory = Memory(History(slab, wall_ms()), BrokerHistory(slab), TrafficTable(steady_ms()))
         self._reports = Reports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
         self._compression = CompressionTable(slab)
         self._settings = PageSettings.of(start.config, UNTOLD)
-        self._reloads = ReloadRequests(self._tell)
+        self._reloads = ReloadRequests(self.send)
         self._server = HttpServer(create_app(self._daemon(slab)), start.listener)
+
+    def start(self) -> None:
+        self._writer.start()
+        self._server.start()
+        self.repeat(_TICK_S, self._tick)
+
+    def apply_config(self, config: Config, before: Config) -> None:
+        self._settings = PageSettings.of(config, self._settings.in_force)
+        self._reports.apply_interval(config.http.discard_report_interval_s)
+        self._debug.apply_config(config.msg_debug)
+        if config.discard_log != before.discard_log:
+            self._writer.replace_file(self._discard_file(config.discard_log))
+
+    def on_control(self, word: Word) -> None:
+        if isinstance(word, DebugTopics):
+            self._debug.adopt(word)
+        elif isinstance(word, InForce):
+            self._settings = PageSettings.of(self._config, word)
+        elif isinstance(word, ReloadOutcome):
+            self._reloads.answer(word)
+
+    def close(self) -> int:
+        self._server.stop()
+        self._serve_copies()
+        self._writer.stop()
+        return 0
+
+    def send(self, word: Word) -> None:
+        with self._control_lock:
+            super().send(word)
 
     def _discard_file(self, config: DiscardLog) -> DiscardFile | None:
         if not config.enable:
             return None
         file = RollingFile(Path(config.path), config.max_file_size, config.max_archive_size, wall_ms)
         return DiscardFile(file, self._count)
-
-    def apply_config(self, config: Config) -> None:
-        """Apply a reloaded config. Settings that need a restart keep their old values."""
-        before, self._config = self._config, config
-        renew_logging(before.logging, config.logging, self._name)
-        self._settings = PageSettings.of(config, self._settings.in_force)
-        self._reports.apply_interval(config.http.discard_report_interval_s)
-        self._debug.apply_config(config.msg_debug)
-        if config.discard_log != before.discard_log:
-            self._writer.replace_file(self._discard_file(config.discard_log))
 
     def _daemon(self, slab: Slab) -> DaemonView:
         return DaemonView(
@@ -118,7 +120,7 @@ class _Status:
             settings=lambda: self._settings,
             debug=self._debug,
             count=self._count,
-            refresh_metadata=lambda: self._tell(RefreshMetadata()),
+            refresh_metadata=lambda: self.send(RefreshMetadata()),
             now_ms=wall_ms,
             steady_ms=steady_ms,
         )
@@ -127,25 +129,6 @@ class _Status:
         with self._row_lock:
             self._row.add(counter, amount)
 
-    def _tell(self, word: Word) -> None:
-        with self._control_lock:
-            self._control.send(word)
-
-    def run(self) -> None:
-        self._loop.watch(self._events.socket, lambda _: self._take_events())
-        self._loop.watch(self._copies.socket, lambda _: self._take_copies())
-        self._loop.watch(self._control, lambda _: self._on_control())
-        self._row.start_heartbeat(self._loop.call_later, wall_ms)
-        self._writer.start()
-        self._server.start()
-        self._tick()
-        self._tell(Ready())
-        self._loop.run()
-        self._server.stop()
-        self._take_copies()
-        self._writer.stop()
-        self._links.close()
-
     def _tick(self) -> None:
         if not self._server.is_alive():
             raise BruceError("The HTTP server ended unexpectedly; the log above has its traceback.")
@@ -153,37 +136,8 @@ class _Status:
         self._memory.history.sample(steady_ms())
         self._memory.brokers.sample(steady_ms())
         self._debug.check_deadline()
-        self._loop.call_later(_TICK_S, self._tick)
 
-    def _on_control(self) -> None:
-        word = self._control.receive()
-        if word is None or isinstance(word, Stop):
-            self._loop.stop()
-        elif isinstance(word, DebugTopics):
-            self._debug.adopt(word)
-        elif isinstance(word, NewConfig):
-            self.apply_config(word.config)
-            self._tell(ConfigTaken(word.number))
-        elif isinstance(word, InForce):
-            self._settings = PageSettings.of(self._config, word)
-        elif isinstance(word, ReloadOutcome):
-            self._reloads.answer(word)
-
-    def _take_events(self) -> None:
-        for _ in range(_EVENTS_A_ROUND):
-            data = self._events.receive_bytes()
-            if not data:
-                return
-            self._take(data)
-
-    def _take_copies(self) -> None:
-        for _ in range(_EVENTS_A_ROUND):
-            data = self._copies.receive_bytes()
-            if not data:
-                return
-            self._writer.offer(data)
-
-    def _take(self, data: bytes) -> None:
+    def _on_events(self, data: bytes) -> None:
         try:
             news = decode_events(data)
         except RemoteProtocolError as error:

@@ -9,6 +9,7 @@ supervisor's offset: processes started before and after a change of the clock wo
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Final
 
@@ -26,6 +27,10 @@ class SteadyClock:
     def now_ms(self) -> int:
         """Return ms since the epoch, by the wall clock at the time of the offset. Only differences are exact."""
         return time.monotonic_ns() // 1_000_000 + self.offset_ms
+
+    def ms_of(self, moment: float) -> int:
+        """Return the first ms, as `now_ms` counts them, at which `time.monotonic()` has reached `moment`."""
+        return math.ceil(moment * 1000) + self.offset_ms
 
 
 def wall_ms() -> int:

@@ -39,7 +39,7 @@ class CompressionSums:
         for event in events:
             self.add(event)
 
-    def rows(self) -> list[CompressionEvent]:
+    def events(self) -> list[CompressionEvent]:
         """Return the sums, sorted by topic and codec."""
         return [self._sums[key] for key in sorted(self._sums)]
 

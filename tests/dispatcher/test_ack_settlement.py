@@ -156,7 +156,7 @@ def test_what_is_known_of_topics_is_exact(slab: Slab, dispatcher: Dispatcher) ->
     assert (first.topic, first.messages, first.errors) == (b"t1", 0, 3)
     assert (second.topic, second.messages, second.size, second.errors) == (b"t2", 12, 3 * size, 0)
     assert sum(second.delays.values()) == 12
-    assert [trouble.topic for trouble in dispatcher.troubles.listed()] == [b"t1"] * 3
+    assert [trouble.topic for trouble in dispatcher.partition_errors] == [b"t1"] * 3
 
 
 RECORD_SIZE: Final = len(RECORD.key or b"") + len(RECORD.value or b"")
@@ -189,12 +189,12 @@ def test_an_error_concerns_its_own_batch_and_no_other(slab: Slab, dispatcher: Di
     counted = [count(slab, Counter.AckErrorFirst + 1 + code) for code in (0, 19, 46)]
     assert counted == [4, 1, 1]
     assert count(slab, Counter.ConnectorGotSuccessfulAck) == 5
-    assert len(dispatcher.troubles.listed()) == 1
+    assert len(dispatcher.partition_errors) == 1
     (again,) = dispatcher.next_request(0, 1.0)
     assert again == batches[1]
     dispatcher.on_acks([again], acks([again]), 1.0)
     assert read_books(slab).delivered == 6
-    assert not dispatcher.troubles.listed()
+    assert not dispatcher.partition_errors
 
 
 def hand_back(to: Dispatcher, *places: tuple[int, int]) -> None:

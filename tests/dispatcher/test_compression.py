@@ -56,7 +56,7 @@ class Bench:
         return codec
 
     def sums(self, topic: bytes = b"t") -> CompressionEvent:
-        (event,) = [event for event in self.compressor.sums.rows() if event.topic == topic]
+        (event,) = [event for event in self.compressor.sums.events() if event.topic == topic]
         return event
 
     def counted(self) -> dict[str, int]:

@@ -102,9 +102,9 @@ def test_who_is_no_longer_in_the_list_is_not_heard_any_more(worker: _Worker, lis
     clients[0].sendall(datagram(value=bytes(4000)) * 40)
     worker._on_ready()
     assert len(worker._waiting) == 1
-    worker.apply_config(allowing(os.getuid()))
+    worker.apply_config(allowing(os.getuid()), CONFIG)
     assert len(worker._connections) == 2
-    worker.apply_config(allowing(os.getuid() + 1))
+    worker.apply_config(allowing(os.getuid() + 1), CONFIG)
     assert (len(worker._connections), len(worker._waiting)) == (0, 0)
     assert worker._row.counters[Counter.UnixStreamInputNotAllowed] == 2
     assert clients[1].recv(1) == b""

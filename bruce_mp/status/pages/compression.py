@@ -61,7 +61,7 @@ class CompressionTable:
 
     def page(self, now_ms: int) -> CompressionPage:
         with self._lock:
-            rows = self._sums.rows()
+            rows = self._sums.events()
         return CompressionPage(**read_header(self._slab, now_ms), topics=[_show(row) for row in rows])
 
 

@@ -18,12 +18,12 @@ def test_sums_are_by_topic_and_codec_and_bounded() -> None:
         sums.add(CompressionEvent(b"t%d" % number, "lz4", tried=1, plain_bytes=10))
     sums.add(CompressionEvent(b"t0", "lz4", skipped=2))
     sums.add(CompressionEvent(b"t0", "zstd", skipped=3))
-    rows = {(row.topic, row.codec): row for row in sums.rows()}
+    rows = {(row.topic, row.codec): row for row in sums.events()}
     assert rows[b"t0", "lz4"] == CompressionEvent(b"t0", "lz4", tried=1, skipped=2, plain_bytes=10)
     assert rows[b"", "lz4"] == CompressionEvent(b"", "lz4", tried=5, plain_bytes=50)
     assert rows[b"", "zstd"].skipped == 3
     sums.clear()
-    assert not sums.rows()
+    assert not sums.events()
 
 
 def test_they_travel_with_the_news_of_discards() -> None:

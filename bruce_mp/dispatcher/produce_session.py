@@ -1,0 +1,260 @@
+"""A dispatcher's connection to its broker, the requests in flight on it, and the answers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.dispatcher.connection_status import ConnectionStatus
+from bruce_mp.dispatcher.core import REMIND_S
+from bruce_mp.errors import SlabError
+from bruce_mp.network.broker_socket import BrokerSocket
+from bruce_mp.network.connection_security import connection_settings, security_of
+from bruce_mp.network.resolver import Resolver
+from bruce_mp.network.version_probe import VersionProbes
+from bruce_mp.protocol.kafka.connection_events import Cause, Closed, ConnectionReady, Failed, ProduceAcked
+from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.message_copies import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bruce_mp.config.model import Config
+    from bruce_mp.config.sections import Kafka
+    from bruce_mp.dispatcher.core import Dispatcher
+    from bruce_mp.dispatcher.encode import BatchEncoder
+    from bruce_mp.ipc.loop import Loop
+    from bruce_mp.ipc.start import Start
+    from bruce_mp.pipeline.msg_debug import WireTap
+    from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+    from bruce_mp.protocol.kafka.connection_events import Event
+    from bruce_mp.protocol.kafka.kafka_types import PartitionData, ProduceResponse
+    from bruce_mp.slab.recovery import SentBatch
+    from bruce_mp.slab.rows import ProcessRow
+    from bruce_mp.telemetry.message_copies import ByteSender
+
+__all__ = ["ProduceSession"]
+
+_LOG = logging.getLogger(__name__)
+_FAULTS: Final = {Cause.SILENT: Counter.ConnectorSocketTimeout, Cause.BAD_DATA: Counter.BadProduceResponse}
+"""The counter for each cause with which a ready connection fails."""
+_LONGEST_REST_S: Final = 60.0
+"""The longest throttle time that is respected; brokers' quota windows are far shorter by default."""
+
+
+class ProduceSession:
+    """The exchange of a dispatcher with its broker, over one connection after another."""
+
+    def __init__(
+        self,
+        start: Start,
+        loop: Loop,
+        row: ProcessRow,
+        *,
+        core: Dispatcher,
+        encoder: BatchEncoder,
+        tap: WireTap,
+        reports: ByteSender,
+    ) -> None:
+        assert start.broker is not None
+        self._broker = start.broker
+        self._config = start.config
+        self._loop = loop
+        self._row = row
+        self._core = core
+        self._encoder = encoder
+        self._tap = tap
+        self._resolver = Resolver(loop)
+        self._prepare_connections(start.config.kafka)
+        self._socket: BrokerSocket | None = None
+        self._is_ready = False
+        self._is_outdated = False
+        """True if the connection was made with settings that have changed since."""
+        self._requests: dict[int, list[SentBatch]] = {}
+        self._being_written: list[SentBatch] = []
+        """With acks 0: batches that the kernel has not accepted yet."""
+        self._is_reminding = False
+        self._status = ConnectionStatus(start.slot, start.broker, reports, wall_ms)
+
+    def _prepare_connections(self, kafka: Kafka) -> None:
+        self._security = security_of(kafka, self._loop)
+        self._openings = VersionProbes(kafka.broker_version, logs_in=self._security.logins is not None)
+
+    def apply_config(self, config: Config, before: Config) -> None:
+        """Apply a reloaded config; a connection with changed settings is replaced once no request is in flight."""
+        self._config = config
+        if connection_settings(config) != connection_settings(before):
+            self._prepare_connections(config.kafka)
+            self._is_outdated = self._socket is not None
+
+    @property
+    def requests_in_flight(self) -> int:
+        """Return the number of requests without a response."""
+        return len(self._requests)
+
+    def publish_status(self) -> None:
+        """Send the connection's state and the partitions with errors to the status process."""
+        self._status.publish(len(self._requests), self._core.partition_errors)
+
+    def send_requests(self) -> None:
+        """Send all batches that may be sent now; connect first if there is no connection."""
+        if self._socket is not None and self._is_outdated:
+            self._end_outdated(self._socket)
+        if self._is_outdated:
+            return
+        if self._socket is None:
+            if self._core.wants_connection:
+                self._connect()
+            return
+        while self._is_ready and not self._socket.is_writing:
+            self._core.on_written(self._being_written, time.monotonic())
+            self._being_written = []
+            batches = self._core.next_request(len(self._requests), time.monotonic())
+            if not batches:
+                return
+            self._send(batches)
+
+    def give_up_waiting(self) -> None:
+        """Close the connection of a hand-back past its deadline; the new leaders get the batches in doubt."""
+        _LOG.warning(
+            "Broker %s owes answers for partitions that it does not lead any more; its connection is given up.",
+            self._broker.node,
+        )
+        if self._socket is not None:
+            self._socket.close()
+        self._forget_connection()
+        self._pause()
+
+    def _end_outdated(self, connection: BrokerSocket) -> None:
+        """Close an outdated connection once no response is outstanding; until then send nothing on it."""
+        if self._requests or connection.is_writing:
+            return
+        self._core.on_written(self._being_written, time.monotonic())
+        connection.close()
+        self._status.closed()
+        self._forget_connection()
+
+    def _connect(self) -> None:
+        self._row.add(Counter.ConnectorStartConnect)
+        self._status.connecting()
+        self._socket = BrokerSocket(
+            self._loop,
+            self._resolver,
+            host=self._broker.host,
+            port=self._broker.port,
+            client_id=self._config.kafka.client_id,
+            timeout_s=self._config.delivery.kafka_socket_timeout_s,
+            on_event=self._on_event,
+            openings=self._openings,
+            security=self._security,
+            keeps_login=True,
+        )
+        self._socket.open()
+
+    def _send(self, batches: list[SentBatch]) -> None:
+        assert self._socket is not None
+        batches, data = self._encode(batches, self._socket.connection.abilities)
+        if not batches:
+            return
+        self._copy(Target.MSG_SEND, batches)
+        acks, timeout_ms = self._config.kafka.required_acks, self._config.kafka.replication_timeout_ms
+        sent = self._socket.connection.send_produce(data, time.monotonic(), acks=acks, timeout_ms=timeout_ms)
+        self._row.add(Counter.SerializeProduceRequest)
+        self._row.add(Counter.SendProduceRequestOk)
+        if acks == 0:
+            self._being_written = batches
+        else:
+            self._requests[sent.correlation_id] = batches
+        self._socket.send(sent.buffers)
+
+    def _encode(
+        self, batches: Sequence[SentBatch], abilities: BrokerAbilities
+    ) -> tuple[list[SentBatch], list[PartitionData]]:
+        """Return the readable batches and their encoded data."""
+        sound: list[SentBatch] = []
+        data: list[PartitionData] = []
+        name_of = self._core.topic_name
+        encoded = self._encoder.encode([(name_of(batch.topic), batch) for batch in batches], abilities)
+        for batch, found in zip(batches, encoded, strict=True):
+            if isinstance(found, SlabError):
+                self._core.on_rejected(batch, found, time.monotonic())
+            else:
+                sound.append(batch)
+                data.append(found)
+        return sound, data
+
+    def _copy(self, target: Target, batches: Iterable[SentBatch]) -> None:
+        """Copy batches for message debugging, before they are settled."""
+        if self._tap.is_open:
+            for batch in batches:
+                self._tap.copy(target, self._core.topic_name(batch.topic), batch.segments)
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, ProduceAcked):
+            self._on_acked(event.correlation_id, event.response)
+        elif isinstance(event, ConnectionReady):
+            self._row.add(Counter.ConnectorConnectSuccess)
+            self._core.on_connected(recognises=event.abilities.idempotence)
+            ends_s = None if self._socket is None else self._socket.certificate_ends_s
+            self._status.connected(exactly_once=self._core.is_exactly_once, certificate_ends_s=ends_s)
+            self._is_ready = True
+        elif isinstance(event, Closed):
+            _LOG.info("Broker %s closed an idle connection; the next message opens another.", self._broker.node)
+            self._row.add(Counter.ConnectorSocketBrokerClose)
+            self._status.closed()
+            is_lost = bool(self._being_written)
+            self._forget_connection()
+            if is_lost:
+                self._pause()
+        elif isinstance(event, Failed):
+            self._on_failed(event)
+
+    def _on_acked(self, correlation_id: int, response: ProduceResponse) -> None:
+        batches = self._requests.pop(correlation_id)
+        self._row.add(Counter.ConnectorGotOkProduceResponse)
+        self._heed_quota(response)
+        acks = response.acks
+        self._copy(Target.MSG_GOT_ACK, (batch for batch, ack in zip(batches, acks, strict=True) if not ack.error))
+        self._core.on_acks(batches, acks, time.monotonic())
+        if any(ack.error for ack in acks):
+            self._start_reminding()
+
+    def _heed_quota(self, response: ProduceResponse) -> None:
+        """Send nothing for the broker's throttle time, during which it reads no requests."""
+        assert self._socket is not None
+        if response.throttle_ms and self._socket.connection.abilities.leaves_throttling_to_us:
+            self._core.throttle_until(time.monotonic() + min(response.throttle_ms / 1000, _LONGEST_REST_S))
+
+    def _on_failed(self, event: Failed) -> None:
+        _LOG.log(
+            logging.ERROR if event.cause.needs_operator else logging.WARNING,
+            "%s The dispatcher's messages wait; none is lost.", event.error,
+            extra={"about": event.cause},
+        )  # fmt: skip
+        self._status.failed(str(event.error), needs_operator=event.cause.needs_operator)
+        fault = _FAULTS.get(event.cause, Counter.ConnectorSocketError)
+        self._row.add(fault if self._is_ready else Counter.ConnectorConnectFail)
+        self._forget_connection()
+        self._pause()
+
+    def _pause(self) -> None:
+        self._core.on_lost()
+        self._start_reminding()
+
+    def _forget_connection(self) -> None:
+        self._socket = None
+        self._is_ready = self._is_outdated = False
+        self._requests.clear()
+        self._being_written = []
+
+    def _start_reminding(self) -> None:
+        if not self._is_reminding:
+            self._is_reminding = True
+            self._loop.call_later(REMIND_S, self._remind)
+
+    def _remind(self) -> None:
+        self._is_reminding = self._core.repeat_pauses()
+        if self._is_reminding:
+            self._loop.call_later(REMIND_S, self._remind)

@@ -1,0 +1,104 @@
+"""The shell of an input: lanes that fill the slab's chunks, and their runs' way to the router."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.discards.settlement import ProcessReporter
+from bruce_mp.input.linger import lingers_of
+from bruce_mp.input.quotas import SenderQuotas
+from bruce_mp.input.run_publisher import RunPublisher
+from bruce_mp.ipc.links import LAST_WORDS_MS, ROUTER_FROM_INPUTS
+from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
+from bruce_mp.pipeline.process_shell import ProcessShell
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.slab.topic_shares import TopicShares
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bruce_mp.config.inputs import Input
+    from bruce_mp.config.model import Config
+    from bruce_mp.input.quotas import SenderRules
+    from bruce_mp.ipc.control_messages import Control
+    from bruce_mp.ipc.start import Start
+    from bruce_mp.kernels import Windows
+    from bruce_mp.slab.chunks import ChunkWatcher
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["InputShell"]
+
+_TIDY_EVERY_S: Final = 1.0
+_FLUSH_MS: Final = 2000
+"""Time in which an ending input's router may receive the last frames."""
+
+
+class InputShell(ProcessShell):
+    """The parts that the datagram input and the stream workers share.
+
+    `windows_for` and `rules_for` choose the settings of the input's kind.  `watcher` observes the input's chunks.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        slab: Slab,
+        control: Control,
+        *,
+        windows_for: Callable[[Config], Windows],
+        rules_for: Callable[[Input], SenderRules],
+        watcher: ChunkWatcher | None = None,
+    ) -> None:
+        super().__init__(start, control, ProcessRow(slab, start.row))
+        config = start.config
+        self._windows_for = windows_for
+        self._rules_for = rules_for
+        self._reporter = self.flush_soon(ProcessReporter(config, self._links, self._row))
+        self._pool = ChunkPool(slab, start.row, start.inputs, watcher)
+        self._topics = TopicTable(slab)
+        self._shares = TopicShares(self._pool, self._topics, config.alpha_for)
+        self._lanes = Lanes(
+            slab, self._pool, self._topics, lingers_of(config), windows=windows_for(config), shares=self._shares
+        )
+        self._senders = SenderQuotas(rules_for(config.input), slab, start.row, start.inputs)
+        self._router = self._links.sender(ROUTER_FROM_INPUTS)
+        self._publisher = RunPublisher(self._lanes, self._router)
+        self._is_replaced = False
+
+    def start(self) -> None:
+        self.repeat(_TIDY_EVERY_S, self._pool.tidy)  # another input may need the memory
+
+    def after_round(self, now_ms: int) -> None:
+        self._lanes.close_due(now_ms)
+        self._publisher.publish_closed()
+
+    def next_due_ms(self) -> int | None:
+        """Return the time of the next due run."""
+        return self._lanes.next_due_ms
+
+    def apply_config(self, config: Config, _: Config) -> None:
+        self._reporter.apply_config(config)
+        self._lanes.apply_lingers(lingers_of(config))
+        self._lanes.change_windows(self._windows_for(config))
+        self._shares.apply_config(config.alpha_for)
+        self._senders.apply_config(self._rules_for(config.input))
+
+    def stop(self) -> None:
+        self._finish()
+
+    def make_way(self) -> None:
+        """End without new messages: a new supervisor's input receives them, and the router is gone."""
+        self._is_replaced = True
+        self._finish()
+
+    def _finish(self) -> None:
+        """Publish all runs, and stop the loop."""
+        self._publisher.publish_all()
+        self._loop.stop()
+
+    def close(self) -> int:
+        """Wait for the router to receive the last frames, or drop them: without it, its successor sweeps the slab."""
+        if not self._is_replaced:
+            return _FLUSH_MS
+        self._router.close()
+        return LAST_WORDS_MS

@@ -1,0 +1,49 @@
+"""Sums on the way to the status process."""
+
+from __future__ import annotations
+
+from bruce_mp.telemetry.compression import CompressionSums
+from bruce_mp.telemetry.event_output import EventOutput
+from bruce_mp.telemetry.events import CompressionEvent, decode_events
+
+EVENT = CompressionEvent(b"topic", "lz4", tried=1, kept=1)
+
+
+class Link:
+    """A link that refuses data while it is full."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.is_full = False
+
+    def send_bytes(self, data: bytes) -> bool:
+        if not self.is_full:
+            self.sent.append(data)
+        return not self.is_full
+
+
+def test_sums_are_sent_once() -> None:
+    link, sums = Link(), CompressionSums()
+    output = EventOutput(link, sums)
+    pending = [output.pending]
+    output.flush()
+    sums.add(EVENT)
+    pending.append(output.pending)
+    output.flush()
+    output.flush()
+    pending.append(output.pending)
+    assert pending == [False, True, False]
+    assert [decode_events(data) for data in link.sent] == [[EVENT]]
+
+
+def test_sums_grow_while_the_link_is_full() -> None:
+    link, sums = Link(), CompressionSums()
+    output = EventOutput(link, sums)
+    link.is_full = True
+    sums.add(EVENT)
+    output.flush()
+    assert output.pending
+    sums.add(EVENT)
+    link.is_full = False
+    output.flush()
+    assert [decode_events(data) for data in link.sent] == [[EVENT.plus(EVENT)]]
