@@ -48,18 +48,18 @@ def worker(tmp_path: Path, listener: socket.socket) -> Iterator[_Worker]:
     with new_slab(GEOMETRY) as slab, ours, theirs:
         start = Start("input-1", WORKER_ROW, CONFIG, tmp_path, slab.path, inputs=(WORKER_ROW,), unix_stream=listener)
         made = _Worker(start, slab, Control(theirs))
-        made._listen()
+        made._connections._listen()
         yield made
-        for descriptor in list(made._connections):
-            made._close(descriptor)
-        made._epoll.close()
+        for descriptor in list(made._connections._connections):
+            made._connections._close(descriptor)
+        made._connections._epoll.close()
         made._links.close()
 
 
 def connect(worker: _Worker, listener: socket.socket) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.connect(listener.getsockname())
-    worker._on_ready()
+    worker._connections.serve()
     return client
 
 
@@ -69,12 +69,12 @@ def test_clients_that_wait_for_room_are_not_all_looked_at_while_there_is_none(
     clients = [connect(worker, listener) for _ in range(3)]
     for client in clients:
         client.sendall(datagram(value=bytes(4000)) * 40)
-        worker._on_ready()
-    assert len(worker._waiting) == 3
+        worker._connections.serve()
+    assert len(worker._connections._waiting) == 3
     looked: list[int] = []
-    monkeypatch.setattr(worker, "_admit_rest", looked.append)
-    worker._retry()
-    assert looked == list(worker._connections)[:1]
+    monkeypatch.setattr(worker._connections, "_admit_rest", looked.append)
+    worker._connections._retry()
+    assert looked == list(worker._connections._connections)[:1]
     for client in clients:
         client.close()
 
@@ -83,8 +83,8 @@ def test_an_event_of_a_connection_that_was_just_closed_is_passed_over(
     worker: _Worker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = connect(worker, listener)
-    (descriptor,) = worker._connections
-    worker._close(descriptor)
+    (descriptor,) = worker._connections._connections
+    worker._connections._close(descriptor)
     client.close()
 
     class Epoll:
@@ -92,20 +92,20 @@ def test_an_event_of_a_connection_that_was_just_closed_is_passed_over(
             return [(descriptor, select.EPOLLHUP)]
 
     with monkeypatch.context() as context:
-        context.setattr(worker, "_epoll", Epoll())
-        worker._on_ready()
+        context.setattr(worker._connections, "_epoll", Epoll())
+        worker._connections.serve()
 
 
 def test_who_is_no_longer_in_the_list_is_not_heard_any_more(worker: _Worker, listener: socket.socket) -> None:
     """This holds also for an old connection, and for one that waits."""
     clients = [connect(worker, listener) for _ in range(2)]
     clients[0].sendall(datagram(value=bytes(4000)) * 40)
-    worker._on_ready()
-    assert len(worker._waiting) == 1
+    worker._connections.serve()
+    assert len(worker._connections._waiting) == 1
     worker.apply_config(allowing(os.getuid()), CONFIG)
-    assert len(worker._connections) == 2
+    assert len(worker._connections._connections) == 2
     worker.apply_config(allowing(os.getuid() + 1), CONFIG)
-    assert (len(worker._connections), len(worker._waiting)) == (0, 0)
+    assert (len(worker._connections._connections), len(worker._connections._waiting)) == (0, 0)
     assert worker._row.counters[Counter.UnixStreamInputNotAllowed] == 2
     assert clients[1].recv(1) == b""
     for client in clients:

@@ -1,0 +1,371 @@
+"""The connections of a stream worker: accepting, reading, answering and pausing them.
+
+A worker has all its connections in one epoll set, which is one source of the process's loop.  In a round the worker
+reads every readable connection once, so no connection waits for another, and admits all the data together.  It keeps
+the bytes of an incomplete message and allocates nothing for the rest, so a stalled client costs only the bytes that it
+sent.
+
+Without room in the slab the worker stops reading the clients that wait for room; without any free chunk of its own it
+reads no client.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.input.clients import TCP, UNIX, StreamClientState
+from bruce_mp.input.connection import Connection, is_allowed, peer_of, user_of
+from bruce_mp.input.fenced_attempts import NOT_ALLOWED, SHUTDOWN, UNREAD, Ending
+from bruce_mp.input.paused_connections import PausedConnections
+from bruce_mp.input.stream_batch import Portion
+from bruce_mp.telemetry.clock import steady_ms
+from bruce_mp.telemetry.counters import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from bruce_mp.input.barriers import Barriers
+    from bruce_mp.input.outcomes import Sections
+    from bruce_mp.input.quotas import SenderQuotas
+    from bruce_mp.input.streams import StreamAdmission
+    from bruce_mp.ipc.loop import Loop
+    from bruce_mp.slab.chunks import ChunkPool
+    from bruce_mp.slab.rows import ProcessRow
+
+__all__ = ["StreamConnections"]
+
+_LOG: Final = logging.getLogger(__name__)
+_BUFFER: Final = 1 << 20
+_READ: Final = 256 << 10
+_LEAST_READ: Final = 64 << 10
+"""With less room than this in the buffer, admit its data first; a longer message gets a separate buffer."""
+_ACCEPTS_A_ROUND: Final = 16
+"""Connections that a worker accepts in a round; the kernel wakes other workers too."""
+_EVENTS: Final = 512
+_AFTER_ERROR_S: Final = 1.0
+_MOST_OUTGOING: Final = 64 << 10
+_EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
+
+
+class StreamConnections:
+    """The listening sockets and the connections.  `admit` passes data on: the common buffer and portions of it."""
+
+    def __init__(
+        self,
+        listeners: Iterable[socket.socket | None],
+        loop: Loop,
+        row: ProcessRow,
+        pool: ChunkPool,
+        *,
+        admission: StreamAdmission,
+        admit: Callable[[memoryview, list[Portion]], None],
+        on_admitted: Callable[[], None],
+        barriers: Barriers,
+        sections: Sections,
+        senders: SenderQuotas,
+    ) -> None:
+        self._loop = loop
+        self._row = row
+        self._pool = pool
+        self._admission = admission
+        self._admit_portions = admit
+        self._on_admitted = on_admitted
+        self._barriers = barriers
+        self._sections = sections
+        self._senders = senders
+        self._listeners = {each.fileno(): each for each in listeners if each is not None}
+        self._connections: dict[int, Connection] = {}
+        self._descriptors: dict[StreamClientState, int] = {}
+        self._leaving: set[int] = set()
+        self._buffer = memoryview(bytearray(_BUFFER))
+        self._epoll = select.epoll()
+        self._waiting = PausedConnections(loop, self._retry)
+        self._is_reading = True
+        self._count_connections()
+
+    def start(self) -> None:
+        """Accept and serve connections."""
+        self._listen()
+        self._loop.watch(self._epoll, lambda _: self.serve())
+
+    def stop_reading(self) -> None:
+        """Serve no connection any more; answers to barriers are still sent."""
+        self._is_reading = False
+        self._loop.unwatch(self._epoll)
+
+    def apply_config(self) -> None:
+        """Close connections that reloaded allow lists refuse, and retry the others, as quotas may have changed."""
+        self._close_disallowed()
+        self._waiting.retry_soon()
+
+    def abandon_all(self) -> None:
+        """End all open attempts, because the worker ends."""
+        for descriptor in self._connections:
+            self._end_attempt(descriptor, SHUTDOWN)
+
+    def _end_attempt(self, descriptor: int, ending: Ending) -> None:
+        """End the attempt of a connection, if it has one, and tell its client."""
+        connection = self._connections[descriptor]
+        self._admission.abandon(connection.client, ending)
+        connection.say_farewell()
+
+    # --- accepting ---------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        for listener in self._listeners.values():
+            listener.setblocking(False)
+            self._epoll.register(listener, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS_A_ROUND):
+            try:
+                connection, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._on_accept_error(error)
+                return
+            self._welcome(connection)
+
+    def _on_accept_error(self, error: OSError) -> None:
+        """Pause accepting for a second if a resource is exhausted; ignore closed listeners and gone clients."""
+        if error.errno in _EXHAUSTED:
+            _LOG.error("A connection cannot be accepted: %s. It is tried again in a second.", error.strerror)
+            for listener in self._listeners.values():
+                self._epoll.unregister(listener)
+            self._loop.call_later(_AFTER_ERROR_S, self._listen)
+
+    def _welcome(self, connection: socket.socket) -> None:
+        if self._sections.are_exhausted:  # a million sections have outstanding messages
+            connection.close()
+            return
+        peer = peer_of(connection)
+        if not self._is_allowed(connection):
+            connection.close()
+            return
+        connection.setblocking(False)
+        if peer is None:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client = StreamClientState(TCP if peer is None else UNIX, self._sections.open(), peer, user_of(peer))
+        self._connections[connection.fileno()] = Connection(connection, client)
+        self._descriptors[client] = connection.fileno()
+        self._epoll.register(connection, select.EPOLLIN)
+        self._count_connections()
+
+    def _is_allowed(self, connection: socket.socket) -> bool:
+        if not (may_send := is_allowed(connection, self._senders, steady_ms())):
+            self._row.add(Counter.UnixStreamInputNotAllowed)
+        return may_send
+
+    def _close_disallowed(self) -> None:
+        """Close the connections of users that a reloaded allow list no longer names."""
+        for descriptor, connection in list(self._connections.items()):
+            if not self._is_allowed(connection.socket):
+                self._end_attempt(descriptor, NOT_ALLOWED)
+                self._close(descriptor)
+
+    def _close(self, descriptor: int) -> None:
+        connection = self._connections.pop(descriptor)
+        self._admission.abandon(connection.client)
+        connection.say_farewell()
+        self._waiting.discard(descriptor)
+        self._leaving.discard(descriptor)
+        del self._descriptors[connection.client]
+        self._barriers.remove_client(connection.client)
+        connection.socket.close()
+        self._count_connections()
+
+    def _count_connections(self) -> None:
+        self._row.counters[Counter.StreamConnections] = len(self._connections)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def answer(self, client: StreamClientState, data: bytes) -> None:
+        """Send a client the answer to a barrier, unless its connection has ended."""
+        descriptor = self._descriptors.get(client)
+        if descriptor is not None:
+            connection = self._connections[descriptor]
+            connection.outgoing += data
+            self._write(descriptor)
+
+    def _write(self, descriptor: int) -> None:
+        """Send pending answers without blocking; close the connection above 64 KiB of unread answers."""
+        connection = self._connections[descriptor]
+        try:
+            sent = connection.socket.send(connection.outgoing, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            del connection.outgoing[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            connection.outgoing.clear()  # the next read of this connection reports the error
+        if len(connection.outgoing) > _MOST_OUTGOING:
+            _LOG.warning("A client asks for barriers and does not read the answers: its connection is closed.")
+            connection.outgoing.clear()
+            self._end_attempt(descriptor, UNREAD)
+            self._let_leave(descriptor)
+        self._set_events(descriptor)
+
+    def _let_leave(self, descriptor: int) -> None:
+        """Stop reading the connection, and close it once all answers are sent."""
+        self._connections[descriptor].has_left = True
+        self._leaving.add(descriptor)
+        self._set_events(descriptor)
+
+    def _set_events(self, descriptor: int) -> None:
+        if descriptor not in self._waiting:
+            self._epoll.modify(descriptor, self._connections[descriptor].events)
+
+    def close_left(self) -> None:
+        """Close the leaving connections without pending barriers or unsent answers."""
+        if not self._leaving:
+            return
+        waiting = self._barriers.clients
+        for descriptor in list(self._leaving):
+            connection = self._connections[descriptor]
+            if not connection.outgoing and connection.client not in waiting:
+                self._close(descriptor)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Handle each epoll event once, and admit the data that was read."""
+        portions: list[Portion] = []
+        read: list[int] = []
+        fill = 0
+        for descriptor, events in self._epoll.poll(0, _EVENTS):
+            if descriptor in self._listeners:
+                self._accept(self._listeners[descriptor])
+                continue
+            if descriptor not in self._connections:
+                continue  # an earlier event in this round closed it
+            if not self._wants_to_be_read(descriptor, events):
+                continue
+            if fill + _LEAST_READ + len(self._connections[descriptor].client.unprocessed) > _BUFFER:
+                self._admit(self._buffer, portions, read)
+                portions, read, fill = [], [], 0
+            portion = self._read(descriptor, fill)
+            if portion is not None:
+                portions.append(portion)
+                read.append(descriptor)
+                fill = portion.end
+        self._admit(self._buffer, portions, read)
+
+    def _wants_to_be_read(self, descriptor: int, events: int) -> bool:
+        """Handle events of a connection other than data; return True if it has data to read."""
+        if events & select.EPOLLOUT:
+            self._write(descriptor)
+        if not self._connections[descriptor].has_left:
+            return bool(events & ~select.EPOLLOUT)
+        if events & (select.EPOLLHUP | select.EPOLLERR):
+            self._close(descriptor)
+        else:
+            self.close_left()
+        return False
+
+    def _read(self, descriptor: int, fill: int) -> Portion | None:
+        """Read a connection once, behind the client's `rest`, into the common buffer from `fill` on.
+
+        Return None if no data came, or if the read of a long message handled the data.
+        """
+        client = self._connections[descriptor].client
+        if client.wanted > _LEAST_READ:
+            self._read_long(descriptor)
+            return None
+        begin = fill + len(client.unprocessed)
+        count = self._receive(descriptor, self._buffer[begin : begin + _READ])
+        if not count:
+            return None
+        self._buffer[fill:begin] = client.unprocessed
+        return Portion(client, fill, begin + count)
+
+    def _read_long(self, descriptor: int) -> None:
+        """Read a message that is too long for the common buffer into `rest`, which grows with the received bytes."""
+        client = self._connections[descriptor].client
+        scratch = bytearray(min(_READ, client.wanted - len(client.unprocessed)))
+        count = self._receive(descriptor, memoryview(scratch))
+        if count:
+            client.unprocessed += scratch[:count]
+            if len(client.unprocessed) >= client.wanted:
+                self._admit_rest(descriptor)
+
+    def _receive(self, descriptor: int, room: memoryview) -> int:
+        """Receive once, and return the number of bytes; 0 if there were none, or the connection ended."""
+        connection = self._connections[descriptor]
+        client = connection.client
+        self._row.add(client.kind.reads)
+        try:
+            count = connection.socket.recv_into(room)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            _LOG.warning("A stream connection failed: %s.", error.strerror, extra={"about": error.errno})
+            self._row.add(client.kind.socket_error)
+            self._close(descriptor)
+            return 0
+        if count:
+            self._row.add(client.kind.got_data)
+        else:
+            self._hang_up(descriptor)
+        return count
+
+    def _hang_up(self, descriptor: int) -> None:
+        """Handle the end of a client's data; the connection stays open while answers are due."""
+        connection = self._connections[descriptor]
+        self._admission.hang_up(connection.client)
+        if connection.outgoing or connection.client in self._barriers.clients:
+            self._let_leave(descriptor)
+        else:
+            self._close(descriptor)
+
+    def _admit(self, buffer: memoryview, portions: list[Portion], read: list[int]) -> None:
+        if not portions:
+            return
+        self._admit_portions(buffer, portions)
+        for descriptor in read:
+            self._pause_or_resume(descriptor)
+        self._on_admitted()
+
+    def _admit_rest(self, descriptor: int) -> None:
+        """Admit the data in a client's `rest`."""
+        client = self._connections[descriptor].client
+        data, client.unprocessed = memoryview(client.unprocessed), bytearray()
+        self._admit(data, [Portion(client, 0, len(data))], [descriptor])
+
+    def _pause_or_resume(self, descriptor: int) -> None:
+        connection = self._connections[descriptor]
+        if connection.client.is_refused:
+            self._close(descriptor)
+        elif connection.client.is_blocked and descriptor not in self._waiting:
+            self._waiting.add(descriptor, connection.client)
+            self._epoll.unregister(descriptor)
+            self._pause()
+        elif not connection.client.is_blocked and descriptor in self._waiting:
+            self._waiting.discard(descriptor)
+            self._epoll.register(descriptor, connection.events)
+
+    # --- without room ------------------------------------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        """Schedule a retry for paused connections.  Without a free chunk of its own, the worker stops reading."""
+        self._waiting.pause()
+        if self._waiting.any_for_room and not self._pool.own_free:
+            self._loop.unwatch(self._epoll)
+
+    def _retry(self) -> None:
+        if not self._is_reading:
+            return
+        for descriptor in self._waiting.due(steady_ms()):
+            self._waiting.retry_one(
+                descriptor, lambda client: self._admission.may_go_on(client, steady_ms()), self._admit_rest
+            )
+            if self._waiting.is_for_room(descriptor) and not self._pool.own_free:
+                break  # no other client finds room either, and each search for room costs time
+        self._waiting.hold_topics(steady_ms())
+        if len(self._waiting):
+            self._pause()
+        if self._pool.own_free or not self._waiting.any_for_room:
+            self._loop.watch(self._epoll, lambda _: self.serve())
