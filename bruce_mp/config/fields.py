@@ -67,11 +67,15 @@ class SettingKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KindRow:
-    """The conversion and description of a kind; `parse` raises ValueError, with details as its text if any exist."""
+    """The conversion and description of a kind; `parse` raises ValueError, with details as its text if any exist.
+
+    `allowed` is for error texts, `summary` for the reference page.
+    """
 
     parse: Callable[[Any], object]
     show: Callable[[Any], str]
     allowed: str
+    summary: str
 
 
 def show(value: object) -> str:
@@ -123,28 +127,30 @@ def _check_command(raw: object) -> object:
 
 
 KINDS: Final = {
-    SettingKind.PLAIN: KindRow(lambda raw: raw, show, ""),
-    SettingKind.SIZE: KindRow(parse_size, _show_size, "a size{range}"),
+    SettingKind.PLAIN: KindRow(lambda raw: raw, show, "", ""),
+    SettingKind.SIZE: KindRow(parse_size, _show_size, "a size{range}", "size {range}"),
     SettingKind.MODE: KindRow(
-        _parse_mode, lambda mode: f'"{mode:04o}"', 'an octal mode as a string, for example "0222"'
+        _parse_mode, lambda mode: f'"{mode:04o}"', 'an octal mode as a string, for example "0222"', "mode"
     ),
-    SettingKind.PATH: KindRow(lambda raw: check_path(raw, PATH_MAX), show, "an absolute path"),
+    SettingKind.PATH: KindRow(lambda raw: check_path(raw, PATH_MAX), show, "an absolute path", "path"),
     SettingKind.SOCKET_PATH: KindRow(
         lambda raw: check_path(raw, SOCKET_PATH_MAX),
         show,
         f"an absolute path of at most {SOCKET_PATH_MAX} bytes, the kernel's limit for a socket",
+        f"path, {SOCKET_PATH_MAX} bytes",
     ),
     SettingKind.RUN_DIR: KindRow(
         lambda raw: check_path(raw, RUN_DIR_MAX),
         show,
         f"an absolute path of at most {RUN_DIR_MAX} bytes, so that the names of the sockets in it fit",
+        f"path, {RUN_DIR_MAX} bytes",
     ),
-    SettingKind.LISTEN: KindRow(_check_listen, show, '"host:port" or "unix:/path"'),
-    SettingKind.SERVERS: KindRow(_check_servers, show, 'a list of at least one "host:port"'),
+    SettingKind.LISTEN: KindRow(_check_listen, show, '"host:port" or "unix:/path"', "address"),
+    SettingKind.SERVERS: KindRow(_check_servers, show, 'a list of at least one "host:port"', "addresses"),
     SettingKind.COMMAND: KindRow(
-        _check_command, _show_command, "a list of strings, the absolute path of a program and its arguments"
+        _check_command, _show_command, "a list of strings, the absolute path of a program and its arguments", "list"
     ),
-    SettingKind.ACCOUNTS: KindRow(_parse_accounts, show, "a list of names or numbers"),
+    SettingKind.ACCOUNTS: KindRow(_parse_accounts, show, "a list of names or numbers", "accounts"),
 }
 
 
@@ -190,6 +196,11 @@ class Leaf:
         """Return the description of the allowed values, to follow "give"."""
         return self.kind.allowed.format(range=self._range()) or self._allowed_plain()
 
+    @property
+    def summary(self) -> str:
+        """Return the kind and range of the allowed values, in a word or two."""
+        return self.kind.summary.format(range=self._range_in_short()) or self._summary_plain()
+
     def show(self, value: object) -> str:
         """Return `value` as the configuration file would write it."""
         return "" if value is None else self.kind.show(value)
@@ -198,6 +209,16 @@ class Leaf:
         if self.meta.ge is None or self.meta.le is None:
             return ""
         return f" from {self._bound(self.meta.ge)} to {self._bound(self.meta.le)}"
+
+    def _range_in_short(self) -> str:
+        return f"{self._bound(self.meta.ge or 0)}..{self._bound(self.meta.le or 0)}"
+
+    def _summary_plain(self) -> str:
+        if get_origin(self.type) is Literal:
+            return ", ".join(show(value) for value in get_args(self.type))
+        if self.type is int:
+            return self._range_in_short()
+        return "boolean" if self.type is bool else "string"
 
     def _bound(self, value: float) -> str:
         return format_size(int(value)) if self.kind is KINDS[SettingKind.SIZE] else str(value)

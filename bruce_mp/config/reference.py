@@ -27,53 +27,54 @@ __all__ = ["render"]
 INTRODUCTION: Final = """\
 # Configuration
 
-The daemon reads one TOML file:
+One TOML file. Only `kafka.bootstrap_servers` has no default.
 
-| you want to | do |
+| command or file | use |
 |---|---|
-| start with a file | `bruce run --config FILE` |
-| see the least that works | `conf/bruce.minimal.toml` |
-| see every setting with its default | `conf/bruce.toml` |
-| check a file | `bruce check-config FILE` |
-| override a setting, repeatable | `--set slab.size=256m`, `--set 'kafka.bootstrap_servers=["localhost:9092"]'` |
-| apply a changed file | `bruce reload`, or SIGHUP to the daemon |
+| `bruce run --config FILE` | start |
+| `bruce check-config FILE` | list every fault, with key, value and allowed values |
+| `bruce reload` | [apply](operating.md#changing-the-configuration) a changed file; `--check` only shows the effect |
+| `--set slab.size=256m` | override a setting; repeatable, and kept by a reload. |
+| `conf/bruce.minimal.toml`, `conf/bruce.toml` | the least that works; every setting with its default |
 
-`bruce check-config` lists every fault with its key, its value and the allowed values. It checks the file and the
-users, groups and secrets that it names. It does not test directory permissions, addresses or brokers; `bruce run`
-does. `--set` takes a value as the file would have it; a value that is not TOML counts as a string, so most strings
-need no quotes.
+`check-config` checks the file and the users, groups and secrets that it names. `bruce run` also checks directory
+permissions and addresses. A `--set` value that is not TOML counts as a string.
 
 ## How values are written
 
-- **Sizes** are bytes: an integer, or a string with `k`, `m` or `g` (powers of 1024), for example `65536` or `"64k"`.
-- **Durations** are integers in the unit that ends the key: `_ms`, `_s`, `_min`.
-- **Modes** are octal strings: `"0222"`.
-- **Paths** are absolute.
-- **Names of topics and configs** may hold any characters; characters other than letters, digits, `_` and `-` need
-  quotes: `[batching.topics."a topic"]`.
-- An unknown key is an error. To get a default of *absent*, leave the setting out or comment it out.
+| type | form |
+|---|---|
+| size | bytes: an integer, or a string with `k`, `m` or `g` (powers of 1024), such as `"64k"` |
+| range `1..5` | an integer; durations in the unit that ends the key (`_ms`, `_s`, `_min`) |
+| mode | an octal string: `"0222"` |
+| path | an absolute path, in quotes; of a socket with at most so many bytes |
+| address | `"host:port"`, for `http.listen` also `"unix:/path"` |
+| list | strings: the absolute path of a program and its arguments |
+| accounts | a list of names or numbers |
+
+* A topic or config name with other characters than letters, digits, `_` and `-` needs quotes:
+  `[batching.topics."a topic"]`.
+* An unknown key is an error. For a default of *absent*, leave the setting out.
 
 ## Changing it
 
-`bruce reload --check` shows the effect of a reload; `bruce reload` applies it. The daemon checks the file as at a
-start, then applies all changes while messages flow, without losing, doubling or reordering any. The column *reload*
-names the settings that need a restart. If one of these changed, or the file is wrong, the daemon refuses the whole
-reload and keeps the old configuration.
+A reload applies all changes while messages flow; it loses, doubles and reorders none. It refuses the whole file if
+something is wrong, or if a setting marked **restart** changed, because the daemon binds sockets and creates the slab
+only at its start. `bruce reload --check` gives each reason.
 
-- Overrides given with `--set` stay in force.
-- Messages gathered under changed batch limits are sent at once.
-- Other brokers, credentials or certificates: the daemon requests metadata with them at once, and replaces each
-  connection when its outstanding requests are acknowledged.
+* Messages gathered under changed batch limits are sent at once.
+* For other brokers, credentials or certificates the daemon requests metadata at once, and replaces each connection
+  when its outstanding requests are acknowledged.
 
 ## How batches are made
+
+The first limit reached sends a batch.
 
 | action of a topic | batch |
 |---|---|
 | `per_topic` | the topic's own; its messages go to one partition together |
 | `combined` | shared with all other combined topics of the same broker |
 | `none` | no batching |
-
-The first limit reached sends the batch.
 
 ```toml
 [batching.configs.quick]
@@ -88,7 +89,7 @@ config = "quick"
 ## Settings
 """
 
-HEADER: Final = "| key | allowed | default | reload | meaning |\n|---|---|---|---|---|\n"
+HEADER: Final = "| key | allowed | default | meaning |\n|---|---|---|---|\n"
 
 
 def render() -> str:
@@ -117,9 +118,9 @@ def _rows(model: type[Struct]) -> Iterator[str]:
         if get_origin(leaf.type) is dict:
             value = leaf_of(get_args(leaf.type)[1])
             if not issubclass(_class(value.type), Struct):
-                yield _row(f"{field.name}.NAME", value.allowed, "absent", value if value.meaning else leaf)
+                yield _row(f"{field.name}.NAME", value.summary, "absent", value if value.meaning else leaf)
         elif not issubclass(_class(leaf.type), Struct):
-            yield _row(field.name, leaf.allowed, _default(field, leaf), leaf)
+            yield _row(field.name, leaf.summary, _default(field, leaf), leaf)
 
 
 def _class(annotation: Any) -> type:
@@ -127,13 +128,12 @@ def _class(annotation: Any) -> type:
 
 
 def _row(key: str, allowed: str, default: str, leaf: Leaf) -> str:
-    return f"| `{key}` | {allowed} | {default} | {_reload(leaf)} | {leaf.meaning} |\n"
+    return f"| `{key}` | {allowed} | {default} | {_restart(leaf)}{leaf.meaning} |\n"
 
 
-def _reload(leaf: Leaf) -> str:
-    """Return the cell of the column *reload*."""
-    why = leaf.applies.restart_because if leaf.applies is not None else ""
-    return f"restart: {why}" if why else "yes"
+def _restart(leaf: Leaf) -> str:
+    """Return the mark of a setting that a reload refuses to change."""
+    return "**restart.** " if leaf.applies is not None and leaf.applies.restart_because else ""
 
 
 def _default(field: FieldInfo, leaf: Leaf) -> str:
