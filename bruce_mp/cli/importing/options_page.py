@@ -20,11 +20,9 @@ __all__ = ["ELEMENTS", "render"]
 INTRODUCTION: Final = """\
 # The options of Dory and Bruce
 
-The new setting for each option of Dory and Bruce. [Migrating](migrating.md) converts a whole configuration, and
-[configuration](configuration.md) explains the settings. `python -m bruce_mp.cli.importing.options_page` generates this
-page from the tables of `bruce import-config`.
-
-*XML* is the place in the file, below its root; *option* belongs to the command line.
+The [setting](configuration.md) for each old option; `bruce import-config` [converts](migrating.md) a whole
+configuration. *XML* is the place below the file's root, *option* belongs to the command line.
+`python -m bruce_mp.cli.importing.options_page` generates this page.
 """
 
 ELEMENTS: Final = {
@@ -67,8 +65,9 @@ def _elements() -> Iterator[str]:
 
 def _without_counterpart() -> Iterator[str]:
     yield "## Options that are gone\n\n| option | remark |\n|---|---|"
-    for flag, (_, note) in WITHOUT_COUNTERPART.items():
-        yield f"| `--{flag}` | {note[0].upper()}{note[1:]} |"
+    for note in dict.fromkeys(note for _, note in WITHOUT_COUNTERPART.values()):
+        flags = ", ".join(f"`--{flag}`" for flag, (_, other) in WITHOUT_COUNTERPART.items() if other == note)
+        yield f"| {flags} | {note[0].upper()}{note[1:]} |"
 
 
 def _flag(setting: Setting) -> str:

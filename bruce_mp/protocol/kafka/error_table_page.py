@@ -21,19 +21,18 @@ __all__ = ["render"]
 INTRODUCTION: Final = """\
 # Kafka error codes
 
-The daemon's action for each code. `python -m bruce_mp.protocol.kafka.error_table_page` renders this page from the
-table in `bruce_mp/protocol/kafka/error_actions.py`. You see answers by code in `bruce_kafka_answers_total`, errors
-also in the log.
+The daemon's action for each code. `bruce_kafka_answers_total` counts answers by code; the log has the errors.
+`python -m bruce_mp.protocol.kafka.error_table_page` renders this page.
 
-* *Duplicate?* yes: the broker may have kept the batch, and a retry may double it. An idempotent broker recognises the
-  repetition, except after BUMP_EPOCH.
-* *Attempts*: the failed attempts that a message is allowed. "config" means `max_failed_attempts`, by default without
-  limit; "-" means that the answer is no failed attempt.
+* *Duplicate?* yes: the broker may have kept the batch. An idempotent broker recognises the repetition, except after
+  BUMP_EPOCH.
+* *Attempts*: failed attempts that a message survives. "config" means `delivery.max_failed_attempts`, by default
+  without limit; "-" is no failed attempt.
 """
 
 OTHERS: Final = """\
-A produce request should never get the following codes, which belong to other requests. If one comes, the action is
-DISCARD, without a possible duplicate, and no attempt counts.
+These codes belong to other requests. In an answer to a produce request they lead to DISCARD, without a possible
+duplicate or a failed attempt.
 """
 
 OTHER_APIS: Final = (
