@@ -49,11 +49,6 @@ NOT_TRIED: Final[dict[Key, str]] = {
     ("docs/testing.md", ".venv/bin/python -m pytest --hypothesis-"): "takes minutes",
     ("docs/testing.md", "export PYTHONPATH=tests"): "takes half an hour; tests/chaos/test_chaos.py runs it for seconds",
     ("docs/testing.md", ".venv/bin/python -m chaos.outage --minut"): "takes an hour; tests/chaos/test_outage.py",
-    (
-        "docs/testing.md",
-        "scripts/bench restarts",
-    ): "takes minutes; tests/bench/test_tools.py runs the bench for seconds",
-    ("docs/testing.md", "scripts/bench outage"): "takes minutes; tests/bench/test_tools.py runs the bench for seconds",
     ("docs/status.md", "ts: TS topic: LEN[T] key: LEN[B64] value"): "a layout: test_debug_files.py",
 }
 DRAWN: Final = {"mermaid"}
