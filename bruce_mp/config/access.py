@@ -47,9 +47,8 @@ _OF_ONE: Final = "Limit of this user (name or number), instead of `max_messages`
 class Quota(Section, frozen=True):
     """Limits on the messages of a user, so that no user starves the others. No limit unless configured.
 
-    The user is that of the sending process; its messages on all UNIX sockets count together. Over the quota,
-    the daemon stops reading the user's stream connections until the next interval, and discards the user's
-    datagrams.
+    Over the quota, the daemon stops reading the user's stream connections until the next interval, and discards
+    the user's datagrams. `docs/security.md` explains the counts.
     """
 
     interval_ms: Annotated[int, fields.count("Length of an interval.", 1, DAY_MS), LIVE] = 1000

@@ -77,8 +77,7 @@ class Streams(Section, frozen=True):
     when_full: Annotated[
         Literal["discard", "block"],
         fields.choice(
-            "Action for new messages while the slab is full: discard and count them, or stop reading from the "
-            "connections until there is room."
+            "For new messages while the slab is full: discard and count them, or stop reading until there is room."
         ),
         LIVE,
     ] = "block"
@@ -87,9 +86,8 @@ class Streams(Section, frozen=True):
     max_attempt_size: Annotated[
         int,
         fields.size(
-            "Most memory of the slab for a fenced attempt; the rest of a larger attempt goes to a spill file. The "
-            "limit is lower while all open attempts of a process together exceed the process's part of half of the "
-            "slab; 0: that part.",
+            "Most memory of the slab for a fenced attempt; the rest goes to a spill file. The limit is lower while "
+            "all open attempts of a process exceed its part of half of the slab; 0: that part.",
             0,
             64 * GIB,
         ),
@@ -98,9 +96,8 @@ class Streams(Section, frozen=True):
     max_spill_size: Annotated[
         int,
         fields.size(
-            "Most that the spill files of all fenced attempts together may have; attempts that find no room wait. A "
-            "twentieth of the file system is left free in any case. 0: nothing is spilled, and an attempt that needs "
-            "more of the slab than it may have is discarded.",
+            "Most for all spill files together; attempts that find no room wait. A twentieth of the file system stays "
+            "free. 0: no spill files; too large attempts are discarded.",
             0,
             1024 * GIB,
         ),
@@ -110,8 +107,8 @@ class Streams(Section, frozen=True):
         Annotated[
             str,
             fields.path(
-                "Directory in which the daemon makes the directory of its spill files. Absent: the slab's; where "
-                "that is below `/dev/shm`, which is memory, `$STATE_DIRECTORY` of systemd, else `/var/tmp`."
+                "Parent directory of the spill files' directory. Absent: the slab's; for a slab below `/dev/shm` "
+                "`$STATE_DIRECTORY` of systemd, else `/var/tmp`."
             ),
             restart("what waits in spill files is looked for there"),
         ]

@@ -50,8 +50,8 @@ class Kafka(Section, frozen=True):
     required_acks: Annotated[
         Literal[-1, 0, 1],
         fields.choice(
-            "Acknowledgements that a batch needs: -1 from all in-sync replicas, 1 from the leader, 0 none. With"
-            " 0 delivery is at most once, and messages that a broker loses count as delivered."
+            "Acknowledgements that a batch needs: -1 from all in-sync replicas, 1 from the leader, 0 none."
+            " `docs/delivery.md` has the effects."
         ),
         NUMBERING,
     ] = -1
@@ -152,8 +152,7 @@ class Delivery(Section, frozen=True):
         Annotated[
             int,
             fields.count(
-                "Error answers that a message survives; the next one discards it. Absent or 0: no limit for "
-                "errors of the cluster's state.",
+                "Error answers that a message survives. Absent or 0: no limit for errors of the cluster's state.",
                 0,
                 INT32_MAX,
             ),
@@ -187,8 +186,8 @@ class Delivery(Section, frozen=True):
     compare_metadata_on_refresh: Annotated[
         bool,
         fields.switch(
-            "Change nothing if a refresh brought nothing new. If false, each refresh awaits the outstanding "
-            "answers and reroutes all other messages."
+            "If false, each refresh awaits the outstanding answers and reroutes all other messages, even if it "
+            "brought nothing new."
         ),
         LIVE,
     ] = True
@@ -319,7 +318,11 @@ class RateLimitConfig(Section, frozen=True):
     interval_ms: Annotated[int, fields.count("Length of a window.", 1, DAY_MS), LIVE]
     max_count: (
         Annotated[
-            int, fields.count("Messages in a window; further ones are discarded. Absent: no limit.", 0, INT32_MAX), LIVE
+            int,
+            fields.count(
+                "Messages of a window that pass; the daemon discards the others. Absent: no limit.", 0, INT32_MAX
+            ),
+            LIVE,
         ]
         | None
     ) = None
@@ -328,9 +331,8 @@ class RateLimitConfig(Section, frozen=True):
 class RateLimit(Section, frozen=True):
     """Limits on the messages of a topic. No limit unless configured.
 
-    A message counts in the window of its arrival; the first window begins with the topic's first message. The
-    first `max_count` messages of a window pass; the daemon discards the others and reports them by topic. A
-    limit covers all inputs of the daemon together. When the router dies, the windows start again.
+    A message counts in the window of its arrival; the first window begins with the topic's first message. A limit
+    covers all inputs of the daemon together. When the router dies, the windows start again.
     """
 
     default: (
@@ -349,12 +351,7 @@ class TopicAlpha(Section, frozen=True):
 
 
 class TopicShare(Section, frozen=True):
-    """Limits on the part of the slab that one topic's undelivered messages take, so that a stuck topic stops no
-    other.
-
-    The limit follows the free memory: with `alpha = 16` a single stuck topic takes up to 82 % of the slab, three
-    take 86 %, and any number leave a part for the others. `docs/operating.md` helps to choose.
-    """
+    """Limits on the part of the slab that a stuck topic takes; `docs/operating.md` helps to choose."""
 
     alpha: Annotated[
         int,

@@ -29,9 +29,7 @@ _OF_TOPIC: str = "The policy for this topic, on every input."
 class Timestamps(Section, frozen=True):
     """The timestamp of a message in Kafka, which retention and searches by time use.
 
-    `client` is the client's timestamp, `arrival` the time at which the daemon received the message. `clamp` is
-    the client's within a window around the arrival, and else the arrival. A topic's policy overrides its
-    input's, which overrides the general one.
+    `docs/delivery.md` explains the policies. A topic's overrides its input's, which overrides the general one.
     """
 
     policy: Annotated[

@@ -25,9 +25,9 @@ The daemon's action for each code. `bruce_kafka_answers_total` counts answers by
 `python -m bruce_mp.protocol.kafka.error_table_page` renders this page.
 
 * *Duplicate?* yes: the broker may have kept the batch. An idempotent broker recognises the repetition, except after
-  BUMP_EPOCH.
+  BUMP_EPOCH. Codes without this column never double a message.
 * *Attempts*: failed attempts that a message survives. "config" means `delivery.max_failed_attempts`, by default
-  without limit; "-" is no failed attempt.
+  without limit. Codes without this column are no failed attempt.
 """
 
 OTHERS: Final = """\
@@ -51,24 +51,32 @@ WIDTH: Final = 119
 
 def render() -> str:
     """Return the whole page as Markdown."""
-    return "\n".join([INTRODUCTION, *_actions(), "", *_errors(), "", *_errors_of_other_apis()]) + "\n"
+    return "\n".join([INTRODUCTION, *_actions(), *_errors_of_other_apis()]) + "\n"
 
 
 def _actions() -> Iterator[str]:
-    yield "| Action | What it does |"
-    yield "|---|---|"
+    """Yield a section for each action, with its codes."""
     for action in Action:
-        yield f"| {action.name} | {action.value} |"
+        rows = [row for row in (*ERROR_TABLE.values(), UNDOCUMENTED, CONNECTION_LOST) if row.action is action]
+        yield f"## {action.name}\n"
+        yield from wrap(f"{action.value[0].upper()}{action.value[1:]}.", WIDTH)
+        yield ""
+        yield from _table([row for row in rows if not _is_of_another_api(row)])
+        yield ""
 
 
-def _errors() -> Iterator[str]:
-    yield "| Code | Name | Action | Duplicate? | Attempts | Reason |"
-    yield "|---:|---|---|---|---|---|"
-    for row in ERROR_TABLE.values():
-        if not _is_of_another_api(row):
-            yield _line(str(row.code), row)
-    yield _line("any other", UNDOCUMENTED)
-    yield _line("none", CONNECTION_LOST)
+def _table(rows: list[ErrorRow]) -> Iterator[str]:
+    """Yield a list, or a table for codes that count as attempts or may double a message."""
+    if not any(row.may_duplicate or row.counts_as_attempt for row in rows):
+        yield from (f"* {_code(row)} {row.name}: {row.reason}" for row in rows)
+        return
+    yield "| Code | Name | Duplicate? | Attempts | Reason |"
+    yield "|---:|---|---|---|---|"
+    yield from map(_line, rows)
+
+
+def _code(row: ErrorRow) -> str:
+    return {UNDOCUMENTED.name: "any other", CONNECTION_LOST.name: "none"}.get(row.name, str(row.code))
 
 
 def _is_of_another_api(row: ErrorRow) -> bool:
@@ -76,15 +84,15 @@ def _is_of_another_api(row: ErrorRow) -> bool:
 
 
 def _errors_of_other_apis() -> Iterator[str]:
-    yield OTHERS
+    yield f"## Codes of other requests\n\n{OTHERS}"
     for reason in OTHER_APIS:
         codes = [f"{row.code} {row.name}" for row in ERROR_TABLE.values() if row.reason == reason]
         yield from wrap(f"* {reason}: {', '.join(codes)}.", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _line(code: str, row: ErrorRow) -> str:
+def _line(row: ErrorRow) -> str:
     duplicate = "yes" if row.may_duplicate else "no"
-    return f"| {code} | {row.name} | {row.action.name} | {duplicate} | {_attempts(row)} | {row.reason} |"
+    return f"| {_code(row)} | {row.name} | {duplicate} | {_attempts(row)} | {row.reason} |"
 
 
 def _attempts(row: ErrorRow) -> str:
