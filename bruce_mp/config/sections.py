@@ -213,7 +213,7 @@ class Delivery(Section, frozen=True):
 
 
 class BatchLimits(Section, frozen=True):
-    """A named set of limits for a batch. The first limit reached sends the batch; give at least one."""
+    """A named set of limits for a batch; give at least one."""
 
     time_ms: Annotated[int, fields.count("Age of the oldest message. Absent: no limit.", 1, DAY_MS), LIVE] | None = None
     messages: Annotated[int, fields.count("Number of messages. Absent: no limit.", 1, INT32_MAX), LIVE] | None = None
@@ -230,24 +230,19 @@ class CombinedBatching(Section, frozen=True):
 class DefaultBatching(Section, frozen=True):
     """Topics that are not listed below."""
 
-    action: Annotated[
-        Action, fields.choice("One batch for each topic, one for all combined topics together, or no batching."), LIVE
-    ] = "combined"
+    action: Annotated[Action, fields.choice("How batches of these topics are made, as above."), LIVE] = "combined"
     config: Annotated[str, fields.text("Name of the limits; given with `per_topic` only."), LIVE] | None = None
 
 
 class TopicRule(Section, frozen=True):
-    """A topic with its own rule; quote a name with other characters than letters, digits, `_` and `-`."""
+    """A topic with its own rule."""
 
     action: Annotated[Action, fields.choice("As above."), LIVE]
     config: Annotated[str, fields.text("Name of the limits; given with `per_topic` only."), LIVE] | None = None
 
 
 class Batching(Section, frozen=True):
-    """Batches of messages.
-
-    The limits named `standard` (100 ms or 256k) need no definition.
-    """
+    """Batches of messages. The limits named `standard` (100 ms or 256k) need no definition."""
 
     produce_request_data_limit: Annotated[
         int,
