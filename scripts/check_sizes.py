@@ -5,7 +5,7 @@
 
 The limits come from exemplary code bases (h11, wsproto, trio): small functions, modules with one subject. The length of
 a function is counted from its `def` line to its last line, without its docstring. A nested function counts for itself
-and for the enclosing function.
+and for the enclosing function. Of Cython sources only the length of the module is measured.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PERCENTILE_LIMITS: Final = ((50, 7), (90, 25), (99, 60))
 """(percentile, most lines of a function at this percentile)"""
 MODULE_LIMIT: Final = 500
+SUFFIXES: Final = (".py", ".pyx", ".pxd")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -97,9 +98,9 @@ def table(functions: Sequence[Measured], modules: Sequence[Measured]) -> Iterato
 
 def main(arguments: Sequence[str]) -> int:
     root = Path(arguments[0]) if arguments else Path(__file__).parents[1] / "bruce_mp"
-    paths = sorted(root.rglob("*.py"))
+    paths = sorted(path for path in root.rglob("*") if path.suffix in SUFFIXES)
     modules = [measure_module(path) for path in paths]
-    functions = [function for path in paths for function in measure_functions(path)]
+    functions = [function for path in paths if path.suffix == ".py" for function in measure_functions(path)]
     print("\n".join(table(functions, modules)))
     found = list(complaints(functions, modules))
     for complaint in found:

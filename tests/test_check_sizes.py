@@ -64,3 +64,11 @@ def test_what_is_beyond_a_limit_is_named(tmp_path: Path, source: str, complaint:
 def test_self_needs_no_annotation(tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text("class C:\n    def f(self) -> None: ...\n")
     assert check(tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["m.pyx", "m.pxd"])
+def test_a_long_cython_module_is_reported(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("# a line\n" * 501)
+    done = check(tmp_path)
+    assert done.returncode == 1
+    assert f"{name} has 501 lines; split it (at most 500)." in done.stderr

@@ -25,7 +25,7 @@ SOURCES: Final = (
     "setup.py",
 )  # fmt: skip
 LEFT_OUT: Final = shutil.ignore_patterns("*.so", "__pycache__")
-TRIED: Final = ("look", "stamp")
+TRIED: Final = ("inspect", "stamp")
 """The kernels that the tests compile: all build alike, and Cython needs a minute for the large ones."""
 KERNELS: Final = {path.stem for path in (ROOT / "bruce_mp" / "kernels" / "compiled").glob("*.pyx")}
 MACHINES: Final = {"x86_64": 62, "aarch64": 183}
@@ -88,7 +88,8 @@ def test_it_says_which_kernels_it_uses_and_what_that_costs(installed: Path) -> N
 
 def test_it_works(installed: Path) -> None:
     program = (
-        "import bruce_mp, bruce_mp.kernels as kernels; from bruce_mp.protocol.client_wire import encode_any_partition\n"
+        "import bruce_mp, bruce_mp.kernels as kernels\n"
+        "from bruce_mp.protocol.client.messages import encode_any_partition\n"
         "print(bruce_mp.__file__, kernels.CHOICE.compiled, kernels.claim.__class__.__name__)"
     )
     place, compiled, kind = run(

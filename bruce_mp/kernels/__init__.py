@@ -2,28 +2,31 @@
 
 All work that is done once for each message is here, over runs of records in the slab; other code works per run or per
 batch.  The names below are the interface.  `pure` implements it in Python and is the reference for each kernel,
-`compiled` implements it in Cython; the same tests run on both.  `choice` selects the variant.
+`compiled` implements it in Cython, in a file of the same name; the same tests run on both.  `choice` selects the
+variant.
 
-    Receiver       receives a batch of datagrams into the landing zone
-    cut            finds the messages in a stream's bytes
-    Intake         receives datagrams and appends them to lanes, batch by batch; `ArrivalRate` computes its naps
-    Lanes          parses and validates a batch, appends it to lanes as runs
-    tally          counts the outcomes of stream clients' messages in a chunk
-    take           claims a frame's segments with the expected state words
-    mark           stores a state word for segments
-    place          writes partition and sequence numbers of segments; `bind_partition`: the partition of each
-    number         does both for record batches, with the next sequence numbers of their partitions
-    ChunkPool      the chunks of an input, reclaimed when all their records are settled
-    Row            a process row whose transactions settle segments
-    heads          reads the headers of segments' runs; `by_place` groups segments by topic and partition
-    waits          sums the waiting times of record batches, in all and by topic
-    by_partition   splits PartitionKey runs by the partition of each key
-    by_size        cuts a segment into records within and beyond a limit of size
-    head_of        cuts a segment at a number of records or bytes
-    time_span      returns the timestamps of a segment; `messages` copies its messages, or their beginnings
-    encode         encodes the records section of a RecordBatch v2 from segments; `record_batch` adds the header
+    DatagramReceiver    receives a batch of datagrams into the landing zone
+    DatagramIntake      receives datagrams and appends them to lanes, batch by batch; `ArrivalRate` computes its naps
+    split_stream        finds the messages in a stream's bytes
+    Lanes               parses and validates a batch, appends it to lanes as runs
+    count_outcomes      counts the outcomes of stream clients' messages in a chunk
+    ChunkPool           the chunks of an input, reclaimed when all their records are settled
+    ProcessRow          a process row whose transactions settle segments
+    claim               claims a frame's segments with the expected state words
+    set_state           stores a state word for segments
+    bind_partition      writes the partition of each segment; `write_sequence` adds sequence numbers
+    assign_sequences    does both for record batches, with the next sequence numbers of their partitions
+    read_headers        reads the headers of segments' runs; `by_place` groups segments by topic and partition
+    wait_times          sums the waiting times of record batches, in all and by topic
+    split_by_partition  splits PartitionKey runs by the partition of each key
+    split_at            splits a segment at a number of records or bytes
+    by_size             splits a segment into records within and beyond a limit of size
+    time_span           returns the timestamps of a segment; `messages` copies its messages, or their beginnings
+    encode              encodes the records section of a RecordBatch v2; `record_batch` adds the header
     encode_message_set  encodes a message set, formats 0 and 1, from segments
 """
+
+from typing import TYPE_CHECKING
 
 from bruce_mp.kernels.choice import CHOICE
 from bruce_mp.kernels.pure.arrival_rate import NO_COALESCING, Coalescing
@@ -39,13 +42,40 @@ from bruce_mp.kernels.pure.split_stream import SplitStop, StreamSplit
 from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, Windows
 from bruce_mp.kernels.pure.wait_times import WaitTimes
 
-if CHOICE.compiled:
+if TYPE_CHECKING or not CHOICE.compiled:  # the types of both variants are those of the pure one
+    from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
+    from bruce_mp.kernels.pure.chunks import ChunkPool
+    from bruce_mp.kernels.pure.encode import encode, record_batch
+    from bruce_mp.kernels.pure.headers import by_place, read_headers
+    from bruce_mp.kernels.pure.inspect import time_span
+    from bruce_mp.kernels.pure.intake import DatagramIntake
+    from bruce_mp.kernels.pure.lanes import Lanes
+    from bruce_mp.kernels.pure.message_set import encode_message_set
+    from bruce_mp.kernels.pure.outcomes import count_outcomes
+    from bruce_mp.kernels.pure.receive import DatagramReceiver
+    from bruce_mp.kernels.pure.rows import ProcessRow
+    from bruce_mp.kernels.pure.segments import (
+        assign_sequences,
+        bind_partition,
+        by_size,
+        claim,
+        set_state,
+        split_at,
+        split_by_partition,
+        write_sequence,
+    )
+    from bruce_mp.kernels.pure.split_stream import split_stream
+    from bruce_mp.kernels.pure.wait_times import wait_times
+else:
+    from bruce_mp.kernels.compiled.arrival_rate import ArrivalRate
     from bruce_mp.kernels.compiled.chunks import ChunkPool
     from bruce_mp.kernels.compiled.encode import encode, record_batch
     from bruce_mp.kernels.compiled.headers import by_place, read_headers
     from bruce_mp.kernels.compiled.inspect import time_span
-    from bruce_mp.kernels.compiled.lanes import ArrivalRate, DatagramIntake, Lanes
+    from bruce_mp.kernels.compiled.intake import DatagramIntake
+    from bruce_mp.kernels.compiled.lanes import Lanes
     from bruce_mp.kernels.compiled.message_set import encode_message_set
+    from bruce_mp.kernels.compiled.outcomes import count_outcomes
     from bruce_mp.kernels.compiled.receive import DatagramReceiver
     from bruce_mp.kernels.compiled.rows import ProcessRow
     from bruce_mp.kernels.compiled.segments import (
@@ -58,31 +88,8 @@ if CHOICE.compiled:
         split_by_partition,
         write_sequence,
     )
-    from bruce_mp.kernels.compiled.streams import count_outcomes, split_stream
+    from bruce_mp.kernels.compiled.split_stream import split_stream
     from bruce_mp.kernels.compiled.wait_times import wait_times
-else:
-    from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
-    from bruce_mp.kernels.pure.encode import encode, record_batch
-    from bruce_mp.kernels.pure.headers import by_place, read_headers
-    from bruce_mp.kernels.pure.inspect import by_size, time_span
-    from bruce_mp.kernels.pure.intake import DatagramIntake
-    from bruce_mp.kernels.pure.lanes import Lanes
-    from bruce_mp.kernels.pure.message_set import encode_message_set
-    from bruce_mp.kernels.pure.outcomes import count_outcomes
-    from bruce_mp.kernels.pure.receive import DatagramReceiver
-    from bruce_mp.kernels.pure.segments import (
-        assign_sequences,
-        bind_partition,
-        claim,
-        set_state,
-        split_at,
-        split_by_partition,
-        write_sequence,
-    )
-    from bruce_mp.kernels.pure.split_stream import split_stream
-    from bruce_mp.kernels.pure.wait_times import wait_times
-    from bruce_mp.slab.chunks import ChunkPool
-    from bruce_mp.slab.rows import ProcessRow
 
 __all__ = [
     "CHOICE",

@@ -11,20 +11,19 @@ import os
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import StartError
+from bruce_mp.kernels import pure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["CHOICE", "COMPILED", "KernelChoice"]
+__all__ = ["CHOICE", "KERNELS", "KernelChoice"]
 
-COMPILED: Final = (
-    "chunks", "encode", "headers", "lanes", "inspect", "message_set", "receive", "rows", "segments", "streams",
-    "wait_times",
-)  # fmt: skip
-"""The modules of `bruce_mp.kernels.compiled`."""
+KERNELS: Final = tuple(sorted(module.name for module in iter_modules(pure.__path__)))
+"""The modules of `bruce_mp.kernels.pure`; `bruce_mp.kernels.compiled` has one of the same name for each."""
 _VARIABLE: Final = "BRUCE_KERNELS"
 _COST: Final = "a message costs several times as much CPU"
 
@@ -39,7 +38,7 @@ class KernelChoice(NamedTuple):
 def _find_fault(directory: Path) -> str | None:
     """Return the reason against the compiled kernels; None if they are usable."""
     files = {path.name for path in directory.iterdir()}
-    if any(files.isdisjoint(name + suffix for suffix in EXTENSION_SUFFIXES) for name in (*COMPILED, "stamp")):
+    if any(files.isdisjoint(name + suffix for suffix in EXTENSION_SUFFIXES) for name in (*KERNELS, "stamp")):
         return "were not built: install the package where there is a C compiler, or a wheel"
     sources = [*sorted(directory.glob("*.pyx")), *sorted(directory.glob("*.pxd"))]
     if sources and _digest(sources) != _digest_when_built():

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from bruce_mp.kernels import CHOICE
-from bruce_mp.kernels.choice import COMPILED
+from bruce_mp.kernels.choice import KERNELS
 from bruce_mp.slab import layout as lay
 
 DIRECTORY: Final = Path(import_module("bruce_mp.kernels.compiled").__file__ or "").parent
@@ -36,19 +36,24 @@ def test_offsets_are_those_of_the_layout(name: str, value: int) -> None:
         assert value == getattr(lay, name)
 
 
-def test_every_source_is_listed_and_has_a_stub() -> None:
-    assert {path.stem for path in DIRECTORY.glob("*.pyx")} == {*COMPILED, "stamp"}
-    assert {path.stem for path in DIRECTORY.glob("*.pyi")} == {*COMPILED, "stamp"}
+def test_each_pure_file_has_a_compiled_file_of_the_same_name() -> None:
+    assert {path.stem for path in DIRECTORY.glob("*.pyx")} == {*KERNELS, "stamp"}
+    assert {path.stem for path in DIRECTORY.with_name("pure").glob("*.py")} == {*KERNELS, "__init__"}
 
 
-@pytest.mark.parametrize("name", COMPILED)
-def test_stubs_name_pure_kernels(name: str) -> None:
-    """A stub has only imports, so mypy checks both variants against the same types."""
-    stub = ast.parse((DIRECTORY / f"{name}.pyi").read_text())
-    for statement in stub.body:
-        assert isinstance(statement, ast.ImportFrom)
-        module = import_module(statement.module or "")
-        assert all(hasattr(module, imported.name) for imported in statement.names)
+def imported(branch: list[ast.stmt], variant: str) -> set[tuple[str, str]]:
+    """Return the names that the imports of a branch take from a variant, each with its module."""
+    imports = [statement for statement in branch if isinstance(statement, ast.ImportFrom)]
+    assert len(imports) == len(branch)
+    prefix = f"bruce_mp.kernels.{variant}."
+    assert all((statement.module or "").startswith(prefix) for statement in imports)
+    return {((each.module or "").removeprefix(prefix), alias.name) for each in imports for alias in each.names}
+
+
+def test_the_interface_takes_each_kernel_of_both_variants_from_files_of_the_same_name() -> None:
+    tree = ast.parse(DIRECTORY.parent.joinpath("__init__.py").read_text())
+    [choice] = [statement for statement in tree.body if isinstance(statement, ast.If)]
+    assert imported(choice.body, "pure") == imported(choice.orelse, "compiled")
 
 
 def chosen(wish: str) -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bruce_mp.errors import SlabError
 from bruce_mp.kernels import CHOICE, TimestampWindow
+from bruce_mp.kernels.choice import KERNELS
 from bruce_mp.protocol.kafka.message_set import MessageFormat
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(not CHOICE.compiled, reason=CHOICE.sentence)
 GEOMETRY: Final = Geometry(chunks=24, topics=8, partitions=8, landing_slots=12, landing_slot_size=9000)
 MINE: Final = state_word(RunState.ROUTED, 7)
-MODULES: Final = ("headers", "lanes", "inspect", "message_set", "encode", "segments", "wait_times")
 
 
 class Variant:
@@ -38,13 +38,8 @@ class Variant:
 
     def __init__(self, package: str, slab: Slab, linger_ms: int, window: TimestampWindow | None = None) -> None:
         self.slab = slab
-        modules = [vars(import_module(f"bruce_mp.kernels.{package}.{name}")) for name in MODULES]
+        modules = [vars(import_module(f"bruce_mp.kernels.{package}.{name}")) for name in KERNELS]
         self.kernels: dict[str, Any] = {name: value for module in modules for name, value in module.items()}
-        if package == "pure":
-            self.kernels |= vars(import_module("bruce_mp.slab.chunks")) | vars(import_module("bruce_mp.slab.rows"))
-        else:
-            for name in ("chunks", "rows"):
-                self.kernels |= vars(import_module(f"bruce_mp.kernels.compiled.{name}"))
         table = TopicTable(slab)
         table.add(b"t1", 3)
         table.add(b"t2", 1)

@@ -11,33 +11,26 @@ import pytest
 
 from bruce_mp import kernels as kernels_package
 from bruce_mp.kernels import CHOICE
-from bruce_mp.kernels.choice import COMPILED
+from bruce_mp.kernels.choice import KERNELS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 VARIANTS: Final = ("pure", "compiled") if CHOICE.compiled else ("pure",)
-_MODULES: Final = (
-    "split_stream", "encode", "headers", "intake", "lanes", "inspect", "message_set", "receive", "segments", "outcomes",
-    "wait_times",
-)  # fmt: skip
-_PURE: Final = tuple(f"bruce_mp.kernels.pure.{name}" for name in _MODULES)
 _USERS: Final = ("bruce_mp.", "tests.", "support.", "test_")
 _OWN: Final = ("bruce_mp.kernels.pure", "bruce_mp.kernels.compiled", "bruce_mp.slab.")
 
 
-def _interface(modules: Iterable[str]) -> dict[str, Any]:
-    """The names of the kernels' interface that modules import."""
-    loaded = [vars(import_module(module)) for module in modules]
+def _interface(variant: str) -> dict[str, Any]:
+    """Return the names of the kernels' interface that a variant's modules have."""
+    loaded = [vars(import_module(f"bruce_mp.kernels.{variant}.{name}")) for name in KERNELS]
     return {name: module[name] for module in loaded for name in kernels_package.__all__ if name in module}
 
 
 def replacements(variant: str) -> dict[int, Any]:
     """For the id of each kernel of the other variant the one of this."""
-    pure = _interface(["bruce_mp.slab.chunks", "bruce_mp.slab.rows", *_PURE])
-    compiled = _interface([f"bruce_mp.kernels.compiled.{name}" for name in COMPILED])
-    wanted, other = (pure, compiled) if variant == "pure" else (compiled, pure)
-    both = pure.keys() & compiled.keys()
+    wanted, other = _interface(variant), _interface("compiled" if variant == "pure" else "pure")
+    both = wanted.keys() & other.keys()
     return {id(other[name]): wanted[name] for name in both if other[name] is not wanted[name]}
 
 

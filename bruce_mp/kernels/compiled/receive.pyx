@@ -9,16 +9,20 @@ import os
 from bruce_mp.kernels.pure.receive import DatagramReceiver as PureDatagramReceiver
 
 cdef extern from *:
-    """
-    #ifndef _GNU_SOURCE
-    #define _GNU_SOURCE
-    #endif
-    #include <sys/socket.h>
-    """
-    struct mmsghdr:
-        pass
-    int MSG_DONTWAIT
     int recvmmsg(int, mmsghdr *, unsigned int, int, void *) nogil
+
+
+cdef int receive_into(uint8_t *headers, int descriptor, unsigned int limit, int flags) except -1:
+    """Receive datagrams by their message headers and return their number.  Raises OSError when the socket is broken."""
+    cdef int count, error
+    with nogil:
+        count = recvmmsg(descriptor, <mmsghdr *>headers, limit, flags, NULL)
+    if count >= 0:
+        return count
+    error = errno
+    if error == EAGAIN or error == EINTR:
+        return 0
+    raise OSError(error, os.strerror(error))
 
 
 class DatagramReceiver(PureDatagramReceiver):
@@ -33,16 +37,8 @@ class DatagramReceiver(PureDatagramReceiver):
         cdef Memory memory
         cdef uint64_t at = self._headers_at
         cdef unsigned int most = min(limit, self._slots)
-        cdef mmsghdr *headers
-        cdef int count, error
         attach(self._slab, &memory)
-        headers = <mmsghdr *>(<uint8_t *>memory.buffer.buf + at)
-        with nogil:
-            count = recvmmsg(descriptor, headers, most, MSG_DONTWAIT, NULL)
-        error = errno
-        release(&memory)
-        if count >= 0:
-            return count
-        if error == EAGAIN or error == EINTR:
-            return 0
-        raise OSError(error, os.strerror(error))
+        try:
+            return receive_into(<uint8_t *>memory.buffer.buf + at, descriptor, most, MSG_DONTWAIT)
+        finally:
+            release(&memory)

@@ -1,20 +1,19 @@
-"""Inspection of a segment's records: sizes, timestamps, messages."""
+"""Inspection of a segment's records: timestamps, messages."""
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from bruce_mp.protocol.client.messages import Message
 from bruce_mp.protocol.client.record_headers import decode_headers
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.runs import segment_records, split
+from bruce_mp.slab.runs import segment_records
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Record, Segment
 
-__all__ = ["TimeSpan", "by_size", "messages", "time_span"]
+__all__ = ["TimeSpan", "messages", "time_span"]
 
 
 class TimeSpan(NamedTuple):
@@ -28,19 +27,6 @@ def time_span(slab: Slab, segment: Segment) -> TimeSpan:
     """Return the smallest and largest timestamp of a segment's records."""
     stamps = [record.timestamp for _, record in segment_records(slab, segment)]
     return TimeSpan(min(stamps), max(stamps))
-
-
-def by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segment]]:
-    """Cut a segment into parts with payloads of at most `limit` bytes, or of more."""
-    sizes = [(offset, record.payload) for offset, record in segment_records(slab, segment)]
-    parts = [(fits, list(members)) for fits, members in groupby(sizes, lambda item: item[1] <= limit)]
-    if len(parts) == 1:
-        return [(parts[0][0], segment)]
-    split(slab, segment.chunk, segment.run)
-    return [
-        (fits, segment._replace(first=members[0][0], records=len(members), payload=sum(size for _, size in members)))
-        for fits, members in parts
-    ]
 
 
 def messages(slab: Slab, segment: Segment, topic: bytes, longest: int | None) -> list[Message]:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from zlib import crc32
 
 from bruce_mp.errors import DiscardReason
+from bruce_mp.kernels.lane_chunks import LaneChunks
 from bruce_mp.kernels.pure.lane import Head, Lane, record_size
-from bruce_mp.kernels.pure.lenders import Lenders
 from bruce_mp.kernels.pure.parse import parse
-from bruce_mp.kernels.pure.timestamps import MAX_TOPICS, ReplacedTimestamps, replace_timestamps
+from bruce_mp.kernels.pure.timestamps import ReplacedCounts, replace_timestamps
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import is_settled
@@ -28,10 +28,9 @@ from bruce_mp.slab.handover_tickets import HandoverTickets
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from bruce_mp.kernels.pure.chunk_source import Chunks, Thresholds
-    from bruce_mp.kernels.pure.lenders import LaneKey
+    from bruce_mp.kernels.lane_chunks import Chunks, LaneKey, Thresholds
     from bruce_mp.kernels.pure.parse import Item, RejectedMessage
-    from bruce_mp.kernels.pure.timestamps import TimestampWindow, Windows
+    from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, Windows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import TopicTable
@@ -42,12 +41,6 @@ IDLE_MS: Final = 1000
 """Idle time after which a lane returns its chunk, once its messages are settled."""
 MOST_SHARED: Final = 64
 """Number of shared lanes; in a small slab their open chunks take at most a 64th of it."""
-LONGEST_SPAN: Final = 32
-"""Largest span of a busy lane in chunks, 256 KiB; in a small slab at most a 512th of it."""
-_FEW_RUNS: Final = 2
-"""A lane that filled its span within this number of runs doubles it, because the end of a span ends a run."""
-_MANY_RUNS: Final = 6
-"""A lane that needs more runs to fill its span halves it."""
 WAKE_SLACK_MS: Final = 12
 """A closing lane also closes runs that are due within this time, because each frame wakes the router."""
 _LEEWAY_MS: Final = 8
@@ -104,28 +97,32 @@ class Lanes:
         self._lingers: dict[int, int] = {}
         self.windows = windows
         self._known_windows: dict[int, TimestampWindow | None] = {}
-        self._replaced: dict[bytes, ReplacedTimestamps] = {}
+        self._replaced = ReplacedCounts()
         self.clock_step_ms = 0
         """Lead of the wall clock over the clock of `now_ms`."""
         self._slacken(_LONG_MS)
         self._partitions: dict[int, int] = {}
-        self._lenders = Lenders()
         self._resumed: Mapping[int, int] = {}
         self._lanes: dict[LaneKey, Lane] = {}
         shared = min(MOST_SHARED, max(1, slab.geometry.chunks // 64))
         self._shared = tuple(self.lane_type(slab, Head(0, b"", 0, -1, 0)) for _ in range(shared))
         self._is_shared = frozenset(self._shared).__contains__
         self._max_lanes = max(1, slab.geometry.chunks // 4)
-        self._longest_span = max(1, min(LONGEST_SPAN, slab.geometry.chunks // 512))
         self._closed: list[Segment] = []
         self._tickets = tickets or HandoverTickets(slab, pool.owner)
         self._next_due_ms: int | None = None
-        self._shares = shares
-        self.keeps_order = False
+        self._chunks = LaneChunks(
+            slab, pool, shares=shares, lanes=self._lanes, partitions=self._partitions, close_run=self._close_run
+        )
+
+    @property
+    def keeps_order(self) -> bool:
         """True if messages without room are offered again, so that later ones of their lane must not overtake them."""
-        self._refusal = DiscardReason.NO_MEM
-        """The reason for the last failure of `_make_room`; `_refuses_rest` extends it to the rest of the batch."""
-        self._refuses_rest = False
+        return self._chunks.keeps_order
+
+    @keeps_order.setter
+    def keeps_order(self, keeps_order: bool) -> None:
+        self._chunks.keeps_order = keeps_order
 
     def ingest(
         self,
@@ -175,10 +172,8 @@ class Lanes:
             self._topics_version = self._topics.version
             self._topics.refresh()
             self._partitions.clear()
-            self._lenders.clear()
             self.close_runs()
-            if self._shares is not None:
-                self._shares.notice_topics()
+            self._chunks.notice_topics()
 
     def _assign(self, topic: bytes, items: list[Item], *, keyed: bool) -> list[tuple[Lane, list[Item]]]:
         """Choose the lane of each message of a group."""
@@ -223,7 +218,7 @@ class Lanes:
 
     def may_grow(self, topic: bytes, span: int, now_ms: int) -> bool:
         """Report if a topic that was refused for its share may now hold more: see `TopicShares`."""
-        return self._shares is None or self._shares.may_grow(self._topics.id_of(topic) or topic, span, now_ms)
+        return self._chunks.may_grow(self._topics.id_of(topic) or topic, span, now_ms)
 
     def _share(self, number: int, topic: bytes, *, keyed: bool, count: int = 0) -> Lane:
         """Return a shared lane whose next run is for this topic; the run carries the name if the topic has no number
@@ -310,20 +305,11 @@ class Lanes:
             lost = {item[0] for item, _ in dropped}
             outside = [item for item in outside if item[0] not in lost]
         if outside:
-            self._note_replaced(topic, outside[0][1], outside[0][0], len(outside))
-
-    def _note_replaced(self, topic: bytes, timestamp: int, arrival: int, count: int) -> None:
-        if topic not in self._replaced and len(self._replaced) >= MAX_TOPICS:
-            topic = b""
-        first = self._replaced.get(topic, ReplacedTimestamps(topic, timestamp, arrival, 0))
-        self._replaced[topic] = first.plus(count)
+            self._replaced.add(topic, outside[0][1], outside[0][0], len(outside))
 
     def drain_replaced(self) -> list[ReplacedTimestamps]:
         """Return the timestamps that clamping has replaced since the last call, by topic."""
-        if not self._replaced:
-            return []
-        replaced, self._replaced = self._replaced, {}
-        return list(replaced.values())
+        return self._replaced.drain()
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
@@ -334,73 +320,13 @@ class Lanes:
         dropped: list[tuple[Item, DiscardReason]] = []
         at = 0
         while at < len(items):
-            if lane.has_room(items[at]) or self._make_room(lane, record_size(items[at]), now_ms):
+            if lane.has_room(items[at]) or self._chunks.make_room(lane, record_size(items[at]), now_ms):
                 at = lane.append(buffer, items, at, now_ms)
             else:
-                stop = len(items) if self._refuses_rest else at + 1
-                dropped += [(item, self._refusal) for item in items[at:stop]]
+                stop = len(items) if self._chunks.refuses_rest else at + 1
+                dropped += [(item, self._chunks.refusal) for item in items[at:stop]]
                 at = stop
         return dropped
-
-    def _make_room(self, lane: Lane, size: int, now_ms: int) -> bool:
-        """Give the lane a new chunk, or a span for a large record of `size` bytes or for large runs."""
-        needed = -(-(lay.CHUNK_HEADER + lane.head.size + size) // lay.CHUNK_BYTES)
-        wanted = self._next_span(lane)
-        self._give_up(lane)
-        if needed == 1 and self._is_over(lane.head, now_ms) and self._borrow(lane, size):
-            return True
-        is_long = wanted > needed and self._pool.can_spare(wanted)
-        for span in (wanted, needed) if is_long else (needed,):
-            chunk = self._allocate(lane.head, span, now_ms)
-            if chunk is not None:
-                lane.enter(chunk, span)
-                return True
-        self._note_refusal(needed)
-        return False
-
-    def _allocate(self, head: Head, span: int, now_ms: int) -> int | None:
-        if self._shares is None:
-            return self._pool.allocate(span, now_ms)
-        return self._shares.allocate(head.topic or head.name, span, now_ms)
-
-    def _is_over(self, head: Head, now_ms: int) -> bool:
-        """Report if another chunk would take the topic over its threshold."""
-        return self._shares is not None and not self._shares.allows(head.topic or head.name, 1, now_ms)
-
-    def _borrow(self, lane: Lane, size: int) -> bool:
-        """Let a lane go on in the open chunk of another lane of its topic; False if none has room.
-
-        A topic of many partitions would otherwise need a chunk for each, however little it sends.
-        """
-        head = lane.head
-        for key in self._lenders.keys(head.topic, self._partitions.get(head.topic, 0)):
-            lender = self._lanes.get(key)
-            if lender is not None and lender.can_lend(head.size + size):
-                self._close_run(lender)
-                lane.take_over(lender)
-                self._lenders.note(head)
-                return True
-        return False
-
-    def _note_refusal(self, needed: int) -> None:
-        """Store the reason for the failure to find room for a record of `needed` chunks."""
-        is_over = self._shares is not None and self._shares.has_refused
-        self._refusal = DiscardReason.TOPIC_OVER_SHARE if is_over else DiscardReason.NO_MEM
-        self._refuses_rest = is_over and (needed == 1 or self.keeps_order)
-
-    def _next_span(self, lane: Lane) -> int:
-        """Return the span that a lane should take next, doubled if the present one was full within a run or two.
-
-        All later stages work per run.  The span of a large message may exceed every limit.
-        """
-        if lane.chunk < 0:
-            return 1
-        span = lane.span
-        if lane.runs > _MANY_RUNS:
-            span //= 2
-        elif lane.records and lane.runs <= _FEW_RUNS:
-            span *= 2
-        return min(span, self._longest_span)
 
     # --- closing -----------------------------------------------------------------------------------------------------
 
@@ -408,13 +334,6 @@ class Lanes:
         """Hand over the lane's open run, if it has one."""
         if lane.records:
             self._closed.append(lane.close_run(self._tickets))
-
-    def _give_up(self, lane: Lane) -> None:
-        """Close the run and seal the chunk."""
-        self._close_run(lane)
-        if lane.chunk >= 0:
-            self._pool.seal(lane.chunk)
-            lane.chunk = -1
 
     def close_due(self, now_ms: int) -> None:
         """Close due runs, and return the chunks of idle lanes."""
@@ -439,7 +358,7 @@ class Lanes:
             self._wake_by(lane.due_ms - self.leeway_ms)
             return False
         if lane.used_ms + IDLE_MS <= now_ms and self._is_unused(lane):
-            self._give_up(lane)
+            self._chunks.give_up(lane)
             return True
         # All lanes share these times: a time for each lane would cost a wake-up for each.
         self._wake_by((now_ms // IDLE_MS + 1) * IDLE_MS)
@@ -465,10 +384,10 @@ class Lanes:
     def close_all(self) -> None:
         """Close every run and return every chunk."""
         for lane in self._all():
-            self._give_up(lane)
+            self._chunks.give_up(lane)
         self._lanes.clear()
         self._partitions.clear()
-        self._lenders.clear()
+        self._chunks.clear_borrowers()
         self._resumed = {}
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from bruce_mp.errors import SlabError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "assign_sequences",
     "bind_partition",
+    "by_size",
     "claim",
     "set_state",
     "split_at",
@@ -157,3 +159,13 @@ def split_at(slab: Slab, segment: Segment, records: int, size: int) -> tuple[Seg
         return (segment, None) if members else (None, segment)
     split(slab, segment.chunk, segment.run)
     return _part(segment, members), _part(segment, rest)
+
+
+def by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segment]]:
+    """Split a segment into parts with payloads of at most `limit` bytes, or of more."""
+    sizes = [(offset, record.payload) for offset, record in segment_records(slab, segment)]
+    parts = [(fits, list(members)) for fits, members in groupby(sizes, lambda item: item[1] <= limit)]
+    if len(parts) == 1:
+        return [(parts[0][0], segment)]
+    split(slab, segment.chunk, segment.run)
+    return [(fits, _part(segment, members)) for fits, members in parts]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from bruce_mp.kernels.pure.parse import Item
 
-__all__ = ["MAX_TOPICS", "ReplacedTimestamps", "TimestampWindow", "Windows", "replace_timestamps"]
+__all__ = ["ReplacedCounts", "ReplacedTimestamps", "TimestampWindow", "Windows", "replace_timestamps"]
 
 MAX_TOPICS: Final = 64
 """Number of topics with separate entries; further topics share the entry of the empty name."""
@@ -39,6 +39,25 @@ class ReplacedTimestamps(NamedTuple):
     def plus(self, messages: int) -> ReplacedTimestamps:
         """Return a copy with a larger count."""
         return self._replace(messages=self.messages + messages)
+
+
+class ReplacedCounts:
+    """The timestamps that clamping has replaced, by topic."""
+
+    def __init__(self) -> None:
+        self._counts: dict[bytes, ReplacedTimestamps] = {}
+
+    def add(self, topic: bytes, timestamp: int, arrival: int, messages: int) -> None:
+        """Count messages of a topic; `timestamp` and `arrival` are those of the first."""
+        if topic not in self._counts and len(self._counts) >= MAX_TOPICS:
+            topic = b""
+        first = self._counts.get(topic, ReplacedTimestamps(topic, timestamp, arrival, 0))
+        self._counts[topic] = first.plus(messages)
+
+    def drain(self) -> list[ReplacedTimestamps]:
+        """Return the counts since the last call."""
+        counts, self._counts = self._counts, {}
+        return list(counts.values())
 
 
 Windows = Callable[[bytes], TimestampWindow | None]

@@ -1,63 +1,12 @@
-"""Split of streams into messages, and counts of their outcomes: see `kernels/pure/split_stream.py` and `outcomes.py`."""
-
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+"""Count the outcomes of stream clients' messages: see `kernels/pure/outcomes.py`."""
 
 from bruce_mp.kernels.compiled.memory cimport *
 
-from bruce_mp.kernels.pure.split_stream import StreamSplit, SplitStop
 from bruce_mp.kernels.pure.outcomes import CountedUpTo, OutcomeCounts
 
 
 cdef enum:
-    SIZE_BYTES = 4
-    HEADER = 8           # size, API key, version
-    BARRIER_KEY = 258
-    BEGIN_KEY = 260
-    END_KEY = 261
     SOURCE_MASK = 0xFFFFF
-
-
-cdef inline int32_t size_at(uint8_t *at) noexcept nogil:
-    return <int32_t>(<uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3])
-
-
-def split_stream(buffer, int64_t at, int64_t end, int64_t longest):
-    cdef Py_buffer source
-    cdef uint8_t *base
-    cdef int64_t size = 0
-    cdef int key
-    cdef list places = []
-    stop = SplitStop.MORE
-    PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
-    try:
-        if at < 0 or end > source.len:
-            raise ValueError("The stretch to cut lies outside of the buffer.")
-        base = <uint8_t *>source.buf
-        while True:
-            size = 0
-            if at + SIZE_BYTES > end:
-                break
-            size = size_at(base + at)
-            if size < SIZE_BYTES:
-                stop = SplitStop.INVALID_SIZE
-                break
-            if size > longest:
-                stop = SplitStop.TOO_LARGE
-                break
-            if at + size > end:
-                break
-            key = <int>base[at + 4] << 8 | base[at + 5] if size >= HEADER else 0
-            if key == BARRIER_KEY:
-                stop = SplitStop.BARRIER
-                break
-            if key == BEGIN_KEY or key == END_KEY:
-                stop = SplitStop.FENCE
-                break
-            places.append((at, size))
-            at += size
-        return StreamSplit(places, at, stop, size)
-    finally:
-        PyBuffer_Release(&source)
 
 
 cdef bint is_settled_state(uint8_t state) noexcept nogil:

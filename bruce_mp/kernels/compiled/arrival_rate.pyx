@@ -1,0 +1,46 @@
+"""The rate of arriving messages, and the length of a nap: see `kernels/pure/arrival_rate.py`."""
+
+from bruce_mp.kernels.pure import arrival_rate as pure
+
+
+cdef int64_t WINDOW_US = pure.WINDOW_US
+cdef int64_t AWAKE_EVERY_US = pure.AWAKE_EVERY_US
+cdef int64_t LEAST_MESSAGES = pure.LEAST_MESSAGES
+cdef int64_t LEAST_US = pure.LEAST_US
+cdef int64_t HEAD_BYTES = pure.HEAD_BYTES
+
+
+cdef class ArrivalRate:
+    """`kernels.pure.arrival_rate.ArrivalRate`."""
+
+    def __init__(self, coalescing=pure.NO_COALESCING):
+        self.longest_us, self.most, self.room = coalescing
+
+    cpdef void add(self, int64_t messages, int64_t size) noexcept:
+        self.seen += messages
+        self.weight += messages * HEAD_BYTES + 2 * size
+
+    cpdef int64_t coalescing_us(self, int64_t now_us) noexcept:
+        cdef double coalescing_us = self.longest_us, messages_per_us, bytes_per_us
+        if now_us - self.since_us >= WINDOW_US:
+            self.end_window(now_us)
+        if now_us - self.awake_us > AWAKE_EVERY_US:
+            return 0
+        messages_per_us = max(self.messages_per_us, self.awake_messages_per_us)
+        bytes_per_us = max(self.bytes_per_us, self.awake_bytes_per_us)
+        if coalescing_us * messages_per_us > self.most:
+            coalescing_us = self.most / messages_per_us
+        if coalescing_us * bytes_per_us > self.room:
+            coalescing_us = self.room / bytes_per_us
+        if coalescing_us < LEAST_US or coalescing_us * self.messages_per_us < LEAST_MESSAGES:
+            return 0
+        self.has_slept = True
+        return <int64_t>coalescing_us
+
+    cdef void end_window(self, int64_t now_us) noexcept:
+        cdef double elapsed_us = now_us - self.since_us
+        self.messages_per_us, self.bytes_per_us = self.seen / elapsed_us, self.weight / elapsed_us
+        if not self.has_slept:
+            self.awake_messages_per_us, self.awake_bytes_per_us = self.messages_per_us, self.bytes_per_us
+            self.awake_us = now_us
+        self.since_us, self.seen, self.weight, self.has_slept = now_us, 0, 0, False

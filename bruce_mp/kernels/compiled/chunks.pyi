@@ -1,1 +1,0 @@
-from bruce_mp.slab.chunks import ChunkPool as ChunkPool

@@ -1,0 +1,196 @@
+"""Receive datagrams, append them to lanes and land them, batch by batch: see `kernels/pure/intake.py`."""
+
+from libc.errno cimport errno
+
+from bruce_mp.kernels.compiled.arrival_rate cimport ArrivalRate
+from bruce_mp.kernels.compiled.lanes cimport Landing, Times, Work, landing_of, put_groups, read_landed
+from bruce_mp.kernels.compiled.memory cimport *
+from bruce_mp.kernels.compiled.receive cimport MSG_DONTWAIT, MSG_WAITFORONE, mmsghdr, receive_into
+from bruce_mp.kernels.compiled.rows cimport land_plain
+
+import os
+
+from bruce_mp.kernels.pure.intake import DatagramIntake as PureDatagramIntake
+from bruce_mp.kernels.pure.intake import Taken
+from bruce_mp.slab import layout
+
+
+cdef extern from *:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <poll.h>
+    #include <sys/socket.h>
+    #include <time.h>
+    """
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    int CLOCK_MONOTONIC
+    struct timeval:
+        long tv_sec
+        long tv_usec
+    int POLLIN
+    int POLLRDHUP
+    int SOL_SOCKET
+    int SO_RCVTIMEO
+    int clock_gettime(int, timespec *) nogil
+    int nanosleep(timespec *, timespec *) nogil
+    int poll(pollfd *, unsigned long, int) nogil
+    int setsockopt(int, int, int, void *, unsigned int) nogil
+
+
+cdef enum:
+    COARSE_MS = 8        # possible lateness of a socket's own timer
+
+
+class DatagramIntake(PureDatagramIntake):
+    """`kernels.pure.intake.DatagramIntake`."""
+
+    pace_type = ArrivalRate
+
+    def __init__(self, slab, receiver, lanes, row, *, longest, counters):
+        super().__init__(slab, receiver, lanes, row, longest=longest, counters=counters)
+        if longest > slab.geometry.landing_slot_size or max(counters) >= ROW_COUNTER_CAPACITY:
+            raise ValueError("The slab has no such slots or counters.")
+        self._timer_ms = 0
+
+    def run(self, int descriptor, int limit, int64_t now_ms, int64_t until_ms):
+        lanes, geometry = self._lanes, self._lanes._slab.geometry
+        cdef Work work = lanes._work
+        cdef Memory memory
+        cdef Landing landing
+        cdef uint64_t row_at = self._row._at
+        cdef uint64_t counters[4]
+        cdef uint64_t amounts[4]
+        cdef uint8_t *base
+        cdef uint8_t *row
+        cdef int64_t landed = 0, offset_ms = now_ms - monotonic_us() // 1000, closed_ms = 0, now_us, coalescing_us
+        cdef ArrivalRate pace = self._pace
+        cdef int count, most, slots = geometry.landing_slots, left_ms, timer_ms = self._timer_ms
+        cdef Times *times = &work.times
+        counters[0], counters[1], counters[2], counters[3] = self._counters
+        read_times(lanes, work)
+        left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
+        attach(lanes._slab, &memory)
+        try:
+            landing_of(geometry, &memory, slots, self._longest, &landing)
+            base = <uint8_t *>memory.buffer.buf
+            row = base + row_at
+            while landed < limit:
+                most = <int>min(limit - landed, slots)
+                count = receive_within(
+                    descriptor, landing.headers, most, left_ms, times.late_ms, now_ms - offset_ms, &timer_ms
+                )
+                if count == 0:
+                    break
+                now_us = monotonic_us()
+                now_ms = now_us // 1000 + offset_ms
+                store64(row + ROW_VERSION, load64(row + ROW_VERSION) | 1)
+                if load32(base + SUPER_TOPICS_VERSION) != work.topics_version:
+                    lanes._notice_topics()
+                    work.topics_version = lanes._topics_version
+                    work.has_asked = True
+                read_landed(&landing, work, count, None)
+                put_groups(lanes, work, base, now_ms)
+                if work.rejections or work.no_room:
+                    return Taken(landed, count, work.outcome())
+                amounts[0] = amounts[1] = count
+                amounts[2], amounts[3] = work.any_partition, work.partition_key
+                land_plain(&memory, row, landing.at, counters, amounts, count)
+                landed += count
+                pace.add(count, work.wire_bytes)
+                if work.has_asked:
+                    read_times(lanes, work)
+                    if lanes._closed and not closed_ms:
+                        closed_ms = now_ms
+                        until_ms = min(until_ms, now_ms + times.patience_ms + COARSE_MS)
+                if work.is_urgent or (closed_ms and now_ms >= closed_ms + times.patience_ms):
+                    break
+                left_ms = 0
+                if count < most:  # a short batch: the queue is empty
+                    left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
+                    if not left_ms:
+                        break
+                    coalescing_us = pace.coalescing_us(now_us)
+                    if coalescing_us and coalescing_us < left_ms * 1000:
+                        sleep_us(coalescing_us)
+                        now_ms = monotonic_us() // 1000 + offset_ms
+                        left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
+            return Taken(landed, 0, None)
+        finally:
+            self._timer_ms = timer_ms
+            release(&memory)
+
+
+cdef int read_times(lanes, Work work) except -1:
+    due_ms = lanes._next_due_ms
+    work.times.due_ms = 0 if due_ms is None else due_ms
+    work.times.patience_ms = lanes.patience_ms
+    work.times.late_ms = lanes.leeway_ms
+    work.has_asked = False
+    return 0
+
+
+cdef int64_t monotonic_us() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1000000 + now.tv_nsec // 1000
+
+
+cdef void sleep_us(int64_t microseconds) noexcept:
+    cdef timespec pause
+    pause.tv_sec, pause.tv_nsec = microseconds // 1000000, microseconds % 1000000 * 1000
+    with nogil:
+        nanosleep(&pause, NULL)
+
+
+cdef int receive_within(
+    int descriptor, uint8_t *headers, unsigned int limit, int left_ms, int late_ms, int64_t since_ms, int *timer_ms
+) except -1:
+    """Receive datagrams into the landing zone, waiting `left_ms` from `since_ms` for the first; return their number.
+
+    The wait may be late by `late_ms`.  It starts with the socket's own timer, with which a message costs one call and
+    no precise timer.  That timer is late by up to `COARSE_MS` and costs a call to set.  So it is set to a short time,
+    `timer_ms`, and stays unless it is too long or far too short.  poll() waits for the rest.
+    """
+    cdef int most = left_ms + late_ms - COARSE_MS, wanted, count
+    cdef pollfd waiting
+    if most > 0:
+        if timer_ms[0] == 0 or timer_ms[0] > most or timer_ms[0] < most // 4:  # 0: never set
+            wanted = max(1, most // 2)  # 0 would mean no limit
+            set_timer(descriptor, wanted)
+            timer_ms[0] = wanted  # stored only after success
+        count = receive_into(headers, descriptor, limit, MSG_WAITFORONE)
+        if count == 1 and (<mmsghdr *>headers).msg_len == 0 and is_shut(descriptor):
+            (<mmsghdr *>headers).msg_len = <uint32_t>layout.LANDING_EMPTY
+            return 0  # the kernel reports the end of the socket to a blocking call in this way
+        if count:
+            return count
+        left_ms -= <int>(monotonic_us() // 1000 - since_ms)
+    if left_ms > 0:
+        waiting.fd, waiting.events = descriptor, POLLIN
+        with nogil:
+            poll(&waiting, 1, left_ms)
+    return receive_into(headers, descriptor, limit, MSG_DONTWAIT)
+
+
+cdef bint is_shut(int descriptor) noexcept:
+    """Report if the socket is shut down for senders."""
+    cdef pollfd asked
+    asked.fd, asked.events, asked.revents = descriptor, POLLRDHUP, 0
+    return poll(&asked, 1, 0) == 1 and asked.revents & POLLRDHUP != 0
+
+
+cdef int set_timer(int descriptor, int milliseconds) except -1:
+    """Limit the wait of a receiving call.  Raises OSError when the socket is broken."""
+    cdef timeval time
+    time.tv_sec, time.tv_usec = milliseconds // 1000, milliseconds % 1000 * 1000
+    if setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time)):
+        raise OSError(errno, os.strerror(errno))
+    return 0

@@ -1,0 +1,37 @@
+# A lane, and the sizes of records in it.
+
+from bruce_mp.kernels.compiled.memory cimport *
+from bruce_mp.kernels.compiled.parse cimport Item
+from bruce_mp.kernels.compiled.timestamps cimport Window
+
+
+cdef inline uint64_t payload_of(Item *item) noexcept nogil:
+    return <uint64_t>item.key_size + item.value_size + item.headers_size
+
+
+cdef inline uint64_t record_size(Item *item) noexcept nogil:
+    return (RECORD_HEADER + payload_of(item) + 7) & <uint64_t>~7
+
+
+cdef class Lane:
+    """An open chunk and the open run at its end."""
+
+    cdef object slab, _head
+    cdef bytes name
+    cdef public int64_t chunk, span, runs, records, due_ms, used_ms
+    cdef public bint is_explicit
+    cdef object _window
+    cdef bint has_window
+    cdef Window limits       # of timestamps; set only with `has_window`
+    cdef int64_t linger_ms   # linger of its runs; 0 = none, or not yet known
+    cdef uint64_t start, run_at, end, limit, payload
+    cdef uint32_t generation, topic, flags, head_size, partition_count, largest
+    cdef int partition_index
+    cdef int64_t min_timestamp
+
+    cdef object hand_over(self, uint8_t *base, uint64_t row_at)
+    cdef object forget_run(self)
+    cdef bint has_room(self, uint64_t size) noexcept
+    cdef int append(self, uint8_t *base, Item *items, int first, int64_t now_ms) noexcept
+    cdef void put(self, uint8_t *at, Item *item) noexcept
+    cdef void open_run(self, uint8_t *base, Item *item, int64_t now_ms) noexcept

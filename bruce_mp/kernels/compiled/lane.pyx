@@ -1,0 +1,163 @@
+"""One lane, an open chunk and the open run at its end: see `kernels/pure/lane.py`."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.string cimport memcpy, memset
+
+from bruce_mp.kernels.compiled.memory cimport *
+from bruce_mp.kernels.compiled.parse cimport NONE, Item
+
+from bruce_mp.slab.runs import Segment
+
+
+cdef class Lane:
+    """`kernels.pure.lane.Lane`."""
+
+    def __init__(self, slab, head):
+        self.slab = slab
+        self.head = head
+        self.chunk = -1
+        self.span = 1
+
+    @property
+    def head(self):
+        return self._head
+
+    @head.setter
+    def head(self, head):
+        self._head = head
+        self.name = head.name
+        self.topic, self.flags, self.head_size = head.topic, head.flags, head.size
+        self.partition_index, self.partition_count = head.partition_index, head.partition_count
+
+    @property
+    def window(self):
+        return self._window
+
+    @window.setter
+    def window(self, window):
+        self._window, self.has_window = window, window is not None
+        if window is not None:
+            self.limits.before_ms, self.limits.is_clamp = window.before_ms, window.is_clamp
+            self.limits.width_ms = window.before_ms + window.after_ms
+
+    def enter(self, chunk, span):
+        cdef Memory memory
+        cdef uint8_t *base
+        attach(self.slab, &memory)
+        base = <uint8_t *>memory.buffer.buf
+        self.chunk, self.span = chunk, span
+        self.start = self.slab.chunk_at(chunk)
+        self.generation = load32(base + self.start + CHUNK_GENERATION)
+        self.end = self.start + CHUNK_HEADER
+        self.limit = self.start + <uint64_t>span * CHUNK_BYTES
+        self.runs = 0
+        release(&memory)
+
+    def take_over(self, Lane lender):
+        self.chunk, self.span, self.runs = lender.chunk, lender.span, lender.runs
+        self.start, self.generation = lender.start, lender.generation
+        self.end, self.limit = lender.end, lender.limit
+        lender.chunk = -1
+
+    def can_lend(self, uint64_t size):
+        return self.chunk >= 0 and self.end + size <= self.limit
+
+    def close_run(self, tickets):
+        tickets.hand_over(self.run_at)
+        return self.forget_run()
+
+    cdef object hand_over(self, uint8_t *base, uint64_t row_at):
+        """Do the work of `close_run` with a `HandoverTickets`: store the ticket, the state word, then the row."""
+        cdef uint64_t ticket = load64(base + row_at) + 1
+        store64(base + self.run_at + RUN_TICKET, ticket)
+        store32(base + self.run_at, FILLED)
+        store64(base + row_at, ticket)
+        return self.forget_run()
+
+    cdef object forget_run(self):
+        """Mark the lane as without an open run; return the segment of the last one."""
+        cdef uint64_t run = self.run_at - self.start
+        segment = tuple.__new__(
+            Segment, (self.chunk, self.generation, run, run + self.head_size, self.records, self.payload)
+        )
+        self.records = self.due_ms = 0
+        return segment
+
+    cdef bint has_room(self, uint64_t size) noexcept:
+        """Report if a record fits into the open run, or into a new one if none is open."""
+        if self.chunk < 0:
+            return False
+        return self.end + size + (0 if self.records else self.head_size) <= self.limit
+
+    cdef int append(self, uint8_t *base, Item *items, int first, int64_t now_ms) noexcept:
+        """Append messages of a group while they fit; return the first that does not, or NONE.  The first must fit."""
+        cdef uint64_t size
+        cdef uint64_t last_arrival = 0
+        cdef int index = first
+        cdef Item *item
+        if not self.records:
+            self.open_run(base, &items[first], now_ms)
+        while index != NONE:
+            item = &items[index]
+            size = record_size(item)
+            if self.end + size > self.limit:
+                break
+            self.put(base + self.end, item)
+            self.end += size
+            self.records += 1
+            last_arrival = item.arrival
+            index = item.next
+        store64(base + self.start + CHUNK_LAST_ARRIVAL, last_arrival)
+        store32(base + self.run_at + RUN_PAYLOAD, <uint32_t>self.payload)
+        store32(base + self.run_at + RUN_LARGEST, self.largest)
+        store64(base + self.run_at + RUN_MIN_TIMESTAMP, <uint64_t>self.min_timestamp)
+        store64(base + self.run_at + RUN_COUNT, <uint64_t>self.records | (self.end - self.run_at) << 32)
+        return index
+
+    cdef void put(self, uint8_t *at, Item *item) noexcept:
+        """Write a record behind the open run, which does not include it yet."""
+        cdef uint64_t size = payload_of(item)
+        cdef uint8_t *body = at + RECORD_HEADER
+        store32(at, 0)
+        store32(at + RECORD_FLAGS, self.flags | <uint32_t>self.is_explicit << 8 * (RECORD_EXPLICIT - RECORD_FLAGS))
+        store32(at + RECORD_KEY_LENGTH, item.key_size)
+        store32(at + RECORD_VALUE_LENGTH, item.value_size)
+        store32(at + RECORD_PARTITION_KEY, item.partition_key)
+        store32(at + RECORD_PARTITION, <uint32_t>-1)
+        store32(at + RECORD_SEQUENCE, <uint32_t>-1)
+        store32(at + RECORD_EPOCH, 0xFFFF | item.headers_size << 16)
+        store64(at + RECORD_TIMESTAMP, <uint64_t>item.timestamp)
+        store64(at + RECORD_ARRIVAL, item.arrival)
+        memcpy(body, item.key, item.key_size)
+        memcpy(body + item.key_size, item.value, item.value_size)
+        memcpy(body + item.key_size + item.value_size, item.headers, item.headers_size)
+        memset(body + size, 0, <uint64_t>-<int64_t>size & 7)
+        self.payload += size
+        self.largest = <uint32_t>size if size > self.largest else self.largest
+        if item.timestamp < self.min_timestamp:
+            self.min_timestamp = item.timestamp
+
+    cdef void open_run(self, uint8_t *base, Item *item, int64_t now_ms) noexcept:
+        cdef uint8_t *at = base + self.end
+        memset(at, 0, self.head_size)
+        store32(at + RUN_GENERATION, self.generation)
+        store32(at + RUN_SIZE, self.head_size)
+        store32(at + RUN_TOPIC, self.topic)
+        store32(at + RUN_PARTITION, <uint32_t>-1)
+        store32(at + RUN_SEQUENCE, <uint32_t>-1)
+        store16(at + RUN_EPOCH, 0xFFFF)
+        store8(at + RUN_FLAGS, <uint8_t>self.flags)
+        store64(at + RUN_ARRIVED_MS, <uint64_t>now_ms)
+        store32(at + RUN_PARTITION_INDEX, <uint32_t>self.partition_index)
+        store32(at + RUN_PARTITION_COUNT, self.partition_count)
+        store16(at + RUN_NAME_LENGTH, <uint16_t>PyBytes_GET_SIZE(self.name))
+        store32(at + RUN_MAGIC_AT, RUN_MAGIC)
+        store64(at + RUN_FIRST_ARRIVAL, item.arrival)
+        store64(at + RUN_MIN_TIMESTAMP, <uint64_t>item.timestamp)
+        memcpy(at + RUN_HEADER, PyBytes_AS_STRING(self.name), PyBytes_GET_SIZE(self.name))
+        self.run_at = self.end
+        self.end += self.head_size
+        self.payload = self.largest = 0
+        self.min_timestamp = item.timestamp
+        self.runs += 1
+        store32(base + self.start + CHUNK_RUNS, <uint32_t>self.runs)

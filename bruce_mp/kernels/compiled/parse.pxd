@@ -1,0 +1,59 @@
+# A batch of client messages, parsed and grouped.
+
+from cpython.ref cimport PyObject
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+
+cdef enum:
+    NONE = -1
+
+
+cdef struct Item:        # a sound message
+    uint64_t arrival
+    int64_t timestamp
+    uint8_t *topic
+    uint8_t *key
+    uint8_t *value
+    uint8_t *headers
+    uint32_t partition_key, topic_size, key_size, value_size, headers_size
+    int next             # next item of the same group
+    bint is_replaced     # true if `timestamp` replaced `given`, the client's; set only by `replace_timestamps`
+    int64_t given
+
+
+cdef struct Group:       # messages of one topic and type, in order
+    int first, last
+    bint keyed
+
+
+cdef class KnownTopic:
+    """A numbered topic, and its groups in the present batch."""
+
+    cdef bytes name
+    cdef uint64_t hashed
+    cdef int group_any, group_keyed
+    cdef uint64_t batch      # in which the groups were set
+
+
+cdef class ParsedBatch:
+    """The grouped messages of a batch, and the known topics."""
+
+    cdef Item *items
+    cdef Group *groups
+    cdef int room, count, group_count, any_partition, partition_key
+    cdef list rejections
+    cdef int64_t wire_bytes  # size of the messages on the wire
+    cdef uint64_t batch
+    cdef PyObject **table    # known topics by hash, open addressing
+    cdef uint64_t mask
+    cdef list topics
+
+    cdef int begin(self, int most) except -1
+    cdef int add(self, int slot, uint8_t *at, int64_t length, uint64_t arrival) except -1
+    cdef int learn(self, KnownTopic topic, bytes name) except -1
+    cdef PyObject *find(self, uint8_t *name, uint64_t size)
+    cdef void enter(self, KnownTopic topic)
+    cdef int grow(self) except -1
+    cdef int group_of(self, Item *item, bint keyed)
+    cdef int group_of_stranger(self, Item *item, bint keyed)
+    cdef int new_group(self, bint keyed)

@@ -1,0 +1,247 @@
+"""Parse and validate a batch, and group its messages: see `kernels/pure/parse.py`.
+
+A `KnownTopic` for each numbered topic finds its groups without a Python object.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from bruce_mp.kernels.compiled.memory cimport *
+from bruce_mp.kernels.compiled.wire cimport *
+
+from bruce_mp.kernels.pure.parse import Failure, RejectedMessage
+
+
+cdef enum:
+    ANY_PARTITION = 256
+    PARTITION_KEY = 257
+    GENERIC_HEADER = 8   # size, API key, version
+    WITH_HEADERS = 0x10000   # version and flags of a message with record headers
+    LONGEST_HEADERS = 0xFFFF
+
+
+cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
+    """Store a message's fields and return its API key; 0 for a message that is not sound.
+
+    Each number is read once, because another process may change the bytes during the call.
+    """
+    cdef uint8_t *end = at + length
+    cdef int api_key, topic_size
+    cdef int64_t key_size, value_size, headers_size
+    cdef uint32_t version
+    if length < GENERIC_HEADER + 4 or <int32_t>big32(at) != length:
+        return 0
+    api_key = big16(at + 4)
+    if api_key != ANY_PARTITION and api_key != PARTITION_KEY:
+        return 0
+    version = big32(at + 6)
+    if version & ~<uint32_t>WITH_HEADERS:
+        return 0
+    at += 10
+    item.partition_key = 0
+    if api_key == PARTITION_KEY:
+        if end - at < 6:
+            return 0
+        item.partition_key = big32(at)
+        at += 4
+    topic_size = big16(at)
+    at += 2
+    if topic_size <= 0 or end - at < topic_size + 16:
+        return 0
+    item.topic, item.topic_size = at, topic_size
+    at += topic_size
+    item.timestamp = big64(at)
+    key_size = <int32_t>big32(at + 8)
+    at += 12
+    if key_size < 0 or end - at < key_size + 4:
+        return 0
+    item.key, item.key_size = at, key_size
+    at += key_size
+    value_size = <int32_t>big32(at)
+    at += 4
+    if value_size < 0 or end - at < value_size:
+        return 0
+    item.value, item.value_size = at, value_size
+    at += value_size
+    item.headers, item.headers_size = at, 0
+    if version:
+        if end - at < 4:
+            return 0
+        headers_size = <int32_t>big32(at)
+        at += 4
+        if headers_size < 0 or headers_size > LONGEST_HEADERS or end - at != headers_size or walk_headers(at, end):
+            return 0
+        item.headers, item.headers_size = at, headers_size
+        return api_key
+    return api_key if at == end else 0
+
+
+cdef object rejection_of(int slot, uint8_t *at, int64_t length):
+    """Return the rejection for the first check that fails."""
+    cdef int api_key, version
+    if length < GENERIC_HEADER or <int32_t>big32(at) != length:
+        return RejectedMessage(slot, Failure.MALFORMED, 0, 0)
+    api_key, version = big16(at + 4), big16(at + 6)
+    if api_key != ANY_PARTITION and api_key != PARTITION_KEY:
+        return RejectedMessage(slot, Failure.UNSUPPORTED_API_KEY, api_key, version)
+    if version != 0 and version != 1:
+        return RejectedMessage(slot, Failure.UNSUPPORTED_VERSION, api_key, version)
+    return RejectedMessage(slot, Failure.MALFORMED, api_key, version)
+
+
+cdef inline uint64_t hash_of(uint8_t *name, uint64_t size) noexcept nogil:
+    cdef uint64_t hashed = size * <uint64_t>0x9E3779B97F4A7C15U
+    cdef uint64_t word
+    while size >= 8:
+        memcpy(&word, name, 8)
+        hashed = (hashed ^ word) * <uint64_t>0x9E3779B97F4A7C15U
+        hashed ^= hashed >> 29
+        name += 8
+        size -= 8
+    word = 0
+    memcpy(&word, name, size)
+    hashed = (hashed ^ word) * <uint64_t>0x9E3779B97F4A7C15U
+    return hashed ^ (hashed >> 32)
+
+
+cdef class KnownTopic:
+    """A numbered topic, and its groups in the present batch."""
+
+
+cdef class ParsedBatch:
+    """The grouped messages of a batch, and the known topics."""
+
+    def __cinit__(self):
+        self.mask = 63
+        self.table = <PyObject **>malloc((self.mask + 1) * sizeof(PyObject *))
+        if self.table == NULL:
+            raise MemoryError
+        self.rejections = []
+        self.forget()
+
+    def __dealloc__(self):
+        free(self.items)
+        free(self.groups)
+        free(self.table)
+
+    def forget(self):
+        """Discard all known topics.  Not allowed within a batch, which uses them."""
+        memset(self.table, 0, (self.mask + 1) * sizeof(PyObject *))
+        self.topics = []
+
+    cdef int learn(self, KnownTopic topic, bytes name) except -1:
+        """Add a numbered topic."""
+        topic.name = name
+        topic.hashed = hash_of(<uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+        self.topics.append(topic)
+        if <uint64_t>len(self.topics) * 2 > self.mask:
+            self.grow()
+        else:
+            self.enter(topic)
+        return 0
+
+    cdef void enter(self, KnownTopic topic):
+        cdef uint64_t slot = topic.hashed & self.mask
+        while self.table[slot] != NULL:
+            slot = (slot + 1) & self.mask
+        self.table[slot] = <PyObject *>topic
+
+    cdef int grow(self) except -1:
+        cdef uint64_t size = (self.mask + 1) * 4
+        cdef PyObject **table = <PyObject **>realloc(self.table, size * sizeof(PyObject *))
+        if table == NULL:
+            raise MemoryError
+        self.table, self.mask = table, size - 1
+        memset(table, 0, size * sizeof(PyObject *))
+        for topic in self.topics:
+            self.enter(topic)
+        return 0
+
+    cdef PyObject *find(self, uint8_t *name, uint64_t size):
+        """Return the `KnownTopic` of a name; NULL for an unknown topic."""
+        cdef uint64_t hashed = hash_of(name, size)
+        cdef uint64_t slot = hashed & self.mask
+        while self.table[slot] != NULL:
+            topic = <KnownTopic>self.table[slot]
+            if topic.hashed == hashed and <uint64_t>PyBytes_GET_SIZE(topic.name) == size:
+                if memcmp(PyBytes_AS_STRING(topic.name), name, size) == 0:
+                    return self.table[slot]
+            slot = (slot + 1) & self.mask
+        return NULL
+
+    cdef int begin(self, int most) except -1:
+        """Prepare for a batch of up to `most` messages."""
+        self.batch += 1
+        self.count = self.group_count = self.any_partition = self.partition_key = 0
+        self.wire_bytes = 0
+        if self.rejections:
+            self.rejections = []
+        if most <= self.room:
+            return 0
+        free(self.items)
+        free(self.groups)
+        self.room = 0
+        self.items = <Item *>malloc(most * sizeof(Item))
+        self.groups = <Group *>malloc(most * sizeof(Group))
+        if self.items == NULL or self.groups == NULL:
+            raise MemoryError
+        self.room = most
+        return 0
+
+    cdef int add(self, int slot, uint8_t *at, int64_t length, uint64_t arrival) except -1:
+        """Add a message to its group, or record its rejection."""
+        cdef Item *item = &self.items[self.count]
+        cdef int api_key = parse_one(at, length, item)
+        cdef int group
+        if api_key == 0:
+            self.rejections.append(rejection_of(slot, at, length))
+            return 0
+        if api_key == PARTITION_KEY:
+            self.partition_key += 1
+        else:
+            self.any_partition += 1
+        item.arrival, item.next = arrival, NONE
+        group = self.group_of(item, api_key == PARTITION_KEY)
+        if self.groups[group].first == NONE:
+            self.groups[group].first = self.count
+        else:
+            self.items[self.groups[group].last].next = self.count
+        self.groups[group].last = self.count
+        self.count += 1
+        return 0
+
+    cdef int group_of(self, Item *item, bint keyed):
+        cdef PyObject *known = self.find(item.topic, item.topic_size)
+        cdef KnownTopic topic
+        if known == NULL:
+            return self.group_of_stranger(item, keyed)
+        topic = <KnownTopic>known
+        if topic.batch != self.batch:
+            topic.batch = self.batch
+            topic.group_any = topic.group_keyed = NONE
+        if keyed:
+            if topic.group_keyed == NONE:
+                topic.group_keyed = self.new_group(keyed)
+            return topic.group_keyed
+        if topic.group_any == NONE:
+            topic.group_any = self.new_group(keyed)
+        return topic.group_any
+
+    cdef int group_of_stranger(self, Item *item, bint keyed):
+        """Search the groups one by one; few topics are unknown."""
+        cdef Item *first
+        cdef int index
+        for index in range(self.group_count):
+            first = &self.items[self.groups[index].first]
+            if self.groups[index].keyed == keyed and first.topic_size == item.topic_size:
+                if memcmp(first.topic, item.topic, item.topic_size) == 0:
+                    return index
+        return self.new_group(keyed)
+
+    cdef int new_group(self, bint keyed):
+        cdef Group *group = &self.groups[self.group_count]
+        group.first = group.last = NONE
+        group.keyed = keyed
+        self.group_count += 1
+        return self.group_count - 1

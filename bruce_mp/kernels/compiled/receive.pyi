@@ -1,1 +1,0 @@
-from bruce_mp.kernels.pure.receive import DatagramReceiver as DatagramReceiver

@@ -1,1 +1,0 @@
-from bruce_mp.slab.rows import ProcessRow as ProcessRow

@@ -1,0 +1,31 @@
+"""The timestamps of records: see `kernels/pure/timestamps.py`."""
+
+from bruce_mp.kernels.compiled.parse cimport NONE, Item
+
+
+cdef bint replace_timestamps(Item *items, int first, Window *window, int64_t arrived_ms) noexcept nogil:
+    """Give the messages from `first` on the timestamps of their records; return True if any is outside the window."""
+    cdef uint64_t earliest = <uint64_t>arrived_ms - <uint64_t>window.before_ms   # unsigned: no difference overflows
+    cdef bint is_any = False
+    cdef int index = first
+    cdef Item *item
+    while index != NONE:
+        item = &items[index]
+        item.is_replaced = <uint64_t>item.timestamp - earliest > window.width_ms
+        if item.is_replaced:
+            item.given, item.timestamp, is_any = item.timestamp, arrived_ms, True
+        index = item.next
+    return is_any
+
+
+cdef Replaced count_replaced(Item *items, int first, int end) noexcept nogil:
+    """Count the replaced timestamps of the messages before `end`."""
+    cdef Replaced found
+    cdef int index = first
+    found.first, found.count = NONE, 0
+    while index != end:
+        if items[index].is_replaced:
+            found.first = index if found.first == NONE else found.first
+            found.count += 1
+        index = items[index].next
+    return found
