@@ -36,7 +36,7 @@ cdef bint is_settled(Memory *memory, uint64_t chunk) noexcept nogil:
 
 cdef bint is_split_settled(uint8_t *run, uint64_t size, uint8_t *end) noexcept nogil:
     """Report if each record of a split run is delivered or discarded; a damaged one never is."""
-    cdef uint64_t body = RUN_HEADER + ((<uint64_t>load16(run + RUN_NAME_LENGTH) + 7) & <uint64_t>~7)
+    cdef uint64_t body = body_of(run)
     cdef uint8_t *at = run + body
     cdef uint8_t state
     cdef Look look

@@ -108,6 +108,11 @@ cdef inline uint8_t *aligned(uint8_t *at, uint64_t size) noexcept nogil:
     return at + ((size + 7) & <uint64_t>~7)
 
 
+cdef inline uint64_t body_of(uint8_t *run) noexcept nogil:
+    """Return the bytes from the start of a run to its first record."""
+    return RUN_HEADER + ((<uint64_t>load16(run + RUN_NAME_LENGTH) + 7) & <uint64_t>~7)
+
+
 cdef inline uint8_t *run_limit(Memory *memory, uint64_t chunk) noexcept nogil:
     """Return the end of a chunk's span; NULL without a sound header."""
     if chunk >= memory.count:
@@ -134,7 +139,7 @@ cdef inline int bounds_of(Memory *memory, Part *part, Bounds *found) noexcept no
     if generation != part.generation:
         return -1
     cdef uint64_t size = load32(run + RUN_SIZE)
-    cdef uint64_t body = RUN_HEADER + ((<uint64_t>load16(run + RUN_NAME_LENGTH) + 7) & <uint64_t>~7)
+    cdef uint64_t body = body_of(run)
     if size > <uint64_t>(limit - run) or part.first < part.run + body or part.first >= part.run + size:
         return -1
     found.base, found.run, found.first, found.end = base, run, base + part.first, run + size

@@ -13,13 +13,9 @@ cdef bint is_settled_state(uint8_t state) noexcept nogil:
     return state == DELIVERED or state == DISCARDED
 
 
-cdef uint8_t *body_of(uint8_t *run) noexcept nogil:
-    return run + RUN_HEADER + ((<uint64_t>load16(run + RUN_NAME_LENGTH) + 7) & <uint64_t>~7)
-
-
 cdef bint is_run_settled(uint8_t *run, uint8_t *end) noexcept nogil:
     """Report if all records of a run that ends at `end` are settled and sound."""
-    cdef uint8_t *at = body_of(run)
+    cdef uint8_t *at = run + body_of(run)
     cdef uint8_t state = load8(run)
     cdef Look look
     cdef uint32_t _
@@ -34,7 +30,7 @@ cdef bint is_run_settled(uint8_t *run, uint8_t *end) noexcept nogil:
 
 cdef int count_run(dict counts, uint8_t *run, uint8_t *end) except -1:
     """Add the outcomes of a settled run, with one update for neighbours of equal outcome."""
-    cdef uint8_t *at = body_of(run)
+    cdef uint8_t *at = run + body_of(run)
     cdef uint8_t state = load8(run), reason = load8(run + RUN_REASON)
     cdef bint is_split = state == SPLIT
     cdef uint64_t key, last = 0, count = 0

@@ -265,11 +265,6 @@ cdef void settle_one(Bounds *place, uint64_t records, uint32_t outcome, uint8_t 
 
 
 # --- cuts ------------------------------------------------------------------------------------------------------------
-cdef inline uint64_t body_of(uint8_t *run) noexcept nogil:
-    """Return the bytes from the start of a run to its first record."""
-    return RUN_HEADER + ((<uint64_t>load16(run + RUN_NAME_LENGTH) + 7) & <uint64_t>~7)
-
-
 cdef bint is_sound_run(Memory *memory, Part *part, Bounds *place) noexcept nogil:
     """Report if the header of a segment's run is sound: see `slab.runs.read_run`."""
     cdef uint8_t *limit = run_limit(memory, part.chunk)

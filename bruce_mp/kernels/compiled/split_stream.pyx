@@ -2,7 +2,7 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from bruce_mp.kernels.compiled.wire cimport *
 
 from bruce_mp.kernels.pure.split_stream import SplitStop, StreamSplit
 
@@ -13,10 +13,6 @@ cdef enum:
     BARRIER_KEY = 258
     BEGIN_KEY = 260
     END_KEY = 261
-
-
-cdef inline int32_t size_at(uint8_t *at) noexcept nogil:
-    return <int32_t>(<uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3])
 
 
 def split_stream(buffer, int64_t at, int64_t end, int64_t longest):
@@ -35,7 +31,7 @@ def split_stream(buffer, int64_t at, int64_t end, int64_t longest):
             size = 0
             if at + SIZE_BYTES > end:
                 break
-            size = size_at(base + at)
+            size = <int32_t>big32(base + at)
             if size < SIZE_BYTES:
                 stop = SplitStop.INVALID_SIZE
                 break
@@ -44,7 +40,7 @@ def split_stream(buffer, int64_t at, int64_t end, int64_t longest):
                 break
             if at + size > end:
                 break
-            key = <int>base[at + 4] << 8 | base[at + 5] if size >= HEADER else 0
+            key = big16(base + at + 4) if size >= HEADER else 0
             if key == BARRIER_KEY:
                 stop = SplitStop.BARRIER
                 break
