@@ -136,8 +136,8 @@ def test_a_resolver_may_be_closed_while_a_name_is_asked_for(loop: Loop, names: S
 def test_a_name_that_nobody_answers_does_not_keep_the_process_from_ending() -> None:
     program = (
         "import socket, time\n"
-        "from bruce_mp.pipes.loop import Loop\n"
-        "from bruce_mp.pipes.resolver import Resolver\n"
+        "from bruce_mp.ipc.loop import Loop\n"
+        "from bruce_mp.network.resolver import Resolver\n"
         "socket.getaddrinfo = lambda *_, **__: time.sleep(60)\n"
         "Resolver(Loop()).resolve('slow', 1, lambda *_: None)\n"
     )
