@@ -22,6 +22,7 @@ __all__ = [
     "RemoteProtocolError",
     "SlabError",
     "StartError",
+    "TlsError",
     "place_above",
 ]
 
@@ -99,6 +100,14 @@ class LocalProtocolError(ProtocolError):
 
 class RemoteProtocolError(ProtocolError):
     """The peer sent data that the protocol does not allow; the connection must end."""
+
+
+class TlsError(RemoteProtocolError):
+    """A TLS handshake or session failed. `is_closed`: the broker only closed the connection, which may be temporary."""
+
+    def __init__(self, text: str, *, is_closed: bool = False) -> None:
+        super().__init__(text)
+        self.is_closed = is_closed
 
 
 class AttemptEndedError(RemoteProtocolError):

@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] not in COMMANDS:
-        importlib.import_module("bruce_mp.cli.usage").parser().parse_args(arguments)  # parse_args exits
+        summaries = {name: command.summary for name, command in COMMANDS.items()}
+        importlib.import_module("bruce_mp.cli.usage").parser(summaries).parse_args(arguments)  # parse_args exits
     with held_back() if _is_start(arguments) else nullcontext():
         return _obey(arguments)
 

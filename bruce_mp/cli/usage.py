@@ -1,15 +1,18 @@
 """Help, version and usage errors of `bruce` without a subcommand.
 
-This is separate from `commands`, which `multiprocessing` imports in each child process as the parent's program.
+Separate because `multiprocessing` imports `commands` in each child process as the parent's program.
 """
 
 from __future__ import annotations
 
 import importlib
 from argparse import Action, ArgumentParser, RawDescriptionHelpFormatter
+from typing import TYPE_CHECKING
 
 from bruce_mp import __version__
-from bruce_mp.cli.commands import COMMANDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["parser"]
 
@@ -23,15 +26,15 @@ class _Version(Action):
         parser.exit()
 
 
-def parser() -> ArgumentParser:
-    """The parser of everything before a subcommand."""
-    summaries = "\n".join(f"  {name:14}{command.summary}" for name, command in COMMANDS.items())
+def parser(summaries: Mapping[str, str]) -> ArgumentParser:
+    """Return the parser of the arguments before a subcommand; `summaries` has a line for each subcommand."""
+    listed = "\n".join(f"  {name:14}{summary}" for name, summary in summaries.items())
     words = ArgumentParser(
         prog="bruce",
         description="A host's daemon for Kafka.",
-        epilog=f"commands:\n{summaries}\n\n`bruce COMMAND --help` tells more.",
+        epilog=f"commands:\n{listed}\n\n`bruce COMMAND --help` tells more.",
         formatter_class=RawDescriptionHelpFormatter,
     )
     words.add_argument("--version", action=_Version, nargs=0, help="show the version, and which kernels are used")
-    words.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="what to do")
+    words.add_argument("command", choices=summaries, metavar="COMMAND", help="what to do")
     return words

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bruce_mp.errors import DiscardReason
-    from bruce_mp.input.clients import ConnectionSection, StreamClientState
+    from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.outcomes import Outcomes, Sections
+    from bruce_mp.input.sections import ConnectionSection
 
 __all__ = ["Barriers"]
 

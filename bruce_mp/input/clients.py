@@ -1,25 +1,20 @@
-"""The input's state of a client on a stream connection: its incomplete message, its counts and its attempt.
-
-A *section* is the sequence of messages on a connection between two barriers.  Its messages carry its number in their
-arrival numbers, so the worker counts their outcomes for it, whichever process settles them.
-"""
+"""The input's state of a client on a stream connection: its incomplete message, its counts and its attempt."""
 
 from __future__ import annotations
 
-from collections import Counter as Tally
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.accounts import TCP_USER
+from bruce_mp.input.sections import ConnectionSection
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
     from bruce_mp.discards.reporter import PeerCredentials
-    from bruce_mp.errors import DiscardReason
     from bruce_mp.input.fenced_attempts import Attempt
     from bruce_mp.slab.spill import SpillFile
 
-__all__ = ["TCP", "UNIX", "ConnectionSection", "StreamClientState", "StreamKind"]
+__all__ = ["TCP", "UNIX", "StreamClientState", "StreamKind"]
 
 
 class StreamKind(NamedTuple):
@@ -55,27 +50,6 @@ TCP: Final = StreamKind(
     Counter.TcpInputSocketRead,
     Counter.TcpInputSocketGotData,
 )
-
-
-@dataclass(slots=True, eq=False)
-class ConnectionSection:
-    """The messages of one connection between two barriers, with the counts of their outcomes."""
-
-    number: int
-    received: int = 0
-    delivered: int = 0
-    discards: Tally[DiscardReason] = field(default_factory=Tally)
-    is_closed: bool = False
-    """The connection has ended, or sends its next section."""
-
-    @property
-    def outstanding(self) -> int:
-        """Messages without a final outcome."""
-        return self.received - self.delivered - self.discards.total()
-
-    def discard(self, reason: DiscardReason, count: int = 1) -> None:
-        """Count messages that were received and are discarded."""
-        self.discards[reason] += count
 
 
 @dataclass(slots=True, eq=False)

@@ -30,17 +30,18 @@ if TYPE_CHECKING:
 
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.discards.settlement import Discards
-    from bruce_mp.input.clients import ConnectionSection
+    from bruce_mp.input.sections import ConnectionSection
     from bruce_mp.input.spills import Spills
     from bruce_mp.kernels import Windows
     from bruce_mp.protocol.client.fence import AttemptBegin
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.holdings import TopicKey
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.spill import SpillFile
     from bruce_mp.slab.tables import TopicTable
-    from bruce_mp.slab.topic_shares import TopicKey, TopicShares
+    from bruce_mp.slab.topic_shares import TopicShares
 
 __all__ = [
     "NOT_ALLOWED",

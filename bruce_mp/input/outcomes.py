@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.input.clients import ConnectionSection
+from bruce_mp.input.sections import ConnectionSection
 from bruce_mp.kernels import CountedUpTo, count_outcomes
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState

@@ -16,7 +16,7 @@ from bruce_mp.slab.spill import BLOCK_HEADER
 from bruce_mp.telemetry.books import total
 
 if TYPE_CHECKING:
-    from bruce_mp.input.clients import ConnectionSection
+    from bruce_mp.input.sections import ConnectionSection
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.spill import SpillDirectory, SpillFile

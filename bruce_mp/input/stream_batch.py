@@ -11,8 +11,9 @@ from bruce_mp.errors import DiscardReason
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bruce_mp.input.clients import ConnectionSection, StreamClientState
+    from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.fenced_attempts import Attempt
+    from bruce_mp.input.sections import ConnectionSection
     from bruce_mp.kernels import NoRoom
 
 __all__ = ["Portion", "StreamBatch"]

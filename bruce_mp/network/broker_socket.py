@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from bruce_mp.errors import ConfigError, RemoteProtocolError
-from bruce_mp.network.connection_security import Security, TlsError
+from bruce_mp.errors import ConfigError, RemoteProtocolError, TlsError
+from bruce_mp.network.connection_security import Security
 from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
 from bruce_mp.protocol.kafka.connection_events import (

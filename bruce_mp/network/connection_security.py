@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from bruce_mp.errors import RemoteProtocolError
-
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.config.sections import Kafka
@@ -17,15 +15,7 @@ if TYPE_CHECKING:
     from bruce_mp.network.sasl_sessions import SaslSessions
     from bruce_mp.network.tls_context import TlsContexts
 
-__all__ = ["Security", "TlsError", "connection_settings", "security_of"]
-
-
-class TlsError(RemoteProtocolError):
-    """A TLS handshake or session failed. `is_closed`: the broker only closed the connection, which may be temporary."""
-
-    def __init__(self, text: str, *, is_closed: bool = False) -> None:
-        super().__init__(text)
-        self.is_closed = is_closed
+__all__ = ["Security", "connection_settings", "security_of"]
 
 
 class Security(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.network.connection_security import TlsError
+from bruce_mp.errors import TlsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.holdings import Holdings
 from bruce_mp.slab.layout import ChunkState, RunState
 from bruce_mp.slab.runs import read_run, records_of
 from bruce_mp.slab.shares import Shares
-from bruce_mp.slab.topic_shares import Holdings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

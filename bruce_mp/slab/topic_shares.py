@@ -15,144 +15,30 @@ and the oldest of all.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.errors import SlabError
-from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import RunState
-from bruce_mp.slab.runs import name_of, read_run
+from bruce_mp.slab.holdings import LONGEST_PAUSE_MS, LOOKS_PER_SWEEP, SweepPause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bruce_mp.slab.chunks import ChunkPool
-    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.holdings import Holding, TopicKey
     from bruce_mp.slab.tables import TopicTable
 
-__all__ = ["Holding", "Holdings", "TopicKey", "TopicShares", "topic_of_chunk"]
-
-TopicKey = int | bytes
-"""The number of a topic, or the name of one that the router has not numbered."""
+__all__ = ["TopicShares"]
 
 RESERVE_PART: Final = 8
 """The reserve is an input's capacity divided by this number."""
 RESERVE_DIVISOR: Final = 4
 """Within the reserve a topic may hold the free memory divided by this number."""
-LOOKS_PER_SWEEP: Final = 256
 PATIENCE_MS: Final = 1000
-FIRST_PAUSE_MS: Final = 5
-LONGEST_PAUSE_MS: Final = 80
-"""Pauses after sweeps that free nothing; they double up to this value, so that a stuck topic costs little."""
 LOOKS_PER_MS: Final = 50
 """Inspections for all stuck topics together: where they are many, the pause of each may exceed `LONGEST_PAUSE_MS`."""
 TRIAL_EVERY_MS: Final = 1000
 TRIAL_MESSAGES: Final = 8
 """Messages of a trial: see `TopicShares.must_rest`."""
-
-
-class _Pause:
-    """The time until the next sweep; it doubles with each sweep that frees nothing."""
-
-    __slots__ = ("next_ms", "until_ms")
-
-    def __init__(self) -> None:
-        self.next_ms, self.until_ms = FIRST_PAUSE_MS, 0
-
-    def note(self, now_ms: int, *, has_freed: bool, longest_ms: int = LONGEST_PAUSE_MS) -> None:
-        """Note a sweep; the pause after it is at most `longest_ms`."""
-        self.until_ms = 0 if has_freed else now_ms + self.next_ms
-        self.next_ms = FIRST_PAUSE_MS if has_freed else min(2 * self.next_ms, longest_ms)
-
-
-class Holding:
-    """The chunks that one topic holds, with the span of each, in order of their last inspection."""
-
-    __slots__ = ("alpha", "chunks", "freed", "held", "pause")
-
-    def __init__(self) -> None:
-        self.chunks: OrderedDict[int, int] = OrderedDict()
-        self.held = self.freed = 0
-        self.alpha: int | None = None
-        """None before the first use, and after a change of the configuration."""
-        self.pause = _Pause()
-
-
-class Holdings:
-    """The chunks of an input by topic.  A topic that holds none is not listed."""
-
-    def __init__(self) -> None:
-        self._by_topic: dict[TopicKey, Holding] = {}
-        self._topics: dict[int, TopicKey] = {}
-        self.freed = 0
-        """Number of chunks of all topics that became free."""
-        self.numbered = 0
-        """Count of the listed topics that have a number."""
-
-    @property
-    def most_looks(self) -> int:
-        """Return an upper bound on the inspections of one sweep for each topic."""
-        return min(len(self._topics), len(self._by_topic) * LOOKS_PER_SWEEP)
-
-    def of(self, topic: TopicKey) -> Holding:
-        """Return the holding of a topic; without chunks, a new, unlisted one."""
-        return self._by_topic.get(topic) or Holding()
-
-    def listed(self) -> dict[TopicKey, Holding]:
-        """Return all holdings by topic."""
-        return self._by_topic
-
-    def add(self, topic: TopicKey, holding: Holding, chunk: int, span: int) -> None:
-        """Charge an allocated chunk to a topic; `holding` is `of(topic)`."""
-        if topic not in self._by_topic:
-            self._by_topic[topic] = holding
-            self.numbered += isinstance(topic, int)
-        holding.chunks[chunk] = span
-        holding.held += span
-        self._topics[chunk] = topic
-
-    def remove(self, chunk: int) -> None:
-        """Discharge a chunk that is free again; chunks without a topic are not listed."""
-        topic = self._topics.pop(chunk, None)
-        if topic is None:
-            return
-        holding = self._by_topic[topic]
-        holding.held -= holding.chunks.pop(chunk)
-        holding.freed += 1
-        self.freed += 1
-        if not holding.chunks:
-            del self._by_topic[topic]
-            self.numbered -= isinstance(topic, int)
-
-    def rename(self, name: bytes, number: int) -> None:
-        """Charge the chunks of a name to the number that its topic has now."""
-        before, holding = self._by_topic.pop(name), self.of(number)
-        for chunk, span in before.chunks.items():
-            self.add(number, holding, chunk, span)
-
-    def adopt(self, slab: Slab, chunk: int, span: int) -> None:
-        """Charge a chunk of a predecessor or of a released attempt to the topic of its first run."""
-        topic = topic_of_chunk(slab, chunk)
-        if topic is not None:
-            self.add(topic, self.of(topic), chunk, span)
-
-
-def topic_of_chunk(slab: Slab, chunk: int) -> TopicKey | None:
-    """Return the topic of a chunk's first run; None without a run, with damage or in a fenced attempt that is open."""
-    at, words = slab.chunk_at(chunk), slab.words
-    run_at = at + lay.CHUNK_HEADER
-    if not words[(at + lay.CHUNK_RUNS) >> 2]:
-        return None
-    if words[(at + lay.CHUNK_ATTEMPT) >> 2] and words[run_at >> 2] & 0xFF == RunState.OPEN:
-        return None
-    if words[(run_at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
-        return None
-    try:
-        number = words[(run_at + lay.RUN_TOPIC) >> 2]
-        return number or name_of(slab, chunk, lay.CHUNK_HEADER, read_run(slab, chunk, lay.CHUNK_HEADER))
-    except SlabError:
-        return None
 
 
 class _Press(NamedTuple):
@@ -180,7 +66,7 @@ class TopicShares:
         self._alpha_of = alpha_of
         self.blocks = False
         self._pressed: dict[TopicKey, _Press] = {}
-        self._pause = _Pause()
+        self._pause = SweepPause()
         self._next_trial_ms = 0
         self.is_on_trial = False
         """True while the socket takes a trial turn, which refuses stuck topics even if all of them are stuck."""
@@ -193,7 +79,7 @@ class TopicShares:
         self._alpha_of = alpha_of
         for holding in self._pool.holdings.listed().values():
             holding.alpha = None
-            holding.pause = _Pause()
+            holding.pause = SweepPause()
 
     def notice_topics(self) -> None:
         """Charge chunks to the numbers of topics that have got one."""
@@ -304,7 +190,7 @@ class TopicShares:
         self._pool.reclaim_among(some)
         has_freed = self._pool.free_count > before
         longest_ms = max(LONGEST_PAUSE_MS, self._pool.holdings.most_looks // LOOKS_PER_MS)
-        holding.pause.note(now_ms, has_freed=has_freed, longest_ms=longest_ms)
+        holding.pause.record(now_ms, has_freed=has_freed, longest_ms=longest_ms)
         return has_freed
 
     def _sweep_oldest(self, now_ms: int) -> bool:
@@ -314,5 +200,5 @@ class TopicShares:
         before = self._pool.free_count
         self._pool.reclaim(before + LOOKS_PER_SWEEP)
         has_freed = self._pool.free_count > before
-        self._pause.note(now_ms, has_freed=has_freed)
+        self._pause.record(now_ms, has_freed=has_freed)
         return has_freed

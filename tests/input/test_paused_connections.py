@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bruce_mp.input import paused_connections
-from bruce_mp.input.clients import UNIX, ConnectionSection, StreamClientState
+from bruce_mp.input.clients import UNIX, StreamClientState
 from bruce_mp.input.paused_connections import PausedConnections
+from bruce_mp.input.sections import ConnectionSection
 
 
 class FakeTimer:

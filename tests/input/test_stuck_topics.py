@@ -12,10 +12,10 @@ from bruce_mp.kernels import ChunkPool, TimestampWindow, set_state
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.holdings import LONGEST_PAUSE_MS
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.sender_usage import SenderSums, read_senders
-from bruce_mp.slab.topic_shares import LONGEST_PAUSE_MS
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
 from support.slabs import contents, datagram, new_slab

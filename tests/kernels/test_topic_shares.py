@@ -13,11 +13,12 @@ from bruce_mp.kernels import ChunkPool, Lanes, set_state
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import LOOKS_UNDER_PRESSURE, used_heads
 from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.holdings import LONGEST_PAUSE_MS, topic_of_chunk
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.runs import read_run, segment_records
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.slab.topic_shares import LONGEST_PAUSE_MS, LOOKS_PER_MS, PATIENCE_MS, TopicShares, topic_of_chunk
+from bruce_mp.slab.topic_shares import LOOKS_PER_MS, PATIENCE_MS, TopicShares
 from support.examples import examples
 from support.slabs import INPUT_ROW, datagram, new_slab
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
     from bruce_mp.kernels import NoRoom
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.holdings import TopicKey
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.slab.topic_shares import TopicKey
 
 CHUNKS: Final = 512
 GEOMETRY: Final = Geometry(chunks=CHUNKS, topics=512, partitions=512, landing_slots=16, landing_slot_size=4096)

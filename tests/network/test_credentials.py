@@ -16,10 +16,9 @@ from bruce_mp.config.load import load_config
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Http, Kafka
 from bruce_mp.config.security import Sasl, Tls
-from bruce_mp.errors import ConfigError
+from bruce_mp.errors import ConfigError, TlsError
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.network import token_command
-from bruce_mp.network.connection_security import TlsError
 from bruce_mp.network.credentials import careless_files, missing_files, read_secret
 from bruce_mp.network.sasl_sessions import SaslSessions
 from bruce_mp.network.tls import TlsSession

@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import Producer
 
 from bruce_mp.spark.audit.follow import Follow, follow
-from bruce_mp.spark.audit.run import Audit, AuditVerdict, audit
+from bruce_mp.spark.audit.report import AuditVerdict
+from bruce_mp.spark.audit.run import Audit, audit
 from bruce_mp.spark.ledger import Sent, TaskAttempt, write_ledger
 from bruce_mp.spark.pipelines.progress import Progress
 from support.daemon import Daemon

@@ -17,7 +17,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.spark.audit.messages import stream_topics
-from bruce_mp.spark.audit.run import Audit, AuditVerdict, compare, land
+from bruce_mp.spark.audit.run import Audit, compare, land
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.storage import absolute, open_directory
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from bruce_mp.spark.audit.report import AuditVerdict
 
 __all__ = ["Follow", "follow"]
 

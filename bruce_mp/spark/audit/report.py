@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from bruce_mp.spark.audit.run import AuditVerdict
-
     _Row = Mapping[str, Any]
 
-__all__ = ["Summary", "summarised", "write_report"]
+__all__ = ["AuditVerdict", "Summary", "summarised", "write_report"]
 
 _TOPICS: Final = 50
 _RANGES: Final = 100
@@ -64,6 +62,39 @@ td.wrong { color: #b3261e; font-weight: 600 } .note { color: #57606a }
   .good { background: #12361f; color: #a6e9bd } .bad { background: #4a1713; color: #ffc9c3 }
   td.wrong { color: #ff8f86 } th, .note { color: #9aa4ae } }
 """
+
+
+@dataclass(frozen=True, slots=True)
+class AuditVerdict:
+    """The sums over all topics and minutes."""
+
+    sent: int
+    delivered: int
+    discarded: int
+    missing: int
+    doubled: int
+    out_of_order: int
+    unknown: int
+
+    @property
+    def to_name(self) -> bool:
+        """Return True if the problems have sequence numbers to list."""
+        return bool(self.missing or self.doubled or self.out_of_order or self.discarded)
+
+    @property
+    def good(self) -> bool:
+        """Return True if no message is missing, doubled or out of order.
+
+        Discards are accounted for, so they count as good.
+        """
+        return not (self.missing or self.doubled or self.out_of_order)
+
+    def __str__(self) -> str:
+        return (
+            f"sent {self.sent:,} = delivered {self.delivered:,} + discarded {self.discarded:,} + missing "
+            f"{self.missing:,}; doubled {self.doubled:,}, out of order {self.out_of_order:,}, of unknown writers "
+            f"{self.unknown:,}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

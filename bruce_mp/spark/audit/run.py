@@ -15,7 +15,7 @@ from bruce_mp.spark.audit.books import CELL, discard_lines, fill_books, read_led
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
 from bruce_mp.spark.audit.messages import read_topics
 from bruce_mp.spark.audit.problems import find_problems, no_problems
-from bruce_mp.spark.audit.report import summarised, write_report
+from bruce_mp.spark.audit.report import AuditVerdict, summarised, write_report
 from bruce_mp.spark.audit.tables import empty
 from bruce_mp.spark.pipelines.discards import discard_table
 from bruce_mp.spark.pipelines.progress import Progress
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Audit", "AuditVerdict", "audit", "compare", "land"]
+__all__ = ["Audit", "audit", "compare", "land"]
 
 _SMALL_BYTES: Final = 16 << 20
 """Size limit of facts for the small settings; about 100 million messages that were sent in one piece."""
@@ -58,39 +58,6 @@ class Audit:
     def facts(self) -> str:
         """Return the directory of the facts."""
         return f"{absolute(self.output)}/facts"
-
-
-@dataclass(frozen=True, slots=True)
-class AuditVerdict:
-    """The sums over all topics and minutes."""
-
-    sent: int
-    delivered: int
-    discarded: int
-    missing: int
-    doubled: int
-    out_of_order: int
-    unknown: int
-
-    @property
-    def to_name(self) -> bool:
-        """Return True if the problems have sequence numbers to list."""
-        return bool(self.missing or self.doubled or self.out_of_order or self.discarded)
-
-    @property
-    def good(self) -> bool:
-        """Return True if no message is missing, doubled or out of order.
-
-        Discards are accounted for, so they count as good.
-        """
-        return not (self.missing or self.doubled or self.out_of_order)
-
-    def __str__(self) -> str:
-        return (
-            f"sent {self.sent:,} = delivered {self.delivered:,} + discarded {self.discarded:,} + missing "
-            f"{self.missing:,}; doubled {self.doubled:,}, out of order {self.out_of_order:,}, of unknown writers "
-            f"{self.unknown:,}"
-        )
 
 
 def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) -> AuditVerdict:

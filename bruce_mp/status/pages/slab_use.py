@@ -12,8 +12,8 @@ import msgspec
 
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import is_settled, used_heads
+from bruce_mp.slab.holdings import TopicKey, topic_of_chunk
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.slab.topic_shares import TopicKey, topic_of_chunk
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab

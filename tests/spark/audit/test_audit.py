@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bruce_mp.discards.file_line import DiscardLine, LineEvent, format_line
-from bruce_mp.spark.audit.run import Audit, AuditVerdict, compare, land
+from bruce_mp.spark.audit.report import AuditVerdict
+from bruce_mp.spark.audit.run import Audit, compare, land
 from bruce_mp.spark.ledger import Sent, TaskAttempt, write_ledger
 
 if TYPE_CHECKING:

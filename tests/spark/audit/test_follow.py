@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from bruce_mp.spark.audit.run import AuditVerdict
+    from bruce_mp.spark.audit.report import AuditVerdict
 
 TOPIC: Final = "followed"
 PAST_MS: Final = 300_000

@@ -1,0 +1,127 @@
+"""The chunks of an input by topic, with the pauses between sweeps for more."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import SlabError
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.runs import name_of, read_run
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["LONGEST_PAUSE_MS", "LOOKS_PER_SWEEP", "Holding", "Holdings", "SweepPause", "TopicKey", "topic_of_chunk"]
+
+TopicKey = int | bytes
+"""The number of a topic, or the name of one that the router has not numbered."""
+
+LOOKS_PER_SWEEP: Final = 256
+FIRST_PAUSE_MS: Final = 5
+LONGEST_PAUSE_MS: Final = 80
+"""Pauses after sweeps that free nothing; they double up to this value, so that a stuck topic costs little."""
+
+
+class SweepPause:
+    """The time until the next sweep; it doubles with each sweep that frees nothing."""
+
+    __slots__ = ("next_ms", "until_ms")
+
+    def __init__(self) -> None:
+        self.next_ms, self.until_ms = FIRST_PAUSE_MS, 0
+
+    def record(self, now_ms: int, *, has_freed: bool, longest_ms: int = LONGEST_PAUSE_MS) -> None:
+        """Record a sweep; the pause after it is at most `longest_ms`."""
+        self.until_ms = 0 if has_freed else now_ms + self.next_ms
+        self.next_ms = FIRST_PAUSE_MS if has_freed else min(2 * self.next_ms, longest_ms)
+
+
+class Holding:
+    """The chunks that one topic holds, with the span of each, in order of their last inspection."""
+
+    __slots__ = ("alpha", "chunks", "freed", "held", "pause")
+
+    def __init__(self) -> None:
+        self.chunks: OrderedDict[int, int] = OrderedDict()
+        self.held = self.freed = 0
+        self.alpha: int | None = None
+        """None before the first use, and after a change of the configuration."""
+        self.pause = SweepPause()
+
+
+class Holdings:
+    """The chunks of an input by topic.  A topic that holds none is not listed."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[TopicKey, Holding] = {}
+        self._topics: dict[int, TopicKey] = {}
+        self.freed = 0
+        """Number of chunks of all topics that became free."""
+        self.numbered = 0
+        """Count of the listed topics that have a number."""
+
+    @property
+    def most_looks(self) -> int:
+        """Return an upper bound on the inspections of one sweep for each topic."""
+        return min(len(self._topics), len(self._by_topic) * LOOKS_PER_SWEEP)
+
+    def of(self, topic: TopicKey) -> Holding:
+        """Return the holding of a topic; without chunks, a new, unlisted one."""
+        return self._by_topic.get(topic) or Holding()
+
+    def listed(self) -> dict[TopicKey, Holding]:
+        """Return all holdings by topic."""
+        return self._by_topic
+
+    def add(self, topic: TopicKey, holding: Holding, chunk: int, span: int) -> None:
+        """Charge an allocated chunk to a topic; `holding` is `of(topic)`."""
+        if topic not in self._by_topic:
+            self._by_topic[topic] = holding
+            self.numbered += isinstance(topic, int)
+        holding.chunks[chunk] = span
+        holding.held += span
+        self._topics[chunk] = topic
+
+    def remove(self, chunk: int) -> None:
+        """Discharge a chunk that is free again; chunks without a topic are not listed."""
+        topic = self._topics.pop(chunk, None)
+        if topic is None:
+            return
+        holding = self._by_topic[topic]
+        holding.held -= holding.chunks.pop(chunk)
+        holding.freed += 1
+        self.freed += 1
+        if not holding.chunks:
+            del self._by_topic[topic]
+            self.numbered -= isinstance(topic, int)
+
+    def rename(self, name: bytes, number: int) -> None:
+        """Charge the chunks of a name to the number that its topic has now."""
+        before, holding = self._by_topic.pop(name), self.of(number)
+        for chunk, span in before.chunks.items():
+            self.add(number, holding, chunk, span)
+
+    def adopt(self, slab: Slab, chunk: int, span: int) -> None:
+        """Charge a chunk of a predecessor or of a released attempt to the topic of its first run."""
+        topic = topic_of_chunk(slab, chunk)
+        if topic is not None:
+            self.add(topic, self.of(topic), chunk, span)
+
+
+def topic_of_chunk(slab: Slab, chunk: int) -> TopicKey | None:
+    """Return the topic of a chunk's first run; None without a run, with damage or in a fenced attempt that is open."""
+    at, words = slab.chunk_at(chunk), slab.words
+    run_at = at + lay.CHUNK_HEADER
+    if not words[(at + lay.CHUNK_RUNS) >> 2]:
+        return None
+    if words[(at + lay.CHUNK_ATTEMPT) >> 2] and words[run_at >> 2] & 0xFF == RunState.OPEN:
+        return None
+    if words[(run_at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
+        return None
+    try:
+        number = words[(run_at + lay.RUN_TOPIC) >> 2]
+        return number or name_of(slab, chunk, lay.CHUNK_HEADER, read_run(slab, chunk, lay.CHUNK_HEADER))
+    except SlabError:
+        return None
