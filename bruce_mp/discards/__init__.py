@@ -1,1 +1,1 @@
-"""Discards: settlement, reasons, reports, and the lines of the discard file."""
+"""Discards: settlement, reasons, events, samples, reports, and the lines of the discard file."""

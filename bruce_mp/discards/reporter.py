@@ -13,20 +13,21 @@ from collections import Counter as Tally
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from bruce_mp.discards.bounded_samples import MAX_TOPICS, RECENT, CountedSpan, RecentSamples, entry
+from bruce_mp.discards.events import DiscardEvent, DuplicateEvent, SenderEvent
 from bruce_mp.discards.file_line import info_of
 from bruce_mp.discards.reasons import ABOUT_UNDERSTOOD, EXPLAINED, SAMPLED, were_discarded
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.layout import TOPIC_NAME_MAX
-from bruce_mp.telemetry.bounded_samples import MAX_TOPICS, RECENT, CountedSpan, RecentSamples, entry
 from bruce_mp.telemetry.clock import wall_ms
-from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent, SenderEvent, encode_events
+from bruce_mp.telemetry.events import encode_events
 from bruce_mp.telemetry.message_copies import Copy, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from bruce_mp.discards.events import Event
     from bruce_mp.protocol.client.messages import Message
-    from bruce_mp.telemetry.events import Event
     from bruce_mp.telemetry.message_copies import ByteSender, Copies
 
 __all__ = ["DiscardReporter", "FileCopies", "PeerCredentials", "command_of"]
@@ -120,7 +121,7 @@ class DiscardReporter:
         TCP connection. `peer` is the sender, if known.
         """
         if peer is not None:
-            self._accuse(reason, peer, count, sample)
+            self._record_sender(reason, peer, count, sample)
         kind = (reason, topic[:TOPIC_NAME_MAX], version, api_key, is_tcp)
         total = entry(self._discards, kind, (reason, b"", None, None, is_tcp), CountedSpan)
         total.add(count, timestamp, timestamp if max_timestamp is None else max_timestamp)
@@ -133,7 +134,7 @@ class DiscardReporter:
             now_ms = wall_ms()
             self._file.copies.add(Copy(Target.DISCARDS, now_ms, now_ms, info, b"", b"", sample[: self._file.longest]))
 
-    def _accuse(self, reason: DiscardReason, peer: PeerCredentials, count: int, sample: bytes) -> None:
+    def _record_sender(self, reason: DiscardReason, peer: PeerCredentials, count: int, sample: bytes) -> None:
         """Record the sender of bad messages; the oldest entry makes room for a new one."""
         before = self._culprits.pop((reason, peer), None)
         if before is None and len(self._culprits) >= RECENT:

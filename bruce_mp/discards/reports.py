@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from bruce_mp.discards.bounded_samples import RECENT, CountedSpan, RecentSamples, entry
+from bruce_mp.discards.events import DuplicateEvent, SenderEvent
 from bruce_mp.discards.reasons import BY_TOPIC, SAMPLED
 from bruce_mp.errors import DiscardReason
-from bruce_mp.telemetry.bounded_samples import RECENT, CountedSpan, RecentSamples, entry
-from bruce_mp.telemetry.events import DuplicateEvent, SenderEvent
 
 if TYPE_CHECKING:
-    from bruce_mp.telemetry.events import DiscardEvent, Event
+    from bruce_mp.discards.events import DiscardEvent, Event
 
 __all__ = ["FINISHED_KEPT", "DiscardReport", "ReportBook"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
+from bruce_mp.discards.bounded_samples import RECENT
 from bruce_mp.discards.reporter import DiscardReporter, FileCopies
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.ipc.links import COPIES, REPORTS
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
-from bruce_mp.telemetry.bounded_samples import RECENT
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.message_copies import Copies
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from bruce_mp.dispatcher.adaptive_compression import CompressionTrials
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.kafka.compression import Codec, choose, compress
-from bruce_mp.telemetry.compression import CompressionSums
+from bruce_mp.telemetry.compression import CompressionEvent, CompressionSums
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.events import CompressionEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container

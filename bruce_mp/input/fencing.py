@@ -8,9 +8,9 @@ from bruce_mp.discards.settlement import Discards
 from bruce_mp.input.fenced_attempts import FencedAttempts
 from bruce_mp.input.spill_feed import SpillFeed, SpillPump
 from bruce_mp.input.spills import Spills
+from bruce_mp.pipeline.uncounted_appends import finish_stream_input
 from bruce_mp.slab.layout import CHUNK_BYTES
 from bruce_mp.slab.spill import SpillDirectory
-from bruce_mp.telemetry.uncounted_appends import finish_stream_input
 
 if TYPE_CHECKING:
     from bruce_mp.config.inputs import Streams

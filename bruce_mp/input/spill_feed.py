@@ -3,7 +3,7 @@
 The feed appends a slice of a file to the worker's ordinary lanes, as if its client had sent it now.  The order of the
 steps makes a death safe at any point.  First the row names the file, then the lanes hold the records.  Then one
 transaction counts them and stores the file's progress, and last the file's header stores the same.  A successor finds
-by the arrival numbers which messages of the slice are in lanes (`telemetry/uncounted_appends.py`).
+by the arrival numbers which messages of the slice are in lanes (`pipeline/uncounted_appends.py`).
 
 Released files take turns, a slice each.  A part of the slab stays free for clients that send at the same time.
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.kernels.pure.lane import Head, Lane
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.topic_shares import TopicKey
+    from bruce_mp.slab.holdings import TopicKey
 
 __all__ = ["Chunks", "LaneChunks", "LaneKey", "Thresholds"]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.discards.events import Event
 from bruce_mp.errors import BruceError, RemoteProtocolError
 from bruce_mp.ipc.control_messages import DebugTopics, InForce, RefreshMetadata, ReloadOutcome
 from bruce_mp.ipc.links import COPIES, REPORTS
@@ -20,6 +21,7 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status.active_config import UNTOLD, PageSettings
 from bruce_mp.status.app import DaemonView, create_app
 from bruce_mp.status.broker_status import BrokerStatusStore
+from bruce_mp.status.events import decode_events
 from bruce_mp.status.history.broker_history import BrokerHistory
 from bruce_mp.status.history.history import History
 from bruce_mp.status.history.traffic import TrafficTable
@@ -33,8 +35,9 @@ from bruce_mp.status.reports.rolling_file import RollingFile
 from bruce_mp.status.server import HttpServer
 from bruce_mp.telemetry.broker_status import BrokerStatus, RouterStatus
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
+from bruce_mp.telemetry.compression import CompressionEvent
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.events import CompressionEvent, Event, TrafficEvent, decode_events
+from bruce_mp.telemetry.traffic import TrafficEvent
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config

@@ -4,20 +4,40 @@ A dispatcher reports the sums since its last report; the sums of the status proc
 bounded: the empty topic name collects the topics beyond the bound.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from bruce_mp.telemetry.events import CompressionEvent
-
-__all__ = ["MAX_TOPICS", "CompressionSums"]
+__all__ = ["MAX_TOPICS", "CompressionEvent", "CompressionSums"]
 
 MAX_TOPICS: Final = 1000
+
+
+class CompressionEvent(msgspec.Struct, frozen=True, tag=True):
+    """Gain and cost of compression for batches of a topic with a codec.
+
+    The dispatcher compressed `tried` batches and sent `kept` of them compressed; it did not try `skipped` batches.
+    Bytes and CPU time (`micros`) refer to the tried batches.
+    """
+
+    topic: bytes
+    codec: str
+    tried: int = 0
+    kept: int = 0
+    skipped: int = 0
+    plain_bytes: int = 0
+    packed_bytes: int = 0
+    micros: int = 0
+
+    def plus(self, other: "CompressionEvent") -> "CompressionEvent":
+        """Add an event of the same topic and codec."""
+        topic, codec, *numbers = msgspec.structs.astuple(self)
+        others = msgspec.structs.astuple(other)[2:]
+        return CompressionEvent(topic, codec, *map(sum, zip(numbers, others, strict=True)))
 
 
 class CompressionSums:

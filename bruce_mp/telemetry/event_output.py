@@ -9,7 +9,8 @@ from bruce_mp.telemetry.events import encode_events
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bruce_mp.telemetry.events import News
+    import msgspec
+
     from bruce_mp.telemetry.message_copies import ByteSender
 
 __all__ = ["EventOutput"]
@@ -18,7 +19,7 @@ __all__ = ["EventOutput"]
 class _Sums(Protocol):
     def __bool__(self) -> bool: ...
 
-    def events(self) -> Sequence[News]: ...
+    def events(self) -> Sequence[msgspec.Struct]: ...
 
     def clear(self) -> None: ...
 

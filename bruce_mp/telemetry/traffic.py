@@ -4,19 +4,33 @@ The slab's counters have the exact totals over all topics; these sums split them
 table is bounded: the empty topic name collects the topics beyond the bound.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
 from collections import Counter as Tally
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
-from bruce_mp.telemetry.events import TrafficEvent
+import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["MAX_TOPICS", "TrafficSums"]
+__all__ = ["MAX_TOPICS", "TrafficEvent", "TrafficSums"]
 
 MAX_TOPICS: Final = 5000
+
+
+class TrafficEvent(msgspec.Struct, frozen=True, tag=True):
+    """Messages of a topic that a broker acknowledged, and error responses for the topic.
+
+    `size` sums the bytes of keys, values and headers. `delays` counts messages by latency bucket, see
+    `latency_histogram`. `last_error` is empty without an error. `topic` is empty for the sum of the topics beyond the
+    bound.
+    """
+
+    topic: bytes
+    messages: int
+    size: int
+    delays: dict[int, int]
+    errors: int
+    last_error: str
 
 
 class _TrafficSum:
@@ -46,7 +60,7 @@ class TrafficSums:
         return sums
 
     def delivered(self, topic: bytes, messages: int, size: int, delays: Mapping[int, int]) -> None:
-        """Add acknowledged batches; `delays` counts their messages by latency bucket, see `delays.BOUNDS_MS`."""
+        """Add acknowledged batches; `delays` counts their messages by latency bucket, see `latency_histogram`."""
         sums = self._topics.get(topic) or self._of(topic)
         sums.messages += messages
         sums.size += size

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from bruce_mp.discards.bounded_samples import MAX_TOPICS, RECENT
+from bruce_mp.discards.events import DiscardEvent, DuplicateEvent
 from bruce_mp.discards.reporter import DiscardReporter, FileCopies
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
 from bruce_mp.protocol.client.messages import Message
-from bruce_mp.telemetry.bounded_samples import MAX_TOPICS, RECENT
-from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent, News, decode_events, encode_events
+from bruce_mp.status.events import News, decode_events
+from bruce_mp.telemetry.events import encode_events
 from bruce_mp.telemetry.message_copies import Copies, Target, decode_copies
 
 NASTY = b'\xff\x00"\\\n\xe2\x82'

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bruce_mp.discards.bounded_samples import MAX_TOPICS, RECENT
+from bruce_mp.discards.events import DiscardEvent, DuplicateEvent
 from bruce_mp.discards.reports import FINISHED_KEPT, ReportBook
 from bruce_mp.errors import DiscardReason
-from bruce_mp.telemetry.bounded_samples import MAX_TOPICS, RECENT
-from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent
 
 EPOCH = 1_800_000_000
 NASTY = b'\xff\x00"\\\n\xe2\x82'

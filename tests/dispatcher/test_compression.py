@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bruce_mp.slab.file import Slab
-    from bruce_mp.telemetry.events import CompressionEvent
+    from bruce_mp.telemetry.compression import CompressionEvent
 
 NEW: Final = BrokerAbilities(12, 12, 5)
 TEXT: Final = b"the same words, again and again; " * 100

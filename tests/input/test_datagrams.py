@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.config.accounts import AllowList, QuotaLimits
+from bruce_mp.discards.events import DiscardEvent, SenderEvent
 from bruce_mp.discards.reporter import DiscardReporter, FileCopies
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.datagrams import DatagramAdmission
@@ -25,10 +26,10 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import read_run
 from bruce_mp.slab.sender_usage import SenderSums, read_senders
 from bruce_mp.slab.tables import TopicTable
+from bruce_mp.status.events import decode_events
 from bruce_mp.telemetry.books import read_books, total
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.events import DiscardEvent, SenderEvent, decode_events
 from bruce_mp.telemetry.message_copies import Copies, decode_copies
 from support.slabs import INPUT_ROW, contents, datagram, new_slab, put_in_landing_zone, put_senders
 from support.variants import VARIANTS, kernels
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.telemetry.events import News
+    from bruce_mp.status.events import News
 
 LONGEST: Final = 1000
 SAMPLE: Final = 20

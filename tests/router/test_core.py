@@ -19,9 +19,9 @@ from bruce_mp.router.metadata_fetch import FetchAttempt
 from bruce_mp.router.unknown_topics import YOUNG_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
+from bruce_mp.status.events import decode_events
 from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, NO_LEADER, PausedScope, RouterStatus
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.events import decode_events
 from support.flow import World
 from support.flow_parts import a_config
 from support.slabs import datagram, new_slab

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp import __version__
+from bruce_mp.discards.events import DiscardEvent, DuplicateEvent
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE
 from bruce_mp.slab import layout as lay
@@ -22,7 +23,6 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import split
 from bruce_mp.status.pages.queues import QUEUE_OF
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent
 from support.doc_pages import PAGES, ROOT
 from support.filled_slab import NOW_MS
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bruce_mp.discards.events import DiscardEvent, DuplicateEvent
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.layout import RunState
 from bruce_mp.status.pages.text import topic_bytes, topic_text
-from bruce_mp.telemetry.events import DiscardEvent, DuplicateEvent
 from support.examples import examples
 from support.filled_slab import NOW_MS
 

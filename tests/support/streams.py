@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.discards.events import DiscardEvent
 from bruce_mp.discards.reporter import DiscardReporter
 from bruce_mp.discards.settlement import Discards
 from bruce_mp.input.barriers import Barriers
@@ -16,6 +17,7 @@ from bruce_mp.input.spills import Spills
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.kernels import Lanes
+from bruce_mp.pipeline.uncounted_appends import finish_stream_input
 from bruce_mp.protocol.client.barrier import BarrierAnswer, decode_answer
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
@@ -23,8 +25,7 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.slab.topic_shares import TopicShares
-from bruce_mp.telemetry.events import DiscardEvent, decode_events
-from bruce_mp.telemetry.uncounted_appends import finish_stream_input
+from bruce_mp.status.events import decode_events
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from bruce_mp.kernels import Windows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.telemetry.events import News
+    from bruce_mp.status.events import News
 
 __all__ = ["WORKER_ROW", "StreamInput"]
 

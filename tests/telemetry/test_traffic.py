@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from bruce_mp.status.events import decode_events
 from bruce_mp.telemetry import traffic
-from bruce_mp.telemetry.events import TrafficEvent, decode_events, encode_events
+from bruce_mp.telemetry.events import encode_events
 from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, BUCKETS, percentile
-from bruce_mp.telemetry.traffic import TrafficSums
+from bruce_mp.telemetry.traffic import TrafficEvent, TrafficSums
 
 DELAYS = {0: 2, 3: 1}
 

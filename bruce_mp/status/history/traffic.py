@@ -17,7 +17,7 @@ from bruce_mp.telemetry.traffic import MAX_TOPICS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bruce_mp.telemetry.events import TrafficEvent
+    from bruce_mp.telemetry.traffic import TrafficEvent
 
 __all__ = ["TopicTraffic", "TrafficTable"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from bruce_mp.slab.file import Slab
-    from bruce_mp.telemetry.events import CompressionEvent
+    from bruce_mp.telemetry.compression import CompressionEvent
 
 __all__ = ["CompressionPage", "CompressionTable", "TopicCompression", "compression_plain"]
 

@@ -12,9 +12,9 @@ from bruce_mp.status.pages.header import read_header
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from bruce_mp.discards.events import Event
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.pages.discards import Report
-    from bruce_mp.telemetry.events import Event
 
 __all__ = ["Reports"]
 

@@ -14,6 +14,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError, StartError
+from bruce_mp.pipeline.uncounted_appends import finish_stream_input
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import used_heads
 from bruce_mp.slab.file import Geometry, Slab, create, lock
@@ -29,7 +30,6 @@ from bruce_mp.supervisor.slab.backlog import held_messages, plural
 from bruce_mp.supervisor.slab.locks import retry_lock
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.logs import NOTICE
-from bruce_mp.telemetry.uncounted_appends import finish_stream_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

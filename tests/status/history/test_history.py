@@ -15,7 +15,7 @@ from bruce_mp.status.history.broker_history import BrokerHistory, BrokerTraffic
 from bruce_mp.status.history.history import History
 from bruce_mp.status.history.traffic import TopicTraffic, TrafficTable
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.events import TrafficEvent
+from bruce_mp.telemetry.traffic import TrafficEvent
 from support.filled_slab import NOW_MS, FilledSlab
 
 if TYPE_CHECKING:

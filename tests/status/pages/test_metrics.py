@@ -19,8 +19,8 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status.pages import metrics
 from bruce_mp.status.pages.exposition import REST, Family, Sample, bounded, expose
 from bruce_mp.telemetry.broker_status import CONNECTED, BrokerStatus
+from bruce_mp.telemetry.compression import CompressionEvent
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.events import CompressionEvent
 from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, raises_of
 from support.filled_slab import NOW_MS
 

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bruce_mp.discards.events import DiscardEvent
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status.app import SIGHT_LASTS_S
 from bruce_mp.telemetry.broker_status import CONNECTED, BrokerStatus, PausedScope, RouterStatus
+from bruce_mp.telemetry.compression import CompressionEvent
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.events import CompressionEvent, DiscardEvent, TrafficEvent
+from bruce_mp.telemetry.traffic import TrafficEvent
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:

@@ -1,0 +1,59 @@
+"""Events about discards, from a process of the message path for the reports of the status process.
+
+A discard event sums all discards of one kind since the sender's last flush. The slab has the exact counts; an event
+adds details that a counter lacks, such as topics, times and samples. So an event may be lost.
+"""
+
+# No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
+
+import msgspec
+
+from bruce_mp.errors import DiscardReason
+
+__all__ = ["DiscardEvent", "DuplicateEvent", "Event", "SenderEvent"]
+
+
+class DiscardEvent(msgspec.Struct, frozen=True, tag=True):
+    """`count` discarded messages of a topic, with the reason.
+
+    `topic` is empty if it could not be parsed or if there were too many topics. Timestamps are the clients', in ms.
+    `samples` are first bytes, the oldest first. `version` and `api_key` are the unsupported ones. `is_tcp` marks an
+    unclean disconnect of a TCP connection.
+    """
+
+    reason: DiscardReason
+    topic: bytes
+    count: int
+    min_timestamp: int
+    max_timestamp: int
+    samples: tuple[bytes, ...] = ()
+    version: int | None = None
+    api_key: int | None = None
+    is_tcp: bool = False
+
+
+class DuplicateEvent(msgspec.Struct, frozen=True, tag=True):
+    """`count` messages of a topic that were sent again although the broker may have stored them the first time."""
+
+    topic: bytes
+    count: int
+    min_timestamp: int
+    max_timestamp: int
+
+
+class SenderEvent(msgspec.Struct, frozen=True, tag=True):
+    """`count` messages of a local process that were discarded for a reason; `sample` is the start of the last one.
+
+    `command` is the name of the process, or empty after its end.
+    """
+
+    reason: DiscardReason
+    pid: int
+    uid: int
+    command: str
+    count: int
+    sample: bytes
+
+
+Event = DiscardEvent | DuplicateEvent | SenderEvent
+"""Events that discard reports consist of."""
