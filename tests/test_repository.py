@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from configparser import ConfigParser
@@ -13,7 +14,7 @@ from typing import Final
 import pytest
 
 import bruce_mp
-from support.source_tree import cycles, imports
+from support.source_tree import classes, cycles, importers, imports, modules
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -30,6 +31,13 @@ MACHINE_PATHS: Final = (
     r"/home/[a-z]",  # not-a-path
 )
 """Places that exist on one developer's machine only."""
+
+
+PENDING: Final = ("bruce_mp.kernels", "bruce_mp.router")
+"""Packages to which the rules about small modules and package heads do not apply yet."""
+SMALL_LINES: Final = 60
+GIVEN_NAMES: Final = ("bruce_mp.devbroker.", "bruce_mp.spark.")
+"""Packages in which Kafka or Spark may give a class its name."""
 
 
 @cache
@@ -140,3 +148,35 @@ def test_no_modules_import_each_other() -> None:
 def test_a_cycle_of_imports_is_found() -> None:
     graph = {name: frozenset(targets) for name, targets in {"a": "bc", "b": "c", "c": "b", "d": "a"}.items()}
     assert cycles(graph) == [["b", "c"]]
+
+
+def is_pending(name: str) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in PENDING)
+
+
+def package_of(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def test_a_small_module_of_one_user_states_its_reason() -> None:
+    unexplained = [
+        module.name
+        for module in modules().values()
+        if not module.is_package and not is_pending(module.name)
+        if len(module.text.splitlines()) < SMALL_LINES
+        if len(importers(module.name) - {package_of(module.name)}) == len(importers(module.name)) == 1
+        if not re.search(r"^Separate because ", ast.get_docstring(module.tree) or "", re.MULTILINE)
+    ]
+    assert not unexplained, "join each of these modules with its user, or state the reason in its head"
+
+
+def test_a_package_says_in_its_head_what_it_holds() -> None:
+    packages = [module for module in modules().values() if module.is_package and not is_pending(module.name)]
+    assert len(packages) > 20
+    assert not [module.name for module in packages if not ast.get_docstring(module.tree)]
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    ours = {name: [each for each in places if not each.startswith(GIVEN_NAMES)] for name, places in classes().items()}
+    assert len(ours) > 500
+    assert not {name: places for name, places in ours.items() if len(places) > 1}

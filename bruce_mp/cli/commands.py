@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import os
+import select
+import signal
 import sys
-from contextlib import nullcontext
-from signal import SIGINT
+from contextlib import contextmanager, nullcontext
+from signal import SIGINT, SIGPIPE, Signals
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from bruce_mp.cli.early_signals import held_back
-from bruce_mp.cli.output import while_read
 from bruce_mp.errors import BruceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TextIO
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "HELD_BACK", "UNREAD", "held_back", "main", "while_read"]
 
 
 class Command(NamedTuple):
@@ -68,3 +70,69 @@ def _obey(arguments: Sequence[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 128 + SIGINT
+
+
+# --- signals before the daemon handles them --------------------------------------------------------------------------
+
+HELD_BACK: Final = (Signals.SIGHUP, Signals.SIGUSR1, Signals.SIGUSR2)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Block the signals during the block, and restore the signal mask at its end.
+
+    A service manager or a log rotation may send signals right after a start, and their default action would end the
+    process. The command blocks them before it imports the supervisor, and the supervisor's `SignalPipe` receives them
+    later. SIGTERM and SIGINT are not blocked: they end a daemon at once while it starts or waits for a lock. Signals
+    that arrive before the interpreter runs, in the first few hundredths of a second, cannot be blocked.
+
+    Pending signals are discarded at the end: the start has failed by then, and its exit status reports the failure.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    try:
+        yield
+    finally:
+        while signal.sigtimedwait(HELD_BACK, 0):
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# --- a closed standard output ----------------------------------------------------------------------------------------
+
+UNREAD: Final = 128 + SIGPIPE
+"""Exit status that a shell reports for SIGPIPE."""
+
+
+def while_read(command: Callable[[], int]) -> int:
+    """Run a command, flush its output, and return its exit status, or UNREAD if the reader of the output is gone.
+
+    A command ends quietly when its output is closed, as in `bruce status | head -1`. SIGPIPE itself stays ignored, as
+    the interpreter sets it: a broken connection must not end a daemon, or a client that would reconnect. A
+    BrokenPipeError of another connection propagates.
+    """
+    try:
+        try:
+            return command()
+        finally:
+            if sys.stdout is not None:  # None if the descriptor is closed
+                sys.stdout.flush()
+    except BrokenPipeError:
+        unread = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _has_lost_reader(stream)]
+        if not unread:
+            raise
+        _forget(unread)
+        return UNREAD
+
+
+def _has_lost_reader(stream: TextIO) -> bool:
+    poll = select.poll()
+    poll.register(stream.fileno(), 0)
+    return any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0))
+
+
+def _forget(streams: list[TextIO]) -> None:
+    """Redirect the streams to /dev/null, because the interpreter flushes them at exit and would fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

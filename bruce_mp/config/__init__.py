@@ -1,0 +1,1 @@
+"""The configuration: its settings, their checks, and the file."""

@@ -1,0 +1,1 @@
+"""Send the messages of one broker's partitions in record batches, and settle them by its responses."""

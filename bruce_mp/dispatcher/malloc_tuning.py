@@ -2,6 +2,8 @@
 
 glibc maps an allocation of a batch's size separately and unmaps it when it is freed.  Each batch would then fault all
 its pages again, which costs more than filling them.
+
+Separate because no other module of the dispatcher calls the C library.
 """
 
 from __future__ import annotations

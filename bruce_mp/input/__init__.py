@@ -1,0 +1,1 @@
+"""Receive messages from datagram sockets and stream connections, and store them in the slab."""

@@ -4,6 +4,8 @@ A wake-up costs more CPU than receiving a message.  While messages come fast, th
 several.  Clients' messages wait in the kernel during that time, so the sleep has limits.  The expected messages must
 not fill the queue, nor the send buffer of a client, where a message counts until it is received.  No message may be
 noticeably later.  A client that reduces its buffer a lot blocks, or gets EAGAIN, sooner than without naps.
+
+Separate because the limits depend on the machine and the configuration, not on the process that sleeps.
 """
 
 from __future__ import annotations

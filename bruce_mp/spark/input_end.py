@@ -4,6 +4,8 @@ When a task's input fails in the JVM, or the task is killed, Spark closes the Ar
 it had ended.  A sink that trusted this would complete its attempt with a part of the rows.  After a complete stream
 Spark writes a mark; after a failed one the worker's connection ends.  This module only peeks at the mark, because the
 worker reads it later.
+
+Separate because it depends on internals of PySpark, and the data source only on its interface.
 """
 
 from __future__ import annotations

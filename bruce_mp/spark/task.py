@@ -13,21 +13,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.spark.channel import Channel
-from bruce_mp.spark.dead_letters import DeadLetters
 from bruce_mp.spark.encode import LONGEST_HEADERS, MessageEncoder, Rows, lengths
 from bruce_mp.spark.errors import RowError, TaskError
 from bruce_mp.spark.ledger import MINUTE_MS, Sent, TaskAttempt
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
-from bruce_mp.spark.pace import TaskRate
+from bruce_mp.spark.storage import open_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from types import TracebackType
+    from typing import Self
 
-__all__ = ["run_task"]
+    from bruce_mp.spark.ledger import TaskAttempt
+
+__all__ = ["DeadLetters", "TaskRate", "run_task"]
 
 _SLICE_BYTES: Final = 4 << 20
 """Bytes of rows in one send: large for few system calls, small for little memory."""
@@ -202,3 +206,74 @@ def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[s
 
 def _listed(reasons: dict[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(reasons.items())) or "none"
+
+
+# --- dead letters ----------------------------------------------------------------------------------------------------
+
+
+class DeadLetters:
+    """The rows of one attempt that cannot be messages, in a Parquet file below `uri`; without one, none are kept."""
+
+    def __init__(self, uri: str | None, attempt: TaskAttempt) -> None:
+        self._uri = uri
+        self._attempt = attempt
+        self._writer: pq.ParquetWriter | None = None
+        self.count = 0
+
+    @property
+    def wanted(self) -> bool:
+        return self._uri is not None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def write(self, rows: pa.RecordBatch, reasons: list[str]) -> None:
+        """Append `rows` unchanged, with two more columns: `reason` and `writer`."""
+        writers = pa.array([self._attempt.writer] * rows.num_rows)
+        table = pa.Table.from_batches([rows])
+        table = table.append_column("reason", pa.array(reasons)).append_column("writer", writers)
+        if self._writer is None:
+            self._writer = self._open(table.schema)
+        self._writer.write_table(table)
+        self.count += rows.num_rows
+
+    def _open(self, schema: pa.Schema) -> pq.ParquetWriter:
+        system, root = open_directory(self._uri or "")
+        name = self._attempt.writer.replace("/", "-")
+        return pq.ParquetWriter(f"{root}/{name}.parquet", schema, filesystem=system)
+
+
+# --- pace ------------------------------------------------------------------------------------------------------------
+
+_BURSTS_PER_SECOND: Final = 10
+_NO_LIMIT: Final = 2**31
+
+
+class TaskRate:
+    """A limit on records per second: `wait(n)` returns when n more may be sent, at once without a rate.
+
+    No burst follows other work of the task: each wait counts from the last one.
+    """
+
+    def __init__(self, per_second: int | None) -> None:
+        self._per_second = per_second
+        self._free_at = time.monotonic()
+
+    @property
+    def burst(self) -> int:
+        """Return the most records to send together."""
+        return _NO_LIMIT if self._per_second is None else max(1, self._per_second // _BURSTS_PER_SECOND)
+
+    def wait(self, records: int) -> None:
+        """Sleep until `records` may be sent."""
+        if self._per_second is None:
+            return
+        now = time.monotonic()
+        time.sleep(max(0.0, self._free_at - now))
+        self._free_at = max(self._free_at, now) + records / self._per_second

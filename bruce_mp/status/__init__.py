@@ -1,0 +1,1 @@
+"""Serve the status pages, and write the reports and files of the daemon."""

@@ -1,4 +1,7 @@
-"""Decode the events that processes report: sums of discards, compression and traffic, and broker status."""
+"""Decode the events that processes report: sums of discards, compression and traffic, and broker status.
+
+Separate because the tests of all senders decode their events with it.
+"""
 
 from __future__ import annotations
 

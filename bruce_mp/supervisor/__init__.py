@@ -1,0 +1,1 @@
+"""Start, watch, reload, upgrade and stop the daemon's processes."""

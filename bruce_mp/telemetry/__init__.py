@@ -1,0 +1,1 @@
+"""Counters, books, logs, latencies, and what processes report to the status process."""

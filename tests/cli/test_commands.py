@@ -108,7 +108,7 @@ def test_without_standard_output_it_does_its_work() -> None:
 
 @pytest.mark.process
 def test_a_connection_that_breaks_is_not_taken_for_the_output() -> None:
-    script = "from bruce_mp.cli.output import while_read\ndef breaks(): raise BrokenPipeError\nwhile_read(breaks)"
+    script = "from bruce_mp.cli.commands import while_read\ndef breaks(): raise BrokenPipeError\nwhile_read(breaks)"
     ended = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, check=False)
     assert ended.returncode == 1
     assert ended.stderr.endswith(b"BrokenPipeError\n")

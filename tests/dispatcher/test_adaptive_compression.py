@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.dispatcher.adaptive_compression import (
+from bruce_mp.dispatcher.compression import (
     BAD_IN_A_ROW,
     FIRST_REST,
     LONGEST_REST,

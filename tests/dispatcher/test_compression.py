@@ -10,8 +10,7 @@ import pytest
 
 from bruce_mp.config.sections import Compression, CompressionConfig
 from bruce_mp.dispatcher import compression
-from bruce_mp.dispatcher.adaptive_compression import BAD_IN_A_ROW, FIRST_REST
-from bruce_mp.dispatcher.compression import Compressor
+from bruce_mp.dispatcher.compression import BAD_IN_A_ROW, FIRST_REST, Compressor
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
 from bruce_mp.protocol.kafka.compression import Codec, decompress

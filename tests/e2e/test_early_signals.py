@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.cli import main
-from bruce_mp.cli.early_signals import HELD_BACK
+from bruce_mp.cli.commands import HELD_BACK
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.supervisor.upgrade.upgrade_note import Stage, read_note

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["Module", "cycles", "imports", "modules"]
+__all__ = ["Module", "classes", "cycles", "importers", "imports", "modules"]
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -66,6 +66,21 @@ def _named(node: ast.AST) -> list[str]:
         case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"), args=[first, *_]):
             return [first.value] if isinstance(first, ast.Constant) and isinstance(first.value, str) else []
     return []
+
+
+def importers(name: str) -> set[str]:
+    """Return the modules that import a module."""
+    return {each for each, targets in imports().items() if name in targets}
+
+
+def classes() -> Mapping[str, list[str]]:
+    """Return the modules that define each class, by the class's name; a module occurs once for each definition."""
+    found: dict[str, list[str]] = {}
+    for module in modules().values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(module.name)
+    return found
 
 
 def cycles(graph: Mapping[str, frozenset[str]]) -> list[list[str]]:

@@ -2,6 +2,8 @@
 
 The reader checks a frame's size before it waits for the content, so the first four bytes expose a peer that does not
 speak Kafka.
+
+Separate because a frame is found without the connection's state, requests or versions.
 """
 
 from __future__ import annotations

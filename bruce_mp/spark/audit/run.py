@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.spark.audit.books import CELL, discard_lines, fill_books, read_ledger
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
 from bruce_mp.spark.audit.messages import read_topics
-from bruce_mp.spark.audit.problems import find_problems, no_problems
+from bruce_mp.spark.audit.ranges import expressions, merged
 from bruce_mp.spark.audit.report import AuditVerdict, summarised, write_report
 from bruce_mp.spark.audit.tables import empty
 from bruce_mp.spark.pipelines.discards import discard_table
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Audit", "audit", "compare", "land"]
+    from bruce_mp.spark.audit.books import AuditBooks
+
+__all__ = ["Audit", "audit", "compare", "find_problems", "land", "no_problems"]
 
 _SMALL_BYTES: Final = 16 << 20
 """Size limit of facts for the small settings; about 100 million messages that were sent in one piece."""
@@ -113,3 +115,35 @@ def _written(table: DataFrame, plan: Audit, name: str) -> DataFrame:
     place = f"{absolute(plan.output)}/{name}"
     table.coalesce(1).write.format(plan.table_format).mode("overwrite").save(place)
     return table.sparkSession.read.format(plan.table_format).load(place)
+
+
+# --- the problems ----------------------------------------------------------------------------------------------------
+
+_COLUMNS: Final = "problem string, writer string, first long, last long"
+
+
+def find_problems(books: AuditBooks, ledger: DataFrame) -> DataFrame:
+    """Return problem, writer, first and last.
+
+    Discarded messages are among the missing, because reports of discards contain no sequence numbers.
+    """
+    holes = _holes(books.came, ledger).selectExpr("'missing' as problem", "writer", "first", "last")
+    twice = books.doubled.selectExpr("'doubled' as problem", "writer", "first", "last")
+    late = books.late.selectExpr("'out of order' as problem", "writer", "number as first", "number as last")
+    return merged(holes.unionByName(twice).unionByName(late), ["problem", "writer"])
+
+
+def no_problems(ledger: DataFrame) -> DataFrame:
+    """Return the table of problems without rows."""
+    return empty(ledger.sparkSession, _COLUMNS)
+
+
+def _holes(came: DataFrame, ledger: DataFrame) -> DataFrame:
+    """Return writer, first and last of the used numbers that did not arrive."""
+    used = ledger.where("stamped").groupBy("writer").agg(*expressions("max(attempt_rows) as used"))
+    between = came.join(used, "writer").selectExpr("writer", "top + 1 as first", "least(first, used) - 1 as last")
+    highest = came.groupBy("writer").agg(*expressions("max(last) as highest"))
+    behind = used.join(highest, "writer", "left").selectExpr(
+        "writer", "coalesce(highest, -1L) + 1 as first", "used - 1 as last"
+    )
+    return between.unionByName(behind).where("first <= last")

@@ -1,0 +1,1 @@
+"""Spark jobs beside the sink: backfill, replay, fleet statistics and discard tables."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.telemetry.compression import CompressionEvent
 
-__all__ = ["CompressionPage", "CompressionTable", "TopicCompression", "compression_plain"]
+__all__ = [
+    "CompressionPage",
+    "CompressionSummary",
+    "CompressionTable",
+    "TopicCompression",
+    "compression_plain",
+    "read_compression_summary",
+]
 
 
 class TopicCompression(msgspec.Struct, frozen=True):
@@ -88,3 +95,40 @@ def _line(row: TopicCompression) -> str:
     batches = f"tried: {row.tried:10}  kept: {row.kept:10}  skipped: {row.skipped:10}"
     gain = f"bytes: {row.plain_bytes:14} -> {row.packed_bytes:14} ({row.percent:5.1f} %)  cpu ms: {row.cpu_ms:12.1f}"
     return f"{batches}  {gain}  codec: {row.codec:6}  topic: {bracketed(row.topic)}"
+
+
+# --- the dashboard's summary -----------------------------------------------------------------------------------------
+
+MOST_TOPICS: Final = 20
+
+
+class CompressionSummary(msgspec.Struct, frozen=True):
+    """Lines as on `/compression`: sums by codec without a topic, and the largest of `topic_count` topics."""
+
+    codecs: list[TopicCompression]
+    topics: list[TopicCompression]
+    topic_count: int
+
+
+def read_compression_summary(page: CompressionPage) -> CompressionSummary:
+    """Summarize the `/compression` page."""
+    rows = sorted(page.topics, key=lambda row: -row.plain_bytes)
+    codecs = sorted({row.codec for row in rows})
+    sums = [_sum(codec, [row for row in rows if row.codec == codec]) for codec in codecs]
+    return CompressionSummary(sums, rows[:MOST_TOPICS], len(rows))
+
+
+def _sum(codec: str, rows: Iterable[TopicCompression]) -> TopicCompression:
+    rows = list(rows)
+    plain, packed = sum(row.plain_bytes for row in rows), sum(row.packed_bytes for row in rows)
+    return TopicCompression(
+        "",
+        codec,
+        sum(row.tried for row in rows),
+        sum(row.kept for row in rows),
+        sum(row.skipped for row in rows),
+        plain,
+        packed,
+        round(100 * packed / plain, 1) if plain else 100.0,
+        round(sum(row.cpu_ms for row in rows), 1),
+    )

@@ -1,7 +1,7 @@
 """The page `/counters`: every counter of the daemon, summed over its processes.
 
 The page lists zero counters too. Its names stay the same within a version, because monitors compare two readings name
-by name.
+by name. The monitors of the old daemons also read names that are derived here from other counters, or are always 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE
 from bruce_mp.slab import layout as lay
 from bruce_mp.status.pages.header import Page, header_lines, read_header
-from bruce_mp.status.pages.legacy_counters import DERIVED, NEVER
 from bruce_mp.status.pages.processes import row_name
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, bucket_name
@@ -24,7 +23,46 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["CounterLine", "CountersPage", "counters_plain", "read_counters"]
+__all__ = ["DERIVED", "NEVER", "CounterLine", "CountersPage", "counters_plain", "read_counters"]
+
+DERIVED: Final[Mapping[str, tuple[int, ...]]] = {
+    "MsgCreate": (Counter.MsgReceived,),
+    "MsgDestroy": (Counter.MsgDelivered, *map(discarded, DiscardReason)),
+    "MsgUnprocessedDestroy": (discarded(DiscardReason.BUG),),
+    "RouteSingleAnyPartitionMsg": (Counter.RouteAnyPartitionMsg,),
+    "RouteSinglePartitionKeyMsg": (Counter.RoutePartitionKeyMsg,),
+    "TopicHasNoAvailablePartitions": (Counter.DiscardNoAvailablePartition,),
+    "RefreshMetadataSuccess": (Counter.MetadataChangedOnRefresh, Counter.MetadataUnchangedOnRefresh),
+    "MetadataUpdated": (Counter.MetadataChangedOnRefresh,),
+}
+"""The counters that add up to the value of each name."""
+
+_METADATA_FAULTS: Final = (
+    *("NegativeBrokerCount", "NegativeBrokerNodeId", "BadBrokerHostLen", "BadBrokerPort", "NegativeTopicCount"),
+    *("BadTopicNameLen", "NegativePartitionCount", "NegativePartitionId", "InvalidLeaderNodeId"),
+    *("NegativePartitionReplicaCount", "NegativeReplicaNodeId", "NegativePartitionCaughtUpReplicaCount"),
+    "NegativeCaughtUpReplicaNodeId",
+)
+
+NEVER: Final = (
+    *(f"MetadataResponse{fault}" for fault in _METADATA_FAULTS),
+    *("ShortMetadataResponse", "BadMetadataResponseSize", "BadKafkaResponseSize", "BadProduceResponseSize"),
+    *("MetadataHasEmptyBrokerList", "MetadataSanityCheckFail", "CorrelationIdMismatch"),
+    *("ProduceResponseBadPartitionCount", "ProduceResponseBadTopicNameLength", "ProduceResponseBadTopicCount"),
+    *("ProduceResponseUnexpectedTopic", "ProduceResponseUnexpectedPartition"),
+    *("ProduceResponseShortPartitionList", "ProduceResponseShortTopicList"),
+    *("SendMetadataRequestFail", "SendMetadataRequestLostTcpConnection"),
+    *("StreamClientWorkerStdException", "StreamClientWorkerUnknownException"),
+    *("BugDispatchBatchOutOfRangeIndex", "BugDispatchMsgOutOfRangeIndex", "BugGetAckWaitQueueOutOfRangeIndex"),
+    *("BugAllTopicsEmpty", "BugMsgListMultipleTopics", "BugMsgSetEmpty", "BugMultiPartitionGroupEmpty"),
+    *("BugProduceRequestEmpty", "ConnectorTruncateLongTimeout"),
+    *("MongooseUrlDecodeError", "MongooseUnknownException"),
+)
+"""Names that are always 0.
+
+The fault cannot occur, or another counter (BadMetadataResponse, BadProduceResponse) counts it.
+"""
+
 
 _OLD_NAMES: Final = {
     -1: "AckErrorUnknown",

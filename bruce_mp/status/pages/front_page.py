@@ -2,6 +2,8 @@
 
 The page takes all its data from `/overview`. Its script inserts data as text, so the browser never interprets client
 data as markup. The page requests nothing from other hosts.
+
+Separate because each page has its own module.
 """
 
 from __future__ import annotations

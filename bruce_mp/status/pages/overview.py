@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bruce_mp.status.pages.brokers import BrokerLine, Paused, read_brokers, slots_of
-from bruce_mp.status.pages.compression_summary import CompressionSummary, read_compression_summary
+from bruce_mp.status.pages.compression import CompressionSummary, read_compression_summary
 from bruce_mp.status.pages.discard_summary import DiscardSummary, read_discard_summary
 from bruce_mp.status.pages.header import Page
 from bruce_mp.status.pages.health import judge

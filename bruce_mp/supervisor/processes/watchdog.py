@@ -4,6 +4,8 @@ Killing a process loses nothing, while a hung one blocks a broker's partitions o
 machine must not count: if the supervisor itself was stopped, the measurement starts again.
 
 Times are in seconds of a monotonic clock.
+
+Separate because it is pure: it compares heartbeats with the time, and knows no process.
 """
 
 from __future__ import annotations

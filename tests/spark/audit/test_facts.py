@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from bruce_mp.spark.audit.books import late_messages
 from bruce_mp.spark.audit.facts import SCHEMA, exploded, facts_of, percentiles
-from bruce_mp.spark.audit.order import late_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
