@@ -23,7 +23,8 @@ from bruce_mp.protocol.kafka.connection_events import (
     Send,
 )
 from bruce_mp.protocol.kafka.kafka_types import PartitionData
-from bruce_mp.protocol.kafka.record_batch import KafkaRecord, Producer, batch_header, encode_records
+from bruce_mp.protocol.kafka.record_batch import Producer, batch_header
+from support.record_batches import KafkaRecord, encode_records
 
 if TYPE_CHECKING:
     from pathlib import Path

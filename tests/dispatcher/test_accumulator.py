@@ -11,10 +11,10 @@ from bruce_mp.config.sections import BatchLimits
 from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
 from bruce_mp.dispatcher.accumulator import Accumulator
 from bruce_mp.kernels import ProcessRow, read_headers
-from bruce_mp.protocol.kafka.record_batch import KafkaRecord
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.counters import Counter
 from support.put_records import put_records
+from support.record_batches import KafkaRecord
 from support.slabs import DISPATCHER_ROW, SMALL, Input, datagram, new_slab
 
 if TYPE_CHECKING:

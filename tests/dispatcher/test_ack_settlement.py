@@ -14,7 +14,6 @@ from bruce_mp.dispatcher import ack_settlement
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.ipc.frames import EVERYTHING, FrameKind, Parcel
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck
-from bruce_mp.protocol.kafka.record_batch import KafkaRecord
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState, state_word
@@ -26,6 +25,7 @@ from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.latency_histogram import read_delays
 from support.crash_images import crash_images
 from support.put_records import put_records
+from support.record_batches import KafkaRecord
 from support.slabs import DISPATCHER_ROW, new_slab
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from bruce_mp.dispatcher.encode import BatchEncoder
 from bruce_mp.errors import SlabError
 from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
 from bruce_mp.protocol.kafka.kafka_types import PartitionData
-from bruce_mp.protocol.kafka.record_batch import KafkaRecord
 from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter
 from support.put_records import put_records
+from support.record_batches import KafkaRecord
 from support.slabs import DISPATCHER_ROW, new_slab
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from bruce_mp.discards.reporter import DiscardReporter
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.ipc.frames import FrameKind, Parcel
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck
-from bruce_mp.protocol.kafka.record_batch import KafkaRecord
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.producer_id import store_producer
@@ -21,6 +20,7 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.books import read_books
 from support.put_records import put_records
+from support.record_batches import KafkaRecord
 from support.slabs import DISPATCHER_ROW, new_slab
 
 if TYPE_CHECKING:

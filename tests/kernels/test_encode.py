@@ -11,12 +11,13 @@ from kafka.record.memory_records import MemoryRecords
 
 from bruce_mp.errors import LocalProtocolError, SlabError
 from bruce_mp.kernels import encode, record_batch
-from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER, KafkaRecord, Producer, encode_records, read_batches
+from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER, Producer
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
 from support.headers import header_lists
 from support.put_records import put_records
+from support.record_batches import KafkaRecord, encode_records, read_batches
 from support.slabs import new_slab
 from support.whole_batch import whole_batch
 

@@ -14,11 +14,11 @@ from bruce_mp.errors import SlabError
 from bruce_mp.kernels import encode_message_set
 from bruce_mp.protocol.kafka.compression import Codec, compress
 from bruce_mp.protocol.kafka.message_set import MessageFormat, wrap_set
-from bruce_mp.protocol.kafka.record_batch import KafkaRecord
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
 from support.put_records import put_records
+from support.record_batches import KafkaRecord
 from support.slabs import new_slab
 
 ROOMY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=16, landing_slot_size=64)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bruce_mp.ipc.control_messages import DebugTopics
 from bruce_mp.pipeline.msg_debug import WireTap
-from bruce_mp.protocol.kafka.record_batch import KafkaRecord
 from bruce_mp.telemetry.message_copies import Copies, Target, decode_copies
 from support.put_records import put_records
+from support.record_batches import KafkaRecord
 from support.slabs import new_slab
 
 

@@ -22,7 +22,8 @@ from bruce_mp.protocol.kafka.connection_events import (
     SentRequest,
 )
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck, PartitionData
-from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER, KafkaRecord, Producer, encode_records
+from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER, Producer
+from support.record_batches import KafkaRecord, encode_records
 from support.whole_batch import whole_batch
 
 if TYPE_CHECKING:

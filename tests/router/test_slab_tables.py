@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bruce_mp.kernels import set_state
-from bruce_mp.protocol.kafka.record_batch import KafkaRecord
 from bruce_mp.router.slab_tables import EVERY_MS, SlabTables
 from bruce_mp.slab.layout import RunState
 from support.put_records import put_records
+from support.record_batches import KafkaRecord
 from support.slabs import SMALL, new_slab
 
 NAMES = [b"t%d" % number for number in range(1, SMALL.topics)]

@@ -12,9 +12,9 @@ from bruce_mp.slab.handover_tickets import HandoverTickets
 from support.slabs import INPUT_ROW
 
 if TYPE_CHECKING:
-    from bruce_mp.protocol.kafka.record_batch import KafkaRecord
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
+    from support.record_batches import KafkaRecord
 
 
 def put_records(slab: Slab, runs: list[list[KafkaRecord]], topic: int = 1) -> list[Segment]:

@@ -13,18 +13,17 @@ from kafka.record.memory_records import MemoryRecords
 
 from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
 from bruce_mp.protocol.kafka.compression import Codec, compress
-from bruce_mp.protocol.kafka.record_batch import (
-    HEADER_BYTES,
-    NO_PRODUCER,
+from bruce_mp.protocol.kafka.record_batch import HEADER_BYTES, NO_PRODUCER, Producer
+from bruce_mp.protocol.kafka.varints import encode_varint, wrap_int64
+from support.examples import examples
+from support.record_batches import (
     KafkaRecord,
-    Producer,
     RecordBatch,
+    VarintReader,
     advance_sequence,
     encode_records,
     read_batches,
 )
-from bruce_mp.protocol.kafka.varints import VarintReader, encode_varint, wrap_int64
-from support.examples import examples
 from support.whole_batch import whole_batch
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

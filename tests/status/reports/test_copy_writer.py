@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bruce_mp.discards.file_line import DiscardLine, LineEvent, parse_line
+from bruce_mp.discards.file_line import DiscardLine, LineEvent
 from bruce_mp.status.reports.copy_writer import WAITING_BYTES, CopyWriter, DiscardFile
 from bruce_mp.status.reports.rolling_file import FileTroubleError, RollingFile
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Copy, Target
+from support.discard_lines import parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
