@@ -74,7 +74,7 @@ class ConnectionStatus:
 
     def publish(self, requests_in_flight: int, troubles: tuple[PartitionError, ...]) -> None:
         """Send a report to the status process; a lost report is replaced a second later."""
-        standing = BrokerStatus(
+        status = BrokerStatus(
             self._slot,
             self._broker.node,
             self._broker.host,
@@ -89,4 +89,4 @@ class ConnectionStatus:
             self._needs_operator,
             self._certificate_ends_s,
         )
-        self._sender.send_bytes(encode_events([standing]))
+        self._sender.send_bytes(encode_events([status]))

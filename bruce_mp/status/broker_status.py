@@ -39,17 +39,17 @@ class BrokerStatusStore:
         self._router: tuple[int, RouterStatus] | None = None
         self._reasons: dict[tuple[bytes, int], str] = {}
 
-    def record(self, standings: Iterable[BrokerStatus | RouterStatus], now_ms: int) -> None:
+    def record(self, reports: Iterable[BrokerStatus | RouterStatus], now_ms: int) -> None:
         """Store reports as of `now_ms`."""
         with self._lock:
-            for standing in standings:
-                if isinstance(standing, RouterStatus):
-                    self._router = (now_ms, standing)
+            for status in reports:
+                if isinstance(status, RouterStatus):
+                    self._router = (now_ms, status)
                 else:
-                    self._brokers[standing.slot] = (now_ms, standing)
-                    self._note_reasons(standing.troubles)
+                    self._brokers[status.slot] = (now_ms, status)
+                    self._record_reasons(status.troubles)
 
-    def _note_reasons(self, troubles: Iterable[PartitionError]) -> None:
+    def _record_reasons(self, troubles: Iterable[PartitionError]) -> None:
         for trouble in troubles:
             self._reasons[trouble.topic, trouble.partition] = trouble.error
         while len(self._reasons) > MOST_REASONS:
@@ -58,7 +58,7 @@ class BrokerStatusStore:
     def latest(self, now_ms: int) -> ClusterReport:
         """Return the reports that are younger than `STALE_MS`."""
         with self._lock:
-            brokers = {slot: said for slot, (at_ms, said) in self._brokers.items() if now_ms - at_ms < STALE_MS}
+            brokers = {slot: status for slot, (at_ms, status) in self._brokers.items() if now_ms - at_ms < STALE_MS}
             router = self._router
             fresh = router is not None and now_ms - router[0] < STALE_MS
             return ClusterReport(brokers, router[1] if router is not None and fresh else None, dict(self._reasons))

@@ -2,6 +2,9 @@
 
 It covers connections, pauses and their reasons, but no counts of waiting messages: the status process takes these from
 the slab. Times are in ms since the epoch.
+
+`dispatcher.connection_status` and `router.cluster_status` publish it, `status.broker_status` keeps the latest reports,
+and the page `/brokers` shows them.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.

@@ -120,7 +120,7 @@ class _BrokerHeld:
 
 
 def read_brokers(
-    slab: Slab, heard: ClusterReport, groups: Iterable[HeldGroup], now_ms: int, steady_now_ms: int
+    slab: Slab, cluster: ClusterReport, groups: Iterable[HeldGroup], now_ms: int, steady_now_ms: int
 ) -> BrokersPage:
     """Build the page from a slab snapshot.
 
@@ -128,29 +128,29 @@ def read_brokers(
     """
     held = _count_held(groups)
     slots = dict(slots_of(slab))
-    known = dict(_known(heard))
+    known = dict(_known(cluster))
     lines = [BrokerLine(node, address) for node, address in known.items() if node not in slots]
     for node, slot in slots.items():
         line = _line(slab, node, known.get(node, ""), slot, held=held.get(slot, _BrokerHeld()), now_ms=steady_now_ms)
-        said = heard.brokers.get(slot)
-        lines.append(line if said is None or said.node != node else _with_standing(line, said))
-    router = heard.router
+        status = cluster.brokers.get(slot)
+        lines.append(line if status is None or status.node != node else _with_status(line, status))
+    router = cluster.router
     return BrokersPage(
         **read_header(slab, now_ms),
         metadata_failing_since=_seconds(router.failing_since_ms) if router else None,
         metadata_error=router.error if router else "",
         brokers=sorted(lines, key=lambda line: line.node),
-        paused=[_paused(scope, heard, slots) for scope in router.paused] if router else [],
+        paused=[_paused(scope, cluster, slots) for scope in router.paused] if router else [],
         paused_count=router.paused_count if router else 0,
     )
 
 
-def _known(heard: ClusterReport) -> Iterator[tuple[int, str]]:
+def _known(cluster: ClusterReport) -> Iterator[tuple[int, str]]:
     """Yield (node, address) for each broker that a dispatcher or the router reported."""
-    for said in heard.brokers.values():
-        yield said.node, f"{said.host}:{said.port}"
-    if heard.router is not None:
-        for node, host, port in heard.router.brokers:
+    for status in cluster.brokers.values():
+        yield status.node, f"{status.host}:{status.port}"
+    if cluster.router is not None:
+        for node, host, port in cluster.router.brokers:
             yield node, f"{host}:{port}"
 
 
@@ -187,17 +187,18 @@ def _retries(slab: Slab, slot: int) -> int:
     return sum(slab.longs[start + counter] for counter in _RETRIES)
 
 
-def _with_standing(line: BrokerLine, said: BrokerStatus) -> BrokerLine:
+def _with_status(line: BrokerLine, status: BrokerStatus) -> BrokerLine:
     return msgspec.structs.replace(
         line,
-        connection=said.connection,
-        connection_since=_seconds(said.since_ms),
-        delivery=_DELIVERY[said.exactly_once],
-        requests_in_flight=said.requests_in_flight,
-        last_error=said.last_error,
-        last_error_at=_seconds(said.last_error_ms) if said.last_error_ms else None,
+        connection=status.connection,
+        connection_since=_seconds(status.since_ms),
+        delivery=_DELIVERY[status.exactly_once],
+        requests_in_flight=status.requests_in_flight,
+        last_error=status.last_error,
+        last_error_at=_seconds(status.last_error_ms) if status.last_error_ms else None,
         troubles=[
-            Trouble(topic_text(each.topic), each.partition, each.error, each.since_ms // 1000) for each in said.troubles
+            Trouble(topic_text(each.topic), each.partition, each.error, each.since_ms // 1000)
+            for each in status.troubles
         ],
     )
 
@@ -206,16 +207,16 @@ def _seconds(ms: int | None) -> int | None:
     return None if ms is None else ms // 1000
 
 
-def _paused(scope: PausedScope, heard: ClusterReport, slots: dict[int, int]) -> Paused:
+def _paused(scope: PausedScope, cluster: ClusterReport, slots: dict[int, int]) -> Paused:
     since = scope.since_ms // 1000
     if scope.topic and scope.state == NO_LEADER:
         return Paused(_place(scope), scope.state, since, _NO_LEADER)
     if scope.topic:
-        reason = heard.reasons.get((scope.topic, scope.partition), "its leader moved, or its broker is paused")
+        reason = cluster.reasons.get((scope.topic, scope.partition), "its leader moved, or its broker is paused")
         return Paused(_place(scope), scope.state, since, reason)
     node = next((node for node, slot in slots.items() if slot == scope.slot), -1)
-    said = heard.brokers.get(scope.slot) if scope.slot is not None else None
-    return Paused(f"broker {node}", scope.state, since, (said and said.last_error) or UNKNOWN)
+    status = cluster.brokers.get(scope.slot) if scope.slot is not None else None
+    return Paused(f"broker {node}", scope.state, since, (status and status.last_error) or UNKNOWN)
 
 
 def _place(scope: PausedScope) -> str:

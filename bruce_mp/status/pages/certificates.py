@@ -59,11 +59,11 @@ class CertificatesPage(Page, frozen=True, kw_only=True):
     certificates: list[CertificateLine]
 
 
-def look_at(tls: Tls, heard: ClusterReport) -> list[CertificateLine]:
+def look_at(tls: Tls, cluster: ClusterReport) -> list[CertificateLine]:
     """List all certificates. A file of authorities counts with the earliest expiry in it."""
     if not tls.enable:
         return []
-    return [*_files(tls), *_brokers(heard)]
+    return [*_files(tls), *_brokers(cluster)]
 
 
 def _files(tls: Tls) -> Iterator[CertificateLine]:
@@ -86,11 +86,11 @@ def _line(whose: str, file: str) -> CertificateLine:
     return CertificateLine(whose, file, int(min(ends)))
 
 
-def _brokers(heard: ClusterReport) -> Iterator[CertificateLine]:
-    for said in sorted(heard.brokers.values(), key=lambda said: said.node):
-        if said.certificate_ends_s is not None:
-            place = f"{said.host}:{said.port}"
-            yield CertificateLine(f"broker {said.node}", place, int(said.certificate_ends_s))
+def _brokers(cluster: ClusterReport) -> Iterator[CertificateLine]:
+    for status in sorted(cluster.brokers.values(), key=lambda status: status.node):
+        if status.certificate_ends_s is not None:
+            place = f"{status.host}:{status.port}"
+            yield CertificateLine(f"broker {status.node}", place, int(status.certificate_ends_s))
 
 
 def expired(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:
@@ -117,8 +117,8 @@ def _named(line: CertificateLine) -> str:
     return f"The certificate of {line.source} ({line.whose})"
 
 
-def read_certificates(slab: Slab, tls: Tls, heard: ClusterReport, now_ms: int) -> CertificatesPage:
-    return CertificatesPage(**read_header(slab, now_ms), certificates=look_at(tls, heard))
+def read_certificates(slab: Slab, tls: Tls, cluster: ClusterReport, now_ms: int) -> CertificatesPage:
+    return CertificatesPage(**read_header(slab, now_ms), certificates=look_at(tls, cluster))
 
 
 def certificates_plain(page: CertificatesPage) -> str:

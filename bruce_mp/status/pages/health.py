@@ -77,7 +77,7 @@ class Evidence(NamedTuple):
     metadata: MetadataPage
     metadata_max_age_ms: int | None
     books: Books
-    heard: ClusterReport
+    cluster: ClusterReport
     refusals: Mapping[bytes, int]
     slab_use: SlabUse
     losses: Mapping[DiscardReason, int]
@@ -98,19 +98,19 @@ class Evidence(NamedTuple):
         return max(0, self.metadata.now - self.metadata.last_updated) if self.metadata.last_updated else None
 
 
-def gather(slab: Slab, heard: ClusterReport, history: History, now_ms: int, settings: PageSettings) -> Evidence:
+def gather(slab: Slab, cluster: ClusterReport, history: History, now_ms: int, settings: PageSettings) -> Evidence:
     losses = history.lost_lately()
     return Evidence(
         processes=read_processes(slab, now_ms),
         metadata=read_metadata(slab, now_ms),
         metadata_max_age_ms=settings.metadata_max_age_ms,
         books=read_books(slab),
-        heard=heard,
+        cluster=cluster,
         refusals=TopicTable(slab).refusals(),
         slab_use=read_slab_use(slab),
         losses=losses,
         copies_lost=history.copies_lost_lately(),
-        certificates=look_at(settings.tls, heard),
+        certificates=look_at(settings.tls, cluster),
         in_force=settings.in_force,
         over_share=largest_topics(slab) if losses.get(DiscardReason.TOPIC_OVER_SHARE) else {},
     )
@@ -154,7 +154,7 @@ def _processes(evidence: Evidence) -> Iterator[str]:
 
 
 def _brokers_silent(evidence: Evidence) -> Iterator[str]:
-    router = evidence.heard.router
+    router = evidence.cluster.router
     if router is not None and router.failing_since_ms is not None:
         silent_s = max(0, evidence.metadata.now - router.failing_since_ms) // 1000
         if router.needs_operator:
@@ -168,13 +168,13 @@ def _brokers_silent(evidence: Evidence) -> Iterator[str]:
 
 def _locked_out(evidence: Evidence) -> Iterator[str]:
     """Report failures that need an operator; other failures are warnings while another broker works."""
-    for said in evidence.heard.brokers.values():
-        if said.needs_operator:
-            yield f"{said.last_error} The messages of the partitions of broker {said.node} wait; see /brokers."
+    for status in evidence.cluster.brokers.values():
+        if status.needs_operator:
+            yield f"{status.last_error} The messages of the partitions of broker {status.node} wait; see /brokers."
 
 
 def _producer_refused(evidence: Evidence) -> Iterator[str]:
-    router = evidence.heard.router
+    router = evidence.cluster.router
     if router is not None and router.producer_error:
         yield (
             f"The brokers refuse us a producer id, {action_for(router.producer_error).name} ({router.producer_error}): "
@@ -185,7 +185,7 @@ def _producer_refused(evidence: Evidence) -> Iterator[str]:
 
 def _metadata(evidence: Evidence) -> Iterator[str]:
     age_ms, max_age_ms = evidence.metadata_age_ms, evidence.metadata_max_age_ms
-    router = evidence.heard.router
+    router = evidence.cluster.router
     if router is not None and router.failing_since_ms is not None:
         return  # `_brokers_silent` reports the reason
     if age_ms is None:
@@ -204,7 +204,7 @@ def _asking(router: RouterStatus | None) -> str:
 
 
 def _hidden_topics(evidence: Evidence) -> Iterator[str]:
-    hidden = evidence.heard.router.forbidden if evidence.heard.router is not None else ()
+    hidden = evidence.cluster.router.forbidden if evidence.cluster.router is not None else ()
     for topic in hidden[:MOST_NAMED]:
         yield (
             f"The brokers hide topic {topic_text(topic)} from our user, TOPIC_AUTHORIZATION_FAILED (29), if it "
@@ -282,17 +282,17 @@ PROBLEMS: Final = (
 
 
 def _failed_brokers(evidence: Evidence) -> Iterator[str]:
-    for said in evidence.heard.brokers.values():
-        if said.connection == FAILED and not said.needs_operator:
+    for status in evidence.cluster.brokers.values():
+        if status.connection == FAILED and not status.needs_operator:
             yield (
-                f"Broker {said.node} at {said.host}:{said.port} has failed: {said.last_error} The messages of its "
-                "partitions wait until it is back or others lead them; see /brokers."
+                f"Broker {status.node} at {status.host}:{status.port} has failed: {status.last_error} The messages of "
+                "its partitions wait until it is back or others lead them; see /brokers."
             )
 
 
 def _leaderless(evidence: Evidence) -> Iterator[str]:
     """Warn about partitions without a leader, except during an election, which takes a few seconds."""
-    router, now_ms = evidence.heard.router, evidence.metadata.now
+    router, now_ms = evidence.cluster.router, evidence.metadata.now
     paused = router.paused if router is not None else ()
     stuck = [scope for scope in paused if scope.state == NO_LEADER and now_ms - scope.since_ms >= ELECTION_MS]
     if stuck:

@@ -98,7 +98,7 @@ def read_metrics(slab: Slab, evidence: Evidence, compression: CompressionPage, h
     yield from _held(held)
     yield _delays(slab)
     yield from _processes(evidence.processes.processes)
-    yield from _brokers(evidence.heard)
+    yield from _brokers(evidence.cluster)
     yield _answers(slab)
     yield from _compression(compression)
     for name, (counter, meaning) in SIMPLE.items():
@@ -176,12 +176,12 @@ def _processes(lines: Iterable[ProcessLine]) -> Iterator[Family]:
     yield _labelled("bruce_process_cpu_seconds_total", "counter", "CPU time of the process.", "process", cpu)
 
 
-def _brokers(heard: ClusterReport) -> Iterator[Family]:
-    said = {str(standing.node): standing for standing in heard.brokers.values()}
-    connected = {node: int(standing.connection == CONNECTED) for node, standing in said.items()}
-    failed = {node: int(bool(standing.troubles) or standing.connection == FAILED) for node, standing in said.items()}
-    flying = {node: standing.requests_in_flight for node, standing in said.items()}
-    paused = heard.router.paused_count if heard.router is not None else 0
+def _brokers(cluster: ClusterReport) -> Iterator[Family]:
+    reports = {str(status.node): status for status in cluster.brokers.values()}
+    connected = {node: int(status.connection == CONNECTED) for node, status in reports.items()}
+    failed = {node: int(bool(status.troubles) or status.connection == FAILED) for node, status in reports.items()}
+    flying = {node: status.requests_in_flight for node, status in reports.items()}
+    paused = cluster.router.paused_count if cluster.router is not None else 0
     yield _labelled("bruce_broker_connected", "gauge", "1 if the broker is connected.", "broker", connected)
     yield _labelled(
         "bruce_broker_in_trouble", "gauge", "1 if the broker failed, or refuses a partition.", "broker", failed

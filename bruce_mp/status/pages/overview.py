@@ -139,8 +139,8 @@ def read_overview(
 ) -> OverviewSnapshot:
     """Read all parts of the page except the choice of topics."""
     groups = read_held_groups(slab)
-    heard = evidence.heard
-    brokers = read_brokers(slab, heard, groups, now_ms, steady_now_ms)
+    cluster = evidence.cluster
+    brokers = read_brokers(slab, cluster, groups, now_ms, steady_now_ms)
     traffic = memory.traffic.by_topic(steady_now_ms)
     history = memory.history
     now, hour = history.last_seconds(steady_now_ms, _NOW_S), history.last_hour(steady_now_ms)
@@ -178,7 +178,7 @@ def read_overview(
         processes=evidence.processes.processes,
     )
     return OverviewSnapshot(
-        page, read_topics(slab, groups, traffic, heard, reports, now_ms=now_ms, steady_now_ms=steady_now_ms)
+        page, read_topics(slab, groups, traffic, cluster, reports, now_ms=now_ms, steady_now_ms=steady_now_ms)
     )
 
 

@@ -102,7 +102,7 @@ def read_topics(
     slab: Slab,
     groups: Iterable[HeldGroup],
     traffic: Mapping[bytes, TopicTraffic],
-    heard: ClusterReport,
+    cluster: ClusterReport,
     reports: Iterable[Report],
     *,
     now_ms: int,
@@ -111,7 +111,7 @@ def read_topics(
     """List every topic that the router knows, or that has traffic or held messages."""
     held = _held(groups)
     known = TopicTable(slab).known()
-    paused, discarded = _paused(heard), _discarded(reports)
+    paused, discarded = _paused(cluster), _discarded(reports)
     return [
         _line(
             topic_text(name),
@@ -146,8 +146,8 @@ def _held(groups: Iterable[HeldGroup]) -> dict[bytes, _TopicHeld]:
     return found
 
 
-def _paused(heard: ClusterReport) -> Tally[bytes]:
-    return Tally(scope.topic for scope in heard.router.paused) if heard.router is not None else Tally()
+def _paused(cluster: ClusterReport) -> Tally[bytes]:
+    return Tally(scope.topic for scope in cluster.router.paused) if cluster.router is not None else Tally()
 
 
 def _discarded(reports: Iterable[Report]) -> Tally[str]:
