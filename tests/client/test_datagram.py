@@ -269,6 +269,6 @@ def test_the_client_works_where_no_other_package_is_installed() -> None:
         "print(sorted(n for n in sys.modules if n.startswith('bruce_mp.') and not n.startswith('bruce_mp.client')))"
     )
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
-    modules = ["errors", "protocol", "protocol.barrier_wire", "protocol.client_headers", "protocol.client_wire"]
-    modules.append("protocol.fence_wire")
+    parts = ["client", "client.barrier", "client.fence", "client.messages", "client.record_headers"]
+    modules = ["errors", "protocol", *(f"protocol.{part}" for part in parts)]
     assert shown.stdout.strip() == str([f"bruce_mp.{name}" for name in modules])
