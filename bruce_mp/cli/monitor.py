@@ -62,7 +62,7 @@ def _options() -> ArgumentParser:
 def _check(args: Namespace) -> int:
     readings = read_daemon(pages_of(args))
     before = load_state(args.state)
-    results = [check.judge(readings, before, *_limits(args, check.option)) for check in CHECKS]
+    results = [check.evaluate(readings, before, *_limits(args, check.option)) for check in CHECKS]
     trouble = ""
     try:
         save_state(args.state, readings)

@@ -119,7 +119,7 @@ class Link:
                 except BlockingIOError:
                     self._wait_for_room(self._socket, deadline)
         except OSError as error:
-            self.drop()
+            self.disconnect()
             raise BrokenError from error
 
     def _wait_for_room(self, writing: socket.socket, deadline: Deadline) -> None:
@@ -149,7 +149,7 @@ class Link:
 
     # --- ends --------------------------------------------------------------------------------------------------------
 
-    def drop(self) -> bool:
+    def disconnect(self) -> bool:
         """Drop the connection. Return True if one existed."""
         gone, self._socket = self._socket, None
         if gone is None:
@@ -162,7 +162,7 @@ class Link:
 
     def drop_this(self, connection: socket.socket) -> bool:
         """Drop the connection if it is still this one, and return True if so."""
-        return connection is self._socket and self.drop()
+        return connection is self._socket and self.disconnect()
 
     def interrupt(self) -> None:
         """Wake the thread that waits while it holds the lock. This method alone needs no lock."""
@@ -177,7 +177,7 @@ class Link:
             _shut(self._socket, socket.SHUT_WR)
             with suppress(OSError):  # over TCP, unread answers would reset the connection and discard sent data
                 self._socket.recv(READ_SIZE, socket.MSG_DONTWAIT)
-        self.drop()
+        self.disconnect()
 
     def sleep(self, seconds: float) -> None:
         """Wait, but return early when the link is closed."""

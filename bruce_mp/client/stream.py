@@ -191,7 +191,7 @@ class _Connected(Client):
     def _lose_attempt(self) -> None:
         if self._attempt is _Fence.OPEN:
             self._attempt = _Fence.LOST
-            if self._link.drop():
+            if self._link.disconnect():
                 self._ledger.connection_ended()
             lost = self._outgoing.clear()
             if self._linger:  # without linger, the sender counts its own message

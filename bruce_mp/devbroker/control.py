@@ -87,7 +87,7 @@ class DevBroker:
             host, _, port = ready["CONTROL"].rpartition(":")
             self._socket = socket.create_connection((host, int(port)), timeout=ANSWER_WITHIN)
         except BaseException:
-            end(self._process)
+            end_process(self._process)
             raise
         self._lines = self._socket.makefile("rb")
         self.bootstrap: str = ready["BOOTSTRAP"]
@@ -191,7 +191,7 @@ class DevBroker:
         """End the process. Repeated calls are harmless."""
         self._lines.close()
         self._socket.close()
-        end(self._process)
+        end_process(self._process)
 
     def __enter__(self) -> Self:
         return self
@@ -249,7 +249,7 @@ def next_line(stream: IO[bytes], deadline: float) -> str:
     return line.decode()
 
 
-def end(process: subprocess.Popen[Any]) -> None:
+def end_process(process: subprocess.Popen[Any]) -> None:
     """Send SIGTERM, then SIGKILL, and close all pipes."""
     process.terminate()
     try:

@@ -220,7 +220,7 @@ class FencedAttempts:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, begin: AttemptBegin, section: ConnectionSection, windows: Windows, now_ms: int) -> Attempt:
+    def open(self, begin: AttemptBegin, section: ConnectionSection, windows: Windows, now_ms: int) -> Attempt:
         """Begin an attempt; its number is unique among those of this worker in the slab and in spill files.
 
         `windows` gives the timestamps that its messages may have.
@@ -289,7 +289,7 @@ class FencedAttempts:
                 "The fenced attempt %s waits, and is not read: %s. Spill files have %d MiB of %d MiB.",
                 attempt,
                 room.value,
-                self._spills.taken >> 20,
+                self._spills.reserved_bytes >> 20,
                 self._spills.most >> 20,
                 extra={"about": ("spill full", room)},
             )

@@ -75,7 +75,7 @@ class Spills:
     @property
     def has_room(self) -> bool:
         """Report if the bound leaves room for the first block of another file."""
-        return self.taken + _FIRST_STEP <= self.most
+        return self.reserved_bytes + _FIRST_STEP <= self.most
 
     def create(self, number: int, *, is_explicit: bool) -> SpillFile:
         """Create the file of an attempt.  Raises OSError and SlabError."""
@@ -87,8 +87,8 @@ class Spills:
         if missing <= 0:
             return SpillRoom.YES
         step = max(missing, min(max(file.size, _FIRST_STEP), _LARGEST_STEP))
-        if not is_urgent and self.taken + step > self.most:
-            if self.taken + missing > self.most:
+        if not is_urgent and self.reserved_bytes + step > self.most:
+            if self.reserved_bytes + missing > self.most:
                 return SpillRoom.BOUND
             step = missing
         return self._reserve(file, step)
@@ -105,7 +105,7 @@ class Spills:
         return SpillRoom.YES
 
     @property
-    def taken(self) -> int:
+    def reserved_bytes(self) -> int:
         """Bytes reserved by the files of all workers."""
         return total(self._slab, lay.SPILL_BYTES)
 

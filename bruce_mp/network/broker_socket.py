@@ -96,7 +96,7 @@ class BrokerSocket:
         self._mechanism: Mechanism | None = None
         self._tls: TlsSession | None = None
         self._renewal: Timer | None = None
-        self._opening = self._openings.begin((host, port), time.monotonic())
+        self._opening = self._openings.start((host, port), time.monotonic())
         self.connection = self._new_connection()
         self._socket: socket.socket | None = None
         self._addresses: deque[Address] = deque()

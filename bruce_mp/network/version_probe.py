@@ -33,7 +33,7 @@ class VersionProbes:
         self._first = opening_for(release, logs_in=logs_in)
         self._found: dict[_Place, tuple[Opening, float]] = {}
 
-    def begin(self, place: _Place, now: float) -> Opening:
+    def start(self, place: _Place, now: float) -> Opening:
         """Return the opening for a new connection."""
         opening, until = self._found.get(place, (self._first, inf))
         if now < until:

@@ -51,9 +51,9 @@ def run_task(options: SinkOptions, attempt: TaskAttempt, batches: Iterable[pa.Re
         DeadLetters(options.dead_letter_path, attempt) as dead,
     ):
         for batch in batches:
-            task.begin(channel, keeps_timestamps="timestamp" in batch.schema.names)
+            task.start(channel, keeps_timestamps="timestamp" in batch.schema.names)
             task.send(channel, dead, batch)
-        task.end(channel)
+        task.finish(channel)
         answer = _ask(channel, options) if options.acks in _LEVELS else None
     return task.close(answer, dead.count)
 
@@ -71,7 +71,7 @@ class _Task:
         self._sent = 0
         self._rows: Counter[tuple[str, int]] = Counter()
 
-    def begin(self, channel: Channel, *, keeps_timestamps: bool) -> None:
+    def start(self, channel: Channel, *, keeps_timestamps: bool) -> None:
         """Send the frames that precede the first row.  A timestamp column keeps its values at any age."""
         if self._has_begun:
             return
@@ -81,9 +81,9 @@ class _Task:
         if keeps_timestamps and not self._options.fence:
             channel.send(encode_end())
 
-    def end(self, channel: Channel) -> None:
+    def finish(self, channel: Channel) -> None:
         """Send the frame that completes the attempt, and before it the opening frames if there was no row."""
-        self.begin(channel, keeps_timestamps=False)
+        self.start(channel, keeps_timestamps=False)
         if self._options.fence:
             channel.send(encode_end())
 

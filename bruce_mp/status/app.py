@@ -26,7 +26,7 @@ from bruce_mp.status.pages.discards import discards_plain
 from bruce_mp.status.pages.exposition import CONTENT_TYPE, expose
 from bruce_mp.status.pages.front_page import add_front_page
 from bruce_mp.status.pages.header import Page, read_header, read_server_info, server_info_plain
-from bruce_mp.status.pages.health import gather, judge
+from bruce_mp.status.pages.health import assess_health, gather
 from bruce_mp.status.pages.held import read_held
 from bruce_mp.status.pages.metadata import metadata_plain, read_metadata
 from bruce_mp.status.pages.metrics import read_metrics
@@ -196,7 +196,7 @@ def _read_books(daemon: DaemonView) -> BooksPage:
 
 
 def _healthz(daemon: DaemonView) -> Response:
-    page = judge(daemon.evidence())
+    page = assess_health(daemon.evidence())
     well = page.live if _wants("probe", "live") else page.ready
     return _json(page, 200 if well else 503)
 

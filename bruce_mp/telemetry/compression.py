@@ -55,7 +55,7 @@ class CompressionSums:
         before = self._sums.get((event.topic, event.codec))
         self._sums[event.topic, event.codec] = event if before is None else before.plus(event)
 
-    def add_all(self, events: Iterable[CompressionEvent]) -> None:
+    def extend(self, events: Iterable[CompressionEvent]) -> None:
         for event in events:
             self.add(event)
 

@@ -12,20 +12,20 @@ OLD = assume(BEFORE_API_VERSIONS)
 
 
 def test_a_broker_that_is_not_known_is_asked() -> None:
-    assert VersionProbes().begin(PLACE, 0.0) is ASK
+    assert VersionProbes().start(PLACE, 0.0) is ASK
 
 
 def test_an_assumption_that_served_is_used_again_for_that_broker() -> None:
     openings = VersionProbes()
     openings.succeeded(PLACE, OLD, 1.0)
-    assert openings.begin(PLACE, 2.0) is OLD
-    assert openings.begin(OTHER, 2.0) is ASK
+    assert openings.start(PLACE, 2.0) is OLD
+    assert openings.start(OTHER, 2.0) is ASK
 
 
 def test_what_a_broker_said_itself_is_not_remembered() -> None:
     openings = VersionProbes()
     openings.succeeded(PLACE, LOOK_AGAIN, 1.0)
-    assert openings.begin(PLACE, 2.0) is ASK
+    assert openings.start(PLACE, 2.0) is ASK
 
 
 def test_a_failure_ends_the_assumption() -> None:
@@ -33,21 +33,21 @@ def test_a_failure_ends_the_assumption() -> None:
     openings.succeeded(PLACE, OLD, 1.0)
     openings.failed(PLACE)
     openings.failed(OTHER)
-    assert openings.begin(PLACE, 2.0) is ASK
+    assert openings.start(PLACE, 2.0) is ASK
 
 
 def test_success_does_not_prolong_it() -> None:
     openings = VersionProbes()
     openings.succeeded(PLACE, OLD, 1.0)
     openings.succeeded(PLACE, OLD, TRUSTED_S)
-    assert openings.begin(PLACE, TRUSTED_S) is OLD
-    assert openings.begin(PLACE, TRUSTED_S + 1.0) is ASK
+    assert openings.start(PLACE, TRUSTED_S) is OLD
+    assert openings.start(PLACE, TRUSTED_S + 1.0) is ASK
     openings.succeeded(PLACE, OLD, TRUSTED_S + 2.0)
-    assert openings.begin(PLACE, TRUSTED_S + 3.0) is OLD
+    assert openings.start(PLACE, TRUSTED_S + 3.0) is OLD
 
 
 def test_a_release_that_is_told_stays() -> None:
     openings = VersionProbes("0.9.0.1")
-    assert openings.begin(PLACE, 0.0) == OLD
+    assert openings.start(PLACE, 0.0) == OLD
     openings.failed(PLACE)
-    assert openings.begin(PLACE, 1.0) == OLD
+    assert openings.start(PLACE, 1.0) == OLD

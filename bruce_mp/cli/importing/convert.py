@@ -74,7 +74,7 @@ def _take(reader: Reader, root: Element, place: str, setting: Setting) -> None:
     key = tuple(setting.key.split("."))
     reader.set(key, element, attribute, setting.read)
     if setting.note and reader.draft.get(key) is not None:
-        reader.draft.note(setting.note, key)
+        reader.draft.add_note(setting.note, key)
 
 
 def _fill_in(draft: Draft, root: Element, *, from_options: bool) -> None:
@@ -90,11 +90,11 @@ def _fill_in(draft: Draft, root: Element, *, from_options: bool) -> None:
         draft.set(("kafka", "client_id"), CLIENT_IDS[root.tag], origin)
     _status_pages(draft, origin)
     draft.set(("timestamps", "policy"), "arrival", origin)
-    draft.note(TIMESTAMPS, ("timestamps", "policy"))
+    draft.add_note(TIMESTAMPS, ("timestamps", "policy"))
     if draft.get(("delivery", "max_failed_attempts")) is None:
-        draft.note(ATTEMPTS)
+        draft.add_note(ATTEMPTS)
     if draft.get(("delivery", "min_pause_delay_ms")) is None:
-        draft.note(PAUSES)
+        draft.add_note(PAUSES)
     _logging(draft, origin, from_options=from_options)
 
 
@@ -111,11 +111,11 @@ def _status_pages(draft: Draft, origin: str) -> None:
     host = "127.0.0.1" if draft.loopback_only else "0.0.0.0"  # noqa: S104 # the old daemon's default
     draft.set(("http", "listen"), f"{host}:{draft.status_port or STATUS_PORT}", origin)
     if not draft.loopback_only:
-        draft.note(ALL_ADDRESSES, ("http", "listen"))
+        draft.add_note(ALL_ADDRESSES, ("http", "listen"))
 
 
 def _logging(draft: Draft, origin: str, *, from_options: bool) -> None:
     for name, value in (("stdout_stderr", False), ("syslog", True)):
         if draft.get(("logging", name)) is None:
             draft.set(("logging", name), value, origin)
-            draft.note(LOGGING_FLAGS if from_options else LOGGING, ("logging",))
+            draft.add_note(LOGGING_FLAGS if from_options else LOGGING, ("logging",))

@@ -58,7 +58,7 @@ class Draft:
             table = table.get(part) if isinstance(table, dict) else None
         return table
 
-    def note(self, text: str, key: Key = ()) -> None:
+    def add_note(self, text: str, key: Key = ()) -> None:
         """Add a note above the setting or section of `key`; without a key, at the top."""
         notes = self._notes.setdefault(key, [])
         if text not in notes:

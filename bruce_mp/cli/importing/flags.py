@@ -81,7 +81,7 @@ def apply_options(options: Options, draft: Draft) -> None:
         if name in _BY_FLAG:
             _apply(name, value, draft)
         elif name in WITHOUT_COUNTERPART:
-            draft.note(f"--{name}: {WITHOUT_COUNTERPART[name][1]}")
+            draft.add_note(f"--{name}: {WITHOUT_COUNTERPART[name][1]}")
     draft.loopback_only |= LOOPBACK_ONLY in options
     if (port := options.get(STATUS_PORT)) is not None:
         draft.status_port = _read(STATUS_PORT, port, draft)
@@ -96,13 +96,15 @@ def _apply(name: str, raw: str | None, draft: Draft) -> None:
         draft.wrong(ORIGIN, f"--{name} {raw} is not allowed: give {error}.")
         return
     if name == "required_acks" and isinstance(value, int) and value > 1:
-        draft.note(f"--required_acks {value}: brokers know -1, 0 and 1 only; -1 is the nearest that is as safe.", key)
+        draft.add_note(
+            f"--required_acks {value}: brokers know -1, 0 and 1 only; -1 is the nearest that is as safe.", key
+        )
         value = -1
     if value == "" and name in {*_ENABLES, "client_id"}:
         return
     draft.set(key, value, ORIGIN)
     if setting.note:
-        draft.note(setting.note, key)
+        draft.add_note(setting.note, key)
     if name in _ENABLES:
         draft.set(tuple(_ENABLES[name].split(".")), True, ORIGIN)
 

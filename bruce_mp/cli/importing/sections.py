@@ -99,7 +99,7 @@ def read_sections(reader: Reader, root: Element, broker_port: int) -> None:
         if section is not None:
             read(reader, section)
         elif tag == "batching":
-            reader.draft.note("There was no <batching>: our defaults apply, 100 ms or 256k.")
+            reader.draft.add_note("There was no <batching>: our defaults apply, 100 ms or 256k.")
     _brokers(reader, root, broker_port)
 
 
@@ -107,7 +107,7 @@ def read_sections(reader: Reader, root: Element, broker_port: int) -> None:
 
 
 def _batching(reader: Reader, section: Element) -> None:
-    reader.draft.note(ARRIVAL, ("batching",))
+    reader.draft.add_note(ARRIVAL, ("batching",))
     for config in section.all("namedConfigs/config"):
         _batch_config(reader, config)
     for tag, key in (
@@ -145,7 +145,7 @@ def _batching_rule(reader: Reader, element: Element, key: tuple[str, ...]) -> No
     if reader.draft.get((*key, "action")) == "per_topic":
         reader.set((*key, "config"), element, "config", text)
     elif config:
-        reader.draft.note(f'config="{config}" was ignored with this action; it is left out.', key)
+        reader.draft.add_note(f'config="{config}" was ignored with this action; it is left out.', key)
 
 
 def _action(raw: str) -> str:
@@ -180,7 +180,7 @@ def _compression_config(reader: Reader, config: Element) -> None:
     if codec == "gzip" and level in LEVELS:
         reader.draft.set((*key, "level"), level, reader.origin(config))
     else:
-        reader.draft.note(f'level="{level}" had no effect; it is left out.', key)
+        reader.draft.add_note(f'level="{level}" had no effect; it is left out.', key)
 
 
 def _rate_limits(reader: Reader, section: Element) -> None:
@@ -233,7 +233,7 @@ def _server(reader: Reader, broker: Element, default_port: int) -> str | None:
         return None
     if "port" not in broker.attributes and default_port != USUAL_PORT:
         note = f"{host} had no port; the old daemon took {default_port} then. Brokers usually listen on {USUAL_PORT}."
-        reader.draft.note(note, _SERVERS)
+        reader.draft.add_note(note, _SERVERS)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -38,7 +38,7 @@ def check_structure(root: Element, file: str, draft: Draft) -> None:
     for where, text in _faults(root, ""):
         draft.wrong(f"{file}:{where.line}", text)
     for element, name in _unknown_attributes(root, ""):
-        draft.note(f'{file}:{element.line}: {name}="{element.attributes[name]}" of <{element.tag}> is not known.')
+        draft.add_note(f'{file}:{element.line}: {name}="{element.attributes[name]}" of <{element.tag}> is not known.')
 
 
 def _faults(element: Element, path: str) -> Iterator[tuple[Element, str]]:

@@ -59,7 +59,7 @@ class Check(NamedTuple):
     critical: float | None
     unit: Unit = ""
 
-    def judge(
+    def evaluate(
         self, readings: Readings, before: MonitorState | None, warning: float | None, critical: float | None
     ) -> Result:
         """Compare the number with these limits."""

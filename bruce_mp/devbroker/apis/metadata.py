@@ -38,11 +38,11 @@ def handle(request: Any, context: Context) -> Any:
         brokers=[Broker(node_id=node.id, host=node.host, port=node.port, rack=None) for node in view.nodes],
         cluster_id=context.cluster.id,
         controller_id=min((node.id for node in view.nodes), default=-1),
-        topics=[answer(topic, request, view, context) for topic in asked(request, view, context.version)],
+        topics=[answer(topic, request, view, context) for topic in requested_topics(request, view, context.version)],
     )
 
 
-def asked(request: Any, view: View, version: int) -> list[Any]:
+def requested_topics(request: Any, view: View, version: int) -> list[Any]:
     """Return the requested topics, as the request names them."""
     everything = request.topics is None or (not request.topics and version == EMPTY_MEANS_ALL_UNTIL)
     if not everything:

@@ -194,7 +194,7 @@ class _Reader:
         (value,) = layout.unpack(self.read(layout.size))
         return int(value)
 
-    def end(self) -> None:
+    def expect_end(self) -> None:
         if self._left:
             raise _MalformedError
 
@@ -228,7 +228,7 @@ def _parse_body(body: _Reader, api_key: ApiKey, api_version: int) -> Message:
     key = body.read(body.integer(INT32))
     value = body.read(body.integer(INT32))
     headers = _parse_headers(body) if api_version == HEADERS_VERSION else ()
-    body.end()
+    body.expect_end()
     return Message(topic, value, key, timestamp_ms, partition_key, headers)
 
 

@@ -221,28 +221,28 @@ def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> AuditBo
     """
     tables = AuditTables(facts.sparkSession)
     for name, table in {"facts": facts, "ledger": ledger, "lines": lines}.items():
-        tables.put(name, table)
+        tables.register(name, table)
     came = tables.keep("came", tables.query(_CAME))
-    tables.put("plain", tables.query(_PLAIN))
+    tables.register("plain", tables.query(_PLAIN))
     tables.keep("cells", tables.query(_CELLS))
     lacking, disordered = _at_first_sight(tables)
     nobody = empty(tables.spark, _LATE_COLUMNS)
-    late = tables.keep("late", late_messages(came)) if disordered else tables.put("late", nobody)
-    tables.put("shares", _shares(tables) if lacking else empty(tables.spark, _SHARES_COLUMNS))
-    doubled = tables.put("doubled", tables.query(_DOUBLED))
-    tables.put("unknown", tables.query(_UNKNOWN))
+    late = tables.keep("late", late_messages(came)) if disordered else tables.register("late", nobody)
+    tables.register("shares", _shares(tables) if lacking else empty(tables.spark, _SHARES_COLUMNS))
+    doubled = tables.register("doubled", tables.query(_DOUBLED))
+    tables.register("unknown", tables.query(_UNKNOWN))
     return AuditBooks(tables.query(_BALANCE), came, doubled, late, tables)
 
 
 def _at_first_sight(tables: AuditTables) -> tuple[bool, bool]:
     """Return two flags: a cell lacks messages; a lane may be out of order."""
-    tables.put("lanes", disordered_lanes(tables["came"]))
+    tables.register("lanes", disordered_lanes(tables["came"]))
     row = tables.query(_AT_FIRST_SIGHT).first()
     return (bool(row["lacking"]), bool(row["disordered"])) if row else (False, False)
 
 
 def _shares(tables: AuditTables) -> DataFrame:
-    tables.put("covers", tables.query(_COVERS))
+    tables.register("covers", tables.query(_COVERS))
     return tables.query(_SHARES)
 
 

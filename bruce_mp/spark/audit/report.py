@@ -115,8 +115,8 @@ class Summary:
 def summarised(balance: DataFrame, latencies: DataFrame) -> Summary:
     """Collect at most 120 rows for each topic; `latencies` has a row for each topic."""
     with AuditTables(balance.sparkSession) as tables:
-        tables.put("balance", balance)
-        tables.put("latencies", latencies)
+        tables.register("balance", balance)
+        tables.register("latencies", latencies)
         rows = [row.asDict() for row in tables.query(_SPANS).collect()]
     bars: dict[str, list[Bar]] = {}
     topics: dict[str, dict[str, Any]] = {}

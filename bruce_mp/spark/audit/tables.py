@@ -35,7 +35,7 @@ class AuditTables:
     def __getitem__(self, name: str) -> DataFrame:
         return self._tables[name]
 
-    def put(self, name: str, table: DataFrame) -> DataFrame:
+    def register(self, name: str, table: DataFrame) -> DataFrame:
         """Name a table for later queries and return it."""
         table.createOrReplaceTempView(self._view(name))
         self._tables[name] = table
@@ -43,7 +43,7 @@ class AuditTables:
 
     def keep(self, name: str, table: DataFrame) -> DataFrame:
         """Name a table, cache it in memory at its first use, and return it."""
-        return self.put(name, table.cache())
+        return self.register(name, table.cache())
 
     def query(self, text: str) -> DataFrame:
         """Run SQL in which {name} stands for the table of that name."""

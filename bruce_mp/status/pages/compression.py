@@ -64,7 +64,7 @@ class CompressionTable:
     def record(self, events: Iterable[CompressionEvent]) -> None:
         """Add the events that a dispatcher reported."""
         with self._lock:
-            self._sums.add_all(events)
+            self._sums.extend(events)
 
     def page(self, now_ms: int) -> CompressionPage:
         with self._lock:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from bruce_mp.telemetry.books import Books
     from bruce_mp.telemetry.broker_status import RouterStatus
 
-__all__ = ["Evidence", "HealthPage", "gather", "judge"]
+__all__ = ["Evidence", "HealthPage", "assess_health", "gather"]
 
 FULL: Final = 0.9
 FILLING: Final = 0.75
@@ -116,7 +116,7 @@ def gather(slab: Slab, cluster: ClusterReport, history: History, now_ms: int, se
     )
 
 
-def judge(evidence: Evidence) -> HealthPage:
+def assess_health(evidence: Evidence) -> HealthPage:
     """Run all checks over the evidence."""
     processes, books = evidence.processes, evidence.books
     dead = list(_processes(evidence))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE
 from bruce_mp.status.pages.exposition import Family, Sample, bounded, histogram
-from bruce_mp.status.pages.health import judge
+from bruce_mp.status.pages.health import assess_health
 from bruce_mp.telemetry.books import total
 from bruce_mp.telemetry.broker_status import CONNECTED, FAILED
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -113,7 +113,7 @@ def _gauge(name: str, meaning: str, value: float) -> Family:
 
 
 def _daemon(evidence: Evidence) -> Iterator[Family]:
-    health = judge(evidence)
+    health = assess_health(evidence)
     updated_s = evidence.metadata.last_updated / 1000
     yield Family("bruce_build_info", "gauge", "Always 1; the version.", [Sample(1, {"version": health.version})])
     yield _gauge("bruce_start_time_seconds", "Start of the daemon, in seconds since the epoch.", health.since)

@@ -14,7 +14,7 @@ from bruce_mp.status.pages.brokers import BrokerLine, Paused, read_brokers, slot
 from bruce_mp.status.pages.compression import CompressionSummary, read_compression_summary
 from bruce_mp.status.pages.discard_summary import DiscardSummary, read_discard_summary
 from bruce_mp.status.pages.header import Page
-from bruce_mp.status.pages.health import judge
+from bruce_mp.status.pages.health import assess_health
 from bruce_mp.status.pages.topics import TopicLine, TopicsPart, choose_topics, read_topics
 from bruce_mp.status.slab_snapshot import read_held_groups
 
@@ -145,7 +145,7 @@ def read_overview(
     history = memory.history
     now, hour = history.last_seconds(steady_now_ms, _NOW_S), history.last_hour(steady_now_ms)
     minute = history.last_seconds(steady_now_ms, 60)
-    health = judge(evidence)
+    health = assess_health(evidence)
     arrived = [group.arrived_ms for group in groups]
     page = OverviewPage(
         pid=health.pid,
