@@ -61,7 +61,6 @@ class _DispatcherProcess(ProcessShell):
         self._session = ProduceSession(
             start, self._loop, self._row, core=self._core, encoder=self._encoder, tap=self._tap, reports=reports
         )
-        self._round_began = 0.0
         self._is_leaving = False
 
     def recover(self) -> None:
@@ -92,8 +91,8 @@ class _DispatcherProcess(ProcessShell):
         if isinstance(word, DebugTopics):
             self._tap.choose(word)
 
-    def after_round(self, now_ms: int) -> None:
-        self._round_began = time.monotonic()
+    def after_round(self, now_ms: int) -> int | None:
+        began = time.monotonic()
         self._core.flush_due(now_ms)
         ends_ms = self._core.patience_ends_ms
         if ends_ms is not None and ends_ms <= now_ms:
@@ -103,16 +102,17 @@ class _DispatcherProcess(ProcessShell):
         elif not self._session.requests_in_flight:
             self._loop.stop()
         self._router.send(self._core.drain_outbox())
+        return self._next_due_ms(began)
 
-    def next_due_ms(self) -> int | None:
+    def _next_due_ms(self, began: float) -> int | None:
         """Return the time of the next batch, retry or deadline.
 
         A retry that was due at the beginning of the round had its chance and waits for another event.
         """
         dues_ms = [due for due in (self._core.gather_due_ms, self._core.patience_ends_ms) if due is not None]
-        if (retry := self._core.retry_at) is not None and retry > self._round_began:
+        if (retry := self._core.retry_at) is not None and retry > began:
             dues_ms.append(steady.ms_of(retry))
-        return min(dues_ms, default=None)
+        return min(dues_ms) if dues_ms else None
 
     def _on_frame(self, parcels: list[Parcel]) -> None:
         self._core.on_parcels(parcels, steady_ms())

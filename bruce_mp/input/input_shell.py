@@ -68,12 +68,9 @@ class InputShell(ProcessShell):
     def start(self) -> None:
         self.repeat(_TIDY_EVERY_S, self._pool.tidy)  # another input may need the memory
 
-    def after_round(self, now_ms: int) -> None:
+    def after_round(self, now_ms: int) -> int | None:
         self._lanes.close_due(now_ms)
         self._publisher.publish_closed()
-
-    def next_due_ms(self) -> int | None:
-        """Return the time of the next due run."""
         return self._lanes.next_due_ms
 
     def apply_config(self, config: Config, _: Config) -> None:

@@ -34,7 +34,8 @@ class RunPublisher:
 
     def publish_closed(self) -> None:
         """Name the closed runs to the router; the batch before must have been landed or counted."""
-        self.publish_due(self._lanes.drain_closed())
+        if closed := self._lanes.drain_closed():
+            self.publish_due(closed)
 
     def hand_on_runs(self) -> None:
         """Close every run, and tell it of those; the lanes keep their chunks."""

@@ -82,11 +82,12 @@ class ProcessShell:
     def start(self) -> None:
         """Start the process's own sources, timers and threads, before it sends Ready."""
 
-    def after_round(self, now_ms: int) -> None:
-        """Do the work that is due, and send the output of a round; `now_ms` is the steady time of its end."""
+    def after_round(self, now_ms: int) -> int | None:
+        """Do the work that is due at `now_ms`, and send the output of a round.
 
-    def next_due_ms(self) -> int | None:
-        """Return the steady time of the next work that needs no event; None without any.  Follows `after_round`."""
+        Return the steady time of the next work that needs no event; None without any.
+        """
+        del now_ms
         return None
 
     def apply_config(self, config: Config, before: Config) -> None:
@@ -174,8 +175,7 @@ class ProcessShell:
         self.send(ConfigTaken(word.number))
 
     def _end_round(self) -> None:
-        self.after_round(steady_ms())
-        due_ms = self.next_due_ms()
+        due_ms = self.after_round(steady_ms())
         if due_ms is not None and (self._alarm is None or due_ms < self._alarm_ms):
             self._set_alarm(due_ms)
         if self._is_flush_due:

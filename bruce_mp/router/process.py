@@ -128,7 +128,7 @@ class _RouterProcess(ProcessShell):
         elif isinstance(word, DebugTopics):
             self._tap.choose(word)
 
-    def after_round(self, now_ms: int) -> None:
+    def after_round(self, now_ms: int) -> int | None:
         self._core.flush_due(now_ms)
         wanted = self._core.refresh_due_ms
         if wanted is not None and wanted <= now_ms and not self._fetcher.is_busy:
@@ -137,11 +137,9 @@ class _RouterProcess(ProcessShell):
         for slot, parcels in self._core.drain_outbox().items():
             self._sender(slot).send(parcels)
         self._announce()
-
-    def next_due_ms(self) -> int | None:
-        """Return the time of the next batch or fetch."""
         fetch = None if self._fetcher.is_busy else self._core.refresh_due_ms
-        return min([due for due in (self._core.due_ms, fetch) if due is not None], default=None)
+        batch = self._core.due_ms
+        return fetch if batch is None or (fetch is not None and fetch < batch) else batch
 
     # --- frames ------------------------------------------------------------------------------------------------------
 
