@@ -3,6 +3,7 @@
 * A test that uses a real Kafka broker is marked `kafka` by its fixtures, one that uses a browser `browser`; `--fast`
   leaves those out, and says so.
 * A test that starts a process is marked `process`, or else it fails; `--unit` leaves those out, and says so.
+* A test that compares times or CPU is marked `quiet`; `scripts/test` runs it alone, after those that run in parallel.
 * A test that takes long, and covers more of a behaviour than a shorter one, is marked `soak`; only `--soak` runs it.
 * A test that leaves a process behind fails, and so does a session: see `no_process_left_by_test` and
   `no_process_left_by_session`.
@@ -34,7 +35,7 @@ __all__ = ["pure_kernels", "variant"]
 MARKED: Final = {"kafka": frozenset({"kafka_3", "kafka_versions"}), "browser": frozenset({"browser"})}
 """Fixtures that mark their tests."""
 START_PROCESSES: Final = ("kafka", "browser", "spark")
-"""Marks of tests that start a process, too."""
+"""Marks of tests that start a process, too.  The tests of a mark share servers, so that one worker runs them all."""
 LEAVES_OUT: Final = {"fast": ("kafka", "browser"), "unit": ("process",)}
 """By option: the marks of the tests that it leaves out."""
 LEFT_OUT_SENTENCES: Final = {
@@ -87,6 +88,8 @@ def _mark(item: pytest.Item) -> None:
 
 def _group(item: pytest.Item) -> str:
     """Return the name of the tests that share something expensive, and so belong to one worker."""
+    if "kafka_3" in getattr(item, "fixturenames", ()):
+        return "kafka_3"  # beside the tests that start clusters of their own, one worker for each kind
     shared = (mark for mark in START_PROCESSES if item.get_closest_marker(mark))
     return next(shared, item.nodeid.partition("::")[0])
 

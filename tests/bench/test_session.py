@@ -11,7 +11,7 @@ from bench.peers import PEERS
 from bench.results import figure_of
 from bench.session import TIME_LIMIT_S, Plan, Session
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.quiet]
 
 
 def test_a_session_brings_a_figure_for_each_case_and_the_daemons_life() -> None:

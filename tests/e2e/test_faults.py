@@ -374,6 +374,7 @@ def test_an_old_leader_that_is_silent_is_waited_for_only_so_long(tmp_path: Path)
         stage.delivered(load, sender=sender)
 
 
+@pytest.mark.quiet
 def test_one_of_three_brokers_down_costs_the_others_nothing_and_the_router_little(stage: Stage) -> None:
     load = stage.load(messages=1000, keyed=100)
     stage.delivered(load)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.quiet,
     pytest.mark.skipif(not may_have_namespaces(), reason="this user may not have a network of his own here"),
 ]
 

@@ -47,6 +47,7 @@ def wake_ups(pid: int) -> int:
     return sum(int(status.split("nonvoluntary")[0].rsplit(":", 1)[1]) for status in statuses)
 
 
+@pytest.mark.quiet
 def test_while_nothing_comes_it_wakes_up_for_its_heartbeat_only(process: InputProcess) -> None:
     pid = process.process.pid
     assert pid is not None
@@ -130,6 +131,7 @@ def test_blocked_and_told_to_drain_it_waits_for_room_until_it_is_told_to_stop(tm
         assert books.discarded.keys() == {"NO_MEM"}
 
 
+@pytest.mark.quiet
 def test_a_large_message_that_waits_does_not_keep_the_process_busy(tmp_path: Path) -> None:
     """With a full slab and a blocked sender, the input only checks a hundred times a second."""
     with InputProcess(tmp_path, "block") as process:

@@ -32,6 +32,7 @@ def assert_sound(report: Report) -> None:
     assert report.site in render(report)
 
 
+@pytest.mark.quiet
 def test_embedded_brokers(tmp_path: Path) -> None:
     with Embedded.open(LOADS.topics) as site:
         observed = drive(site, LOADS, Times(warm_up=0, before=1, down=2, back=1, after=1), tmp_path)
