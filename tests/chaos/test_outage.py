@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.quiet
 def test_at_a_trickle_nothing_is_discarded_although_the_daemon_is_killed(tmp_path: Path) -> None:
     report = live_through(Outage(seconds=5, rate=20, kills=1, slab="8m"), tmp_path)
     assert report.discarded == 0

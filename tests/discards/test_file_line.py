@@ -84,7 +84,7 @@ def test_infos() -> None:
     assert info_of(DiscardReason.NO_MEM) == "NO_MEM"
 
 
-@examples(300)
+@examples(150)
 @given(line=lines)
 def test_there_and_back(line: DiscardLine) -> None:
     data = format_line(line)
@@ -118,7 +118,7 @@ def test_what_is_no_line_is_refused(found: bytes, put: bytes, text: str) -> None
         parse_line(PLAIN.replace(found, put, 1))
 
 
-@examples(300)
+@examples(150)
 @given(data=st.binary(max_size=100), start=st.integers(0, 100), end=st.integers(0, 100))
 def test_garbage_is_refused_with_our_own_error(data: bytes, start: int, end: int) -> None:
     line = PLAIN[:start] + data + PLAIN[end:]

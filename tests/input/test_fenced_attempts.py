@@ -199,7 +199,7 @@ def test_barriers_inside_and_behind(slab: Slab) -> None:
     assert len(worker.waiting) == 1
 
 
-@examples(40)
+@examples(25)
 @given(
     steps=st.lists(
         st.tuples(st.integers(0, 3), st.sampled_from(["begin", "end", "send", "leave"]), st.integers(1, 40)),

@@ -67,7 +67,7 @@ def assert_books(slab: Slab, received: int, **discarded: int) -> None:
     assert (books.received, books.discarded) == (received, discarded)
 
 
-@examples(40)
+@examples(25)
 @given(steps=st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 3, 50, 200])), max_size=60))
 def test_a_stream_may_come_in_any_pieces(steps: list[tuple[int, int]]) -> None:
     count = 6

@@ -128,7 +128,7 @@ def test_vectors(data: bytes) -> None:
     assert outcomes([data], 7, b"", bytes(70000)) == [parse_message(data)]
 
 
-@examples(300)
+@examples(150)
 @given(
     datagrams=st.lists(good | damaged() | st.binary(max_size=80), max_size=8),
     first_arrival=st.integers(0, 2**40),

@@ -47,7 +47,7 @@ messages = st.lists(
 )
 
 
-@examples(200)
+@examples(80)
 @given(sent=messages, kept=st.integers(0, 20))
 @example(sent=[framed(SHORTEST_FENCE)], kept=0)
 def test_whole_messages_are_cut_and_the_beginning_of_one_is_left(sent: list[bytes], kept: int) -> None:
@@ -59,7 +59,7 @@ def test_whole_messages_are_cut_and_the_beginning_of_one_is_left(sent: list[byte
     assert found.size == (100 if kept >= 4 else 0)
 
 
-@examples(200)
+@examples(80)
 @given(sent=messages, cuts=st.lists(st.integers(0, 2000), max_size=30), bytewise=st.booleans())
 @example(sent=[framed(SHORTEST_FENCE)], cuts=[], bytewise=True)
 def test_however_a_stream_is_cut_it_says_what_datagrams_would(

@@ -54,7 +54,7 @@ def kept(timestamp: int, window: TimestampWindow | None) -> bool:
     return window is None or -window.before_ms <= timestamp - ARRIVED_MS <= window.after_ms
 
 
-@examples(100)
+@examples(50)
 @given(sent=st.lists(messages, min_size=1, max_size=12), window=windows)
 def test_a_record_has_the_clients_timestamp_within_the_window_and_else_the_arrival_time(
     sent: list[tuple[bytes, int, int | None]], window: TimestampWindow | None

@@ -173,7 +173,7 @@ def _settle(it: Variant, segment: Segment, amount: int) -> Any:
     return None
 
 
-@examples(60)
+@examples(30)
 @given(
     sent=batches,
     todo=actions,

@@ -94,7 +94,7 @@ limits = st.builds(
 )
 
 
-@examples(300)
+@examples(80)
 @given(runs=runs, limits=limits)
 def test_batches_are_those_of_the_rules(runs: list[tuple[int, list[int]]], limits: BatchLimits) -> None:
     with new_slab() as slab:
@@ -156,7 +156,7 @@ def test_what_completes_a_batch_is_cut_only_where_that_matters(*, is_cut: bool, 
         assert len(sizes_of(slab, builder.flush())) == 4 - len(batches[0])
 
 
-@examples(200)
+@examples(60)
 @given(runs=runs, limits=limits)
 def test_a_batch_that_keeps_runs_whole_is_complete_at_the_same_limits(
     runs: list[tuple[int, list[int]]], limits: BatchLimits

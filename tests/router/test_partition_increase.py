@@ -118,7 +118,7 @@ steps = st.one_of(
 
 
 @pytest.mark.parametrize("chunks", [MANY_LANES, FEW_LANES])
-@examples(150)
+@examples(60)
 @given(told=st.lists(steps, min_size=1, max_size=30))
 def test_order_within_a_partition_holds_however_a_topic_grows(chunks: int, told: list[Step]) -> None:
     with a_world(chunks) as world:

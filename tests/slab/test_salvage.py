@@ -77,7 +77,7 @@ def test_everything_in_order_of_arrival(tmp_path: Path) -> None:
     assert found.damage == []
 
 
-@examples(80)
+@examples(40)
 @given(
     batches=st.lists(
         st.lists(
@@ -336,7 +336,7 @@ def test_no_file(tmp_path: Path) -> None:
         Salvage(tmp_path / "slab", is_live=False)
 
 
-@examples(150)
+@examples(80)
 @given(flips=st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 255)), min_size=1, max_size=20))
 def test_any_damage_ends_in_a_sentence(flips: list[tuple[int, int]]) -> None:
     with slab_file() as path:

@@ -240,5 +240,5 @@ class Machine(RuleBasedStateMachine):
                 assert kernels.claim(self.slab, [segment], state_word(state), state_word(state)) == []
 
 
-Machine.TestCase.settings = examples(60, steps=60)
+Machine.TestCase.settings = examples(25, steps=60)
 TestStates = Machine.TestCase

@@ -37,6 +37,7 @@ def test_two_runs_of_the_simulation_say_the_same() -> None:
     assert measure(case, 128) == measure(case, 128)
 
 
+@pytest.mark.soak
 def test_a_trickle_uses_the_slab() -> None:
     case = Case("trickle", BY_NAME[GOOD[0]].is_stuck, topics=200, rate=100, keyed=0.0, largest=200)
     assert shares(case).usable > 0.3

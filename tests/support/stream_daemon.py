@@ -71,7 +71,8 @@ class StreamDaemon:
 
     def stop(self) -> None:
         """End like a killed daemon: listener and connections together."""
-        self._ended = True
+        with self._changed:
+            self._ended = True
         self.reading.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self.cut()
@@ -109,6 +110,9 @@ class StreamDaemon:
             except OSError:
                 return
             with self._changed:
+                if self._ended:  # `stop` has cut the connections that it saw
+                    connection.close()
+                    return
                 self._connections.append(connection)
                 self._changed.notify_all()
             self._start(self._serve, connection)

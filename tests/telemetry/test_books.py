@@ -49,7 +49,7 @@ def test_an_empty_slab(slab: Slab) -> None:
     assert books.balanced
 
 
-@examples(60)
+@examples(30)
 @given(
     sizes=st.lists(st.lists(st.sampled_from([0, 10, 3000]), min_size=1, max_size=8), max_size=6),
     fates=st.lists(

@@ -278,7 +278,7 @@ def test_refuses_every_response_that_is_cut_off(decode: Decoder, version: int, f
 
 
 @given(which=st.sampled_from(SOUND), edits=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), max_size=6))
-@examples(1500)
+@examples(400)
 def test_mutations_are_refused_or_read(which: tuple[Decoder, int, bytes], edits: list[tuple[int, int]]) -> None:
     decode, version, frame = which
     mutated = bytearray(frame)
@@ -289,7 +289,7 @@ def test_mutations_are_refused_or_read(which: tuple[Decoder, int, bytes], edits:
 
 
 @given(which=st.sampled_from(SOUND), data=st.binary(max_size=200))
-@examples(500)
+@examples(200)
 def test_random_bytes_are_refused_or_read(which: tuple[Decoder, int, bytes], data: bytes) -> None:
     with suppress(RemoteProtocolError):
         which[0](data, which[1])

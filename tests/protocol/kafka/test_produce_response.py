@@ -115,7 +115,7 @@ acks = st.builds(
 topics = st.builds(Topic, name=st.text(max_size=200), partition_responses=st.lists(acks, max_size=5))
 
 
-@examples(300)
+@examples(100)
 @given(version=st.sampled_from(VERSIONS), sent=st.lists(topics, max_size=4), throttle_ms=numbers)
 def test_says_what_kafka_python_reads(version: int, sent: list[Any], throttle_ms: int) -> None:
     frame = encoded(version, sent, throttle_ms)
@@ -193,7 +193,7 @@ def test_refuses_an_address_that_can_be_none(node: int, host: str, port: int) ->
         decode_produce(frame, 12)
 
 
-@examples(500)
+@examples(200)
 @given(
     version=st.sampled_from(VERSIONS), edits=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), max_size=6)
 )

@@ -60,7 +60,7 @@ def headers_of(record: Any) -> tuple[tuple[bytes, bytes | None], ...]:
 
 
 @given(records=st.lists(RECORDS, min_size=1, max_size=20), codec=st.sampled_from(Codec))
-@examples(150)
+@examples(80)
 def test_kafka_python_reads_what_we_write(records: list[KafkaRecord], codec: Codec) -> None:
     assert read_by_kafka_python(batch_of(records, codec)) == numbered(records)
 
@@ -93,7 +93,7 @@ def test_header_fields_are_those_that_were_given() -> None:
 
 # --- our own round trip -----------------------------------------------------------------------------------------------
 @given(st.lists(INT64, min_size=1, max_size=6), st.sampled_from(Codec))
-@examples(150)
+@examples(80)
 @example([-1, 1 << 62, -(1 << 63), (1 << 63) - 1], Codec.NONE)
 def test_any_timestamp_comes_back(times: list[int], codec: Codec) -> None:
     records = [KafkaRecord(time, None, b"v") for time in times]
