@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter as Tally
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -64,6 +65,19 @@ WAYS: Final = {
     "streams": Sockets(is_stream=True, when_full="discard"),
     "streams-block": Sockets(is_stream=True, when_full="block"),
 }
+REFUSALS: Final = ((1, ERROR_19), (1, ERROR_29), (1, NO_LEADER), (3, ERROR_29), (30, ERROR_19), (30, NO_LEADER))
+"""Numbers of stuck topics, and how the brokers refuse them."""
+SHORT: Final = frozenset(
+    {
+        (1, ERROR_19, "datagrams-block"),
+        (1, ERROR_29, "streams-block"),
+        (1, NO_LEADER, "streams"),
+        (3, ERROR_29, "datagrams"),
+        (30, ERROR_19, "streams-block"),
+        (30, NO_LEADER, "datagrams"),
+    }
+)
+"""The cases of the default run: each refusal and each way at least once; the others are soak tests."""
 
 
 def refuse(broker: DevBroker, topics: list[str], how: int) -> None:
@@ -134,10 +148,12 @@ def values_of(broker: DevBroker, topic: str) -> Tally[bytes]:
     return Tally(record.value or b"" for records in broker.fetch(topic) for record in records)
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    ("stuck", "how"),
-    [(1, ERROR_19), (1, ERROR_29), (1, NO_LEADER), (3, ERROR_29), (30, ERROR_19), (30, NO_LEADER)],
+    ("stuck", "how", "way"),
+    [
+        pytest.param(stuck, how, way, marks=() if (stuck, how, way) in SHORT else pytest.mark.soak)
+        for (stuck, how), way in product(REFUSALS, WAYS)
+    ],
 )
 def test_stuck_topics_lose_no_message_of_a_healthy_one(tmp_path: Path, stuck: int, how: int, way: str) -> None:
     sockets, topics = WAYS[way], [f"stuck-{number}" for number in range(stuck)]
