@@ -41,16 +41,18 @@ class StreamBatch:
         self.places: list[tuple[int, int]] = []
         self.sources: list[int] = []
         self.largest = 0
+        """Bytes that no message exceeds, where the caller of `add` knows them."""
         self._starts: list[int] = []
         self._senders: list[tuple[StreamClientState, ConnectionSection]] = []
 
-    def add(self, client: StreamClientState, places: list[tuple[int, int]]) -> None:
+    def add(self, client: StreamClientState, places: list[tuple[int, int]], largest: int = 0) -> None:
+        """Add messages of a client, none longer than `largest` bytes; 0 = unknown."""
         if places:
             self._starts.append(len(self.places))
             self._senders.append((client, client.section))
             self.places += places
             self.sources += [client.section.number] * len(places)
-            self.largest = max(self.largest, *map(_length, places))
+            self.largest = max(self.largest, largest)
 
     def sender(self, index: int) -> tuple[StreamClientState, ConnectionSection]:
         return self._senders[bisect_right(self._starts, index) - 1]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.fenced_attempts import FencedAttempts
     from bruce_mp.input.quotas import SenderQuotas
     from bruce_mp.input.stream_batch import Portion
-    from bruce_mp.kernels import Ingested, Lanes, NoRoom, StreamSplit
+    from bruce_mp.kernels import Ingested, Lanes, NoRoom, ReplacedTimestamps, StreamSplit
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
@@ -239,7 +239,9 @@ class StreamAdmission:
             return batch, len(places)
         added = 0
         while added < len(places):
-            room = self._room(batch, places[added:])
+            more = places[added:] if added else places
+            largest = max(map(_length, more))
+            room = self._room(batch, more, largest)
             if not room and batch.places:  # the batch may need less than it could
                 self._take(buffer, batch, now_ms)
                 batch = StreamBatch(batch.attempt, is_explicit=batch.is_explicit)
@@ -248,7 +250,7 @@ class StreamAdmission:
                 continue
             if not room:
                 break
-            batch.add(client, places[added : added + room])
+            batch.add(client, more if room >= len(more) else more[:room], largest)
             added += room
         return batch, added
 
@@ -273,9 +275,8 @@ class StreamAdmission:
         client.held_until_ms = now_ms + _LOOK_AGAIN_MS
         return StreamBatch(client.attempt, is_explicit=client.keeps_timestamps), 0
 
-    def _room(self, batch: StreamBatch, more: list[tuple[int, int]]) -> int:
-        """How many of `more` find room behind a batch that is not taken yet."""
-        largest = max(map(_length, more))
+    def _room(self, batch: StreamBatch, more: list[tuple[int, int]], largest: int) -> int:
+        """Return how many of `more`, the largest of `largest` bytes, find room behind a batch that is not taken yet."""
         if chunks_for(largest) > self._pool.capacity:
             return self._room_before_hopeless(batch, more)
         _, first = (batch.places or more)[0]
@@ -285,7 +286,7 @@ class StreamAdmission:
     def _room_before_hopeless(self, batch: StreamBatch, more: list[tuple[int, int]]) -> int:
         """One message is larger than all that this input can have: it would wait for ever, so it is let through."""
         at = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > self._pool.capacity)
-        return self._room(batch, more[:at]) if at else 1
+        return self._room(batch, more[:at], max(map(_length, more[:at]))) if at else 1
 
     def _take(self, buffer: memoryview, batch: StreamBatch, now_ms: int) -> None:
         """Append a batch to lanes, and count it."""
@@ -301,20 +302,47 @@ class StreamAdmission:
         ingested = lanes.ingest(
             buffer, batch.places, first, now_ms, sources=batch.sources, is_explicit=batch.is_explicit
         )
+        if ingested.no_room:
+            ending = self._count_without_room(buffer, batch, ingested, first, now_ms)
+        else:
+            ending = None
+            self._count(buffer, batch, ingested, self._tally(batch, ingested), first)
+        if replaced := lanes.drain_replaced():
+            self._note_replaced(replaced, batch, first)
+        if ending is not None:
+            self._end(batch.sender(0)[0], ending)
+
+    def _count_without_room(
+        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, first: int, now_ms: int
+    ) -> Ending | None:
+        """Count a batch of which some messages found no room: they are spilled, postponed or discarded.
+
+        Return why the attempt of the batch ends, if it does.
+        """
         ingested, spilled, ending = self._spill_rest(buffer, batch, ingested, first, now_ms)
         postponed = self._split_off_postponed(ingested)
-        raises = tally_ingested(len(batch.places), ingested, map(batch.why_no_room, ingested.no_room))
+        raises = self._tally(batch, ingested)
         raises[lay.SPILL_IN] = len(spilled)
         raises.subtract(recognised(buffer[at : at + length]) for at, length in spilled)  # counted when they come back
+        self._postpone(buffer, batch, postponed, raises, first)
+        self._count(buffer, batch, ingested, raises, first)
+        return ending
+
+    def _tally(self, batch: StreamBatch, ingested: Ingested) -> Tally[int]:
+        """Return the amount by which a batch raises each counter, and count its messages for their sections."""
+        raises = tally_ingested(len(batch.places), ingested, map(batch.why_no_room, ingested.no_room))
         for client, section, count in batch.stretches():
             section.received += count
             raises[client.kind.forwarded] += count
-        self._postpone(buffer, batch, postponed, raises, first)
-        self._note_refused(buffer, batch, ingested, raises, first)
+        return raises
+
+    def _count(
+        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, raises: Tally[int], first: int
+    ) -> None:
+        """Report the refused messages of a batch, and count the batch."""
+        if refused(ingested):
+            self._note_refused(buffer, batch, ingested, raises, first)
         self._row.count(first + len(batch.places), +raises)
-        self._note_replaced(lanes, batch, first)
-        if ending is not None:
-            self._end(batch.sender(0)[0], ending)
 
     def _spill_rest(
         self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, first: int, now_ms: int
@@ -323,7 +351,7 @@ class StreamAdmission:
 
         Return what is left of `ingested`, the places of spilled messages, and why the attempt ends if that failed.
         """
-        if batch.attempt is None or not ingested.no_room:
+        if batch.attempt is None:
             return ingested, [], None
         if any(dropped.reason is DiscardReason.TOPIC_OVER_SHARE for dropped in ingested.no_room):
             self._attempts.overflow_if_possible(batch.attempt)
@@ -352,16 +380,16 @@ class StreamAdmission:
         if ending is not None:
             self._end(client, ending)
 
-    def _note_replaced(self, lanes: Lanes, batch: StreamBatch, first: int) -> None:
+    def _note_replaced(self, replaced: list[ReplacedTimestamps], batch: StreamBatch, first: int) -> None:
         """Count the timestamps that were replaced, and warn of their senders."""
-        for found in lanes.drain_replaced():
+        for found in replaced:
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
             client, _ = batch.sender(lay.stream_number(found.arrival) - first)
             warn_of_clock(found, client.peer, stranger="a TCP connection")
 
     def _split_off_postponed(self, ingested: Ingested) -> list[NoRoom]:
         """Take those messages out of what found no room that only have to wait."""
-        if not self._blocks or not ingested.no_room:
+        if not self._blocks:
             return []
         over_share = DiscardReason.TOPIC_OVER_SHARE
         postponed = [dropped for dropped in ingested.no_room if dropped.reason is over_share]
@@ -386,8 +414,6 @@ class StreamAdmission:
     def _note_refused(
         self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, raises: Tally[int], first: int
     ) -> None:
-        if not refused(ingested):
-            return
         for rejection in ingested.rejections:
             client, section = batch.sender(rejection.slot)
             report(self._reporter, rejection, buffer, batch.places[rejection.slot], client.peer)

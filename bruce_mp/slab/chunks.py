@@ -308,7 +308,10 @@ class ChunkPool:
         """Count the disjoint spans of neighbouring free chunks in our shares, up to `limit`."""
         wanted, found, at = bytes(span), 0, 0
         while found < limit and (at := self._used.find(wanted, at)) >= 0:
-            found, at = found + 1, at + span
+            end = min(at + span * (limit - found), len(self._used))
+            used = self._used.find(1, at, end)
+            end = end if used < 0 else used
+            found, at = found + (end - at) // span, end
         return found
 
     def _reclaim(self, looks: int) -> int:

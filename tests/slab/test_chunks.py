@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -417,3 +418,18 @@ def test_those_in_use_are_the_heads_that_are_not_free() -> None:
             assert list(used_heads(slab)) == [head for head in heads if head[1] is not ChunkState.FREE]
             assert {chunk: span for chunk, _, span, _ in used_heads(slab)} == spans
             assert {state for first, state, _, _ in heads if first == chunk} == {ChunkState.FREE}
+
+
+@examples(60)
+@given(used=st.lists(st.booleans(), min_size=64, max_size=64), span=st.integers(1, 9), limit=st.integers(0, 70))
+def test_free_spans_counts_the_disjoint_spans_of_each_gap(used: list[bool], span: int, limit: int) -> None:
+    with new_slab(replace(SMALL, chunks=64)) as slab:
+        pool = ChunkPool(slab, INPUT_ROW)
+        for chunk in [pool.allocate(1, 0) for _ in used]:
+            assert chunk is not None
+            if not used[chunk]:
+                pool.seal(chunk)
+        pool.release_seals()
+        pool.tidy()
+        gaps = "".join("x" if is_used else " " for is_used in used).split("x")
+        assert pool.free_spans(span, limit) == min(limit, sum(len(gap) // span for gap in gaps))
