@@ -37,6 +37,10 @@ class Received(Protocol):
     def records(self) -> int:
         """Of all topics."""
 
+    @property
+    def batches(self) -> int:
+        """Of all topics."""
+
 
 class Brokers(Protocol):
     """The interface of a site's brokers, which are all in one process."""

@@ -1,7 +1,8 @@
 """The measured cases: one row a case, in groups that the command line can name.
 
 A case is a load and the site that has to carry it.  Cases of a group with the same site share a daemon.  The plain
-receiver gets the same messages from the same sender just before, always as datagrams: one floor for all.
+receiver gets the same messages from the same sender just before, as datagrams: one floor for all, but for the cases of
+an ordinary host, whose floor is a plain receiver of their own transport.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ class Case:
 
     `per_write`: messages that a sender on a stream writes at once.  `percent`: the rate is this share of the
     throughput of the group's first case, and the time from send to ack is measured.  `keyed`: PartitionKey messages.
-    `by`: the program that carries the messages; `peers` lists the others beside the daemon.
+    `by`: the program that carries the messages; `peers` lists the others beside the daemon.  `largest`: the sizes are
+    spread evenly from `size` to this one.  `timed`: the time from send to ack is measured.  `floor`: the transport of
+    the plain receiver.  `in_full`: left out of a quick run.
     """
 
     name: str
@@ -94,6 +97,10 @@ class Case:
     keyed: bool = False
     by: str = BRUCE
     site: Site = Site()
+    largest: int = 0
+    timed: bool = False
+    floor: Transport = "datagram"
+    in_full: bool = False
 
     def shortened(self, share: int) -> Case:
         """Return the case with one `share`th of the messages."""
@@ -102,7 +109,7 @@ class Case:
     @property
     def stamped(self) -> bool:
         """True if each message carries its send time."""
-        return self.percent > 0
+        return self.percent > 0 or self.timed
 
     def paced(self, highest: float) -> Case:
         """Return the case at its share of the highest rate, for some seconds."""
@@ -185,12 +192,61 @@ PEERS: Final = tuple(
     for by in (BRUCE, "rsyslog", "kcat", "confluent-kafka", "kafka-python")
 )
 
+PACE: Final = 3_000
+"""Messages a second of an ordinary host, from two senders."""
+PACED_HOST_S: Final = 6
+GRID_S: Final = 4
+
+
+def host(topics: int, brokers: int, *, keeps_records: bool = False) -> Site:
+    """Return a site whose batches of 200 ms combine all topics."""
+    return Site(batched(200), topics=topics, brokers=brokers, streams=True, keeps_records=keeps_records)
+
+
+def paced(name: str, site: Site, transport: Transport, *, largest: int = 0, timed: bool = False) -> Case:
+    """Return the load of an ordinary host: messages of 50 to 3,000 bytes, or of 100 bytes without `largest`."""
+    case = Case(name, 50 if largest else 100, PACE * PACED_HOST_S, 2, PACE, transport, site=site)
+    return replace(case, largest=largest, timed=timed, floor=transport)
+
+
+def cell(transport: Transport, senders: int, size: int, place: tuple[int, int, int]) -> Case:
+    """Return a cell of the grid around the ordinary host; `place` is pace, topics and brokers."""
+    rate, topics, brokers = place
+    kind = "datagrams" if transport == "datagram" else f"stream-{senders}"
+    name = f"{kind} {size}B {rate}/s {topics}t {brokers}b"
+    case = Case(name, size, rate * GRID_S, senders, rate, transport, site=host(topics, brokers))
+    return replace(case, floor=transport, in_full=True)
+
+
+AXES: Final = (
+    *((rate, 50, 3) for rate in (200, 1_000, PACE, 10_000, 30_000)),
+    *((PACE, topics, 3) for topics in (1, 10, 200, 1_000)),
+    *((PACE, 50, brokers) for brokers in (1, 10)),
+)
+"""The cells of the grid: pace, topics and brokers, of which one differs from the ordinary host's."""
+WAYS: Final[tuple[tuple[Transport, int], ...]] = (("datagram", 2), ("unix", 2), ("unix", 10))
+"""Transports of the grid, and how many senders each has."""
+MIXED: Final = 3_000
+ORDINARY: Final = (
+    paced("datagrams-50t-3b", host(50, 3), "datagram", largest=MIXED),
+    paced("datagrams-50t-1b", host(50, 1), "datagram", largest=MIXED),
+    paced("datagrams-4t-1b", host(4, 1), "datagram", largest=MIXED),
+    paced("stream-50t-3b", host(50, 3), "unix", largest=MIXED),
+    paced("stream-4t-1b", host(4, 1), "unix", largest=MIXED),
+    paced("datagrams-4t-1b-100B", host(4, 1), "datagram"),
+    paced("stream-4t-1b-100B", host(4, 1), "unix"),
+    paced("datagrams-timed", host(50, 3, keeps_records=True), "datagram", largest=MIXED, timed=True),
+    paced("stream-timed", host(50, 3, keeps_records=True), "unix", largest=MIXED, timed=True),
+    *(cell(transport, senders, size, place) for transport, senders in WAYS for size in (100, 1536) for place in AXES),
+)
+
 GROUPS: Final[Mapping[str, Sequence[Case]]] = {
     "loads": LOADS,
     "streams": STREAMS,
     "codecs": CODECS,
     "brokers": BROKERS,
     "latency": LATENCY,
+    "ordinary": ORDINARY,
     "growth": [case for growth in GROWTH for case in (growth.small, growth.large)],
     "peers": PEERS,
 }

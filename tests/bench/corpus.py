@@ -29,14 +29,20 @@ WORDS: Final = (
 ).split()
 
 
-def datagrams(topics: Sequence[str], size: int, *, keyed: bool = False) -> list[bytes]:
-    """Return datagrams of exactly `size` bytes, equally many for each topic; each partition key is unique."""
+def datagrams(topics: Sequence[str], size: int, *, keyed: bool = False, largest: int = 0) -> list[bytes]:
+    """Return datagrams of exactly `size` bytes, equally many for each topic; each partition key is unique.
+
+    With `largest`, sizes from `size` to `largest` are equally frequent.
+    """
     rng = random.Random(size)
     now_ms = time.time_ns() // 1_000_000
-    most = MOST_KEYED if keyed else max(1, min(MOST, FILE_BYTES // size))
+    largest = max(size, largest)
+    most = MOST_KEYED if keyed else max(1, min(MOST, FILE_BYTES // ((size + largest) // 2)))
     rounds = max(1, most // len(topics))
     return [
-        _datagram(rng, topic, size, now_ms, number if keyed else None) for number in range(rounds) for topic in topics
+        _datagram(rng, topic, rng.randint(size, largest) if largest > size else size, now_ms, number if keyed else None)
+        for number in range(rounds)
+        for topic in topics
     ]
 
 
@@ -55,9 +61,9 @@ def _encoded(topic: str, value: bytes, now_ms: int, key: int | None) -> bytes:
     return encode_partition_key(key, topic, value, timestamp_ms=now_ms)
 
 
-def write_datagrams(path: Path, topics: Sequence[str], size: int, *, keyed: bool = False) -> None:
+def write_datagrams(path: Path, topics: Sequence[str], size: int, *, keyed: bool = False, largest: int = 0) -> None:
     """Write the datagrams back to back: each begins with its size."""
-    path.write_bytes(b"".join(datagrams(topics, size, keyed=keyed)))
+    path.write_bytes(b"".join(datagrams(topics, size, keyed=keyed, largest=largest)))
 
 
 def lines(size: int) -> list[bytes]:

@@ -23,6 +23,7 @@ from bench.tools import run_sender
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.file import Slab
+from bruce_mp.slab.handover_tickets import last_tickets
 from bruce_mp.status.pages.slab_use import read_slab_use
 from bruce_mp.supervisor.run_dir import TCP_ADDRESS
 from bruce_mp.telemetry.books import total
@@ -131,7 +132,7 @@ class MeasuredDaemon:
 
     def carry(self, tools: Tools, case: Case, messages: Path) -> DaemonRun:
         """Send a load and wait until all messages are settled.  Raises SendError when the sender fails."""
-        books, stored = self._daemon.wait_consistent(), self._broker.statistics().records
+        books, stored, runs = self._daemon.wait_consistent(), self._broker.statistics(), self._runs()
         before, sink, start = cost.usage_of(self._pids), cost.cpu_seconds(self._broker.pid), time.monotonic()
         sent = run_sender(tools, case, self._address(case.transport), messages)
         settled = self._wait_settled(books.received + sent.messages, self._stuck)
@@ -139,14 +140,14 @@ class MeasuredDaemon:
         spent = settled - start
         after = cost.usage_of(self._pids)
         self._memory_after[case.name] = self._memory().processes
-        now = self._daemon.wait_consistent()
+        now, stored_now = self._daemon.wait_consistent(), self._broker.statistics()
         return DaemonRun(
             sent=sent.messages,
             received=now.received - books.received,
             delivered=now.delivered - books.delivered,
             discarded=sum(now.discarded.values()) - sum(books.discarded.values()),
             held=sum(now.held.values()) - self._stuck,
-            stored=self._broker.statistics().records - stored,
+            stored=stored_now.records - stored.records,
             send_s=sent.seconds,
             settle_s=spent,
             cpu_s=self._above_idle(before, after, spent),
@@ -155,7 +156,17 @@ class MeasuredDaemon:
             balanced=now.balanced,
             same_processes=cost.family(self._daemon.pid) == self._pids,
             latency_ms=self._latency_since(start) if case.stamped else {},
+            runs=self._runs() - runs,
+            batches=stored_now.batches - stored.batches,
         )
+
+    def _runs(self) -> int:
+        """Return the number of runs that inputs have handed over."""
+        slab = Slab(self._daemon.slab_path)
+        try:
+            return sum(last_tickets(slab).values())
+        finally:
+            slab.close()
 
     def _latency_since(self, start: float) -> dict[str, float]:
         assert isinstance(self._broker, DevBroker), "only the embedded brokers know when something came"

@@ -21,13 +21,14 @@ __all__ = ["run_plain"]
 
 def run_plain(tools: Tools, case: Case, directory: Path, datagrams: Path) -> PlainRun:
     """Run the plain receiver.  Raises SendError if a message is missing."""
-    path = directory / "plain.dgram"
+    path = directory / "plain"
     path.unlink(missing_ok=True)
-    receiver = processes.spawn([*tools.receive, str(path), str(case.messages)], output=subprocess.PIPE)
+    address, count = f"{case.floor}:{path}", str(case.messages)
+    receiver = processes.spawn([*tools.receive, address, count, str(case.senders)], output=subprocess.PIPE)
     assert receiver.stdout is not None
     assert receiver.stdout.readline() == b"READY\n"
     try:
-        run_sender(tools, replace(case, transport="datagram", per_write=1), f"datagram:{path}", datagrams)
+        run_sender(tools, replace(case, transport=case.floor, per_write=1), address, datagrams)
     except SendError:
         receiver.kill()
         raise

@@ -46,7 +46,8 @@ class DaemonRun(msgspec.Struct, frozen=True):
 
     `send_s` is the sender's time, `settle_s` the time until the last message was delivered or discarded.  `cpu_s` is by
     process, less what the process uses when idle; `wakeups` as well, but whole.  `sink_cpu_s` is the embedded broker's.
-    The counts are differences of the books over the run.  `latency_ms` is by percentile, where it was measured.
+    The counts are differences of the books over the run.  `latency_ms` is by percentile, where it was measured.  The
+    inputs handed over `runs`, and the brokers received `batches` of records.
     """
 
     sent: int
@@ -63,6 +64,8 @@ class DaemonRun(msgspec.Struct, frozen=True):
     balanced: bool
     same_processes: bool
     latency_ms: dict[str, float] = {}
+    runs: int = 0
+    batches: int = 0
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -107,7 +110,7 @@ class Life(msgspec.Struct, frozen=True):
 class Figure(msgspec.Struct, frozen=True):
     """Medians of a case.  Rates in messages a second: the plain receiver, into the daemon, through the daemon.
 
-    `latency_ms` from send to ack, by percentile.
+    `latency_ms` from send to ack, by percentile.  Wake-ups, runs and record batches are per second.
     """
 
     multiple: float
@@ -123,6 +126,9 @@ class Figure(msgspec.Struct, frozen=True):
     lowest_multiple: float
     highest_multiple: float
     latency_ms: dict[str, float] = {}
+    wakeups_per_s: dict[str, float] = {}
+    runs_per_s: float = 0.0
+    batches_per_s: float = 0.0
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -182,6 +188,9 @@ def figure_of(pairs: Sequence[Pair]) -> Figure:
         lowest_multiple=min(multiples),
         highest_multiple=max(multiples),
         latency_ms={name: median(run.latency_ms[name] for run in runs) for name in runs[0].latency_ms},
+        wakeups_per_s=_by_process(runs, lambda run, name: run.wakeups.get(name, 0) / run.settle_s),
+        runs_per_s=median(run.runs / run.settle_s for run in runs),
+        batches_per_s=median(run.batches / run.settle_s for run in runs),
     )
 
 

@@ -59,7 +59,7 @@ class Plan:
         if any(case.percent for case in cases) and GROUPS[group][0] not in cases:
             cases.insert(0, GROUPS[group][0])
         if quick:
-            cases = [case.shortened(QUICK_SHARE) for case in cases]
+            cases = [case.shortened(QUICK_SHARE) for case in cases if not case.in_full]
         rests = group == WITH_IDLE and (not names or IDLE in names)
         idle_s = LONG_REST_S / (QUICK_SHARE if quick else 1) if rests else 0.0
         if repetitions:
@@ -140,7 +140,7 @@ class Session:
 
     def _carry(self, tools: Tools, case: Case, daemon: MeasuredDaemon, home: Path) -> None:
         messages = home / "messages"
-        write_datagrams(messages, case.site.topic_names, case.size, keyed=case.keyed)
+        write_datagrams(messages, case.site.topic_names, case.size, keyed=case.keyed, largest=case.largest)
         load = case.paced(self._highest) if case.percent else case
         plain = run_plain(tools, load, home, messages)
         if case.by == BRUCE:
@@ -155,7 +155,7 @@ class Session:
         if reasons:
             self._refuse(case, "; ".join(reasons))
         else:
-            _say(f"{self.repetitions + 1}/{self.plan.repetitions} {case.name:<20} {pair.multiple:6.1f} x")
+            _say(f"{self.repetitions + 1}/{self.plan.repetitions} {case.name:<32} {pair.multiple:6.1f} x")
 
     def _refuse(self, case: Case, reason: str) -> None:
         self.refused[case.name] = reason

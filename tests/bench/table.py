@@ -18,17 +18,21 @@ __all__ = ["render"]
 MB: Final = 1e6
 WIDTH: Final = 126
 HEAD: Final = (
-    f"{'':21} {'CPU us per message':^18}  {'multiple':>8} {'(range)':>13} {'was':>6}"
+    f"{'':32} {'CPU us per message':^18}  {'multiple':>8} {'(range)':>13} {'was':>6}"
     f"  {'thousand messages/s':^24} {'lost':>6} {'broker':>6}\n"
-    f"{'':21} {'plain':>8} {'daemon':>8} {'':>9} {'':>13} {'':>6}"
+    f"{'':32} {'plain':>8} {'daemon':>8} {'':>9} {'':>13} {'':>6}"
     f"  {'plain':>7} {'in':>7} {'through':>8} {'%':>6} {'us':>6}"
 )
-GROWTH_HEAD: Final = f"{'':21} {'CPU us per message':^18}  {'ratio':>6} {'multiples':>13} {'ratio':>6}"
+WITH_RHYTHM: Final = "ordinary"
+"""The group whose table shows how often processes wake up and how small their work is."""
+GROWTH_HEAD: Final = f"{'':32} {'CPU us per message':^18}  {'ratio':>6} {'multiples':>13} {'ratio':>6}"
 
 
 def render(group: str, report: Report, baseline: Report | None) -> str:
     """`was` is the multiple of the baseline."""
     sections = [_machine(report), _loads(report, baseline), _growth(report), _latencies(report)]
+    if group == WITH_RHYTHM:
+        sections.append(_rhythm(report))
     sections.append(_rest(report, baseline) if report.idle else _briefly(report.lives))
     texts = ["\n".join(section) for section in sections]
     return "\n\n".join([f"== {group}", *filter(None, texts)])
@@ -44,17 +48,17 @@ def _loads(report: Report, baseline: Report | None) -> Iterator[str]:
     for name, figure in report.figures.items():
         before = baseline.figures.get(name) if baseline else None
         yield _load(name, figure, before)
-        yield f"{'':21} {_parts(figure.process_us)}"
+        yield f"{'':32} {_parts(figure.process_us)}"
     for name, reason in report.refused.items():
-        yield f"{name:<21} NO FIGURE: {reason}"
+        yield f"{name:<32} NO FIGURE: {reason}"
     for name, reason in report.absent.items():
-        yield f"{name:<21} not measured: {reason}"
+        yield f"{name:<32} not measured: {reason}"
 
 
 def _load(name: str, figure: Figure, before: Figure | None) -> str:
     spread = f"({figure.lowest_multiple:.1f}-{figure.highest_multiple:.1f})"
     return (
-        f"{name:<21} {figure.plain_us:8.2f} {figure.daemon_us:8.2f} {figure.multiple:7.1f} x {spread:>13} "
+        f"{name:<32} {figure.plain_us:8.2f} {figure.daemon_us:8.2f} {figure.multiple:7.1f} x {spread:>13} "
         f"{f'{before.multiple:.1f}' if before else '-':>6}  {figure.plain_rate / 1e3:7.1f} {figure.rate_in / 1e3:7.1f} "
         f"{figure.rate_through / 1e3:8.1f} {figure.discarded_share * 100:6.1f} {figure.sink_us:6.2f}"
     )
@@ -62,11 +66,17 @@ def _load(name: str, figure: Figure, before: Figure | None) -> str:
 
 def _parts(values: Mapping[str, float]) -> str:
     """Render the values by process, with all dispatchers as one part."""
+    parts = _by_kind(values)
+    return "  ".join(f"{name} {abs(value) if abs(value) < 0.005 else value:.2f}" for name, value in parts.items())
+
+
+def _by_kind(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the sums by kind of process: all dispatchers are one kind."""
     parts: dict[str, float] = {}
     for name, value in values.items():
         kind = name.split("-")[0] + "s" if name.startswith("dispatcher-") else name
         parts[kind] = parts.get(kind, 0.0) + value
-    return "  ".join(f"{name} {abs(value) if abs(value) < 0.005 else value:.2f}" for name, value in parts.items())
+    return parts
 
 
 def _growth(report: Report) -> Iterator[str]:
@@ -86,7 +96,17 @@ def _latencies(report: Report) -> Iterator[str]:
     for name, figure in report.figures.items():
         if figure.latency_ms:
             times = "  ".join(f"{share} {value:.2f} ms" for share, value in figure.latency_ms.items())
-            yield f"{name:<21} at {figure.rate_in:,.0f}/s from send to ack: {times}"
+            yield f"{name:<32} at {figure.rate_in:,.0f}/s from send to ack: {times}"
+
+
+def _rhythm(report: Report) -> Iterator[str]:
+    """Render wake-ups, runs and record batches a second."""
+    for name, figure in report.figures.items():
+        wakeups = "  ".join(
+            f"{kind} {value:.0f}" for kind, value in _by_kind(figure.wakeups_per_s).items() if value >= 1
+        )
+        work = f"{figure.runs_per_s:.0f} runs/s, {figure.batches_per_s:.0f} record batches/s"
+        yield f"{name:<32} {work}; wake-ups/s: {wakeups}"
 
 
 def _briefly(lives: Sequence[Life]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.cases import GROUPS, GROWTH, IDLE, LOADS, Site, case_names
+from bench.cases import GROUPS, GROWTH, IDLE, LOADS, ORDINARY, Site, case_names
 from bench.results import DaemonRun, Figure, Idle, Life, Pair, PlainRun, Recorded, Report, figure_of, refusals_of
 from bench.session import Plan
 from bench.table import render
@@ -79,8 +79,8 @@ def test_the_table_shows_figures_beside_the_baseline_and_refusals() -> None:
     first, second = (next(line for line in lines if line.startswith(name)) for name in ("first", "second"))
     assert first.split()[1:7] == ["1.00", "4.00", "4.0", "x", "(4.0-4.0)", "2.0"]
     assert second.split()[5:7] == ["(10.0-10.0)", "-"]
-    assert "bad-case              NO FIGURE: the books do not balance" in lines
-    assert "a-peer                not measured: it is not installed" in lines
+    assert f"{'bad-case':<32} NO FIGURE: the books do not balance" in lines
+    assert f"{'a-peer':<32} not measured: it is not installed" in lines
     assert any(line.startswith("idle") and "0.10 % of a core (was 0.10 %)" in line for line in lines)
 
 
@@ -96,6 +96,19 @@ def test_latencies_are_medians_and_shown() -> None:
     figure = figure_of([Pair("a-case", PLAIN, run) for run in runs])
     assert figure.latency_ms == {"p50": 2.0, "p99": 20.0}
     assert "p50 2.00 ms  p99 20.00 ms" in render("latency", report(slow=figure), None)
+
+
+def test_the_table_of_an_ordinary_host_shows_its_rhythm() -> None:
+    runs = [msgspec.structs.replace(GOOD, runs=10 * n, batches=20 * n, settle_s=2.0) for n in (1, 2, 9)]
+    figure = figure_of([Pair("a-case", PLAIN, run) for run in runs])
+    assert (figure.runs_per_s, figure.batches_per_s) == (10.0, 20.0)
+    assert "10 runs/s, 20 record batches/s; wake-ups/s: input 50" in render("ordinary", report(paced=figure), None)
+    assert "runs/s" not in render("loads", report(paced=figure), None)
+
+
+def test_a_quick_plan_leaves_the_grid_out() -> None:
+    quick = Plan.of("ordinary", [], None, quick=True)
+    assert [case.name for case in quick.cases] == [case.name for case in ORDINARY if not case.in_full]
 
 
 def test_a_report_survives_the_file() -> None:

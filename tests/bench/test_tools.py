@@ -63,6 +63,21 @@ def test_a_paced_sender_takes_its_time(tools: Tools, tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+def test_the_plain_receiver_counts_the_messages_of_streams(tools: Tools, tmp_path: Path) -> None:
+    case = replace(Case("streams", 50, 3000, senders=3, transport="unix", per_write=32), largest=3000, floor="unix")
+    write_datagrams(tmp_path / "datagrams", TOPICS, case.size, largest=case.largest)
+    run = run_plain(tools, case, tmp_path, tmp_path / "datagrams")
+    assert (run.messages, run.cpu_s > 0) == (3000, True)
+
+
+def test_mixed_sizes_reach_from_the_smallest_to_the_largest() -> None:
+    sizes = {len(message) for message in datagrams(TOPICS, 50, largest=3000)}
+    assert min(sizes) >= 50
+    assert max(sizes) <= 3000
+    assert len(sizes) > 300
+
+
+@pytest.mark.process
 def test_a_receiver_that_goes_away_is_an_error(tools: Tools, tmp_path: Path) -> None:
     write_datagrams(tmp_path / "datagrams", TOPICS, 100)
     code = (
