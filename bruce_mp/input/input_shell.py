@@ -70,7 +70,7 @@ class InputShell(ProcessShell):
 
     def after_round(self, now_ms: int) -> int | None:
         self._lanes.close_due(now_ms)
-        self._publisher.publish_closed()
+        self._publisher.publish_ready(now_ms)
         return self._lanes.next_due_ms
 
     def apply_config(self, config: Config, _: Config) -> None:

@@ -2,7 +2,8 @@
 
 A frame to the router costs about twenty microseconds, for one message or for a hundred.  So a run lingers for half of
 the time that the topic's batches may wait anyway, at most 250 ms, and not at all for unbatched topics.  A batch's age
-counts from the arrival of its messages, so the linger delays no delivery.
+counts from the arrival of its messages, so the linger delays no delivery.  Of a longer time the linger leaves
+`ON_THE_WAY_MS`: then the runs of two ticks are with the router before the batch of the first is due.
 
 Two cases need a short linger.  A batch without a time limit may be full earlier.  A rate limit counts a run in the
 window in which its first message arrived.
@@ -24,6 +25,10 @@ __all__ = ["linger_ms", "lingers_of", "shortest_linger_ms"]
 
 LONGEST_MS: Final = 250
 SHORT_MS: Final = 25
+ON_THE_WAY_MS: Final = 10
+"""The time of runs between input and batch, with the leeway of the input's clock."""
+LONG_BATCH_MS: Final = 50
+"""In shorter batches `ON_THE_WAY_MS` would be a large part."""
 
 
 def lingers_of(config: Config) -> Callable[[bytes], int]:
@@ -50,4 +55,5 @@ def linger_ms(batching: TopicBatching, *, is_limited: bool = False) -> int:
     time_ms = batching.limits.time_ms
     if time_ms is None:
         return SHORT_MS
-    return min(SHORT_MS if is_limited else LONGEST_MS, time_ms // 2)
+    lasting_ms = time_ms - ON_THE_WAY_MS if time_ms >= LONG_BATCH_MS else time_ms
+    return min(SHORT_MS if is_limited else LONGEST_MS, lasting_ms // 2)

@@ -163,8 +163,9 @@ class _Input(InputShell):
         except OSError as error:
             self._on_socket_error(error)
             return False
-        self._lanes.close_due(steady_ms())
-        self._publisher.publish_closed()
+        now_ms = steady_ms()
+        self._lanes.close_due(now_ms)
+        self._publisher.publish_ready(now_ms)
         return count > 0
 
     def _on_socket_error(self, error: OSError) -> None:

@@ -37,6 +37,11 @@ class RunPublisher:
         if closed := self._lanes.drain_closed():
             self.publish_due(closed)
 
+    def publish_ready(self, now_ms: int) -> None:
+        """Name the closed runs to the router if their tick has come; see `publish_closed`."""
+        if ready := self._lanes.drain_ready(now_ms):
+            self.publish_due(ready)
+
     def hand_on_runs(self) -> None:
         """Close every run, and tell it of those; the lanes keep their chunks."""
         self._lanes.close_runs()

@@ -163,8 +163,9 @@ class _Worker(InputShell):
 
     def _admit(self, buffer: memoryview, portions: list[Portion]) -> None:
         self._lanes.clock_step_ms = clock_step_ms()
-        self._admission.admit(buffer, portions, steady_ms())
-        self._publisher.publish_closed()
+        now_ms = steady_ms()
+        self._admission.admit(buffer, portions, now_ms)
+        self._publisher.publish_ready(now_ms)
 
     def _watch_new_barriers(self) -> None:
         if self._barriers.are_new:

@@ -83,12 +83,14 @@ class LaneChunks:
         lanes: Mapping[LaneKey, Lane],
         partitions: Mapping[int, int],
         close_run: Callable[[Lane], None],
+        publish_soon: Callable[[], None],
     ) -> None:
         self._pool = pool
         self._shares = shares
         self._lanes = lanes
         self._partitions = partitions
         self._close_run = close_run
+        self._publish_soon = publish_soon
         self._lenders = _Lenders()
         self._longest_span = max(1, min(LONGEST_SPAN, slab.geometry.chunks // 512))
         self.keeps_order = False
@@ -160,6 +162,7 @@ class LaneChunks:
 
     def _note_refusal(self, needed: int) -> None:
         """Store the reason for the failure to find room for a record of `needed` chunks."""
+        self._publish_soon()  # room comes from runs that the router knows
         is_over = self._shares is not None and self._shares.has_refused
         self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over else DiscardReason.NO_MEM
         self.refuses_rest = is_over and (needed == 1 or self.keeps_order)

@@ -200,7 +200,7 @@ GRID_S: Final = 4
 
 def host(topics: int, brokers: int, *, keeps_records: bool = False) -> Site:
     """Return a site whose batches of 200 ms combine all topics."""
-    return Site(batched(200), topics=topics, brokers=brokers, streams=True, keeps_records=keeps_records)
+    return Site(batched(200, "1m"), topics=topics, brokers=brokers, streams=True, keeps_records=keeps_records)
 
 
 def paced(name: str, site: Site, transport: Transport, *, largest: int = 0, timed: bool = False) -> Case:

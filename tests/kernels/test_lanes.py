@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.kernels import Lanes, set_state
+from bruce_mp.kernels.closed_runs import MOST_CLOSED_BYTES
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_heads
 from bruce_mp.slab.file import Geometry
@@ -119,8 +120,8 @@ def test_where_all_runs_linger_long_they_may_be_handed_over_a_little_early(slab:
     send(sender, [(b"t1", b"a", b"", None)])
     leeway = sender.lanes.leeway_ms
     assert 0 < leeway < 25
-    assert sender.lanes.next_due_ms == 1 + 250 - leeway
-    sender.lanes.close_due(1 + 250 - leeway)
+    assert sender.lanes.next_due_ms == 250 - leeway
+    sender.lanes.close_due(250 - leeway)
     assert [segment.records for segment in sender.lanes.drain_closed()] == [1]
 
 
@@ -129,7 +130,7 @@ def test_a_topic_that_lingers_shortly_is_not_handed_over_late_nor_early(slab: Sl
     sender.lanes.apply_lingers(lambda topic: 250 if topic == b"t1" else 20)
     send(sender, [(b"t1", b"a", b"", None), (b"t2", b"a", b"", None)])
     assert sender.lanes.leeway_ms == 0
-    assert sender.lanes.next_due_ms == 1 + 20
+    assert sender.lanes.next_due_ms == 20
     sender.lanes.apply_lingers(lambda _: 250)
     assert sender.lanes.leeway_ms > 0
 
@@ -143,6 +144,47 @@ def test_a_run_that_is_open_keeps_its_time_when_lingers_change(slab: Slab) -> No
     sender.lanes.close_due(1 + 250)
     send(sender, [(b"t1", b"c", b"", None)])
     assert [segment.records for segment in sender.lanes.drain_closed()] == [2, 1]
+
+
+def test_runs_of_all_topics_are_due_on_one_tick(slab: Slab) -> None:
+    sender = Input(slab, linger_ms=100, topics=TOPICS)
+    for now_ms, topic in ((1000, b"t1"), (1040, b"t2"), (1090, b"t1")):
+        sender.now_ms = now_ms
+        send(sender, [(topic, b"a", b"", None)])
+    sender.lanes.close_due(1100 - sender.lanes.leeway_ms)
+    assert [segment.records for segment in sender.lanes.drain_ready(1100)] == [2, 1]
+    sender.now_ms = 1100 - sender.lanes.leeway_ms  # the tick has passed, if a little early
+    send(sender, [(b"t1", b"a", b"", None)])
+    assert sender.lanes.next_due_ms == 1200 - sender.lanes.leeway_ms
+
+
+def test_a_run_closed_by_a_full_chunk_is_named_with_the_others_of_its_tick(slab: Slab) -> None:
+    sender = Input(slab, linger_ms=100, topics=TOPICS)
+    sender.now_ms = 1000
+    for _ in range(3):
+        send(sender, [(b"t1", bytes(2900), b"", None)])
+    assert sender.lanes.drain_ready(1090) == []
+    sender.lanes.close_due(1100)
+    assert [segment.records for segment in sender.lanes.drain_ready(1100)] == [2, 1]
+
+
+def test_a_full_run_is_named_by_its_tick_when_no_message_follows(slab: Slab) -> None:
+    sender = Input(slab, linger_ms=100, topics=TOPICS)
+    sender.now_ms = 1000
+    for _ in range(3):
+        send(sender, [(b"t1", bytes(2900), b"", None)])
+    assert sender.lanes.publish_ms == 1100
+    assert sender.lanes.next_due_ms is not None
+    assert sender.lanes.next_due_ms <= 1100
+
+
+def test_many_closed_bytes_wait_for_no_tick(slab: Slab) -> None:
+    sender = Input(slab, linger_ms=100, topics=TOPICS)
+    sender.now_ms = 1000
+    most = min(MOST_CLOSED_BYTES, slab.geometry.chunks * lay.CHUNK_BYTES // 16)
+    for _ in range(most // 2900 + 4):
+        send(sender, [(b"t1", bytes(2900), b"", None)])
+    assert sum(segment.payload for segment in sender.lanes.drain_ready(1001)) >= most
 
 
 class Withheld(HandoverTickets):

@@ -70,7 +70,8 @@ class DatagramIntake(PureDatagramIntake):
         cdef uint64_t amounts[4]
         cdef uint8_t *base
         cdef uint8_t *row
-        cdef int64_t landed = 0, offset_ms = now_ms - monotonic_us() // 1000, closed_ms = 0, now_us, coalescing_us
+        cdef int64_t landed = 0, offset_ms = now_ms - monotonic_us() // 1000, now_us, coalescing_us
+        cdef int64_t publish_ms = lanes.publish_ms
         cdef ArrivalRate pace = self._pace
         cdef int count, most, slots = geometry.landing_slots, left_ms, timer_ms = self._timer_ms
         cdef Times *times = &work.times
@@ -107,10 +108,8 @@ class DatagramIntake(PureDatagramIntake):
                 pace.add(count, work.wire_bytes)
                 if work.has_asked:
                     read_times(lanes, work)
-                    if lanes._closed and not closed_ms:
-                        closed_ms = now_ms
-                        until_ms = min(until_ms, now_ms + times.patience_ms + COARSE_MS)
-                if work.is_urgent or (closed_ms and now_ms >= closed_ms + times.patience_ms):
+                    publish_ms = lanes.publish_ms
+                if now_ms >= publish_ms:
                     break
                 left_ms = 0
                 if count < most:  # a short batch: the queue is empty
@@ -131,7 +130,6 @@ class DatagramIntake(PureDatagramIntake):
 cdef int read_times(lanes, Work work) except -1:
     due_ms = lanes._next_due_ms
     work.times.due_ms = 0 if due_ms is None else due_ms
-    work.times.patience_ms = lanes.patience_ms
     work.times.late_ms = lanes.leeway_ms
     work.has_asked = False
     return 0

@@ -6,7 +6,6 @@ from bruce_mp.kernels.compiled.parse cimport ParsedBatch
 
 cdef struct Times:           # limits from the lanes
     int64_t due_ms           # of the first run; 0 = no run is open, so waiting needs no limit
-    int64_t patience_ms
     int late_ms
 
 
@@ -18,7 +17,6 @@ cdef class Work(ParsedBatch):
     cdef list no_room
     cdef bint is_explicit    # clients mark the timestamps of the batch as explicit
     cdef int64_t clock_step_ms   # lead of the wall clock
-    cdef bint is_urgent      # a closed run must be handed over now
     cdef bint has_asked      # the pure lanes were called, so `times` may be out of date
     cdef Times times
     cdef uint32_t topics_version

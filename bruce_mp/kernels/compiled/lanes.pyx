@@ -73,7 +73,6 @@ cdef class Work(ParsedBatch):
         ParsedBatch.begin(self, most)
         if self.no_room:
             self.no_room = []
-        self.is_urgent = False
         if most <= self.order_room:
             return 0
         free(self.order)
@@ -130,7 +129,7 @@ class Lanes(PureLanes):
         cdef int64_t due_ms = now_ms + WAKE_SLACK_MS, idle_ms = now_ms - IDLE_MS, earliest_ms = 0
         cdef uint64_t row_at = self._tickets.row_at
         cdef bint is_any_silent = False, has_tickets = type(self._tickets) is HandoverTickets
-        cdef list idle = [], closed = self._closed
+        cdef list idle = [], closed = self._closed.segments
         attach(self._slab, &memory)
         try:
             for key, each in self._lanes.items():
@@ -353,14 +352,14 @@ cdef int put_chain(lanes, Work work, Lane lane, bytes topic, int first, uint8_t 
         lane.used_ms = now_ms  # it lingers already
         return 0
     if lane.linger_ms and lane.records:
-        lane.used_ms, lane.due_ms = now_ms, now_ms + lane.linger_ms
+        lane.used_ms = now_ms
+        lane.due_ms = ((now_ms + <int64_t>lanes.leeway_ms) // lane.linger_ms + 1) * lane.linger_ms  # `tick_after`
         if work.has_asked or lane.due_ms - work.times.late_ms < work.times.due_ms or not work.times.due_ms:
             wake_by(lanes, work, lane.due_ms - <int64_t>lanes.leeway_ms)
         return 0
     work.has_asked = True
     lanes._after_append(lane, topic, now_ms)
-    lane.linger_ms = lane.due_ms - now_ms if lane.due_ms else 0
-    work.is_urgent = work.is_urgent or lane.records == 0
+    lane.linger_ms = lanes._linger_of(lane.topic, topic) if lane.due_ms else 0
     return 0
 
 

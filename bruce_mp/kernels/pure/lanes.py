@@ -1,7 +1,7 @@
 """Lanes: the open chunks of an input, one for each busy topic, or topic and partition index of PartitionKey messages.
 
-A parsed batch is appended group by group to the lanes' open runs.  A run is closed and handed to the router when its
-chunk is full or its linger is over.
+A parsed batch is appended group by group to the lanes' open runs.  A run is closed when its chunk is full or its linger
+is over, on a tick that all lanes share.  The router hears of a run that filled its chunk with the others of its tick.
 
 Topics that the router has not numbered use a *shared* lane, and so does any topic when there are too many lanes.  Its
 runs carry the topic's name and are closed at the end of the batch, so that they are handed over before the runs that
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from zlib import crc32
 
 from bruce_mp.errors import DiscardReason
+from bruce_mp.kernels.closed_runs import ClosedRuns, tick_after
 from bruce_mp.kernels.lane_chunks import LaneChunks
 from bruce_mp.kernels.pure.lane import Head, Lane, record_size
 from bruce_mp.kernels.pure.parse import parse
@@ -43,8 +44,7 @@ MOST_SHARED: Final = 64
 """Number of shared lanes; in a small slab their open chunks take at most a 64th of it."""
 WAKE_SLACK_MS: Final = 12
 """A closing lane also closes runs that are due within this time, because each frame wakes the router."""
-_LEEWAY_MS: Final = 8
-_PATIENCE_MS: Final = 8
+_LEEWAY_MS: Final = 4
 _LONG_MS: Final = 250
 _PART_NOBODY_MINDS: Final = 6
 """A run may be handed over earlier or later by its linger divided by this number."""
@@ -108,11 +108,17 @@ class Lanes:
         self._shared = tuple(self.lane_type(slab, Head(0, b"", 0, -1, 0)) for _ in range(shared))
         self._is_shared = frozenset(self._shared).__contains__
         self._max_lanes = max(1, slab.geometry.chunks // 4)
-        self._closed: list[Segment] = []
+        self._closed = ClosedRuns(slab.geometry.chunks * lay.CHUNK_BYTES)
         self._tickets = tickets or HandoverTickets(slab, pool.owner)
         self._next_due_ms: int | None = None
         self._chunks = LaneChunks(
-            slab, pool, shares=shares, lanes=self._lanes, partitions=self._partitions, close_run=self._close_run
+            slab,
+            pool,
+            shares=shares,
+            lanes=self._lanes,
+            partitions=self._partitions,
+            close_run=self._close_full_run,
+            publish_soon=self._closed.publish_now,
         )
 
     @property
@@ -243,7 +249,7 @@ class Lanes:
             self._close_run(lane)
             self._wake_by(now_ms + IDLE_MS)
         elif lane.records:
-            lane.due_ms = now_ms + self._linger_of(lane.head.topic, topic)
+            lane.due_ms = tick_after(now_ms + self.leeway_ms, self._linger_of(lane.head.topic, topic))
             self._wake_by(lane.due_ms - self.leeway_ms)
 
     def apply_lingers(self, linger_ms: Callable[[bytes], int]) -> None:
@@ -253,15 +259,13 @@ class Lanes:
         self._slacken(_LONG_MS)
 
     def _slacken(self, shortest_ms: int) -> None:
-        """Derive `leeway_ms` and `patience_ms` from the shortest linger.
+        """Derive `leeway_ms` from the shortest linger.
 
-        `leeway_ms`: `next_due_ms` is early by this amount, and a caller that wakes for it may be late by the same
-        amount. `patience_ms`: a closed run may wait this long for others, so that one frame names several.
+        `next_due_ms` is early by this amount, and a caller that wakes for it may be late by the same amount.
         """
         part = shortest_ms // _PART_NOBODY_MINDS
         self._shortest_ms = shortest_ms
-        self.leeway_ms = _LEEWAY_MS if part >= _LEEWAY_MS else 0
-        self.patience_ms = max(_PATIENCE_MS, part)
+        self.leeway_ms = _LEEWAY_MS if part >= 2 * _LEEWAY_MS else 0
 
     def _linger_of(self, number: int, topic: bytes) -> int:
         """Return the linger, cached by number: clients can invent endless names, but the router gives few numbers."""
@@ -331,9 +335,16 @@ class Lanes:
     # --- closing -----------------------------------------------------------------------------------------------------
 
     def _close_run(self, lane: Lane) -> None:
-        """Hand over the lane's open run, if it has one."""
+        """Hand over the lane's open run, if it has one; the router hears of it by the tick of the run."""
         if lane.records:
-            self._closed.append(lane.close_run(self._tickets))
+            due_ms = lane.due_ms
+            self._closed.add(lane.close_run(self._tickets), due_ms)
+
+    def _close_full_run(self, lane: Lane) -> None:
+        """Close the run of a lane that needs another chunk, and wake up for its tick."""
+        if lane.records:
+            self._close_run(lane)
+            self._wake_by(self.publish_ms - self.leeway_ms)
 
     def close_due(self, now_ms: int) -> None:
         """Close due runs, and return the chunks of idle lanes."""
@@ -345,6 +356,7 @@ class Lanes:
                 self._look(shared, now_ms)
         for key in self._look_at_all(now_ms):
             del self._lanes[key]
+        self._closed.publish_now()
 
     def _look_at_all(self, now_ms: int) -> list[LaneKey]:
         """Close due runs in the lanes of numbered topics; return the keys of idle lanes that returned their chunks."""
@@ -380,6 +392,7 @@ class Lanes:
         """Close every run; the lanes keep their chunks."""
         for lane in self._all():
             self._close_run(lane)
+        self._closed.publish_now()
 
     def close_all(self) -> None:
         """Close every run and return every chunk."""
@@ -391,6 +404,11 @@ class Lanes:
         self._resumed = {}
 
     @property
+    def publish_ms(self) -> int:
+        """Return the time by which the router must know of the closed runs, on the clock of `ingest`."""
+        return self._closed.publish_ms
+
+    @property
     def next_due_ms(self) -> int | None:
         """Return the time of the next work for `close_due`, on the clock of `ingest`."""
         return self._next_due_ms
@@ -398,5 +416,11 @@ class Lanes:
     def drain_closed(self) -> list[Segment]:
         """Return the runs closed since the last call, in order.  The batch before must be landed."""
         self._pool.release_seals()
-        closed, self._closed = self._closed, []
-        return closed
+        return self._closed.drain()
+
+    def drain_ready(self, now_ms: int) -> list[Segment]:
+        """Return the closed runs if the router must know of them now, else none.  The batch before must be landed."""
+        if now_ms >= self.publish_ms:
+            return self.drain_closed()
+        self._pool.release_seals()
+        return []
