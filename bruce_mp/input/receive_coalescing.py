@@ -19,7 +19,7 @@ from bruce_mp.kernels import NO_COALESCING, Coalescing
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
 
-__all__ = ["coalescing_for"]
+__all__ = ["LATER_BY", "coalescing_for", "send_room"]
 
 LONGEST_US: Final = 2000
 LATER_BY: Final = 16
@@ -38,7 +38,12 @@ def coalescing_for(config: Config, queue: int) -> Coalescing:
     if queue < SHORT_QUEUE:
         return NO_COALESCING
     longest_us = min(LONGEST_US, shortest_linger_ms(config) * 1000 // LATER_BY)
-    return Coalescing(longest_us, queue // ROOM, min(SEND_BUFFER, _send_buffer()) // ROOM)
+    return Coalescing(longest_us, queue // ROOM, send_room())
+
+
+def send_room() -> int:
+    """Return the bytes of a client's send buffer that expected messages may take."""
+    return min(SEND_BUFFER, _send_buffer()) // ROOM
 
 
 def _send_buffer() -> int:

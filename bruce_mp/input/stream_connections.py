@@ -22,6 +22,7 @@ from bruce_mp.input.connection import Connection, is_allowed, peer_of, user_of
 from bruce_mp.input.fenced_attempts import NOT_ALLOWED, SHUTDOWN, UNREAD, Ending
 from bruce_mp.input.paused_connections import PausedConnections
 from bruce_mp.input.stream_batch import Portion
+from bruce_mp.input.stream_coalescing import StreamRate
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.quotas import SenderQuotas
     from bruce_mp.input.streams import StreamAdmission
     from bruce_mp.ipc.loop import Loop
+    from bruce_mp.kernels import Coalescing
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import ProcessRow
 
@@ -67,6 +69,7 @@ class StreamConnections:
         barriers: Barriers,
         sections: Sections,
         senders: SenderQuotas,
+        coalescing: Coalescing,
     ) -> None:
         self._loop = loop
         self._row = row
@@ -84,21 +87,23 @@ class StreamConnections:
         self._buffer = memoryview(bytearray(_BUFFER))
         self._epoll = select.epoll()
         self._waiting = PausedConnections(loop, self._retry)
+        self._rate = StreamRate(coalescing)
         self._is_reading = True
         self._count_connections()
 
     def start(self) -> None:
         """Accept and serve connections."""
         self._listen()
-        self._loop.watch(self._epoll, lambda _: self.serve())
+        self._loop.watch(self._epoll, lambda _: self._on_wakeup())
 
     def stop_reading(self) -> None:
         """Serve no connection any more; answers to barriers are still sent."""
         self._is_reading = False
         self._loop.unwatch(self._epoll)
 
-    def apply_config(self) -> None:
+    def apply_config(self, coalescing: Coalescing) -> None:
         """Close connections that reloaded allow lists refuse, and retry the others, as quotas may have changed."""
+        self._rate = StreamRate(coalescing)
         self._close_disallowed()
         self._waiting.retry_soon()
 
@@ -231,11 +236,19 @@ class StreamConnections:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def serve(self) -> None:
-        """Handle each epoll event once, and admit the data that was read."""
+    def _on_wakeup(self) -> None:
+        """Read all connections; then nap if clients write fast and none waits for an answer."""
+        counted = self._row.counted
+        size = self.serve()
+        self._rate.add(self._row.counted - counted, size)
+        if not len(self._barriers) and not len(self._waiting):
+            self._rate.nap()
+
+    def serve(self) -> int:
+        """Handle each epoll event once, and admit the data that was read; return its size in bytes."""
         portions: list[Portion] = []
         read: list[int] = []
-        fill = 0
+        fill = size = 0
         for descriptor, events in self._epoll.poll(0, _EVENTS):
             if descriptor in self._listeners:
                 self._accept(self._listeners[descriptor])
@@ -246,13 +259,14 @@ class StreamConnections:
                 continue
             if fill + _LEAST_READ + len(self._connections[descriptor].client.unprocessed) > _BUFFER:
                 self._admit(self._buffer, portions, read)
-                portions, read, fill = [], [], 0
+                size, portions, read, fill = size + fill, [], [], 0
             portion = self._read(descriptor, fill)
             if portion is not None:
                 portions.append(portion)
                 read.append(descriptor)
                 fill = portion.end
         self._admit(self._buffer, portions, read)
+        return size + fill
 
     def _wants_to_be_read(self, descriptor: int, events: int) -> bool:
         """Handle events of a connection other than data; return True if it has data to read."""
@@ -368,4 +382,4 @@ class StreamConnections:
         if len(self._waiting):
             self._pause()
         if self._pool.own_free or not self._waiting.any_for_room:
-            self._loop.watch(self._epoll, lambda _: self.serve())
+            self._loop.watch(self._epoll, lambda _: self._on_wakeup())

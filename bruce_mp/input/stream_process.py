@@ -15,6 +15,7 @@ from bruce_mp.input.fencing import Fencing
 from bruce_mp.input.input_shell import InputShell
 from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.quotas import rules_for_streams
+from bruce_mp.input.stream_coalescing import stream_coalescing_for
 from bruce_mp.input.stream_connections import StreamConnections
 from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.input.timestamps import clock_step_ms, windows_for_streams
@@ -97,6 +98,7 @@ class _Worker(InputShell):
             barriers=self._barriers,
             sections=self._sections,
             senders=self._senders,
+            coalescing=stream_coalescing_for(config),
         )
         self._barrier_watch = BarrierWatch(
             self._loop, self._barriers, self._outcomes, self._publisher, self._connections.close_left
@@ -118,7 +120,7 @@ class _Worker(InputShell):
         streams = config.input.streams
         self._fencing.apply_config(streams)
         self._admission.apply_limits(config.input.max_stream_size + 4, blocks=streams.when_full == "block")
-        self._connections.apply_config()
+        self._connections.apply_config(stream_coalescing_for(config))
 
     def drain(self, _: Drain) -> None:
         """Stop reading, and give pending barriers 1.5 s to succeed before the end answers them."""

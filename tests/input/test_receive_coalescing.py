@@ -22,7 +22,7 @@ BY_TOPIC: Final = TopicRule(action="per_topic", config="short")
 @pytest.mark.parametrize(
     ("batching", "linger_ms"),
     [
-        (Batching(), 50),
+        (Batching(), 45),
         (Batching(default=DefaultBatching(action="none")), 0),
         (Batching(topics={"urgent": UNBATCHED}), 0),
         (Batching(configs=SHORT, topics={"quick": BY_TOPIC}), 10),

@@ -5,7 +5,7 @@ A wake-up costs the datagram input more CPU than receiving a message.  After a n
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 __all__ = ["NO_COALESCING", "ArrivalRate", "Coalescing"]
 
@@ -38,6 +38,8 @@ NO_COALESCING: Final = Coalescing(0, 0, 0)
 class ArrivalRate:
     """The rate of one socket's messages.  Times are in microseconds on a steady clock."""
 
+    least_messages: ClassVar = LEAST_MESSAGES
+
     def __init__(self, coalescing: Coalescing = NO_COALESCING) -> None:
         self._coalescing = coalescing
         self._since_us = self._seen = self._weight = 0
@@ -62,7 +64,7 @@ class ArrivalRate:
         if now_us - self._awake_us > AWAKE_EVERY_US:
             return 0
         coalescing_us = self._longest_us()
-        if coalescing_us < LEAST_US or coalescing_us * self._messages_per_us < LEAST_MESSAGES:
+        if coalescing_us < LEAST_US or coalescing_us * self._messages_per_us < self.least_messages:
             return 0
         self._has_slept = True
         return int(coalescing_us)
