@@ -5,7 +5,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.telemetry.broker_status import CONNECTED, CONNECTING, FAILED, IDLE, BrokerStatus
+from bruce_mp.telemetry.broker_status import (
+    CONNECTED,
+    CONNECTING,
+    FAILED,
+    IDLE,
+    MOST_LISTED,
+    BrokerStatus,
+    PartitionError,
+)
 from bruce_mp.telemetry.events import encode_events
 from bruce_mp.telemetry.logs import NOTICE
 
@@ -13,13 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bruce_mp.ipc.control_messages import Broker
-    from bruce_mp.telemetry.broker_status import PartitionError
     from bruce_mp.telemetry.message_copies import ByteSender
 
-__all__ = ["PUBLISH_EVERY_S", "ConnectionStatus"]
+__all__ = ["ConnectionStatus", "PartitionErrors"]
 
 _LOG: Final = logging.getLogger(__name__)
-PUBLISH_EVERY_S: Final = 1.0
 
 
 class ConnectionStatus:
@@ -90,3 +96,31 @@ class ConnectionStatus:
             self._certificate_ends_s,
         )
         self._sender.send_bytes(encode_events([status]))
+
+
+class PartitionErrors:
+    """The last error responses; `now_ms` is the wall clock."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._found: dict[tuple[bytes, int], PartitionError] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def record(self, topic: bytes, partition: int, error: str) -> None:
+        """Record a partition's error; repetitions of the same error keep the time of the first."""
+        known = self._found.get((topic, partition))
+        if known is not None and known.error == error:
+            return
+        if known is None and len(self._found) >= MOST_LISTED:
+            return
+        self._found[topic, partition] = PartitionError(topic, partition, error, self._now_ms())
+
+    def clear(self, topic: bytes, partition: int) -> None:
+        """Remove a partition after a good response."""
+        self._found.pop((topic, partition), None)
+
+    def listed(self) -> tuple[PartitionError, ...]:
+        """Return all recorded partitions."""
+        return tuple(self._found.values())

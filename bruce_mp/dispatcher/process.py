@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.config.topics import compressions
 from bruce_mp.discards.settlement import ProcessReporter
 from bruce_mp.dispatcher.compression import Compressor
-from bruce_mp.dispatcher.connection_status import PUBLISH_EVERY_S
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.dispatcher.encode import BatchEncoder
 from bruce_mp.dispatcher.malloc_tuning import keep_freed_memory
@@ -19,9 +18,10 @@ from bruce_mp.kernels import ProcessRow
 from bruce_mp.pipeline.msg_debug import tap_for
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.protocol.kafka.compression import Codec, load_codecs
+from bruce_mp.telemetry.broker_status import PUBLISH_EVERY_S
 from bruce_mp.telemetry.clock import steady, steady_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.event_output import EventOutput
+from bruce_mp.telemetry.events import EventOutput
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.settlement import Discards
 from bruce_mp.dispatcher.ack_settlement import AckSettler
-from bruce_mp.dispatcher.partition_errors import PartitionErrors
+from bruce_mp.dispatcher.connection_status import PartitionErrors
 from bruce_mp.dispatcher.rejected_records import describe
 from bruce_mp.dispatcher.restamping import restamp
 from bruce_mp.errors import DiscardReason, SlabError

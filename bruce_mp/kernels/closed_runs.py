@@ -1,6 +1,8 @@
 """Closed runs of an input that the router does not know yet, and the tick by which it must.
 
 The lingers of all lanes end on ticks.  So one wake-up of the input, and one frame to the router, serves all topics.
+
+Separate because both variants of the lanes use it, and it works per run.
 """
 
 from __future__ import annotations

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from bruce_mp.router.metadata_fetch import FetchAttempt
     from bruce_mp.telemetry.message_copies import ByteSender
 
-__all__ = ["PUBLISH_EVERY_S", "ClusterStatus"]
+__all__ = ["ClusterStatus"]
 
 _LOG: Final = logging.getLogger(__name__)
-PUBLISH_EVERY_S: Final = 1.0
 
 
 class ClusterStatus:

@@ -21,7 +21,7 @@ from bruce_mp.protocol.kafka.error_actions import action_for
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.broker_rotation import connector
 from bruce_mp.router.cluster import Address, view_of
-from bruce_mp.router.cluster_status import PUBLISH_EVERY_S, ClusterStatus
+from bruce_mp.router.cluster_status import ClusterStatus
 from bruce_mp.router.core import Router
 from bruce_mp.router.metadata_fetch import MetadataFetcher
 from bruce_mp.router.topic_creation import TopicCreator, TopicSize
@@ -29,6 +29,7 @@ from bruce_mp.router.unknown_topics import SUCCESS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab import producer_id
 from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.broker_status import PUBLISH_EVERY_S
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.logs import NOTICE

@@ -85,7 +85,7 @@ class DaemonView:
     reports: Reports
     debug: MessageDebug
     compression: CompressionTable
-    standings: BrokerStatusStore
+    broker_status: BrokerStatusStore
     memory: Memory
     reloads: ReloadRequests
     settings: Callable[[], PageSettings]
@@ -97,16 +97,16 @@ class DaemonView:
     def evidence(self) -> Evidence:
         """Collect the facts from which `/healthz` derives its verdict."""
         now_ms = self.now_ms()
-        return gather(self.slab, self.standings.latest(now_ms), self.memory.history, now_ms, self.settings())
+        return gather(self.slab, self.broker_status.latest(now_ms), self.memory.history, now_ms, self.settings())
 
     def certificates(self) -> CertificatesPage:
         now_ms = self.now_ms()
-        return read_certificates(self.slab, self.settings().tls, self.standings.latest(now_ms), now_ms)
+        return read_certificates(self.slab, self.settings().tls, self.broker_status.latest(now_ms), now_ms)
 
     def brokers(self) -> BrokersPage:
         now_ms = self.now_ms()
         return read_brokers(
-            self.slab, self.standings.latest(now_ms), read_held_groups(self.slab), now_ms, self.steady_ms()
+            self.slab, self.broker_status.latest(now_ms), read_held_groups(self.slab), now_ms, self.steady_ms()
         )
 
     def guard(self) -> None:

@@ -68,7 +68,7 @@ class _Status(ProcessShell):
         self._debug = MessageDebug(start.config.msg_debug, self.send, self._count, time.monotonic)
         self._writer = CopyWriter(self._discard_file(start.config.discard_log), self._debug, self._count)
         self._serve_copies = self.serve_bytes(COPIES, self._writer.offer)
-        self._standings = BrokerStatusStore()
+        self._broker_status = BrokerStatusStore()
         self._memory = Memory(History(slab, wall_ms()), BrokerHistory(slab), TrafficTable(steady_ms()))
         self._reports = Reports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
         self._compression = CompressionTable(slab)
@@ -117,7 +117,7 @@ class _Status(ProcessShell):
             slab=slab,
             reports=self._reports,
             compression=self._compression,
-            standings=self._standings,
+            broker_status=self._broker_status,
             memory=self._memory,
             reloads=self._reloads,
             settings=lambda: self._settings,
@@ -150,4 +150,4 @@ class _Status(ProcessShell):
         self._reports.record([item for item in news if isinstance(item, Event)], now_ms)
         self._compression.record([item for item in news if isinstance(item, CompressionEvent)])
         self._memory.traffic.record([item for item in news if isinstance(item, TrafficEvent)], steady_ms())
-        self._standings.record([item for item in news if isinstance(item, BrokerStatus | RouterStatus)], now_ms)
+        self._broker_status.record([item for item in news if isinstance(item, BrokerStatus | RouterStatus)], now_ms)

@@ -20,6 +20,7 @@ __all__ = [
     "FAILED",
     "IDLE",
     "NO_LEADER",
+    "PUBLISH_EVERY_S",
     "BrokerStatus",
     "PartitionError",
     "PausedScope",
@@ -38,6 +39,7 @@ ALL_PARTITIONS: Final = -1
 """Partition number that stands for the whole topic."""
 
 MOST_LISTED: Final = 100
+PUBLISH_EVERY_S: Final = 1.0
 
 
 class PartitionError(msgspec.Struct, frozen=True):

@@ -1,17 +1,45 @@
-"""Encode the events that processes report to the status process; `status.events` decodes them."""
+"""Send the events that processes report to the status process; `status.events` decodes them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["encode_events"]
+    from bruce_mp.telemetry.message_copies import ByteSender
+
+__all__ = ["EventOutput", "encode_events"]
 
 
 def encode_events(events: Iterable[msgspec.Struct]) -> bytes:
     """Encode events as one message of the link REPORTS."""
     return msgspec.msgpack.encode(list(events))
+
+
+class _Sums(Protocol):
+    def __bool__(self) -> bool: ...
+
+    def events(self) -> Sequence[msgspec.Struct]: ...
+
+    def clear(self) -> None: ...
+
+
+class EventOutput:
+    """The sender of sums, which keep growing until the link accepts them."""
+
+    def __init__(self, sender: ByteSender, sums: _Sums) -> None:
+        self._sender = sender
+        self._sums = sums
+
+    @property
+    def pending(self) -> bool:
+        """True if there are sums to send."""
+        return bool(self._sums)
+
+    def flush(self) -> None:
+        """Send and clear the sums, unless the link refuses them."""
+        if self._sums and self._sender.send_bytes(encode_events(self._sums.events())):
+            self._sums.clear()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from bruce_mp.dispatcher.connection_status import ConnectionStatus
-from bruce_mp.dispatcher.partition_errors import PartitionErrors
+from bruce_mp.dispatcher.connection_status import ConnectionStatus, PartitionErrors
 from bruce_mp.ipc.control_messages import Broker
 from bruce_mp.status.events import decode_events
 from bruce_mp.telemetry.broker_status import MOST_LISTED, BrokerStatus, PartitionError

@@ -49,7 +49,7 @@ class PagesOfNoDaemon:
         self.counted: list[Counter] = []
         self.unread: list[int] = []
         self.refreshes = 0
-        self.standings = BrokerStatusStore()
+        self.broker_status = BrokerStatusStore()
         self.memory = Memory(History(self.slab, NOW_MS), BrokerHistory(self.slab), TrafficTable(NOW_MS))
         self.announced: list[DebugTopics] = []
         self.begin(lay.ROW_SUPERVISOR)
@@ -65,7 +65,7 @@ class PagesOfNoDaemon:
             reports=self.reports,
             debug=self.debug,
             compression=self.compression,
-            standings=self.standings,
+            broker_status=self.broker_status,
             memory=self.memory,
             reloads=self.reloads,
             settings=lambda: self.settings,

@@ -76,7 +76,7 @@ def test_before_anything_is_known(daemon: PagesOfNoDaemon) -> None:
 
 
 def test_a_broker_that_leads_nothing_is_listed(daemon: PagesOfNoDaemon) -> None:
-    daemon.standings.record([router()], NOW_MS)
+    daemon.broker_status.record([router()], NOW_MS)
     assert daemon.json("/brokers/json")["brokers"] == [
         {"node": 1, "address": "kafka1:9092"} | NOBODY,
         {"node": 2, "address": "kafka2:9093"} | NOBODY,
@@ -90,7 +90,7 @@ def test_a_broker_with_a_dispatcher(daemon: PagesOfNoDaemon) -> None:
     for count, state in ((2, RunState.QUEUED), (3, RunState.IN_FLIGHT), (5, RunState.ASSIGNED), (7, RunState.ROUTED)):
         segments = daemon.filled.receive(b"news", count, state)
         kernels.set_state(daemon.slab, segments, state_word(state, 3))
-    daemon.standings.record([router(), failed()], NOW_MS)
+    daemon.broker_status.record([router(), failed()], NOW_MS)
     daemon.steady_ms += 1500
     assert daemon.json("/brokers/json")["brokers"][0] == {
         "node": 1,
@@ -122,7 +122,7 @@ def test_each_record_of_a_split_run_counts_for_its_dispatcher(daemon: PagesOfNoD
 
 def test_a_dispatcher_that_serves_another_broker_now_says_nothing_of_the_first(daemon: PagesOfNoDaemon) -> None:
     give_slot(daemon, 2, 3)
-    daemon.standings.record([failed()], NOW_MS)
+    daemon.broker_status.record([failed()], NOW_MS)
     lines = {line["node"]: line for line in daemon.json("/brokers/json")["brokers"]}
     assert (lines[1]["dispatcher"], lines[2]["connection"]) == (None, "unknown")
 
@@ -137,8 +137,8 @@ def test_pauses_have_reasons(daemon: PagesOfNoDaemon) -> None:
         PausedScope(None, b"news", 1, NO_LEADER, since),
         PausedScope(None, NASTY, ALL_PARTITIONS, NO_LEADER, since),
     )
-    daemon.standings.record([failed()], NOW_MS)
-    daemon.standings.record([router(*paused, failing_since_ms=NOW_MS - 3000)], NOW_MS)
+    daemon.broker_status.record([failed()], NOW_MS)
+    daemon.broker_status.record([router(*paused, failing_since_ms=NOW_MS - 3000)], NOW_MS)
     page = daemon.json("/brokers/json")
     assert (page["metadata_failing_since"], page["metadata_error"], page["paused_count"]) == (S - 3, "Refused.", 5)
     assert [(each["scope"], each["state"], each["since"], each["reason"]) for each in page["paused"]] == [
@@ -153,7 +153,7 @@ def test_pauses_have_reasons(daemon: PagesOfNoDaemon) -> None:
 def test_a_plain_page(daemon: PagesOfNoDaemon) -> None:
     give_slot(daemon, 1, 3)
     paused = PausedScope(3, b"", -1, "waiting", NOW_MS - 4000)
-    daemon.standings.record([failed(), router(paused, failing_since_ms=NOW_MS - 3000)], NOW_MS)
+    daemon.broker_status.record([failed(), router(paused, failing_since_ms=NOW_MS - 3000)], NOW_MS)
     text = daemon.text("/brokers/plain")
     at = f"{S - 2} {time.ctime(S - 2)}"
     assert text.splitlines()[5:] == [
@@ -190,5 +190,5 @@ def test_reasons_are_bounded(daemon: PagesOfNoDaemon) -> None:
     for number in range(1100):
         trouble = PartitionError(b"t", number, "E", NOW_MS)
         said = BrokerStatus(0, 1, "h", 1, CONNECTED, NOW_MS, 0, "", 0, True, (trouble,))
-        daemon.standings.record([said], NOW_MS)
-    assert len(daemon.standings.latest(NOW_MS).reasons) == 1000
+        daemon.broker_status.record([said], NOW_MS)
+    assert len(daemon.broker_status.latest(NOW_MS).reasons) == 1000

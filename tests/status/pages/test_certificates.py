@@ -44,7 +44,7 @@ def pages(tmp_path: Path, tls: Tls) -> Iterator[PagesOfNoDaemon]:
 
 @pytest.mark.process
 def test_the_page(pages: PagesOfNoDaemon, tls: Tls) -> None:
-    pages.standings.record([broker(NOW_MS / 1000 + 5)], NOW_MS)
+    pages.broker_status.record([broker(NOW_MS / 1000 + 5)], NOW_MS)
     ours, authorities, shown = pages.json("/certificates/json")["certificates"]
     assert (ours["whose"], ours["source"], ours["trouble"]) == (OURS, tls.certificate_file, "")
     assert abs(ours["expires"] - time.time() - 20 * DAY_S) < 60
@@ -56,9 +56,9 @@ def test_the_page(pages: PagesOfNoDaemon, tls: Tls) -> None:
 def test_the_health_tells_of_a_broker_whose_certificate_ends(tmp_path: Path) -> None:
     pages = PagesOfNoDaemon(tmp_path / "slab", Tls(enable=True))
     pages.fetch_metadata(NOW_MS, NOW_MS)
-    pages.standings.record([broker(NOW_MS / 1000 + 2 * DAY_S)], NOW_MS)
+    pages.broker_status.record([broker(NOW_MS / 1000 + 2 * DAY_S)], NOW_MS)
     assert "The certificate of kafka1:9093 (broker 1) expires in 2.0 days." in str(pages.json("/healthz")["warnings"])
-    pages.standings.record([broker(NOW_MS / 1000)], NOW_MS)
+    pages.broker_status.record([broker(NOW_MS / 1000)], NOW_MS)
     assert "kafka1:9093 (broker 1) has expired: new connections" in str(pages.json("/healthz", 503)["problems"])
     pages.filled.close()
 

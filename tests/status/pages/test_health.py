@@ -67,11 +67,11 @@ ASKED = "kafka2:9092 is asked now; if it does not answer, the next one is."
 def test_who_is_asked_for_metadata_is_said(daemon: PagesOfNoDaemon, asking: str, in_vain: str, said: str) -> None:
     assert only_problem(daemon).endswith("yet. The router has not reported yet which broker it asks.")
     standing = msgspec.structs.replace(router(), asking=asking, asked_in_vain=in_vain)
-    daemon.standings.record([standing], NOW_MS)
+    daemon.broker_status.record([standing], NOW_MS)
     assert only_problem(daemon) == f"No metadata has been fetched from Kafka yet. {said}"
     daemon.fetch_metadata(NOW_MS - 60_001, NOW_MS - 90_000)
     assert only_problem(daemon) == f"The metadata is 60 s old, more than two refresh intervals. {said}"
-    daemon.standings.record([router(NOW_MS - 7000)], NOW_MS)
+    daemon.broker_status.record([router(NOW_MS - 7000)], NOW_MS)
     assert only_problem(daemon).startswith("No broker can be reached for 7 s: Connection refused.")
 
 
@@ -125,24 +125,24 @@ def only_problem(daemon: PagesOfNoDaemon) -> str:
 
 
 def test_brokers_that_cannot_be_reached(daemon: PagesOfNoDaemon) -> None:
-    well(daemon).standings.record([router(NOW_MS - 7000)], NOW_MS)
+    well(daemon).broker_status.record([router(NOW_MS - 7000)], NOW_MS)
     assert only_problem(daemon).startswith("No broker can be reached for 7 s: Connection refused. Messages wait")
-    daemon.standings.record([router()], NOW_MS)
+    daemon.broker_status.record([router()], NOW_MS)
     assert daemon.json("/healthz")["problems"] == []
 
 
 def test_one_broker_that_failed_is_a_warning(daemon: PagesOfNoDaemon) -> None:
-    well(daemon).standings.record([broker(FAILED)], NOW_MS)
+    well(daemon).broker_status.record([broker(FAILED)], NOW_MS)
     (warning,) = daemon.json("/healthz")["warnings"]
     assert warning.startswith("Broker 1 at kafka1:9092 has failed: It hung up.")
-    daemon.standings.record([broker(CONNECTED)], NOW_MS)
+    daemon.broker_status.record([broker(CONNECTED)], NOW_MS)
     assert daemon.json("/healthz")["warnings"] == []
 
 
 @pytest.mark.parametrize("seconds", [4, 5])
 def test_partitions_without_a_leader(daemon: PagesOfNoDaemon, seconds: int) -> None:
     scopes = [PausedScope(None, b"t-%d" % topic, 0, NO_LEADER, NOW_MS - 1000 * seconds) for topic in range(12)]
-    daemon.standings.record([RouterStatus((), None, "", tuple(scopes), 12)], NOW_MS)
+    daemon.broker_status.record([RouterStatus((), None, "", tuple(scopes), 12)], NOW_MS)
     page = well(daemon).json("/healthz")
     texts = [text for text in page["warnings"] if "no leader, of t-0, t-1, t-10" in text and "and 2 more" in text]
     assert (page["ready"], len(texts)) == (True, int(seconds >= 5))
@@ -151,7 +151,7 @@ def test_partitions_without_a_leader(daemon: PagesOfNoDaemon, seconds: int) -> N
 def test_a_broker_that_somebody_has_to_see_to_is_a_problem(daemon: PagesOfNoDaemon) -> None:
     """Also while other brokers work, and while the next connection is in progress."""
     locked_out = msgspec.structs.replace(broker(CONNECTING), needs_operator=True, last_error="It refuses the login.")
-    well(daemon).standings.record([router(), locked_out], NOW_MS)
+    well(daemon).broker_status.record([router(), locked_out], NOW_MS)
     assert (
         only_problem(daemon) == "It refuses the login. The messages of the partitions of broker 1 wait; see /brokers."
     )
@@ -160,17 +160,17 @@ def test_a_broker_that_somebody_has_to_see_to_is_a_problem(daemon: PagesOfNoDaem
 
 def test_all_brokers_refuse_us(daemon: PagesOfNoDaemon) -> None:
     refusing = msgspec.structs.replace(router(NOW_MS - 7000), needs_operator=True, error="Wrong password. Mend it.")
-    well(daemon).standings.record([refusing], NOW_MS)
+    well(daemon).broker_status.record([refusing], NOW_MS)
     assert only_problem(daemon) == "No broker can be used for 7 s: Wrong password. Mend it. Messages wait in the slab."
 
 
 def test_a_producer_id_that_we_are_refused(daemon: PagesOfNoDaemon) -> None:
-    well(daemon).standings.record([msgspec.structs.replace(router(), producer_error=31)], NOW_MS)
+    well(daemon).broker_status.record([msgspec.structs.replace(router(), producer_error=31)], NOW_MS)
     assert only_problem(daemon).startswith("The brokers refuse us a producer id, CLUSTER_AUTHORIZATION_FAILED (31)")
 
 
 def test_what_was_said_long_ago_says_nothing(daemon: PagesOfNoDaemon) -> None:
-    well(daemon).standings.record([router(NOW_MS - 7000), broker(FAILED)], NOW_MS - 10_000)
+    well(daemon).broker_status.record([router(NOW_MS - 7000), broker(FAILED)], NOW_MS - 10_000)
     page = daemon.json("/healthz")
     assert page["problems"] == page["warnings"] == []
 

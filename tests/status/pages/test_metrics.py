@@ -127,7 +127,7 @@ def test_a_topic_with_the_name_of_the_rest_makes_no_second_series() -> None:
 
 def test_brokers_processes_and_codecs(daemon: PagesOfNoDaemon) -> None:
     daemon.begin(lay.ROW_ROUTER, silent_ms=2000)
-    daemon.standings.record([BrokerStatus(0, 7, "kafka7", 9092, CONNECTED, NOW_MS, 3, "", 0, True)], NOW_MS)
+    daemon.broker_status.record([BrokerStatus(0, 7, "kafka7", 9092, CONNECTED, NOW_MS, 3, "", 0, True)], NOW_MS)
     daemon.compression.record(
         [CompressionEvent(topic, "lz4", tried=1, plain_bytes=100, packed_bytes=40) for topic in (b"a", b"b")]
     )
